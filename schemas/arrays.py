@@ -1,0 +1,123 @@
+"""Token arrays on the wire: base64 of little-endian bytes, zstd-compressed where that pays.
+
+``array("i", [5, 6])`` ↔ ``"BQAAAAYAAAA="``; past ``COMPRESS_FROM`` bytes ↔ ``"zstd:KLUv/…"``. Three types share the
+form: ``TokenIds`` (int32), ``LogProbs`` (float32, finite), ``LossMask`` (int8, 0 or 1). A plain list of numbers is
+accepted when a model is built in Python; the wire always carries the string.
+"""
+
+import base64
+import binascii
+import math
+import sys
+from array import array
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import zstandard
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+if TYPE_CHECKING:
+    IntArray: TypeAlias = array[int]
+    FloatArray: TypeAlias = array[float]
+else:  # array.array takes no parameters at run time before Python 3.12
+    IntArray = FloatArray = array
+
+COMPRESS_FROM = 1024
+"""Bytes from which an array is compressed: below it zstd's frame and the call cost more than they save."""
+
+MAX_BYTES = 16 * 1024 * 1024
+"""Largest decoded array, in bytes: a bound against decompression bombs (4 M tokens)."""
+
+_PREFIX = "zstd:"
+
+
+def encode_array(values: "array[Any]") -> str:
+    """The wire form of ``values``; bytes are little-endian whatever the machine."""
+    raw = values.tobytes()
+    if sys.byteorder == "big":
+        swapped = array(values.typecode, values)
+        swapped.byteswap()
+        raw = swapped.tobytes()
+    if len(raw) < COMPRESS_FROM:
+        return base64.b64encode(raw).decode("ascii")
+    packed = zstandard.ZstdCompressor(level=1).compress(raw)
+    return _PREFIX + base64.b64encode(packed).decode("ascii")
+
+
+def decode_array(text: str, typecode: str) -> "array[Any]":
+    """The array that ``text`` carries. ``typecode`` is that of :mod:`array`: ``i``, ``f`` or ``b``.
+
+    Raises ``ValueError`` where the text is not base64, not zstd, larger than ``MAX_BYTES`` or not whole items.
+    """
+    packed = text.startswith(_PREFIX)
+    try:
+        raw = base64.b64decode(text[len(_PREFIX) :] if packed else text, validate=True)
+        if packed:
+            size = zstandard.frame_content_size(raw)
+            if not 0 <= size <= MAX_BYTES:
+                raise ValueError(f"a compressed array must state a size of at most {MAX_BYTES} bytes, not {size}")
+            raw = zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_BYTES)
+    except (binascii.Error, zstandard.ZstdError) as error:
+        raise ValueError(f"not a token array: {error}") from error
+    values: array[Any] = array(typecode)
+    if len(raw) > MAX_BYTES or len(raw) % values.itemsize:
+        raise ValueError(f"a token array of {len(raw)} bytes: expected a multiple of {values.itemsize}, ≤ {MAX_BYTES}")
+    values.frombytes(raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+class _ArrayType:
+    """Tells pydantic how an :mod:`array` of one typecode is read, written and described."""
+
+    def __init__(self, typecode: str, title: str, check: Callable[["array[Any]"], None]) -> None:
+        self.typecode = typecode
+        self.title = title
+        self.check = check
+
+    def _read(self, value: object) -> "array[Any]":
+        if isinstance(value, str):
+            values = decode_array(value, self.typecode)
+        elif isinstance(value, array) and value.typecode == self.typecode:
+            values = value
+        elif isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | memoryview):
+            try:
+                values = array(self.typecode, value)
+            except (TypeError, OverflowError) as error:
+                raise ValueError(f"not {self.title}: {error}") from error
+        else:
+            raise ValueError(f"expected {self.title} as a base64 string or a sequence, not {type(value).__name__}")
+        self.check(values)
+        return values
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._read,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                encode_array, return_schema=core_schema.str_schema()
+            ),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "contentEncoding": "base64", "description": f"{self.title}; {_PREFIX} marks zstd"}
+
+
+def _any(values: IntArray) -> None:
+    """Every int32 is a possible token id: models differ, and the trainer checks against its vocabulary."""
+
+
+def _finite(values: FloatArray) -> None:
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a log-probability is not finite: leave log-probabilities out where they are not known")
+
+
+def _bits(values: IntArray) -> None:
+    if any(value not in (0, 1) for value in values):
+        raise ValueError("a loss mask holds 0 and 1 only")
+
+
+TokenIds = Annotated[IntArray, _ArrayType("i", "token ids (int32, little-endian)", _any)]
+LogProbs = Annotated[FloatArray, _ArrayType("f", "log-probabilities (float32, little-endian)", _finite)]
+LossMask = Annotated[IntArray, _ArrayType("b", "loss mask (int8, 0 or 1)", _bits)]

@@ -1,0 +1,114 @@
+"""The envelope: CloudEvents 1.0 attributes as Kafka headers (binary binding), so that nobody must parse to route.
+
+ce_specversion 1.0                               ce_subject  019…-trajectory-id
+ce_id          019…-uuid7                        ce_sequence 3
+ce_type        headrace.tool.called.v1           traceparent 00-4bf9…-00f0…-01
+ce_source      /agents/checkout-helper           content-type application/json
+ce_time        2026-11-21T11:24:24.512Z
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+Headers = list[tuple[str, bytes]]
+
+SPEC_VERSION = "ce_specversion"
+ID = "ce_id"
+TYPE = "ce_type"
+SOURCE = "ce_source"
+TIME = "ce_time"
+SUBJECT = "ce_subject"
+SEQUENCE = "ce_sequence"
+TRACEPARENT = "traceparent"
+CONTENT_TYPE = "content-type"
+
+
+class EnvelopeError(ValueError):
+    """The headers are not an envelope; the message names the header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """The attributes of one event."""
+
+    id: str
+    """UUIDv7 of a fact, derived id of a derived record."""
+    type: str
+    """Type with version."""
+    source: str
+    """Who emitted it."""
+    time_ms: int
+    """When it happened, Unix milliseconds."""
+    subject: str
+    """Trajectory id, or what else the record is about."""
+    sequence: int | None = None
+    """Position in the trajectory, from 0; ``None`` on derived records."""
+    traceparent: str | None = None
+    """W3C trace context of the host's span."""
+
+
+def to_headers(envelope: Envelope) -> Headers:
+    """``envelope`` as Kafka headers."""
+    headers = [
+        (SPEC_VERSION, b"1.0"),
+        (ID, envelope.id.encode()),
+        (TYPE, envelope.type.encode()),
+        (SOURCE, envelope.source.encode()),
+        (TIME, _to_rfc3339(envelope.time_ms).encode()),
+        (SUBJECT, envelope.subject.encode()),
+        (CONTENT_TYPE, b"application/json"),
+    ]
+    if envelope.sequence is not None:
+        headers.append((SEQUENCE, b"%d" % envelope.sequence))
+    if envelope.traceparent is not None:
+        headers.append((TRACEPARENT, envelope.traceparent.encode()))
+    return headers
+
+
+def from_headers(headers: Iterable[tuple[str, bytes | None]]) -> Envelope:
+    """The envelope in ``headers``; raises :class:`EnvelopeError` naming what is missing or malformed."""
+    found = dict(headers)
+    sequence = found.get(SEQUENCE)
+    try:
+        return Envelope(
+            id=_text(found, ID),
+            type=_text(found, TYPE),
+            source=_text(found, SOURCE),
+            time_ms=_from_rfc3339(_text(found, TIME)),
+            subject=_text(found, SUBJECT),
+            sequence=None if sequence is None else _natural(sequence),
+            traceparent=_text(found, TRACEPARENT) if TRACEPARENT in found else None,
+        )
+    except UnicodeDecodeError as error:
+        raise EnvelopeError(f"a header is not UTF-8: {error}") from error
+
+
+def _text(found: dict[str, bytes | None], name: str) -> str:
+    value = found.get(name)
+    if value is None:
+        raise EnvelopeError(f"header {name} is missing")
+    return value.decode()
+
+
+def _natural(value: bytes) -> int:
+    # isdigit() of bytes is ASCII only; int() alone would take b" 7", b"-7" and b"1_0".
+    if not value.isdigit():
+        raise EnvelopeError(f"header {SEQUENCE} is {value[:40]!r}, not a number from 0")
+    return int(value)
+
+
+def _to_rfc3339(unix_ms: int) -> str:
+    moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{unix_ms % 1000:03d}Z"
+
+
+def _from_rfc3339(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise EnvelopeError(f"header {TIME} is {text[:40]!r}, not an RFC 3339 time") from error
+    if moment.tzinfo is None:
+        raise EnvelopeError(f"header {TIME} is {text[:40]!r}: the time zone is missing")
+    whole = int(moment.replace(microsecond=0).timestamp())
+    return whole * 1000 + moment.microsecond // 1000

@@ -1,0 +1,344 @@
+"""Agent-side facts: what an agent did, in the words it happened in. Never edited after they are in the log.
+
+The five nouns: a *trajectory* is one attempt at a task; a *model call* samples tokens; a *tool call* acts on the
+world; a *context change* (summary, prune) rewrites what the model sees next; the *end* says how it went.
+
+    tool.called {"call_id": "c1", "tool": "search_corpus", "arguments": {"query": "where does ada work"}}
+"""
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+
+from headrace.schemas.arrays import LogProbs, TokenIds
+from headrace.schemas.model import Part, Record
+
+
+class Role(StrEnum):
+    """Whose weights sampled the trajectory: those in training, or a fixed policy whose output is an observation."""
+
+    TRAINABLE = "trainable"
+    FROZEN = "frozen"
+
+
+class Purpose(StrEnum):
+    """What the trajectory is for: training data, or a measurement that must never be trained on."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+
+
+class EndStatus(StrEnum):
+    """How a trajectory ended, as the agent saw it."""
+
+    COMPLETED = "completed"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    TURNS_EXHAUSTED = "turns_exhausted"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+class ToolStatus(StrEnum):
+    """Whether a tool call gave its result."""
+
+    OK = "ok"
+    ERROR = "error"
+
+
+class ToolErrorClass(StrEnum):
+    """Whose fault a failed tool call is: the policy's (invalid arguments), the world's, or ours."""
+
+    INVALID_ARGUMENTS = "invalid_arguments"
+    REFUSED = "refused"
+    ENVIRONMENT = "environment"
+    PROVIDER = "provider"
+    ABORTED = "aborted"
+    TIMEOUT = "timeout"
+
+
+class VersionSpan(Part):
+    """The policy version that sampled tokens ``[start, end)`` of an array."""
+
+    version: NonNegativeInt | None
+    """Policy version; ``None`` where the engine did not say which weights it served."""
+    start: NonNegativeInt
+    """First token of the span."""
+    end: NonNegativeInt
+    """One past the last token of the span."""
+
+
+class Sampling(Part):
+    """Sampling parameters of a model call. Log-probabilities are unbiased only without truncation."""
+
+    temperature: NonNegativeFloat = 1.0
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus; 1 keeps every token."""
+    top_k: int = 0
+    """0 or −1 keeps every token."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """0 keeps every token."""
+    max_tokens: PositiveInt | None = None
+    """Limit of sampled tokens."""
+    seed: int | None = None
+    """Seed of the engine's sampler, where one was set."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens were cut from the distribution, which biases the recorded log-probabilities."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+
+class Usage(Part):
+    """Token counts of a model call, as the engine reported them."""
+
+    prompt_tokens: NonNegativeInt = 0
+    """Tokens read."""
+    completion_tokens: NonNegativeInt = 0
+    """Tokens sampled."""
+
+
+class TrajectoryStarted(Record):
+    """An attempt at a task begins."""
+
+    TYPE: ClassVar[str] = "headrace.trajectory.started.v1"
+
+    task_id: str
+    """The task that is attempted."""
+    group_id: str | None = None
+    """Attempts that are compared with one another share it."""
+    group_size: PositiveInt | None = None
+    """How many attempts the group will have."""
+    cohort_key: str | None = None
+    """Groups single attempts in production, where no prompt is tried twice."""
+    agent: str
+    """Name of the agent."""
+    harness_version: str = ""
+    """Version of the code around the model."""
+    run: str = "default"
+    """The training run, or the recorded data set, that the trajectory belongs to."""
+    role: Role = Role.TRAINABLE
+    """Whether its tokens may be trained."""
+    purpose: Purpose = Purpose.TRAIN
+    """Training data or measurement."""
+    parent_trajectory_id: str | None = None
+    """The orchestrator's trajectory, for a sub-agent."""
+    consent: bool = True
+    """Whether the user agreed to training on it."""
+    tenant: str | None = None
+    """Whose data it is."""
+    sample_rate: float = Field(default=1.0, gt=0, le=1)
+    """Share of the traffic that is recorded."""
+    task: dict[str, Any] = {}
+    """What the reward must know and the model must not see (targets, expected answer), and labels for analysis."""
+
+
+class ModelCalled(Record):
+    """The model was asked and answered.
+
+    The context is sent as a difference: ``context_ids`` follow an exact prefix, which is everything that the
+    trajectory's current context held (context and sampled tokens), named by its length and hash. ``prefix_length`` 0
+    says that ``context_ids`` are the whole context: a first call, or a context that was rewritten.
+    """
+
+    TYPE: ClassVar[str] = "headrace.model.called.v1"
+
+    model: str
+    """Model name as asked for."""
+    prefix_length: NonNegativeInt = 0
+    """Tokens of the context that were there before and did not change."""
+    prefix_sha256: str | None = None
+    """Hash of the prefix (``prefix_hash``); ``None`` with an empty prefix."""
+    context_ids: TokenIds | None = None
+    """Context tokens after the prefix; ``None`` where tokens are not known (a closed model)."""
+    sampled_ids: TokenIds | None = None
+    """Tokens that the model sampled."""
+    logprobs: LogProbs | None = None
+    """Log-probability of each sampled token under the policy that sampled it."""
+    version_spans: list[VersionSpan] = []
+    """Which policy version sampled which of ``sampled_ids``."""
+    sampling: Sampling = Sampling()
+    """Sampling parameters."""
+    finish_reason: str | None = None
+    """Why sampling stopped: stop, length, tool_calls, abort."""
+    messages: list[dict[str, Any]] | None = None
+    """New messages of the call and the answer, in OpenAI's form; ``None`` where hidden or not used."""
+    hidden: list[str] = []
+    """Names of the fields that were redacted before they left the agent's process."""
+    latency_s: NonNegativeFloat | None = None
+    """Seconds from request to answer."""
+    usage: Usage = Usage()
+    """Token counts."""
+
+    @model_validator(mode="after")
+    def _arrays_agree(self) -> "ModelCalled":
+        if self.prefix_length and self.prefix_sha256 is None:
+            raise ValueError("prefix_sha256 is needed with prefix_length > 0")
+        if self.logprobs is not None and len(self.logprobs) != len(self.sampled_ids or ()):
+            raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.sampled_ids or ())} sampled_ids")
+        position = 0
+        for span in self.version_spans:
+            if span.start != position or span.end <= span.start:
+                raise ValueError(f"version_spans must tile sampled_ids in order; [{span.start}, {span.end}) does not")
+            position = span.end
+        if self.version_spans and position != len(self.sampled_ids or ()):
+            raise ValueError(f"version_spans end at {position}, sampled_ids at {len(self.sampled_ids or ())}")
+        return self
+
+
+class ToolCalled(Record):
+    """The agent called a tool."""
+
+    TYPE: ClassVar[str] = "headrace.tool.called.v1"
+
+    call_id: str
+    """Pairs the call with its return, inside the trajectory."""
+    tool: str
+    """Name of the tool."""
+    arguments: dict[str, Any] = {}
+    """Arguments as parsed; ``{"raw": …}`` where the model's text could not be parsed."""
+
+
+class ToolReturned(Record):
+    """A tool gave its result or failed."""
+
+    TYPE: ClassVar[str] = "headrace.tool.returned.v1"
+
+    call_id: str
+    """The call that it answers."""
+    tool: str
+    """Name of the tool."""
+    status: ToolStatus = ToolStatus.OK
+    """Result or failure."""
+    error_class: ToolErrorClass | None = None
+    """Whose fault a failure is."""
+    result: Any = None
+    """What the tool gave back, as JSON."""
+    latency_s: NonNegativeFloat | None = None
+    """Seconds from call to return."""
+
+
+class ContextSummarized(Record):
+    """The context was replaced by a summary of it."""
+
+    TYPE: ClassVar[str] = "headrace.context.summarized.v1"
+
+    summary: str | None = None
+    """The summary; ``None`` where hidden."""
+    tokens_before: NonNegativeInt
+    """Context length before, in tokens."""
+    tokens_after: NonNegativeInt
+    """Context length after, in tokens."""
+
+
+class ContextPruned(Record):
+    """Pieces of the context were removed."""
+
+    TYPE: ClassVar[str] = "headrace.context.pruned.v1"
+
+    pruned_ids: list[str]
+    """What was removed."""
+    tokens_before: NonNegativeInt
+    """Context length before, in tokens."""
+    tokens_after: NonNegativeInt
+    """Context length after, in tokens."""
+
+
+class SubagentStarted(Record):
+    """An orchestrator gave a sub-task to a sub-agent."""
+
+    TYPE: ClassVar[str] = "headrace.subagent.started.v1"
+
+    name: str
+    """Name of the sub-agent."""
+    sub_trajectory_id: str
+    """The sub-agent's own trajectory."""
+    stage: NonNegativeInt = 0
+    """The orchestrator's turn; sub-agents of one stage run side by side."""
+
+
+class SubagentFinished(Record):
+    """A sub-agent came back."""
+
+    TYPE: ClassVar[str] = "headrace.subagent.finished.v1"
+
+    name: str
+    """Name of the sub-agent."""
+    sub_trajectory_id: str
+    """The sub-agent's own trajectory."""
+    stage: NonNegativeInt = 0
+    """The stage it was started in."""
+    status: EndStatus = EndStatus.COMPLETED
+    """How it ended."""
+    steps: NonNegativeInt = 0
+    """Model calls it made."""
+
+
+class TrajectoryEnded(Record):
+    """The attempt is over."""
+
+    TYPE: ClassVar[str] = "headrace.trajectory.ended.v1"
+
+    status: EndStatus = EndStatus.COMPLETED
+    """How it ended."""
+    answer: Any = None
+    """The final answer, as JSON."""
+    outcome: float | None = None
+    """Verifiable outcome where the environment knows it; ``None`` leaves it to the reward."""
+    error: str | None = None
+    """What went wrong, in the agent's words, for a failed one."""
+
+
+class ClockTicked(Record):
+    """Log time moved on an idle partition, so that timeouts follow the log and not the wall."""
+
+    TYPE: ClassVar[str] = "headrace.clock.ticked.v1"
+
+    unix_ms: NonNegativeInt
+    """Log time in milliseconds."""
+
+
+class FeedbackGiven(Record):
+    """Somebody, or something, judged a trajectory, perhaps much later."""
+
+    TYPE: ClassVar[str] = "headrace.feedback.given.v1"
+
+    signal: str
+    """What kind: score, edit_persisted, next_message, accepted, rejected …"""
+    value: float
+    """Its value, in the signal's own scale."""
+    delay_s: NonNegativeFloat | None = None
+    """Seconds since the trajectory ended, where known."""
+    comment: str | None = None
+    """Words, where given."""
+
+
+class SdkStatsReported(Record):
+    """What an SDK did since it started: counted, so that a loss is never silent."""
+
+    TYPE: ClassVar[str] = "headrace.sdk.stats.v1"
+
+    emitted: NonNegativeInt = 0
+    """Events the agent emitted."""
+    sent: NonNegativeInt = 0
+    """Events acknowledged by the broker."""
+    queued: NonNegativeInt = 0
+    """Events waiting in memory."""
+    dropped: dict[str, int] = {}
+    """Events given up, by reason."""
+
+
+FACTS: tuple[type[Record], ...] = (
+    TrajectoryStarted,
+    ModelCalled,
+    ToolCalled,
+    ToolReturned,
+    ContextSummarized,
+    ContextPruned,
+    SubagentStarted,
+    SubagentFinished,
+    TrajectoryEnded,
+    ClockTicked,
+)
+"""Every type that flows through the topic ``events``."""

@@ -1,0 +1,32 @@
+"""Identifiers: time-ordered for facts, derived from content for records that must come out the same twice.
+
+``uuid7()`` → ``"0192f0c1-7c1b-7e0a-9d55-0f4be0d1a2b3"``; ``derived_id("trajectory.scored", "t-1", "search@1")`` is
+the same string on every machine and at every replay.
+"""
+
+import os
+import time
+import uuid
+
+_NAMESPACE = uuid.UUID("6f1d7f2e-2c0b-5b43-9a55-9d6ec3a3a1f0")
+
+
+def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
+    """A UUID version 7 (RFC 9562): 48 bits of Unix milliseconds, then 74 random bits.
+
+    ``unix_ms`` and ``entropy`` (10 bytes) are injected by tests and replays; both default to the real thing.
+    """
+    milliseconds = time.time_ns() // 1_000_000 if unix_ms is None else unix_ms
+    tail = int.from_bytes(os.urandom(10) if entropy is None else entropy)
+    value = (milliseconds & (1 << 48) - 1) << 80 | tail
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))
+
+
+def derived_id(*parts: str | int) -> str:
+    """The id of a record that is a function of ``parts``: the same parts give the same id, always.
+
+    Parts are joined by the unit separator, so that ``("a", "bc")`` and ``("ab", "c")`` differ.
+    """
+    return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))

@@ -1,0 +1,125 @@
+"""The log, as every process opens it: one way to make topics, producers and consumers, one way to read to the end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import TopicAlreadyExistsError, for_code
+
+from headrace.schemas.topics import TOPICS, Topic
+from headrace.schemas.wire import Message
+
+KafkaRecord: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
+"""A record as the client gives it: undecoded key and value, headers, topic, partition, offset, timestamp (ms)."""
+
+MAX_REQUEST_BYTES = max(topic.max_bytes for topic in TOPICS)
+"""Largest record any topic takes; producers and fetches allow as much."""
+
+RETRY_BACKOFF_MS = 20
+"""A broker that is still completing a transaction answers at once; the client's default of 100 ms only adds delay."""
+
+
+@asynccontextmanager
+async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    """An idempotent producer on ``bootstrap``, stopped (and flushed) at the end. ``options`` are aiokafka's."""
+    defaults: dict[str, Any] = {
+        "enable_idempotence": True,
+        "compression_type": "lz4",
+        "linger_ms": 5,
+        "max_batch_size": 256 * 1024,
+        "max_request_size": MAX_REQUEST_BYTES,
+        "retry_backoff_ms": RETRY_BACKOFF_MS,
+    }
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+@asynccontextmanager
+async def open_consumer(
+    bootstrap: str, topics: Iterable[Topic] = (), *, group: str | None = None, **options: Any
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer of committed records. Without ``group`` and ``topics`` its user assigns partitions and seeks."""
+    defaults: dict[str, Any] = {
+        "group_id": group,
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "max_partition_fetch_bytes": MAX_REQUEST_BYTES,
+        "retry_backoff_ms": RETRY_BACKOFF_MS,
+        "session_timeout_ms": 10_000,
+        "heartbeat_interval_ms": 2_000,
+    }
+    consumer = AIOKafkaConsumer(*(topic.name for topic in topics), bootstrap_servers=bootstrap, **(defaults | options))
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+async def send(producer: AIOKafkaProducer, topic: Topic, message: Message, partition: int | None = None) -> Any:
+    """Hand ``message`` to the producer; the awaitable it returns resolves once the broker has it."""
+    return await producer.send(
+        topic.name, key=message.key, value=message.value, headers=message.headers, partition=partition
+    )
+
+
+async def partitions_of(consumer: AIOKafkaConsumer, topic: Topic) -> list[TopicPartition]:
+    """The topic's partitions, ascending; raises ``LookupError`` where the broker has no such topic."""
+    for _ in range(50):
+        numbers = consumer.partitions_for_topic(topic.name)
+        if numbers:
+            return [TopicPartition(topic.name, number) for number in sorted(numbers)]
+        await consumer._client.force_metadata_update()
+        await consumer.topics()
+        await asyncio.sleep(0.1)
+    raise LookupError(f"the broker has no topic {topic.name!r}: `headrace up` or `headrace topics --create` makes it")
+
+
+async def read_to_end(
+    bootstrap: str, topic: Topic, *, start: Mapping[int, int] | None = None
+) -> AsyncIterator[KafkaRecord]:
+    """Every committed record of ``topic`` from ``start`` (partition → offset; default all) to the end as of now."""
+    async with open_consumer(bootstrap) as consumer:
+        partitions = await partitions_of(consumer, topic)
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        begins = await consumer.beginning_offsets(partitions)
+        for partition in partitions:
+            wanted = (start or {}).get(partition.partition, begins[partition])
+            consumer.seek(partition, max(wanted, begins[partition]))
+        left = {partition for partition in partitions if await consumer.position(partition) < ends[partition]}
+        while left:
+            batches = await consumer.getmany(*left, timeout_ms=500)
+            for partition, records in batches.items():
+                for record in records:
+                    if record.offset < ends[partition]:
+                        yield record
+            # The position passes transaction markers, which are offsets without a record.
+            left = {partition for partition in left if await consumer.position(partition) < ends[partition]}
+
+
+async def create_topics(bootstrap: str, topics: Iterable[Topic] = TOPICS, *, replication: int = 1) -> list[str]:
+    """Create the topics that are missing; returns their names. Existing ones are left as they are."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        wanted = [NewTopic(topic.name, topic.partitions, replication, topic_configs=topic.configs) for topic in topics]
+        response = await admin.create_topics(wanted)
+        created = []
+        for name, code, *rest in response.topic_errors:
+            error = for_code(code)
+            if code == 0:
+                created.append(name)
+            elif error is not TopicAlreadyExistsError:
+                raise error(f"topic {name}: {rest[0] if rest else ''}")
+        return created
+    finally:
+        await admin.close()

@@ -1,0 +1,107 @@
+"""The topics: what flows where, how it is keyed, how long it stays. Declared here and nowhere else."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.schemas import events, records
+from headrace.schemas.model import Record
+
+_DAY_MS = 24 * 3600 * 1000
+_MIB = 1024 * 1024
+
+FOREVER = -1
+"""Retention of what provenance rests on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic: its records, its key and its settings."""
+
+    name: str
+    """Name in Kafka."""
+    key: str
+    """What records are keyed by, in words."""
+    models: tuple[type[Record], ...]
+    """Types that flow through it."""
+    partitions: int
+    """Partitions when headrace creates it; existing topics keep theirs."""
+    about: str
+    """What it carries, in a sentence."""
+    retention_ms: int = FOREVER
+    """How long records stay, in milliseconds."""
+    max_bytes: int = _MIB
+    """Largest record that the broker takes, in bytes."""
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """Topic-level settings as Kafka names them."""
+        return {
+            "cleanup.policy": "delete",
+            "retention.ms": str(self.retention_ms),
+            "max.message.bytes": str(self.max_bytes),
+        }
+
+
+PARTITIONS = 4
+"""Partitions of the topics that carry trajectories. ``trajectories`` must have as many as ``events``."""
+
+EVENTS = Topic(
+    "events",
+    "trajectory id",
+    events.FACTS,
+    PARTITIONS,
+    "What agents did.",
+    retention_ms=30 * _DAY_MS,
+    max_bytes=4 * _MIB,
+)
+FEEDBACK = Topic(
+    "feedback", "trajectory id", (events.FeedbackGiven,), PARTITIONS, "What people and systems said of it."
+)
+SDK_STATS = Topic(
+    "sdk-stats", "source", (events.SdkStatsReported,), 1, "What SDKs sent and dropped.", retention_ms=30 * _DAY_MS
+)
+TRAJECTORIES = Topic(
+    "trajectories",
+    "trajectory id",
+    (records.Trajectory,),
+    PARTITIONS,
+    "Events folded: tokens, turns, tools, labels.",
+    retention_ms=30 * _DAY_MS,
+    max_bytes=32 * _MIB,
+)
+REWARDS = Topic("rewards", "group id, else trajectory id", (records.Reward,), PARTITIONS, "Scores, by component.")
+TRAINING = Topic("training", "group id", (records.TrainingGroup,), PARTITIONS, "Groups that carry a gradient.")
+REJECTED = Topic("rejected", "trajectory id", (records.Rejection,), PARTITIONS, "What will not be trained, and why.")
+STEPS = Topic("steps", "run", (records.Step,), 1, "Optimiser steps and what they were trained on.", max_bytes=8 * _MIB)
+WEIGHTS = Topic("weights", "run", (records.Weights,), 1, "Policy versions that can be had.")
+APPLIED = Topic("applied", "run", (records.Applied,), 1, "Policy versions that engines serve.")
+ALERTS = Topic("alerts", "run", (records.Alert,), 1, "What a person should know of.")
+DEAD_LETTERS = Topic(
+    "dead-letters", "topic:partition", (records.DeadLetter,), 1, "What could not be read, whole.", max_bytes=8 * _MIB
+)
+
+TOPICS: tuple[Topic, ...] = (
+    EVENTS,
+    FEEDBACK,
+    SDK_STATS,
+    TRAJECTORIES,
+    REWARDS,
+    TRAINING,
+    REJECTED,
+    STEPS,
+    WEIGHTS,
+    APPLIED,
+    ALERTS,
+    DEAD_LETTERS,
+)
+
+MODELS: dict[str, type[Record]] = {model.TYPE: model for topic in TOPICS for model in topic.models}
+"""Every type on the wire by its CloudEvents name."""
+
+
+def topic_named(name: str, topics: Iterable[Topic] = TOPICS) -> Topic:
+    """The topic called ``name``; raises ``KeyError`` that lists the known names."""
+    by_name = {topic.name: topic for topic in topics}
+    if name not in by_name:
+        raise KeyError(f"no topic {name!r}: the topics are {', '.join(by_name)}")
+    return by_name[name]

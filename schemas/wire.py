@@ -1,0 +1,97 @@
+"""Between a model and a Kafka record: the envelope in headers, the payload as JSON."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from headrace.schemas.envelope import Envelope, EnvelopeError, Headers, from_headers, to_headers
+from headrace.schemas.model import Record
+from headrace.schemas.records import DeadLetterError
+from headrace.schemas.topics import MODELS
+from headrace.schemas.upcast import UPCASTERS, Upcaster, upcast
+
+
+class UnreadableRecord(ValueError):
+    """A record that cannot be decoded; ``error`` says which kind, for the dead letters."""
+
+    def __init__(self, error: DeadLetterError, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record as Kafka takes it."""
+
+    key: bytes
+    value: bytes
+    headers: Headers
+
+
+def encode(payload: Record, *, key: str, envelope: Envelope) -> Message:
+    """``payload`` as a Kafka record. The envelope's type must be the payload's."""
+    if envelope.type != payload.TYPE:
+        raise ValueError(f"the envelope says {envelope.type}, the payload is {payload.TYPE}")
+    return Message(key.encode(), payload.model_dump_json().encode(), to_headers(envelope))
+
+
+def record_message(payload: Record, *, id: str, key: str, source: str, time_ms: int, subject: str) -> Message:
+    """A derived record as a Kafka record: ``id`` derived from what it was made of, ``time_ms`` from the log."""
+    envelope = Envelope(id=id, type=payload.TYPE, source=source, time_ms=time_ms, subject=subject)
+    return encode(payload, key=key, envelope=envelope)
+
+
+def decode(
+    headers: Iterable[tuple[str, bytes | None]],
+    value: bytes | None,
+    models: Mapping[str, type[Record]] = MODELS,
+    upcasters: Mapping[str, Upcaster] = UPCASTERS,
+) -> tuple[Envelope, Record]:
+    """The envelope and the payload of a Kafka record; an old version is brought forward first.
+
+    Raises :class:`UnreadableRecord` naming what is wrong: headers, type, JSON or fields.
+    """
+    try:
+        envelope = from_headers(headers)
+    except EnvelopeError as error:
+        raise UnreadableRecord(DeadLetterError.BAD_HEADERS, str(error)) from error
+    return envelope, decode_payload(envelope.type, value, models, upcasters)
+
+
+def decode_payload(
+    type_name: str,
+    value: bytes | None,
+    models: Mapping[str, type[Record]] = MODELS,
+    upcasters: Mapping[str, Upcaster] = UPCASTERS,
+) -> Record:
+    """The payload of a record whose header says ``type_name``; raises :class:`UnreadableRecord`."""
+    if value is None:
+        raise UnreadableRecord(DeadLetterError.NULL_VALUE, f"{type_name}: the value is null")
+    if type_name not in models and type_name not in upcasters:
+        raise UnreadableRecord(DeadLetterError.UNKNOWN_TYPE, f"no model for type {type_name[:200]}")
+    try:
+        if type_name in models:
+            return models[type_name].model_validate_json(value)
+        current, fields = upcast(type_name, _json_object(type_name, value), upcasters)
+        return models[current].model_validate(fields)
+    except ValidationError as error:
+        kinds = {problem["type"] for problem in error.errors(include_url=False, include_input=False)}
+        kind = DeadLetterError.BAD_JSON if "json_invalid" in kinds else DeadLetterError.INVALID
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ")
+            for problem in error.errors(include_url=False, include_input=False)[:5]
+        )
+        raise UnreadableRecord(kind, f"{type_name}: {problems}") from error
+
+
+def _json_object(type_name: str, value: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(value)
+    except ValueError as error:
+        raise UnreadableRecord(DeadLetterError.BAD_JSON, f"{type_name}: {error}") from error
+    if not isinstance(fields, dict):
+        raise UnreadableRecord(DeadLetterError.INVALID, f"{type_name}: expected an object, not {type(fields).__name__}")
+    return fields
