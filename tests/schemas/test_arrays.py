@@ -1,0 +1,73 @@
+"""Token arrays survive the wire exactly, and what is not one is refused with a reason."""
+
+import base64
+import struct
+from array import array
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, LogProbs, LossMask, TokenIds, decode_array, encode_array
+
+
+class Carrier(BaseModel):
+    ids: TokenIds | None = None
+    logprobs: LogProbs | None = None
+    mask: LossMask | None = None
+
+
+int32 = st.integers(-(2**31), 2**31 - 1)
+float32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(int32, max_size=600), st.lists(float32, max_size=600), st.lists(st.sampled_from([0, 1]), max_size=99))
+def test_what_was_written_is_read_bit_for_bit(ids: list[int], logprobs: list[float], mask: list[int]) -> None:
+    carrier = Carrier(ids=array("i", ids), logprobs=array("f", logprobs), mask=array("b", mask))
+    again = Carrier.model_validate_json(carrier.model_dump_json())
+    assert again == carrier
+    assert again.logprobs is not None
+    assert again.logprobs.tobytes() == array("f", logprobs).tobytes()
+
+
+def test_the_bytes_are_little_endian_base64_that_anybody_can_read() -> None:
+    assert base64.b64decode(encode_array(array("i", [5, 6]))) == struct.pack("<2i", 5, 6)
+
+
+def test_long_arrays_are_compressed_and_short_ones_are_not() -> None:
+    assert not encode_array(array("i", [7] * (COMPRESS_FROM // 4 - 1))).startswith("zstd:")
+    assert encode_array(array("i", [7] * (COMPRESS_FROM // 4))).startswith("zstd:")
+
+
+def test_a_plain_list_is_accepted_in_python() -> None:
+    assert Carrier.model_validate({"ids": [1, 2]}).ids == array("i", [1, 2])
+
+
+@pytest.mark.parametrize("text", ["not base64!", "AAA=", "zstd:AAAA", base64.b64encode(b"12345").decode()])
+def test_what_is_not_an_array_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="token array"):
+        decode_array(text, "i")
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_unpacked() -> None:
+    bomb = zstandard.ZstdCompressor().compress(bytes(MAX_BYTES + 4))
+    with pytest.raises(ValueError, match="at most"):
+        decode_array("zstd:" + base64.b64encode(bomb).decode(), "i")
+
+
+def test_a_frame_without_a_stated_size_is_refused() -> None:
+    compressor = zstandard.ZstdCompressor(write_content_size=False)
+    with pytest.raises(ValueError, match="size"):
+        decode_array("zstd:" + base64.b64encode(compressor.compress(b"1234")).decode(), "i")
+
+
+def test_a_log_probability_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(ValidationError, match="not finite"):
+        Carrier(logprobs=array("f", [float("nan")]))
+
+
+def test_a_mask_holds_only_bits() -> None:
+    with pytest.raises(ValidationError, match="0 and 1"):
+        Carrier(mask=array("b", [2]))
