@@ -1,0 +1,55 @@
+"""The reward curve as a picture."""
+
+from pathlib import Path
+
+from headrace.deploy.demo.summary import Summary
+
+_TRAIN, _SAMPLED, _GREEDY = "#4477aa", "#ee6677", "#228833"
+
+
+def draw(summary: Summary, path: Path) -> None:
+    """Write a PNG: training reward by policy version, held-out reward before and after."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    points = summary.reward_by_version
+    versions = [point.version for point in points]
+    # The area of a dot says how many trajectories stand behind it.
+    axes.scatter(
+        versions,
+        [point.mean for point in points],
+        s=[4 + point.trajectories / 4 for point in points],
+        color=_TRAIN,
+        alpha=0.35,
+        label="training rollouts, mean of a version (area: trajectories)",
+    )
+    axes.plot(versions, _smooth(summary), color=_TRAIN, linewidth=2, label="the same, weighted over 5 versions")
+    held = summary.heldout
+    last = max(summary.steps, 1)
+    for name, before, after, colour in (
+        ("sampled", held.sampled_before, held.sampled_after, _SAMPLED),
+        ("greedy", held.greedy_before, held.greedy_after, _GREEDY),
+    ):
+        axes.plot([0, last], [before, after], "D--", color=colour, linewidth=1, markersize=7)
+        axes.plot([], [], "D--", color=colour, label=f"held-out tasks, {name}: {before:.2f} → {after:.2f}")
+    title = "control: advantages shuffled inside their groups" if summary.control else "learning from the event log"
+    axes.set_title(f"{title} (seed {summary.seed}, {summary.steps} steps)", loc="left")
+    axes.set_xlabel("policy version")
+    axes.set_ylabel("reward, share of the maximum")
+    axes.set_ylim(0, 1)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="lower right", frameon=False)
+    figure.savefig(path)
+
+
+def _smooth(summary: Summary, reach: int = 2) -> list[float]:
+    """Mean over neighbouring versions, weighted by their trajectories."""
+    points = summary.reward_by_version
+    curve = []
+    for index in range(len(points)):
+        near = points[max(0, index - reach) : index + reach + 1]
+        total = sum(point.trajectories for point in near)
+        curve.append(sum(point.mean * point.trajectories for point in near) / total)
+    return curve
