@@ -1,0 +1,140 @@
+"""Child processes that die with their parent, whatever ends it: see ``lifeline.py`` for how."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_LIFELINE = Path(__file__).with_name("lifeline.py")
+_START_S = 30.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program to start."""
+
+    argv: tuple[str, ...]
+    """Program and arguments."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables on top of ours."""
+    unset: tuple[str, ...] = ()
+    """Environment variables that it must not inherit."""
+
+    def environment(self) -> dict[str, str]:
+        """The whole environment that it runs in."""
+        inherited = {name: value for name, value in os.environ.items() if name not in self.unset}
+        return inherited | dict(self.env)
+
+
+class Child:
+    """A running command, under a lifeline of its own. Its output is appended to ``log``."""
+
+    def __init__(self, command: Command, log: Path) -> None:
+        """Start ``command``. Blocks for some 50 ms; raises ``OSError`` where no process can be made."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.log = log
+        self.lifeline, theirs = socket.socketpair()
+        with theirs, log.open("ab") as output:
+            self._wrapper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_LIFELINE), *command.argv],
+                stdin=theirs,
+                stdout=output,
+                stderr=output,
+                env=command.environment(),
+                start_new_session=True,
+            )
+        self.lifeline.settimeout(_START_S)
+        with self.lifeline.makefile("rb") as lines:
+            announced = lines.readline()
+        self.lifeline.setblocking(False)
+        self.pid = int(announced or 0)
+        """Process id of the command itself; 0 where it never came to be."""
+
+    def poll(self) -> int | None:
+        """Exit status (128 + n for signal n), or ``None`` while it runs."""
+        return self._wrapper.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Block until it ended; raises ``subprocess.TimeoutExpired``."""
+        return self._wrapper.wait(timeout_s)
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+        if self._wrapper.poll() is None:
+            self._wrapper.terminate()
+
+    def kill_command(self) -> None:
+        """``kill -9`` of the command alone, as an accident would: its lifeline clears the rest away."""
+        if self._wrapper.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def kill(self) -> int:
+        """End the whole tree at once; returns the exit status."""
+        self.lifeline.close()
+        status = self._wrapper.wait()
+        if status < 0 and self.pid:
+            # The lifeline itself was killed: the command died with it, its group may not have.
+            with contextlib.suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
+        return status
+
+    def stop(self, grace_s: float = 10.0) -> int:
+        """Ask it to end, wait ``grace_s``, then kill what is left; returns the exit status."""
+        self.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._wrapper.wait(grace_s)
+        return self.kill()
+
+
+async def exit_of(child: Child) -> int:
+    """Wait for the end of ``child``; returns its exit status."""
+    while (status := child.poll()) is None:
+        await asyncio.sleep(_POLL_S)
+    return status
+
+
+async def stop(child: Child, grace_s: float) -> int:
+    """:meth:`Child.stop` that leaves the event loop free."""
+    child.terminate()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(exit_of(child), grace_s)
+    return child.kill()
+
+
+async def run_to_end(command: Command, log: Path) -> int:
+    """Start ``command`` and wait for it; killed with its tree where the waiting is cancelled."""
+    child = Child(command, log)
+    try:
+        return await exit_of(child)
+    finally:
+        child.kill()
+
+
+def end_of(log: Path, lines: int = 15, max_bytes: int = 16 * 1024) -> str:
+    """The last ``lines`` of ``log``, for an error message; empty where there is none."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - max_bytes))
+        text = file.read().decode(errors="replace")
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
+def bound_log(log: Path, max_bytes: int) -> None:
+    """Move what ``log`` holds to ``log.1`` once it is larger than ``max_bytes``, under its writers' hands.
+
+    They append, so they go on at the start of the emptied file. What is written between the copy and the cut is lost,
+    as with logrotate's ``copytruncate``.
+    """
+    if log.exists() and log.stat().st_size > max_bytes:
+        shutil.copyfile(log, log.with_name(log.name + ".1"))
+        os.truncate(log, 0)

@@ -1,0 +1,237 @@
+"""Apache Kafka itself, one KRaft node on the loopback interface: jars by Maven, format, start, ready.
+
+Two artifacts and what they need (46 jars, 44 MB) are downloaded once into the cache. A broker keeps its port, its node
+id and its data folder, so it can be started again on what it left behind.
+"""
+
+import asyncio
+import base64
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.deploy.children import Command, end_of, run_to_end
+from headrace.deploy.errors import StackError
+from headrace.deploy.ports import HOST
+
+KAFKA_VERSION = "4.3.0"
+SLF4J_VERSION = "1.7.36"
+JAVA_VERSION = 17
+"""Oldest Java that a broker of this version runs on."""
+
+_OFFSETS_RETENTION_MINUTES = 365 * 24 * 60
+"""A stack that slept for a month must find its place again: the default of a week would lose it."""
+
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId>
+  <artifactId>kafka-jars</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{SLF4J_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker: where it listens and where it keeps what it has."""
+
+    folder: Path
+    """Settings and log segments."""
+    port: int
+    """Clients' port."""
+    controller_port: int
+    """The KRaft controller's port."""
+    max_message_bytes: int
+    """Largest record (batch) it takes."""
+    heap_mb: int = 512
+    """Java heap."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Address for clients."""
+        return f"{HOST}:{self.port}"
+
+
+def java() -> str:
+    """The ``java`` to use: of JAVA_HOME, else on the PATH. Raises :class:`StackError` if missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    remedy = f"install Java {JAVA_VERSION} or newer, or set HEADRACE_KAFKA to the address of a Kafka that you have"
+    if program is None:
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise StackError(f"Kafka needs Java, and there is no `java` {where}: {remedy}.")
+    shown = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', shown)
+    if found is None or int(found[1]) < JAVA_VERSION:
+        raise StackError(f"Kafka needs Java {JAVA_VERSION}, and {program} is {shown.splitlines()[:1]}: {remedy}.")
+    return program
+
+
+async def kafka_jars(cache: Path) -> Path:
+    """The folder with Kafka's jars, downloaded by Maven the first time; safe to call from several processes.
+
+    Raises :class:`StackError` where Maven is missing or the download fails.
+    """
+    libs = cache / f"kafka-{KAFKA_VERSION}" / "libs"
+    if libs.is_dir():
+        return libs
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise StackError(
+            "Kafka's jars are downloaded by Maven, and there is no `mvn` on the PATH: install Maven, or point "
+            f"HEADRACE_CACHE to a folder that has kafka-{KAFKA_VERSION}/libs, or set HEADRACE_KAFKA to the address of "
+            "a Kafka that you have."
+        )
+    libs.parent.mkdir(parents=True, exist_ok=True)
+    async with _locked(libs.parent / "download.lock"):
+        if libs.is_dir():  # Somebody else was faster.
+            return libs
+        with tempfile.TemporaryDirectory(dir=libs.parent) as folder:
+            pom, downloaded, log = Path(folder, "pom.xml"), Path(folder, "libs"), libs.parent / "download.log"
+            pom.write_text(_POM)
+            argv = (
+                maven,
+                "-q",
+                "-B",
+                "-f",
+                str(pom),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={downloaded}",
+            )
+            if await run_to_end(Command(argv), log) != 0 or not downloaded.is_dir():
+                raise StackError(
+                    f"Maven could not download Kafka {KAFKA_VERSION}: check the network and ~/.m2/settings.xml, "
+                    f"or set HEADRACE_KAFKA to the address of a Kafka that you have. The end of {log}:\n{end_of(log)}"
+                )
+            downloaded.rename(libs)
+    return libs
+
+
+def server_properties(broker: Broker) -> str:
+    """The broker's settings as Kafka reads them."""
+    replicated = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "listeners": f"PLAINTEXT://{broker.bootstrap},CONTROLLER://{HOST}:{broker.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{broker.bootstrap}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{broker.controller_port}",
+        "log.dirs": broker.folder / "log",
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": 0,
+        "message.max.bytes": broker.max_message_bytes,
+        "offsets.retention.minutes": _OFFSETS_RETENTION_MINUTES,
+        **{f"{topic}.replication.factor": 1 for topic in replicated},
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        # One node, few groups: fifty partitions each would only slow the start.
+        **{f"{topic}.num.partitions": 8 for topic in replicated},
+        # The default buffer of the log cleaner is a quarter of our heap.
+        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+async def prepare_broker(broker: Broker, libs: Path) -> Command:
+    """Write the settings, format the folder if it is new; returns the command that starts the broker."""
+    broker.folder.mkdir(parents=True, exist_ok=True)
+    properties = broker.folder / "server.properties"
+    properties.write_text(server_properties(broker))
+    program = java()
+    if not (broker.folder / "log" / "meta.properties").exists():
+        log = broker.folder / "format.log"
+        argv = (*_jvm(program, libs, 128), "kafka.tools.StorageTool", "format", "--standalone")
+        if await run_to_end(Command((*argv, "-t", _cluster_id(), "-c", str(properties))), log) != 0:
+            raise StackError(f"Kafka could not format {broker.folder} (setting HEADRACE_DATA):\n{end_of(log)}")
+    return Command((*_jvm(program, libs, broker.heap_mb), "kafka.Kafka", str(properties)))
+
+
+async def wait_until_answers(bootstrap: str, timeout_s: float) -> None:
+    """Return once the broker answers a metadata request; raises :class:`StackError` after ``timeout_s``."""
+    from aiokafka.client import AIOKafkaClient
+    from aiokafka.errors import KafkaError
+
+    async def listens() -> None:
+        host, _, port = bootstrap.split(",")[0].rpartition(":")
+        while True:
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.close()
+                return
+            await asyncio.sleep(0.1)
+
+    async def answers() -> None:
+        while True:
+            client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
+            try:
+                await client.bootstrap()
+                return
+            except KafkaError:
+                await asyncio.sleep(0.2)
+            finally:
+                await client.close()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            # First by hand: the client logs every refused connection as an error.
+            await listens()
+            await answers()
+    except ValueError as error:
+        raise StackError(f"HEADRACE_KAFKA is {bootstrap!r}, which is not host:port[,host:port…].") from error
+    except TimeoutError as error:
+        raise StackError(
+            f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA) did not answer a metadata request within "
+            f"{timeout_s:g} s: check the address and that it runs, or unset the setting to have one started."
+        ) from error
+
+
+def _jvm(program: str, libs: Path, heap_mb: int) -> tuple[str, ...]:
+    return (
+        program,
+        f"-Xmx{heap_mb}m",
+        "-XX:MaxGCPauseMillis=20",
+        "-Djava.awt.headless=true",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+        "-cp",
+        f"{libs}{os.sep}*",
+    )
+
+
+def _cluster_id() -> str:
+    """A random UUID in Kafka's form: 22 characters of URL-safe base64. A leading dash would read as an option."""
+    while (text := base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
+
+
+@asynccontextmanager
+async def _locked(file: Path) -> AsyncIterator[None]:
+    with file.open("w") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.2)
+        yield
