@@ -1,0 +1,104 @@
+"""What could not be read goes to ``dead-letters`` whole: where it stood, what is wrong, every original byte.
+
+events[2]@7104  bad_json  "headrace.tool.called.v1: Invalid JSON: EOF while parsing …"  value eyJjYWxsX2lk…
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+
+from headrace.schemas.ids import derived_id
+from headrace.schemas.records import DeadLetter, DeadLetterError
+from headrace.schemas.topics import DEAD_LETTERS
+from headrace.schemas.wire import Message, UnreadableRecord, record_message
+from headrace.streams.raw import LogRecord
+
+SOURCE = "/streams/dead-letters"
+
+MAX_MESSAGE_CHARACTERS = 1000
+"""An error that quotes its input must not grow with it."""
+
+_ENVELOPE_BYTES = 16 * 1024
+"""Room for everything in a dead letter but the original bytes."""
+
+
+def dead_letter(
+    topic: str,
+    partition: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Iterable[tuple[str, bytes | None]],
+    timestamp_ms: int,
+    error: DeadLetterError,
+    message: str,
+    trajectory_id: str | None = None,
+) -> DeadLetter:
+    """The dead letter of one record.
+
+    A value too large even for ``dead-letters`` is left out, and the message says where it stands; no topic that agents
+    write to allows one.
+    """
+    encoded_headers = [(name, _encode(content)) for name, content in headers]
+    encoded_key, encoded_value = _encode(key), _encode(value)
+    others = len(encoded_key or "") + sum(len(name) + len(content or "") for name, content in encoded_headers)
+    message = message[:MAX_MESSAGE_CHARACTERS]
+    if len(encoded_value or "") + others > DEAD_LETTERS.max_bytes - _ENVELOPE_BYTES:
+        message = f"{message} (its {len(value or b'')} bytes stand at {topic}[{partition}]@{offset} only)"
+        encoded_value = None
+    return DeadLetter(
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        error=error,
+        message=message,
+        key=encoded_key,
+        value=encoded_value,
+        headers=encoded_headers,
+        timestamp_ms=timestamp_ms,
+        trajectory_id=trajectory_id,
+    )
+
+
+def letter_message(letter: DeadLetter, source: str = SOURCE) -> Message:
+    """``letter`` as a Kafka record. Its id follows from where the original stood: sent twice, it is one letter."""
+    place = f"{letter.topic}:{letter.partition}"
+    return record_message(
+        letter,
+        id=derived_id(DeadLetter.TYPE, letter.topic, letter.partition, letter.offset),
+        key=place,
+        source=source,
+        time_ms=max(letter.timestamp_ms, 0),
+        subject=letter.trajectory_id or f"{place}:{letter.offset}",
+    )
+
+
+def dead_letter_of(record: LogRecord, error: UnreadableRecord, trajectory_id: str | None = None) -> DeadLetter:
+    """The dead letter of ``record``, which could not be read because of ``error``."""
+    return dead_letter(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.key,
+        record.value,
+        record.headers,
+        record.timestamp,
+        error.error,
+        str(error),
+        trajectory_id,
+    )
+
+
+def dead_letter_message(
+    record: LogRecord, error: UnreadableRecord, trajectory_id: str | None = None, source: str = SOURCE
+) -> Message:
+    """:func:`dead_letter_of`, ready to be sent."""
+    return letter_message(dead_letter_of(record, error, trajectory_id), source)
+
+
+def original_bytes(letter: DeadLetter) -> bytes | None:
+    """The value as it came, to be repaired and sent again."""
+    return None if letter.value is None else b64decode(letter.value)
+
+
+def _encode(content: bytes | None) -> str | None:
+    return None if content is None else b64encode(content).decode("ascii")
