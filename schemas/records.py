@@ -156,6 +156,8 @@ class Trajectory(Record):
     """Verifiable outcome."""
     missing: list[NonNegativeInt] = []
     """Sequence numbers that never came."""
+    unreadable: list[NonNegativeInt] = []
+    """Sequence numbers that came and could not be read: each is in ``dead-letters``."""
     events: NonNegativeInt = 0
     """Events folded, duplicates not counted."""
     duplicates: NonNegativeInt = 0
