@@ -1,0 +1,150 @@
+"""The reward of a search agent, after Chroma's Context-1 (MECHANISMS 3).
+
+    r_pre = 0.7·F_β + 0.3·trajectory_recall + answer_found
+    r     = min(r_pre, max(ε, r_pre − prune_penalty − turn_penalty))        a zero stays zero
+
+It reads the trajectory record only. The task names ``targets`` and ``answer_chunks`` (chunk ids); a tool result that
+shows chunks is ``{"chunk_ids": [...], "text": ...}``; the answer is ``{"chunk_ids": [...]}``. What a policy can get
+wrong (an answer of another shape) scores 0; what only we can get wrong (a task without targets) is unscorable.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+from headrace.schemas.events import ToolStatus
+from headrace.schemas.records import Component, Trajectory
+from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
+
+BETA = 2.0
+"""Recall counts β² times as much as precision. Published: 4 at first, 2 at the end; ours is 2 throughout."""
+EPSILON = 0.01
+"""Least reward of an attempt that earned anything, whatever its penalties. Not disclosed; ours."""
+
+F_BETA_WEIGHT = 0.7
+RECALL_WEIGHT = 0.3
+PRUNE_TOOL = "prune_chunks"
+FREE_PRUNES = 3
+"""Prune calls in a row that cost nothing."""
+FREE_TURNS = 64
+"""Turns that cost nothing; the penalty is full at twice as many."""
+
+
+def f_score(precision: float, recall: float, beta: float) -> float:
+    """F_β = (1 + β²)·P·R / (β²·P + R), in [0, 1]; 0 where both are 0."""
+    denominator = beta**2 * precision + recall
+    return (1 + beta**2) * precision * recall / denominator if denominator else 0.0
+
+
+def prune_cost(streaks: Iterable[int]) -> float:
+    """min(0.5, 0.1 · calls beyond the third of each consecutive prune streak), in [0, 0.5]."""
+    return min(0.5, 0.1 * sum(max(0, streak - FREE_PRUNES) for streak in streaks))
+
+
+def turn_cost(turns: int) -> float:
+    """0.5 · clip((turns − 64) / 64, 0, 1), in [0, 0.5]."""
+    return 0.5 * min(1.0, max(0.0, (turns - FREE_TURNS) / FREE_TURNS))
+
+
+def clamped(earned: float, cost: float, epsilon: float = EPSILON) -> float:
+    """``earned − cost``, at least ε and at most ``earned``: the published clamp, in which a zero stays zero."""
+    return min(earned, max(epsilon, earned - cost))
+
+
+def context1_reward(
+    precision: float,
+    recall: float,
+    trajectory_recall: float,
+    answer_found: float,
+    prune_streaks: Iterable[int],
+    turns: int,
+    *,
+    beta: float,
+    epsilon: float = EPSILON,
+) -> float:
+    """The whole formula on its inputs, each share in [0, 1]; the result is in [0, 2]."""
+    earned = F_BETA_WEIGHT * f_score(precision, recall, beta) + RECALL_WEIGHT * trajectory_recall + answer_found
+    return clamped(earned, prune_cost(prune_streaks) + turn_cost(turns), epsilon)
+
+
+def shown_chunks(trajectory: Trajectory) -> set[str]:
+    """Chunk ids that any tool ever showed, pruned ones included. What a prune call names was not shown by it."""
+    return {
+        chunk
+        for turn in trajectory.turns
+        for use in turn.tools
+        if use.status is ToolStatus.OK and use.tool != PRUNE_TOOL
+        for chunk in _chunk_ids(use.result)
+    }
+
+
+def prune_streaks(trajectory: Trajectory) -> list[int]:
+    """Lengths of the runs of consecutive prune calls, in order."""
+    tools = (use.tool for turn in trajectory.turns for use in turn.tools)
+    return [len(list(run)) for tool, run in groupby(tools) if tool == PRUNE_TOOL]
+
+
+@reward(weight=F_BETA_WEIGHT)
+def f_beta(trajectory: Trajectory) -> float:
+    """F_β of the answer against the targets, in [0, 1]. Only chunks that were shown can be found; guesses are wrong."""
+    targets = _task_chunks(trajectory, "targets")
+    answered = _chunk_ids(trajectory.answer)
+    if not answered:
+        return 0.0
+    found = len(answered & targets & shown_chunks(trajectory))
+    return f_score(found / len(answered), found / len(targets), BETA)
+
+
+@reward(weight=RECALL_WEIGHT)
+def trajectory_recall(trajectory: Trajectory) -> float:
+    """Share of the targets ever shown, pruned or not; in [0, 1]."""
+    targets = _task_chunks(trajectory, "targets")
+    return len(targets & shown_chunks(trajectory)) / len(targets)
+
+
+@reward(weight=1.0)
+def answer_found(trajectory: Trajectory) -> float:
+    """1 where a chunk that holds the answer was retrieved, else 0."""
+    return float(not _task_chunks(trajectory, "answer_chunks").isdisjoint(shown_chunks(trajectory)))
+
+
+@reward(weight=-1.0)
+def prune_penalty(trajectory: Trajectory) -> float:
+    """Cost of pruning one by one, in [0, 0.5]."""
+    return prune_cost(prune_streaks(trajectory))
+
+
+@reward(weight=-1.0)
+def turn_penalty(trajectory: Trajectory) -> float:
+    """Cost of searching without end, in [0, 0.5]."""
+    return turn_cost(len(trajectory.turns))
+
+
+def _clamp(components: Mapping[str, Component]) -> float:
+    terms = [component.weight * component.value for component in components.values()]
+    return clamped(sum(term for term in terms if term > 0), -sum(term for term in terms if term < 0))
+
+
+SEARCH = RewardSpec(
+    "search",
+    1,
+    (f_beta, trajectory_recall, answer_found, prune_penalty, turn_penalty),
+    maximum=2.0,
+    combine=_clamp,
+)
+"""``search@1``: Context-1's reward at β = 2."""
+
+
+def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:
+    task = trajectory.started.task if trajectory.started else {}
+    chunks = task.get(field)
+    if not isinstance(chunks, list) or not chunks or not all(isinstance(chunk, str) for chunk in chunks):
+        raise Unscorable(f"no_{field}")
+    return set(chunks)
+
+
+def _chunk_ids(value: object) -> set[str]:
+    """The ids in ``{"chunk_ids": [...]}``; empty for any other shape. An item that is no text counts as a wrong id."""
+    items = value.get("chunk_ids") if isinstance(value, dict) else None
+    if not isinstance(items, list):
+        return set()
+    return {item if isinstance(item, str) else f"not a chunk id: {item!r}" for item in items}

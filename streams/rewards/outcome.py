@@ -1,0 +1,16 @@
+"""The reward of agents whose environment knows how it went: the verifiable outcome, as recorded."""
+
+from headrace.schemas.records import Trajectory
+from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
+
+
+@reward(weight=1.0)
+def outcome(trajectory: Trajectory) -> float:
+    """``trajectory.ended.outcome``, unchanged; unscorable (``no_outcome``) where the environment gave none."""
+    if trajectory.outcome is None:
+        raise Unscorable("no_outcome")
+    return trajectory.outcome
+
+
+OUTCOME = RewardSpec("outcome", 1, (outcome,), maximum=1.0)
+"""``outcome@1``: total = outcome, 1 is success."""
