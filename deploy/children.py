@@ -45,7 +45,7 @@ class Child:
         with theirs, log.open("ab") as output:
             self._wrapper = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_LIFELINE), *command.argv],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=output,
                 stderr=output,
                 env=command.environment(),
@@ -97,9 +97,11 @@ class Child:
 
 async def exit_of(child: Child) -> int:
     """Wait for the end of ``child``; returns its exit status."""
-    while (status := child.poll()) is None:
+    while True:
+        status = child.poll()
+        if status is not None:
+            return status
         await asyncio.sleep(_POLL_S)
-    return status
 
 
 async def stop(child: Child, grace_s: float) -> int:

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,8 +84,10 @@ def java() -> str:
     return program
 
 
-async def kafka_jars(cache: Path) -> Path:
+async def kafka_jars(cache: Path, say: Callable[[str], None] = lambda _: None) -> Path:
     """The folder with Kafka's jars, downloaded by Maven the first time; safe to call from several processes.
+
+    ``say`` is told when there is something to wait for.
 
     Raises :class:`StackError` where Maven is missing or the download fails.
     """
@@ -103,6 +105,7 @@ async def kafka_jars(cache: Path) -> Path:
     async with _locked(libs.parent / "download.lock"):
         if libs.is_dir():  # Somebody else was faster.
             return libs
+        say(f"Maven downloads Kafka {KAFKA_VERSION} (44 MB, once) into {libs.parent}")
         with tempfile.TemporaryDirectory(dir=libs.parent) as folder:
             pom, downloaded, log = Path(folder, "pom.xml"), Path(folder, "libs"), libs.parent / "download.log"
             pom.write_text(_POM)

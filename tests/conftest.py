@@ -5,13 +5,29 @@ Imports are inside the fixtures, so that a test which needs none of them pays fo
 
 import asyncio
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from headrace.deploy.children import Child
+
 CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace"))
 """Downloads and compiled bytecode outlive a test run; nothing else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A running vLLM."""
+
+    url: str
+    """Its address."""
+    model_dir: Path
+    """The model it started with."""
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +50,62 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     child = asyncio.run(prepare())
     try:
-        asyncio.run(until_ready())
+        _wait_for(until_ready(), child, 90)
         yield broker.bootstrap
         assert child.poll() is None, f"the broker died during the tests:\n{end_of(child.log)}"
     finally:
         child.kill()
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of a fresh ClickHouse (the embedded engine behind its HTTP front), one per test module."""
+    from headrace.deploy.children import Child, Command, end_of
+    from headrace.deploy.notify import ReadySocket
+    from headrace.deploy.ports import HOST, free_port
+
+    folder, port = tmp_path_factory.mktemp("clickhouse"), free_port()
+    with ReadySocket() as said:
+        env = {**said.env, "HEADRACE_DATA": str(folder), "HEADRACE_CLICKHOUSE_PORT": str(port)}
+        argv = (sys.executable, "-m", "headrace.deploy.cli", "worker", "clickhouse")
+        child = Child(Command(argv, env), folder / "clickhouse.log")
+        try:
+            _wait_for(said.ready(), child, 60)
+            yield f"http://{HOST}:{port}"
+            assert child.poll() is None, f"ClickHouse died during the tests:\n{end_of(child.log)}"
+        finally:
+            child.stop()
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A running vLLM with our plugin on the shipped base model, one per session."""
+    from headrace.deploy.children import Child, Command, end_of
+    from headrace.deploy.ports import HOST, free_port
+    from headrace.deploy.settings import base_model_dir
+    from headrace.deploy.vllm import engine_command, wait_until_ready
+
+    folder, port, model_dir = tmp_path_factory.mktemp("vllm"), free_port(), base_model_dir()
+    argv, env = engine_command(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm")
+    engine = Engine(f"http://{HOST}:{port}", model_dir)
+    child = Child(Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",)), folder / "vllm.log")
+    try:
+        _wait_for(wait_until_ready(engine.url), child, 300)
+        yield engine
+        assert child.poll() is None, f"vLLM died during the tests:\n{end_of(child.log)}"
+    finally:
+        child.kill()
+
+
+def _wait_for(ready: Coroutine[None, None, None], child: "Child", timeout_s: float) -> None:
+    """Run ``ready`` to its end; fails with the end of the child's log where that ends first or it takes too long."""
+    from headrace.deploy.children import end_of, exit_of
+
+    async def wait() -> None:
+        serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(exit_of(child))
+        await asyncio.wait({serving, ended}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        assert serving.done(), f"did not serve within {timeout_s} s:\n{end_of(child.log)}"
+        serving.result()
+        ended.cancel()
+
+    asyncio.run(wait())

@@ -1,0 +1,89 @@
+"""The ``headrace`` command. Each subcommand is a module of ``deploy/commands``, imported when it is asked for.
+
+Command modules import click and nothing heavy at their top, so that ``headrace --help`` answers at once.
+"""
+
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from headrace.deploy.errors import StackError
+
+_COMMANDS = Path(__file__).with_name("commands")
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "The stack on this machine": ("demo", "up", "status", "down"),
+    "Data": ("import", "ledger", "topics", "topology", "schemas"),
+    "Models": ("base-model",),
+    "Single processes (Kubernetes, systemd)": ("worker",),
+}
+"""Commands as the help groups them; a command that is named nowhere comes under "More"."""
+
+
+class LazyGroup(click.Group):
+    """Finds command ``x-y`` in the module ``commands/x_y.py`` (``commands/x_.py`` where x is a Python keyword)."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted(file.stem.rstrip("_").replace("_", "-") for file in _COMMANDS.glob("[!_]*.py"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module and take its ``command``."""
+        stem = cmd_name.replace("-", "_")
+        for candidate in (stem, stem + "_"):
+            if (_COMMANDS / f"{candidate}.py").is_file():
+                found: click.Command = import_module(f"headrace.deploy.commands.{candidate}").command
+                return found
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands under their sections' headings."""
+        names = self.list_commands(ctx)
+        placed = {name for section in SECTIONS.values() for name in section}
+        sections = SECTIONS | {"More": tuple(name for name in names if name not in placed)}
+        for title, section in sections.items():
+            rows = []
+            for name in section:
+                command = self.get_command(ctx, name) if name in names else None
+                if command is not None:
+                    rows.append((name, command.get_short_help_str(limit=90)))
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run; what went wrong in a known way is shown as a sentence, without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except StackError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="""\b
+Examples:
+  headrace demo                                    watch an agent learn, from events to new weights and back
+  headrace up --without vllm,trainer,follower      Kafka, streams, ClickHouse and dashboard only
+  headrace import runs.jsonl                       recorded runs become events
+  headrace status --json                           addresses of everything that runs
+""",
+)
+@click.version_option(package_name="headrace")
+def cli() -> None:
+    """Train LLM agents from the events they emit in production.
+
+    Events flow through Kafka; streams turn them into rewards and training groups; a trainer learns from these and
+    publishes weights; the inference engine swaps them while it serves.
+    """
+
+
+def main() -> None:
+    """Entry point."""
+    cli(prog_name="headrace")
+
+
+if __name__ == "__main__":
+    main()

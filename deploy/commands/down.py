@@ -1,0 +1,28 @@
+"""``headrace down``: end a stack from another shell."""
+
+import click
+
+
+@click.command("down")
+@click.option("--data", type=click.Path(file_okay=False), help="Folder of the stack (HEADRACE_DATA).")
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds until it is killed.")
+def command(data: str | None, timeout: float) -> None:
+    """End the stack that runs on a data folder; what it keeps stays there."""
+    import os
+    import signal
+    import time
+
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.settings import load_settings
+    from headrace.deploy.state import is_locked, read_state
+
+    folder = load_settings(data=data).data
+    pid = read_state(folder).pid
+    deadline = time.monotonic() + timeout
+    os.kill(pid, signal.SIGTERM)
+    while is_locked(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if is_locked(folder):
+        os.kill(pid, signal.SIGKILL)
+        raise StackError(f"The stack on {folder} (process {pid}) did not end within {timeout:g} s and was killed.")
+    click.echo(f"The stack on {folder} has ended.")

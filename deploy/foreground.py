@@ -1,0 +1,124 @@
+"""A stack that a person started: progress on the terminal, signals, and the way into the background."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+
+import click
+
+from headrace.deploy.children import end_of
+from headrace.deploy.errors import StackError
+from headrace.deploy.settings import Settings
+from headrace.deploy.stack import Stack, running_stack
+from headrace.deploy.state import State, is_locked, read_state
+from headrace.deploy.supervisor import Progress
+
+_INTERRUPTED = 130
+_POLL_S = 0.2
+_LOUD = {State.FAILED, State.RESTARTING}
+
+
+def show(progress: Progress) -> None:
+    """One line a part, when there is something to say."""
+    if progress.state in _LOUD:
+        click.echo(f"  {progress.part:<11} {progress.state}: {progress.message}", err=True)
+    elif progress.state is State.STARTING and progress.message:
+        click.echo(f"  {progress.part:<11}           {progress.message} …")
+    elif progress.state in {State.READY, State.EXTERNAL}:
+        took = f"{progress.seconds:5.1f} s" if progress.state is State.READY else "  yours"
+        click.echo(f"  {progress.part:<11} {took}   {progress.message}".rstrip())
+
+
+def run_in_foreground(settings: Settings, without: Collection[str]) -> None:
+    """Bring the stack up and keep it until SIGINT or SIGTERM; a second one ends everything at once.
+
+    Exits with 130 where the signal came before it was up. Raises :class:`StackError` where it does not come up.
+    """
+    if not asyncio.run(_until_signalled(settings, without)):
+        sys.exit(_INTERRUPTED)
+
+
+async def _until_signalled(settings: Settings, without: Collection[str]) -> bool:
+    """Whether the stack was up when the signal came."""
+    was_up = False
+    main = asyncio.current_task()
+    assert main is not None
+    asked = False
+
+    def on_signal() -> None:
+        nonlocal asked
+        if asked:
+            os._exit(_INTERRUPTED)  # The lifelines notice, and kill every tree.
+        asked = True
+        click.echo("Stopping (once more: at once) …", err=True)
+        main.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    click.echo(f"Starting headrace on {settings.data}")
+    try:
+        async with running_stack(settings, without, show) as stack:
+            was_up = True
+            _show_addresses(stack)
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        click.echo("Stopped.", err=True)
+    return was_up
+
+
+def _show_addresses(stack: Stack) -> None:
+    how_to_end = "Ctrl-C" if sys.stdin.isatty() else "SIGTERM, or `headrace down`,"
+    click.echo(f"Up. {how_to_end} ends it; `headrace status` shows it from another shell.")
+    for name, where in stack.addresses.items():
+        click.echo(f"  {name:<11} {where}")
+
+
+def run_in_background(settings: Settings, without: Collection[str]) -> None:
+    """Start ``headrace up`` in a session of its own and return once it serves.
+
+    Raises :class:`StackError` with the reason where it does not come up.
+    """
+    if is_locked(settings.data):
+        read_state(settings.data)
+        raise StackError(f"A stack runs on {settings.data} already: `headrace status` shows it.")
+    settings.logs.mkdir(parents=True, exist_ok=True)
+    log = settings.logs / "up.log"
+    argv = [sys.executable, "-m", "headrace.deploy.cli", "up"]
+    if without:
+        argv += ["--without", ",".join(sorted(without))]
+    with log.open("wb") as output:
+        supervisor = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=os.environ | settings.environment(),
+            start_new_session=True,
+        )
+    try:
+        with log.open() as lines:
+            while not _is_up(settings):
+                click.echo(lines.read(), nl=False)
+                if supervisor.poll() is not None:
+                    click.echo(lines.read(), nl=False)
+                    raise StackError(f"The stack did not come up: {end_of(log, 1)}")
+                time.sleep(_POLL_S)
+            click.echo(lines.read(), nl=False)
+    except KeyboardInterrupt:
+        supervisor.terminate()
+        supervisor.wait()
+        raise
+    click.echo(f"In the background as process {supervisor.pid}; `headrace down` ends it.")
+
+
+def _is_up(settings: Settings) -> bool:
+    if not is_locked(settings.data):
+        return False
+    try:
+        return read_state(settings.data).ready
+    except StackError:  # Locked, and nothing written yet.
+        return False

@@ -1,0 +1,187 @@
+"""The settings of the local stack and of every worker process, read once at the edge.
+
+From the command line, else HEADRACE_* environment variables, else the TOML file that HEADRACE_CONFIG names, else the
+defaults. Everything that a worker needs can stand in its environment, so a worker runs the same under ``headrace up``,
+systemd and Kubernetes:
+
+    HEADRACE_KAFKA=broker:9092 HEADRACE_OPTIONS='{"sink": {"group": "sink-2"}}' headrace worker sink
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from headrace.deploy.errors import StackError
+
+PREFIX = "HEADRACE_"
+CONFIG = "HEADRACE_CONFIG"
+
+ConfigT = TypeVar("ConfigT")
+Port = Annotated[int, Field(ge=1, le=65535)]
+Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+def base_model_dir() -> Path:
+    """The base model that is shipped with the reference agent."""
+    return Path(__file__).parent.parent / "agents" / "search" / "base"
+
+
+class Settings(BaseSettings):
+    """One frozen object per process. A name here is HEADRACE_NAME in the environment."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+    )
+
+    data: Folder = Path(".headrace")
+    """Folder for everything that is kept: Kafka's log, ClickHouse's tables, weights, checkpoints, logs."""
+    cache: Folder = Path("~/.cache/headrace")
+    """Folder for what can be downloaded or compiled again."""
+
+    kafka: str | None = None
+    """Bootstrap address (host:port) of a Kafka that you have; unset: one is started."""
+    clickhouse: str | None = None
+    """HTTP address (http://host:port) of a ClickHouse that you have; unset: an embedded one is started."""
+    vllm: str | None = None
+    """HTTP address of a vLLM that you have, with headrace's plugin; unset: one is started."""
+    store_url: str | None = None
+    """Object store of the weights (file://, s3://, gs://, az://); unset: DATA/objects."""
+
+    kafka_port: Port | None = None
+    """Port of the Kafka that is started; unset: a free one, remembered."""
+    kafka_controller_port: Port | None = None
+    """Port of its KRaft controller; unset: a free one, remembered."""
+    clickhouse_port: Port | None = None
+    """Port of the ClickHouse that is started; unset: a free one, remembered."""
+    vllm_port: Port | None = None
+    """Port of the vLLM that is started; unset: a free one, remembered."""
+    dashboard_port: Port | None = None
+    """Port of the dashboard; unset: a free one, remembered."""
+
+    run: str = "default"
+    """Name of the training run."""
+    model_dir: Folder = Field(default_factory=base_model_dir)
+    """Base model (Hugging Face directory): what vLLM serves first and the trainer starts from."""
+    options: Mapping[str, Mapping[str, Any]] = {}
+    """Settings of single parts, by part and field of its configuration: {"trainer": {"learning_rate": 0.001}}."""
+
+    kafka_heap_mb: int = Field(default=512, ge=128)
+    """Java heap of the Kafka that is started, in MiB."""
+    min_free_memory_mb: NonNegativeInt | None = None
+    """Memory that must be free before a start, in MiB; unset: the sum of the parts' estimates."""
+    min_free_disk_mb: NonNegativeInt = 2048
+    """Space that must be free in DATA before a start, in MiB."""
+    start_timeout_s: PositiveFloat = 300.0
+    """How long one part may take to serve, in seconds."""
+    stop_grace_s: PositiveFloat = 15.0
+    """How long a part may take to end before it is killed, in seconds."""
+    max_restarts: NonNegativeInt = 5
+    """How often a part that died is started again within a minute before it counts as failed."""
+    max_log_mb: int = Field(default=50, ge=1)
+    """A part's log is moved to LOG.1 beyond this size, in MiB."""
+    log_level: str = "info"
+    """Least severe message in a worker's log: debug, info, warning, error."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource, *_: Any, **__: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:  # fmt: skip
+        """Command line, environment, TOML file: in this order."""
+        file = os.environ.get(CONFIG)
+        sources = (init_settings, env_settings)
+        return (*sources, TomlConfigSettingsSource(settings_cls, Path(file))) if file else sources
+
+    @property
+    def objects(self) -> str:
+        """URL of the object store."""
+        return self.store_url or (self.data / "objects").as_uri()
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the parts' logs."""
+        return self.data / "logs"
+
+    def environment(self) -> dict[str, str]:
+        """These settings as environment variables, for a child process."""
+        shown = self.model_dump(mode="json", exclude_none=True)
+        return {
+            PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value)
+            for name, value in shown.items()
+        }
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """The settings of this process; ``overrides`` (command line) win, ``None`` among them says nothing.
+
+    Raises :class:`StackError` naming each setting that is wrong.
+    """
+    file = os.environ.get(CONFIG)
+    if file and not Path(file).is_file():
+        raise StackError(f"{CONFIG} names {file}, which is not a file.")
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        raise StackError("\n".join(_problem(problem) for problem in error.errors(include_url=False))) from error
+    except ValueError as error:  # Malformed TOML, malformed JSON in a variable.
+        raise StackError(f"The settings cannot be read: {error}") from error
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    name = "__".join(str(step) for step in problem["loc"]).upper()
+    if problem["type"] == "extra_forbidden":
+        return f"There is no setting {PREFIX}{name}: `headrace up --help` lists them."
+    return f"{PREFIX}{name} is {problem['input']!r}: {problem['msg']}."
+
+
+def part_config(settings: Settings, part: str, config: type[ConfigT], **values: Any) -> ConfigT:
+    """``config`` (a frozen dataclass) filled from ``values`` and the options that ``settings`` hold for ``part``.
+
+    Options win. Raises :class:`StackError` naming an option that the configuration does not have, or whose value does
+    not fit its type.
+    """
+    options = settings.options.get(part, {})
+    known = {field.name for field in fields(config)}  # type: ignore[arg-type]
+    for name in options:
+        if name not in known:
+            raise StackError(
+                f"{part} has no option {name!r} (HEADRACE_OPTIONS, --set): it has {', '.join(sorted(known))}."
+            )
+    try:
+        return TypeAdapter(config).validate_python(values | dict(options))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(map(str, problem["loc"]))
+        raise StackError(
+            f"{part}.{name} (HEADRACE_OPTIONS, --set) is {problem['input']!r}: {problem['msg']}."
+        ) from error
+
+
+def parse_options(assignments: tuple[str, ...]) -> dict[str, dict[str, Any]] | None:
+    """``("trainer.steps=60", …)`` as nested options; values are JSON where they parse as JSON, else text.
+
+    Raises :class:`StackError` where an assignment is not PART.OPTION=VALUE.
+    """
+    options: dict[str, dict[str, Any]] = {}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        part, dot, name = path.partition(".")
+        if not (equals and dot and part and name):
+            raise StackError(f"--set takes PART.OPTION=VALUE, as in trainer.steps=60, not {assignment!r}.")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        options.setdefault(part, {})[name] = value
+    return options or None

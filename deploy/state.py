@@ -1,0 +1,154 @@
+"""What a running stack says of itself in its data folder, for other shells: ``stack.json`` and ``stack.lock``.
+
+The lock is held for as long as the supervisor lives, however it ends; the file alone proves nothing.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from headrace.deploy.errors import StackError
+from headrace.deploy.settings import PREFIX, load_settings
+
+
+class State(StrEnum):
+    """Where a part stands."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatus:
+    """One part of a running stack."""
+
+    state: State
+    """Where it stands; ``external`` for an address that was given."""
+    address: str | None
+    """Where it listens, if it does."""
+    pid: int | None
+    """Process id of the part itself."""
+    restarts: int
+    """How often it was started again after it died."""
+    ready_s: float | None
+    """Seconds from its last start until it served."""
+    log: str | None
+    """Its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackState:
+    """A stack as ``stack.json`` holds it."""
+
+    pid: int
+    """The supervisor."""
+    run: str
+    """Training run."""
+    data: str
+    """Its data folder."""
+    store_url: str
+    """Object store of the weights."""
+    ready: bool
+    """Whether every part came up."""
+    kafka: str | None
+    """Bootstrap address."""
+    clickhouse: str | None
+    """HTTP address."""
+    vllm: str | None
+    """HTTP address."""
+    dashboard: str | None
+    """HTTP address."""
+    parts: dict[str, PartStatus]
+    """By name."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``headrace status --json``."""
+        return asdict(self)
+
+
+@contextmanager
+def locked(data: Path) -> Iterator[None]:
+    """Hold the data folder for one stack; raises :class:`StackError` where another one has it."""
+    data.mkdir(parents=True, exist_ok=True)
+    with _lock_file(data).open("a") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StackError(
+                f"A stack runs on {data} already: `headrace status` shows it, `headrace down` ends it, "
+                "--data (HEADRACE_DATA) names another folder."
+            ) from error
+        try:
+            yield
+        finally:
+            _state_file(data).unlink(missing_ok=True)
+
+
+def is_locked(data: Path) -> bool:
+    """Whether a stack runs on ``data``."""
+    file = _lock_file(data)
+    if not file.exists():
+        return False
+    with file.open() as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def write_state(data: Path, state: StackState) -> None:
+    """Replace ``stack.json`` in one go, so that a reader never sees half of it."""
+    fresh = _state_file(data).with_suffix(".new")
+    fresh.write_text(json.dumps(state.as_json(), indent=1) + "\n")
+    os.replace(fresh, _state_file(data))
+
+
+def read_state(data: Path) -> StackState:
+    """The stack that runs on ``data``; raises :class:`StackError` where none does."""
+    try:
+        raw = json.loads(_state_file(data).read_text()) if is_locked(data) else None
+    except FileNotFoundError:  # It has not written anything yet, or is about to be gone.
+        raw = None
+    if raw is None:
+        raise StackError(
+            f"No stack runs on {data}: `headrace up` starts one, --data (HEADRACE_DATA) names another folder."
+        )
+    parts = {name: PartStatus(**part | {"state": State(part["state"])}) for name, part in raw["parts"].items()}
+    return StackState(**raw | {"parts": parts})
+
+
+def address_of(name: str, given: str | None = None, data: str | None = None) -> str:
+    """Address of ``name`` (kafka, clickhouse, vllm, dashboard): as given, else as set, else of the running stack.
+
+    Raises :class:`StackError` where there is none.
+    """
+    settings = load_settings(data=data)
+    known: str | None = given or getattr(settings, name, None)
+    if known is None and is_locked(settings.data):
+        known = getattr(read_state(settings.data), name)
+    if known is None:
+        raise StackError(
+            f"No address of {name} is known: start a stack with `headrace up` (and name its folder, if it is not "
+            f"{settings.data}, by --data), or set {PREFIX}{name.upper()}."
+        )
+    return known
+
+
+def _state_file(data: Path) -> Path:
+    return data / "stack.json"
+
+
+def _lock_file(data: Path) -> Path:
+    return data / "stack.lock"

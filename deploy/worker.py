@@ -1,0 +1,161 @@
+"""The worker processes: one part each, started from settings alone, ended by SIGTERM.
+
+A worker is what the local stack, a systemd unit or a Kubernetes container runs. It says that it serves by sd_notify,
+finishes and commits what it has in hand when it is asked to end, and says why in its log when it cannot go on.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from headrace.deploy.errors import StackError
+from headrace.deploy.notify import notify_ready
+from headrace.deploy.ports import HOST
+from headrace.deploy.settings import PREFIX, Settings, part_config
+
+ConfigT = TypeVar("ConfigT")
+
+_EXTRAS = {
+    "faust": "streams", "clickhouse_connect": "streams", "msgspec": "streams",
+    "torch": "trainer", "transformers": "trainer", "safetensors": "trainer", "obstore": "trainer", "numpy": "trainer",
+    "chdb": "local", "starlette": "local", "uvicorn": "local",
+}  # fmt: skip
+"""Which extra brings a module."""
+
+
+def run_worker(name: str, settings: Settings) -> int:
+    """Run the worker called ``name`` until it is asked to end; returns its exit status.
+
+    Raises :class:`StackError` where a setting or an installed extra is missing.
+    """
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
+    )
+    try:
+        return WORKERS[name](settings)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        raise StackError(f"{name} needs {error.name}: install headrace[{extra}].") from error
+
+
+def _assemble(settings: Settings) -> int:
+    from headrace.streams.assembler import AssemblerConfig, run_assembler
+
+    config = part_config(settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"))
+    return _until_stopped(run_assembler, config)
+
+
+def _workers(settings: Settings) -> int:
+    from headrace.streams.workers import WorkersConfig, run_workers
+
+    config = part_config(
+        settings, "workers", WorkersConfig, bootstrap=_needed(settings, "kafka"), data_dir=settings.data / "faust"
+    )
+    status: int = run_workers(config, ready=notify_ready)
+    return status
+
+
+def _sink(settings: Settings) -> int:
+    from headrace.streams.sink import SinkConfig, run_sink
+
+    config = part_config(
+        settings,
+        "sink",
+        SinkConfig,
+        bootstrap=_needed(settings, "kafka"),
+        clickhouse_url=_needed(settings, "clickhouse"),
+    )
+    return _until_stopped(run_sink, config)
+
+
+def _trainer(settings: Settings) -> int:
+    from headrace.trainer.loop import TrainerConfig, run_trainer
+
+    config = part_config(
+        settings,
+        "trainer",
+        TrainerConfig,
+        bootstrap=_needed(settings, "kafka"),
+        run=settings.run,
+        model_dir=settings.model_dir,
+        checkpoint_dir=settings.data / "checkpoints" / settings.run,
+        store_url=settings.objects,
+    )
+    return _until_stopped(run_trainer, config)
+
+
+def _follower(settings: Settings) -> int:
+    from headrace.trainer.follower import FollowerConfig, run_follower
+
+    engine = _needed(settings, "vllm")
+    config = part_config(
+        settings,
+        "follower",
+        FollowerConfig,
+        bootstrap=_needed(settings, "kafka"),
+        run=settings.run,
+        engine_url=engine,
+        engine=urlsplit(engine).netloc,
+        cache_dir=settings.data / "weights",
+    )
+    return _until_stopped(run_follower, config)
+
+
+def _clickhouse(settings: Settings) -> int:
+    from headrace.deploy.clickhouse import serve_clickhouse
+
+    port = _needed_port(settings, "clickhouse_port")
+    serve_clickhouse(settings.data / "clickhouse", host=HOST, port=port, ready=notify_ready)
+    return 0
+
+
+def _dashboard(settings: Settings) -> int:
+    from headrace.deploy.dashboard.server import serve_dashboard
+
+    port = _needed_port(settings, "dashboard_port")
+    serve_dashboard(_needed(settings, "clickhouse"), host=HOST, port=port, ready=notify_ready)
+    return 0
+
+
+WORKERS: Mapping[str, Callable[[Settings], int]] = {
+    "assemble": _assemble,
+    "workers": _workers,
+    "sink": _sink,
+    "trainer": _trainer,
+    "follower": _follower,
+    "clickhouse": _clickhouse,
+    "dashboard": _dashboard,
+}
+"""Every worker by name."""
+
+
+def _until_stopped(run: Callable[..., Awaitable[None]], config: ConfigT) -> int:
+    """Run ``run(config, stop=…, ready=…)``; SIGTERM and SIGINT set ``stop``."""
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await run(config, stop=stop, ready=notify_ready)
+
+    asyncio.run(serve())
+    return 0
+
+
+def _needed(settings: Settings, name: str) -> str:
+    address: str | None = getattr(settings, name)
+    if address is None:
+        raise StackError(f"A worker needs the address of its {name}: set {PREFIX}{name.upper()}.")
+    return address
+
+
+def _needed_port(settings: Settings, name: str) -> int:
+    port: int | None = getattr(settings, name)
+    if port is None:
+        raise StackError(f"A worker needs a port to listen on: set {PREFIX}{name.upper()}.")
+    return port
