@@ -1,0 +1,82 @@
+"""What a closed trajectory is made of: first as raw records in order (``History``), then event by event (``Event``)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from headrace.schemas.events import (
+    ClockTicked,
+    ContextPruned,
+    ContextSummarized,
+    ModelCalled,
+    SubagentFinished,
+    SubagentStarted,
+    ToolCalled,
+    ToolReturned,
+    TrajectoryEnded,
+    TrajectoryStarted,
+)
+from headrace.schemas.records import Defect, Reference
+from headrace.streams.raw import LogRecord
+
+Fact: TypeAlias = (
+    TrajectoryStarted
+    | ModelCalled
+    | ToolCalled
+    | ToolReturned
+    | ContextSummarized
+    | ContextPruned
+    | SubagentStarted
+    | SubagentFinished
+    | TrajectoryEnded
+    | ClockTicked
+)
+"""Every payload of the topic ``events``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fact in its place."""
+
+    time_ms: int
+    """When it happened, by the agent's clock, Unix milliseconds."""
+    fact: Fact
+    """What happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The place of an event whose payload could not be read."""
+
+    sequence: int
+    """Its sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A trajectory as the fold closed it: its records undecoded, and what is known without decoding them."""
+
+    trajectory_id: str
+    """The trajectory."""
+    records: tuple[tuple[int, LogRecord], ...]
+    """Sequence number and record, ascending."""
+    unreadable: Mapping[int, Defect]
+    """Sequence numbers that came and were dead letters at once, with the label that follows."""
+    missing: tuple[int, ...]
+    """Sequence numbers that never came, ascending."""
+    late: tuple[LogRecord, ...]
+    """Records after the trajectory's end that came before it was closed."""
+    labels: frozenset[Defect]
+    """Labels that follow from how it closed."""
+    duplicates: int
+    """Records with a sequence number that was there already."""
+    first: Reference
+    """First of its records."""
+    last: Reference
+    """Last of its records, duplicates included."""
+    first_ms: int
+    """Earliest timestamp of its records, Unix milliseconds."""
+    last_ms: int
+    """Latest timestamp of its records, Unix milliseconds."""
+    closed_ms: int
+    """Log time at which it closed, Unix milliseconds."""

@@ -1,0 +1,127 @@
+"""Model calls → segments: runs of tokens in which the context only grew, so that one forward pass scores them all.
+
+    call 1  context A B      sampled x y      ─┐ one segment   A B x y C z
+    call 2  prefix A B x y   context C, z     ─┘ loss mask     0 0 1 1 0 1
+    call 3  prefix empty, context A D (pruned) → a new segment whose context is masked
+
+Nothing is guessed: a prefix that does not match by length and hash ends the tokens of the trajectory with a label.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+
+from headrace.schemas.arrays import FloatArray, IntArray
+from headrace.schemas.events import ModelCalled, VersionSpan
+from headrace.schemas.records import Defect, Segment
+from headrace.schemas.tokens import prefix_hash
+
+MAX_TOKENS = 1_000_000
+"""Tokens of a trajectory, over all segments; beyond, it is labelled and its tokens are left out."""
+
+_TOKEN_FIELDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The segment that grows; axes as in :class:`Segment`."""
+
+    token_ids: IntArray = field(default_factory=lambda: array("i"))
+    loss_mask: IntArray = field(default_factory=lambda: array("b"))
+    logprobs: FloatArray | None = field(default_factory=lambda: array("f"))
+    version_spans: list[VersionSpan] | None = field(default_factory=list)
+    sampled: int = 0
+
+    def extend(self, context_ids: IntArray, call: ModelCalled, sampled_ids: IntArray) -> None:
+        """Append a call's new context, masked, and what it sampled."""
+        self.token_ids.extend(context_ids)
+        self.loss_mask.frombytes(bytes(len(context_ids)))
+        self.token_ids.extend(sampled_ids)
+        self.loss_mask.frombytes(b"\x01" * len(sampled_ids))
+        if sampled_ids:
+            self._label(call)
+        self.sampled += len(sampled_ids)
+
+    def _label(self, call: ModelCalled) -> None:
+        if call.logprobs is None:
+            self.logprobs = None
+        elif self.logprobs is not None:
+            self.logprobs.extend(call.logprobs)
+        if not call.version_spans:
+            self.version_spans = None
+        elif self.version_spans is not None:
+            for span in call.version_spans:
+                _append_span(self.version_spans, span, self.sampled)
+
+    def finished(self) -> Segment:
+        return Segment(
+            token_ids=self.token_ids,
+            loss_mask=self.loss_mask,
+            logprobs=self.logprobs,
+            version_spans=self.version_spans or [],
+        )
+
+
+def _append_span(spans: list[VersionSpan], span: VersionSpan, shift: int) -> None:
+    """Append ``span``, moved by ``shift`` sampled tokens; neighbours of one version become one span."""
+    start = span.start + shift
+    if spans and spans[-1].version == span.version:
+        start = spans.pop().start
+    spans.append(VersionSpan(version=span.version, start=start, end=span.end + shift))
+
+
+class SegmentFold:
+    """Folds a trajectory's model calls, in order, into segments and the labels that follow from their tokens."""
+
+    def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
+        self.defects: set[Defect] = set()
+        self.sampled_tokens = 0
+        self._max_tokens = max_tokens
+        self._tokens = 0
+        self._drafts: list[_Draft] = []
+        self._lost = False
+
+    def add(self, call: ModelCalled) -> None:
+        """Take the next model call."""
+        if not _TOKEN_FIELDS.isdisjoint(call.hidden):
+            self.defects.add(Defect.REDACTED)
+        if call.context_ids is None or call.sampled_ids is None:
+            self._lose(Defect.NO_TOKEN_IDS)
+        if call.sampled_ids:
+            self._label(call, len(call.sampled_ids))
+        if not self._lost and call.context_ids is not None and call.sampled_ids is not None:
+            self._append(call, call.context_ids, call.sampled_ids)
+
+    def segments(self) -> list[Segment]:
+        """The segments; none where tokens of any call are missing or do not fit together."""
+        return [draft.finished() for draft in self._drafts]
+
+    def _label(self, call: ModelCalled, sampled: int) -> None:
+        self.sampled_tokens += sampled
+        if call.logprobs is None:
+            self.defects.add(Defect.NO_LOGPROBS)
+        if not call.version_spans or any(span.version is None for span in call.version_spans):
+            self.defects.add(Defect.UNKNOWN_VERSION)
+        if call.sampling.truncates:
+            self.defects.add(Defect.TRUNCATED_SAMPLING)
+
+    def _append(self, call: ModelCalled, context_ids: IntArray, sampled_ids: IntArray) -> None:
+        current = self._drafts[-1].token_ids if self._drafts else array("i")
+        if call.prefix_length:
+            if call.prefix_length != len(current) or call.prefix_sha256 != prefix_hash(current):
+                self._lose(Defect.BROKEN_PREFIX)
+                return
+        elif current and context_ids[: len(current)] == current:
+            # An SDK that sends whole contexts: what was there already is the prefix.
+            context_ids = context_ids[len(current) :]
+        else:
+            self._drafts.append(_Draft())
+        self._tokens += len(context_ids) + len(sampled_ids)
+        if self._tokens > self._max_tokens:
+            self._lose(Defect.OVERSIZE)
+            return
+        self._drafts[-1].extend(context_ids, call, sampled_ids)
+
+    def _lose(self, why: Defect) -> None:
+        self.defects.add(why)
+        self._lost = True
+        self._drafts.clear()

@@ -1,0 +1,164 @@
+"""Facts → turns: what an agent did, model call by model call, with each tool call beside its return.
+
+    turn 2   17 tokens, stop   search_corpus {"query": "where does ada work"} → ok, 3 chunks   pruned c7, c9
+
+A turn starts at a model call and holds what follows until the next. What comes before the first model call (an agent
+that searches before it asks) is a turn of its own, in which nothing was sampled.
+"""
+
+import math
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.schemas.events import (
+    ContextPruned,
+    ContextSummarized,
+    EndStatus,
+    ModelCalled,
+    SubagentFinished,
+    SubagentStarted,
+    ToolCalled,
+    ToolReturned,
+    ToolStatus,
+)
+from headrace.schemas.records import ToolStatistics, ToolUse, Turn
+
+
+@dataclass(slots=True)
+class _Use:
+    """A tool call whose return may still come."""
+
+    tool: str
+    call_id: str
+    called: ToolCalled | None
+    returned: ToolReturned | None = None
+
+    def finished(self) -> ToolUse:
+        returned = self.returned
+        return ToolUse(
+            call_id=self.call_id,
+            tool=self.tool,
+            arguments=self.called.arguments if self.called else {},
+            status=returned.status if returned else None,
+            error_class=returned.error_class if returned else None,
+            result=returned.result if returned else None,
+            latency_s=returned.latency_s if returned else None,
+        )
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The turn that grows. Holds no tokens: segments do."""
+
+    sampled_tokens: int = 0
+    finish_reason: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    uses: list[_Use] = field(default_factory=list)
+    pruned_ids: list[str] = field(default_factory=list)
+    summarized: bool = False
+
+    def finished(self) -> Turn:
+        return Turn(
+            sampled_tokens=self.sampled_tokens,
+            finish_reason=self.finish_reason,
+            messages=self.messages,
+            tools=[use.finished() for use in self.uses],
+            pruned_ids=self.pruned_ids,
+            summarized=self.summarized,
+        )
+
+
+TurnFact = (
+    ModelCalled | ToolCalled | ToolReturned | ContextPruned | ContextSummarized | SubagentStarted | SubagentFinished
+)
+
+
+class TurnFold:
+    """Folds a trajectory's facts, in order, into turns, tool statistics and steps."""
+
+    def __init__(self) -> None:
+        self.model_calls = 0
+        self.subagents_assigned = 0
+        self.subagents_finished = 0
+        self._drafts: list[_Draft] = []
+        self._waiting: defaultdict[str, deque[_Use]] = defaultdict(deque)
+        self._slowest: dict[int, int] = {}
+        self._subagent_steps = 0
+
+    def add(self, fact: TurnFact) -> None:
+        """Take the next fact."""
+        match fact:
+            case ModelCalled():
+                self.model_calls += 1
+                self._drafts.append(_Draft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages))
+            case ToolCalled():
+                self._use(_Use(fact.tool, fact.call_id, fact))
+            case ToolReturned():
+                self._return(fact)
+            case ContextPruned():
+                self._turn().pruned_ids.extend(fact.pruned_ids)
+            case ContextSummarized():
+                self._turn().summarized = True
+            case SubagentStarted():
+                self.subagents_assigned += 1
+            case SubagentFinished():
+                self.subagents_finished += fact.status is EndStatus.COMPLETED
+                self._subagent_steps += fact.steps
+                self._slowest[fact.stage] = max(self._slowest.get(fact.stage, 0), fact.steps)
+
+    def turns(self) -> list[Turn]:
+        """The turns, in order."""
+        return [draft.finished() for draft in self._drafts]
+
+    def statistics(self) -> dict[str, ToolStatistics]:
+        """Use of each tool, by name, in order of first use."""
+        uses_by_tool: defaultdict[str, list[_Use]] = defaultdict(list)
+        for draft in self._drafts:
+            for use in draft.uses:
+                uses_by_tool[use.tool].append(use)
+        return {tool: _statistics(uses) for tool, uses in uses_by_tool.items()}
+
+    @property
+    def critical_steps(self) -> int:
+        """Σ over stages of the main agent's steps plus the slowest sub-agent's (Kimi K2.5)."""
+        return self.model_calls + sum(self._slowest.values())
+
+    @property
+    def total_steps(self) -> int:
+        """Model calls, those of sub-agents included."""
+        return self.model_calls + self._subagent_steps
+
+    def _turn(self) -> _Draft:
+        if not self._drafts:
+            self._drafts.append(_Draft())
+        return self._drafts[-1]
+
+    def _use(self, use: _Use) -> None:
+        self._turn().uses.append(use)
+        if use.returned is None:
+            self._waiting[use.call_id].append(use)
+
+    def _return(self, fact: ToolReturned) -> None:
+        """Pair with the oldest call of this id that still waits: some agents use an id again in a later turn."""
+        waiting = self._waiting.get(fact.call_id)
+        if waiting:
+            waiting.popleft().returned = fact
+        else:
+            # The call's own event is missing: the use happened all the same.
+            self._use(_Use(fact.tool, fact.call_id, None, fact))
+
+
+def _statistics(uses: list[_Use]) -> ToolStatistics:
+    errors: dict[str, int] = {}
+    seconds = 0.0
+    for use in uses:
+        if use.returned is None:
+            continue
+        if use.returned.status is ToolStatus.ERROR:
+            kind = str(use.returned.error_class or "unclassified")
+            errors[kind] = errors.get(kind, 0) + 1
+        longer = seconds + (use.returned.latency_s or 0.0)
+        if math.isfinite(longer):  # JSON has no infinity: one absurd latency must not spoil the record
+            seconds = longer
+    return ToolStatistics(calls=len(uses), errors=errors, seconds=seconds)
