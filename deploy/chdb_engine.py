@@ -185,7 +185,7 @@ class Engine:
             if _KAFKA_ENGINE.search(plain):
                 raise EngineError(
                     "Code: 344. DB::Exception: The embedded ClickHouse cannot hold Kafka tables: headrace's sink fills "
-                    "the tables, or point HEADRACE_CLICKHOUSE_URL at a server. (SUPPORT_IS_DISABLED)"
+                    "the tables, or point HEADRACE_CLICKHOUSE at a server. (SUPPORT_IS_DISABLED)"
                 )
 
     def _format(self, statement: str) -> str:

@@ -1,0 +1,152 @@
+"""What a ClickHouse table is made of: one spec a table, rendered to DDL, to an Arrow schema and to documentation.
+
+Column("tool", LABEL, "Name of the tool; empty where the event has none.")
+→ `tool` LowCardinality(String) COMMENT 'Name of the tool; …'      and      pa.field("tool", pa.string())
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+Row: TypeAlias = dict[str, Any]
+"""A row by column name; columns that are left out get their type's empty value."""
+
+DEDUPLICATION_WINDOW = 10_000
+"""Inserts whose tokens a table remembers. At a few a second that is most of an hour; a restart takes seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type, as ClickHouse and as Arrow name it, and what stands where a row has nothing to say."""
+
+    clickhouse: str
+    """Type in DDL, as ``system.columns`` spells it."""
+    arrow: pa.DataType
+    """Type on the way in."""
+    empty: Any
+    """Value of a row that leaves the column out."""
+    codec: str = ""
+    """Compression where the default is not the right one."""
+
+
+_MS = pa.timestamp("ms", "UTC")
+TEXT = ColumnType("String", pa.string(), "")
+LABEL = ColumnType("LowCardinality(String)", pa.string(), "")
+JSON_TEXT = ColumnType("String", pa.string(), "", codec="ZSTD(3)")
+TIME = ColumnType("DateTime64(3, 'UTC')", _MS, 0)
+COUNT = ColumnType("UInt32", pa.uint32(), 0)
+PLACE = ColumnType("UInt64", pa.uint64(), 0)
+FLAG = ColumnType("Bool", pa.bool_(), False)
+NUMBER = ColumnType("Float64", pa.float64(), 0.0)
+MAYBE_NUMBER = ColumnType("Nullable(Float64)", pa.float64(), None)
+MAYBE_COUNT = ColumnType("Nullable(UInt32)", pa.uint32(), None)
+LABELS = ColumnType("Array(LowCardinality(String))", pa.list_(pa.string()), ())
+COUNTS = ColumnType("Array(UInt32)", pa.list_(pa.uint32()), ())
+NUMBERS_BY_NAME = ColumnType("Map(LowCardinality(String), Float64)", pa.map_(pa.string(), pa.float64()), ())
+COUNTS_BY_NAME = ColumnType("Map(LowCardinality(String), UInt32)", pa.map_(pa.string(), pa.uint32()), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column with the sentence that explains it, which ``DESCRIBE TABLE`` shows."""
+
+    name: str
+    """Name."""
+    type: ColumnType
+    """Type."""
+    about: str
+    """What it holds, with its unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table whose rows of equal ``key`` are one row: written twice, they are merged into the last one written."""
+
+    name: str
+    """Name in ClickHouse."""
+    about: str
+    """What a row is."""
+    columns: tuple[Column, ...]
+    """Columns, in order."""
+    key: tuple[str, ...]
+    """Sorting key, and what makes two rows the same."""
+    keep_days: int | None = None
+    """Days that rows stay, by ``time``; ``None`` keeps them."""
+
+    def __post_init__(self) -> None:
+        missing = set(self.key) - {column.name for column in self.columns}
+        if missing:
+            raise ValueError(f"table {self.name}: no column {', '.join(sorted(missing))} for its key")
+
+
+def create_statement(table: Table) -> str:
+    """DDL of ``table``; does nothing where it is there already."""
+    columns = ",\n".join(f"    {_column_clause(column)}" for column in table.columns)
+    expiry = f"\nTTL toDateTime(time) + INTERVAL {table.keep_days} DAY" if table.keep_days else ""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table.name}\n(\n{columns}\n)\n"
+        f"ENGINE = ReplacingMergeTree\nORDER BY ({', '.join(f'`{name}`' for name in table.key)}){expiry}\n"
+        f"SETTINGS non_replicated_deduplication_window = {DEDUPLICATION_WINDOW}\n"
+        f"COMMENT {_literal(table.about)}"
+    )
+
+
+def add_column_statement(table: Table, column: Column) -> str:
+    """DDL that adds ``column`` to an older ``table``."""
+    return f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {_column_clause(column)}"
+
+
+def arrow_schema(table: Table) -> pa.Schema:
+    """Arrow schema of an insert into ``table``."""
+    return pa.schema([pa.field(column.name, column.type.arrow) for column in table.columns])
+
+
+def arrow_table(table: Table, rows: Sequence[Row]) -> pa.Table:
+    """``rows`` as one Arrow table; raises ``KeyError`` where a row has a name that ``table`` has not."""
+    names = {column.name for column in table.columns}
+    for row in rows:
+        if not row.keys() <= names:
+            raise KeyError(f"table {table.name} has no column {', '.join(sorted(row.keys() - names))}")
+    arrays = [
+        pa.array([row.get(column.name, column.type.empty) for row in rows], column.type.arrow)
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+
+
+def markdown(tables: Iterable[Table]) -> str:
+    """The documentation of ``tables``: a heading, a sentence and a table of columns for each."""
+    parts = []
+    for table in tables:
+        lines = [f"### `{table.name}`", "", f"{table.about} Sorted by {', '.join(f'`{name}`' for name in table.key)}."]
+        lines += ["", "| column | type | what |", "|---|---|---|"]
+        lines += [f"| `{column.name}` | `{column.type.clickhouse}` | {column.about} |" for column in table.columns]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def missing_columns(table: Table, present: Mapping[str, str]) -> list[Column]:
+    """Columns of ``table`` that an older table in the database (name → type) lacks.
+
+    Raises ``ValueError`` where a type differs: rows would be read wrongly, so a person has to decide.
+    """
+    for column in table.columns:
+        found = present.get(column.name, column.type.clickhouse)
+        if found != column.type.clickhouse:
+            raise ValueError(
+                f"column {column.name} of table {table.name} is {found}, headrace needs {column.type.clickhouse}: "
+                f"rename the table and let the sink refill it from the log (RENAME TABLE {table.name} TO …)"
+            )
+    return [column for column in table.columns if column.name not in present]
+
+
+def _column_clause(column: Column) -> str:
+    codec = f" CODEC({column.type.codec})" if column.type.codec else ""
+    return f"`{column.name}` {column.type.clickhouse} COMMENT {_literal(column.about)}{codec}"
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
