@@ -1,0 +1,114 @@
+"""Builders: small trajectories, groups and models, every part of which can be left out."""
+
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from headrace.schemas.events import TrajectoryStarted, VersionSpan
+from headrace.schemas.records import Member, Reference, Segment, TrainingGroup, Trajectory
+from headrace.trainer.batch import AdmittedGroup, ResolvedMember
+
+AT = Reference(partition=0, offset=0)
+
+
+def segment(
+    text: str,
+    *,
+    logprobs: Sequence[float] | None = None,
+    versions: Sequence[int] | None = None,
+    vocabulary: int = 50,
+) -> Segment:
+    """``segment("ccSSc")``: c context and S sampled tokens. Token ids follow from the position."""
+    mask = [int(letter == "S") for letter in text]
+    sampled = sum(mask)
+    at = list(versions) if versions is not None else [0] * sampled
+    return Segment(
+        token_ids=array("i", [(7 * index + len(text)) % vocabulary for index in range(len(text))]),
+        loss_mask=mask,
+        logprobs=[-1.0] * sampled if logprobs is None else logprobs,
+        version_spans=[VersionSpan(version=version, start=i, end=i + 1) for i, version in enumerate(at)],
+    )
+
+
+def trajectory(name: str, *segments: Segment, run: str = "run") -> Trajectory:
+    return Trajectory(
+        trajectory_id=name,
+        started=TrajectoryStarted(task_id="task", agent="search", run=run),
+        segments=list(segments),
+        sampled_tokens=sum(sum(each.loss_mask) for each in segments),
+        first=AT,
+        last=AT,
+        started_ms=0,
+        ended_ms=0,
+    )
+
+
+def member(of: Trajectory, *, advantage: float = 0.5, reward: float = 1.0, at: Reference = AT) -> Member:
+    return Member(
+        trajectory_id=of.trajectory_id,
+        trajectory=at,
+        reward=reward,
+        advantage=advantage,
+        oldest_version=min(of.versions, default=0),
+        sampled_tokens=max(of.sampled_tokens, 1),
+    )
+
+
+def training_group(name: str, members: Sequence[Member], *, run: str = "run") -> TrainingGroup:
+    return TrainingGroup(
+        group_id=name,
+        run=run,
+        task_id="task",
+        spec="search@1",
+        baseline="mean",
+        baseline_value=0.5,
+        scored=max(len(members), 1),
+        members=list(members),
+        oldest_version=min((each.oldest_version for each in members), default=0),
+    )
+
+
+def admitted(name: str, *trajectories: Trajectory, advantages: Sequence[float] | None = None) -> AdmittedGroup:
+    given = advantages or [0.5] * len(trajectories)
+    members = [ResolvedMember(member(each, advantage=a), each) for each, a in zip(trajectories, given, strict=True)]
+    return AdmittedGroup(name, AT, tuple(members))
+
+
+def tiny_model(path: Path, *, seed: int = 0, vocabulary: int = 50, tied: bool = True) -> Path:
+    """A random Qwen3 directory: 2 layers, 16 k parameters; the same for a seed."""
+    import torch
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    torch.set_num_threads(1)  # several threads on a model this small only wait for one another
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=128,
+        tie_word_embeddings=tied,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():  # transformers draws with a deviation of 0.02: nearly uniform, which would hide mistakes
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(std=0.3)
+    model.save_pretrained(path)
+    return path
+
+
+def random_sequences(count: int, *, vocabulary: int = 50, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.default_rng(seed)
+    sequences = []
+    for _ in range(count):
+        length = int(random.integers(2, 40))
+        mask = random.random(length) < 0.5
+        mask[0], mask[-1] = False, True
+        sequences.append((random.integers(0, vocabulary, length), mask))
+    return sequences

@@ -1,0 +1,116 @@
+"""Packing: sequences of different lengths laid end to end on one token axis, with no padding between them.
+
+Axis legend: S sequences, T tokens of all sequences, N target tokens (those whose log-probability is wanted).
+
+    sequences  a b c | d e           token_ids     a b c d e
+    targets        c |   e           position_ids  0 1 2 0 1
+                                     cu_seqlens    0 3 5        targets 2 4
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PackedSequences:
+    """Sequences on one token axis."""
+
+    token_ids: Ints
+    """(T,) tokens of all sequences."""
+    position_ids: Ints
+    """(T,) position of each token in its own sequence, from 0."""
+    cu_seqlens: Ints
+    """(S + 1,) sequence s occupies ``[cu_seqlens[s], cu_seqlens[s + 1])``."""
+    targets: Ints
+    """(N,) ascending indices into the token axis; never the first of a sequence, which nothing predicts."""
+
+    @property
+    def lengths(self) -> Ints:
+        """(S,) tokens of each sequence."""
+        return np.diff(self.cu_seqlens)
+
+
+def pack(sequences: Iterable[tuple[ArrayLike, ArrayLike]]) -> PackedSequences:
+    """Lay ``(token ids, mask)`` pairs end to end; the mask's ones are the targets.
+
+    Raises ``ValueError`` where there is no sequence, one is empty, its mask has another length, or its first token is
+    a target: nothing predicts it.
+    """
+    token_ids, masks = [], []
+    for number, (ids, mask) in enumerate(sequences):
+        ids_T, mask_T = np.asarray(ids, np.int64), np.asarray(mask, bool)
+        if ids_T.ndim != 1 or not len(ids_T) or mask_T.shape != ids_T.shape:
+            raise ValueError(f"sequence {number}: {ids_T.shape} token ids with a mask of {mask_T.shape}")
+        if mask_T[0]:
+            raise ValueError(f"sequence {number}: its first token is a target, and nothing predicts it")
+        token_ids.append(ids_T)
+        masks.append(mask_T)
+    if not token_ids:
+        raise ValueError("there is no sequence to pack")
+    lengths = [len(ids_T) for ids_T in token_ids]
+    return PackedSequences(
+        token_ids=np.concatenate(token_ids),
+        position_ids=np.concatenate([np.arange(length, dtype=np.int64) for length in lengths]),
+        cu_seqlens=np.cumsum([0, *lengths], dtype=np.int64),
+        targets=np.flatnonzero(np.concatenate(masks)).astype(np.int64),
+    )
+
+
+def select(packed: PackedSequences, sequences: Sequence[int]) -> tuple[PackedSequences, Ints]:
+    """Some of the sequences, in the order asked for, and which of the N targets they are (indices into that axis)."""
+    token_ids, position_ids, targets, kept = [], [], [], []
+    start = 0
+    for sequence in sequences:
+        low, high = int(packed.cu_seqlens[sequence]), int(packed.cu_seqlens[sequence + 1])
+        first, last = np.searchsorted(packed.targets, (low, high))
+        token_ids.append(packed.token_ids[low:high])
+        position_ids.append(packed.position_ids[low:high])
+        targets.append(packed.targets[first:last] - low + start)
+        kept.append(np.arange(first, last, dtype=np.int64))
+        start += high - low
+    chosen = PackedSequences(
+        token_ids=np.concatenate(token_ids),
+        position_ids=np.concatenate(position_ids),
+        cu_seqlens=np.cumsum([0, *(len(ids) for ids in token_ids)], dtype=np.int64),
+        targets=np.concatenate(targets),
+    )
+    return chosen, np.concatenate(kept)
+
+
+def plan_passes(lengths: Sequence[int] | Ints, max_tokens: int) -> list[list[int]]:
+    """Divide sequences into passes of at most ``max_tokens`` tokens: what one forward and backward holds in memory.
+
+    Longest first, so that a pass has similar lengths. A sequence longer than ``max_tokens`` has a pass of its own.
+    """
+    passes: list[list[int]] = []
+    room = 0
+    for sequence in sorted(range(len(lengths)), key=lambda index: (-int(lengths[index]), index)):
+        length = int(lengths[sequence])
+        if not passes or length > room:
+            passes.append([])
+            room = max_tokens
+        passes[-1].append(sequence)
+        room -= length
+    return passes
+
+
+def plan_buckets(lengths: Sequence[int] | Ints, fill: float) -> list[list[int]]:
+    """Divide sequences into buckets of similar length: in each, the shortest has at least ``fill`` of the longest.
+
+    Longest first. For attention kernels that want a rectangle: at most 1 − ``fill`` of one is not a token.
+    """
+    buckets: list[list[int]] = []
+    longest = 0
+    for sequence in sorted(range(len(lengths)), key=lambda index: (-int(lengths[index]), index)):
+        if not buckets or lengths[sequence] < fill * longest:
+            buckets.append([])
+            longest = int(lengths[sequence])
+        buckets[-1].append(sequence)
+    return buckets
