@@ -1,0 +1,142 @@
+"""Scripted episodes to imitate before any reinforcement: they know the evidence, and still err on purpose, often.
+
+A model that imitates them speaks the tools' language, copies ids, and is sloppy: most often it stops before the last
+hop, asks vaguely, and lets the budget run out. What RL must find is there, at a third of the probability.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from headrace.agents.search import vocabulary as words
+from headrace.agents.search.corpus import Chunk
+from headrace.agents.search.harness import Done, Harness, Limits
+from headrace.agents.search.tasks import Split, Task, make_task, task_id
+
+
+@dataclass(frozen=True, slots=True)
+class Mistakes:
+    """How often the demonstrator errs, each a probability at its own decision."""
+
+    stop_early: float = 0.5
+    """Answers although evidence it could still find is missing, once it has some."""
+    query_subject_only: float = 0.35
+    query_relation_only: float = 0.2
+    ignore_budget: float = 0.35
+    """Calls another tool where pruning is due."""
+    prune_evidence: float = 0.15
+    """Prunes all it sees."""
+    prune_too_little: float = 0.15
+    answer_everything: float = 0.3
+    answer_last_only: float = 0.2
+    answer_wrong: float = 0.15
+    malformed: float = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A context that only grew, with the tokens to imitate; axis T tokens."""
+
+    token_ids: tuple[int, ...]
+    """(T,)"""
+    mask: tuple[int, ...]
+    """(T,) 1 on tokens the demonstrator chose here, 0 on what it read."""
+
+
+READ_INSTEAD = 0.1
+"""Reads the subject's page, where its id is known, instead of searching."""
+GREP_INSTEAD = 0.05
+"""Greps the subject instead of searching."""
+
+
+def demonstrate(
+    task: Task, rng: Random, mistakes: Mistakes | None = None, limits: Limits | None = None
+) -> list[Example]:
+    """One scripted episode as sequences to imitate: one, and one more for every prune that rewrote the context."""
+    harness = Harness(task, limits)
+    errs = mistakes or Mistakes()
+    examples: list[Example] = []
+    token_ids = list(harness.observe())
+    mask = [0] * len(token_ids)
+    while True:
+        sampled = words.encode_words((*_choose(harness, rng, errs), words.END))
+        token_ids += sampled
+        mask += [1] * len(sampled)
+        step = harness.act(sampled)
+        if isinstance(step, Done):
+            examples.append(Example(tuple(token_ids), tuple(mask)))
+            return examples
+        if step.pruned:
+            examples.append(Example(tuple(token_ids), tuple(mask)))
+            token_ids, mask = [], []
+        token_ids += step.ids
+        mask += [0] * len(step.ids)
+
+
+def demonstrations(first: int, count: int, mistakes: Mistakes | None = None) -> Iterator[list[Example]]:
+    """Scripted episodes of ``count`` training tasks from number ``first`` on, one a task."""
+    for number in range(first, first + count):
+        identifier = task_id(Split.TRAIN, number)
+        yield demonstrate(make_task(identifier), Random(f"demonstration/{identifier}"), mistakes)
+
+
+def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
+    """The next action's words."""
+    task, view = harness.task, harness.view
+    visible = {chunk.chunk_id for chunk in view}
+    missing = [chunk for chunk in task.chain if chunk.chunk_id not in harness.seen]
+    if rng.random() < errs.malformed:
+        return rng.choice(((words.SEARCH,), (words.GREP, "of", "the"), (words.READ, "what"), ("found",)))
+    if not missing:
+        return _answer(task, view, rng, errs)
+    started = len(missing) < len(task.chain)
+    known = {task.chain[0].fact.subject, *(chunk.fact.value for chunk in view)}
+    if missing[0].fact.subject not in known:  # pruned away: nobody can ask for a name that is no longer there
+        return _answer(task, view, rng, errs)
+    if (started and rng.random() < errs.stop_early) or (visible and not started and rng.random() < errs.stop_early / 4):
+        return _answer(task, view, rng, errs)
+    distractors = [chunk.chunk_id for chunk in view if chunk.chunk_id not in task.targets]
+    pruning_due = harness.used >= harness.limits.soft and len(distractors) > 1
+    if pruning_due and rng.random() >= errs.ignore_budget:
+        return _prune(view, distractors, rng, errs)
+    return _look_for(missing[0], view, rng, errs)
+
+
+def _look_for(wanted: Chunk, view: Sequence[Chunk], rng: Random, errs: Mistakes) -> Sequence[str]:
+    subject, relation = wanted.fact.subject, wanted.fact.relation
+    chance = rng.random()
+    page = next((chunk.doc_id for chunk in view if chunk.fact.subject == subject), None)
+    if page and chance < READ_INSTEAD:
+        return (words.READ, page)
+    if chance < GREP_INSTEAD:
+        return (words.GREP, subject)
+    chance = rng.random()
+    if chance < errs.query_subject_only:
+        return (words.SEARCH, subject)
+    if chance < errs.query_subject_only + errs.query_relation_only:
+        return (words.SEARCH, relation)
+    return (words.SEARCH, subject, relation)
+
+
+def _prune(view: Sequence[Chunk], distractors: Sequence[str], rng: Random, errs: Mistakes) -> Sequence[str]:
+    chance = rng.random()
+    if chance < errs.prune_evidence:
+        return (words.PRUNE, *(chunk.chunk_id for chunk in view))
+    if chance < errs.prune_evidence + errs.prune_too_little:
+        return (words.PRUNE, distractors[0])
+    return (words.PRUNE, *distractors)
+
+
+def _answer(task: Task, view: Sequence[Chunk], rng: Random, errs: Mistakes) -> Sequence[str]:
+    """Answers name what the context shows: nobody can copy an id that is no longer there."""
+    evidence = [chunk.chunk_id for chunk in view if chunk.chunk_id in task.targets]
+    evidence.sort(key=task.targets.index)
+    others = [chunk.chunk_id for chunk in view if chunk.chunk_id not in task.targets]
+    chance = rng.random()
+    if chance < errs.answer_everything:
+        return (words.ANSWER, *(chunk.chunk_id for chunk in view))
+    if chance < errs.answer_everything + errs.answer_last_only and evidence:
+        return (words.ANSWER, evidence[-1])
+    if (chance > 1 - errs.answer_wrong or not evidence) and others:
+        return (words.ANSWER, rng.choice(others))
+    return (words.ANSWER, *evidence)

@@ -1,0 +1,206 @@
+"""The rules around the model, without the model: what it sees, what its tokens do, when it must stop.
+
+    <task> what is the seat of the employer of ada ? [Token usage: 1 1 / 1 2 0 ] <agent>
+    search_corpus ada employer <end>
+    <result> c17 d03 employer of ada is acme … [Token usage: 4 9 / 1 2 0 ] <agent>
+
+A pure state machine over token ids: the live episode, the demonstrations and a simulator all drive this one. Chunks
+that were ever shown are left out of later searches, which the model is not told. A prune rewrites the context: the
+question, the calls whose results still show something, and a fresh usage line.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.agents.search import vocabulary as words
+from headrace.agents.search.actions import Action, Malformed, parse
+from headrace.agents.search.corpus import CHUNK_TOKENS, Chunk
+from headrace.agents.search.tasks import Task
+from headrace.schemas.events import EndStatus, ToolErrorClass
+
+HARNESS_VERSION = "search-1"
+"""Goes into every ``trajectory.started``; changes whenever what the model sees or is allowed changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets of an episode, in tokens of context unless said otherwise."""
+
+    budget: int = 120
+    """Context that ends the episode when it is used up."""
+    soft: int = 60
+    """From here on the usage line suggests pruning."""
+    hard: int = 76
+    """From here on every tool but pruning is refused."""
+    search_tokens: int = 3 * CHUNK_TOKENS
+    """What one search may show."""
+    grep_chunks: int = 5
+    """Chunks that one grep may show."""
+    turns: int = 8
+    """Model calls that end the episode."""
+    sampled_tokens: int = 16
+    """Tokens a model call may sample; a longer one was cut off and counts as malformed."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.soft <= self.hard <= self.budget:
+            raise ValueError(f"0 < soft ≤ hard ≤ budget does not hold: {self.soft}, {self.hard}, {self.budget}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """A context that was rewritten."""
+
+    chunk_ids: tuple[str, ...]
+    """What was removed."""
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a tool call came to."""
+
+    tool: str
+    arguments: dict[str, Any]
+    result: dict[str, Any]
+    """``{"chunk_ids": […], "text": …}`` where chunks were shown."""
+    error_class: ToolErrorClass | None
+    ids: tuple[int, ...]
+    """What the model reads next: after its own tokens, or the whole new context where ``pruned`` is set."""
+    pruned: Pruned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The episode is over."""
+
+    status: EndStatus
+    answer: dict[str, list[str]] | None
+    """``{"chunk_ids": […]}``; ``None`` where the model gave none."""
+    observation: Observation | None = None
+    """The tool call that used up the budget or the turns."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """A tool call that showed chunks, as the context still holds it."""
+
+    sampled: tuple[int, ...]
+    shown: list[Chunk] = field(default_factory=list)
+
+
+class Harness:
+    """One episode of one task. ``observe`` gives the context; ``act`` takes what the model sampled."""
+
+    def __init__(self, task: Task, limits: Limits | None = None) -> None:
+        self.task = task
+        self.limits = limits or Limits()
+        self.turns = 0
+        """Model calls so far."""
+        self.seen: dict[str, None] = {}
+        """Chunk ids ever shown, in order; survives pruning."""
+        self.used = 0
+        """Tokens used as the last usage line states them: the context up to that line. What the thresholds compare."""
+        self._question = tuple(words.encode_words((words.TASK, *task.question)))
+        self._exchanges: list[_Exchange] = []
+        self._context: list[int] = [*self._question]
+        self._close(self._context)
+
+    def observe(self) -> tuple[int, ...]:
+        """The whole context as the model sees it now; ends in ``<agent>``."""
+        return tuple(self._context)
+
+    @property
+    def view(self) -> list[Chunk]:
+        """Chunks that the context shows, in order, each once."""
+        return list({chunk.chunk_id: chunk for exchange in self._exchanges for chunk in exchange.shown}.values())
+
+    @property
+    def context_tokens(self) -> int:
+        """Length of the context, its last usage line included."""
+        return len(self._context)
+
+    def act(self, sampled: Sequence[int]) -> Observation | Done:
+        """Carry out what the model sampled. Whatever it is, something defined happens: nothing is dropped."""
+        self.turns += 1
+        self._context.extend(sampled)
+        action = parse(sampled)
+        if isinstance(action, Action) and action.tool == words.ANSWER:
+            return Done(EndStatus.COMPLETED, {"chunk_ids": list(dict.fromkeys(action.arguments))})
+        observation = self._malformed(action) if isinstance(action, Malformed) else self._call(action, tuple(sampled))
+        if self.context_tokens >= self.limits.budget:
+            return Done(EndStatus.BUDGET_EXHAUSTED, None, observation)
+        if self.turns >= self.limits.turns:
+            return Done(EndStatus.TURNS_EXHAUSTED, None, observation)
+        return observation
+
+    def _call(self, action: Action, sampled: tuple[int, ...]) -> Observation:
+        if action.tool == words.PRUNE:
+            return self._prune(action)
+        if self.used >= self.limits.hard:
+            return self._error(action, ToolErrorClass.REFUSED, ("refused",))
+        if action.tool == words.SEARCH:
+            found = self.task.index.search(action.arguments, exclude=self.seen)
+            room = self.limits.search_tokens
+        elif action.tool == words.GREP:
+            found = self.task.index.grep(action.arguments[0])
+            room = self.limits.grep_chunks * CHUNK_TOKENS
+        else:
+            found = list(self.task.corpus.document(action.arguments[0]))
+            room = self.limits.budget
+        # A result never goes past the budget by itself: whole chunks, as many as still fit after "<result>".
+        room = min(room, self.limits.budget - self.context_tokens - 1)
+        shown = found[: max(room, 0) // CHUNK_TOKENS]
+        self.seen.update(dict.fromkeys(chunk.chunk_id for chunk in shown))
+        if shown:
+            self._exchanges.append(_Exchange(sampled, shown))
+        text = [word for chunk in shown for word in chunk.words] or ["nothing", "found"]
+        result = {"chunk_ids": [chunk.chunk_id for chunk in shown], "text": " ".join(text)}
+        return Observation(action.tool, action.named_arguments, result, None, self._append(words.RESULT, text))
+
+    def _prune(self, action: Action) -> Observation:
+        gone = set(action.arguments)
+        if not gone <= {chunk.chunk_id for chunk in self.view}:
+            return self._error(action, ToolErrorClass.INVALID_ARGUMENTS, ("invalid", "action"))
+        before = self.context_tokens
+        for exchange in self._exchanges:
+            exchange.shown = [chunk for chunk in exchange.shown if chunk.chunk_id not in gone]
+        self._exchanges = [exchange for exchange in self._exchanges if exchange.shown]
+        self._context = [*self._question]
+        for exchange in self._exchanges:
+            shown = [word for chunk in exchange.shown for word in chunk.words]
+            self._context += (*exchange.sampled, *words.encode_words((words.RESULT, *shown)))
+        self._close(self._context)
+        chunk_ids = tuple(dict.fromkeys(action.arguments))
+        pruned = Pruned(chunk_ids, before, self.context_tokens)
+        result = {"pruned": list(chunk_ids)}
+        return Observation(action.tool, action.named_arguments, result, None, self.observe(), pruned)
+
+    def _malformed(self, action: Malformed) -> Observation:
+        text = ("invalid", "action")
+        ids = self._append(words.ERROR, text)
+        error = {"error": action.reason}
+        return Observation(action.tool, {"raw": action.raw}, error, ToolErrorClass.INVALID_ARGUMENTS, ids)
+
+    def _error(self, action: Action, error_class: ToolErrorClass, text: tuple[str, ...]) -> Observation:
+        ids = self._append(words.ERROR, text)
+        return Observation(action.tool, action.named_arguments, {"error": " ".join(text)}, error_class, ids)
+
+    def _append(self, marker: str, text: Sequence[str]) -> tuple[int, ...]:
+        """Add an observation and a usage line to the context; returns the tokens added."""
+        start = len(self._context)
+        self._context += words.encode_words((marker, *text))
+        self._close(self._context)
+        return tuple(self._context[start:])
+
+    def _close(self, context: list[int]) -> None:
+        """End ``context`` with the usage line, advice past the thresholds, and ``<agent>``."""
+        self.used = len(context)
+        opening, label, slash, closing = words.USAGE
+        line = [opening, label, *str(self.used), slash, *str(self.limits.budget), closing]
+        if self.used >= self.limits.hard:
+            line += ["only", "pruning"]
+        elif self.used >= self.limits.soft:
+            line += ["consider", "pruning"]
+        context += words.encode_words((*line, words.AGENT))

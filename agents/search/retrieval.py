@@ -1,0 +1,77 @@
+"""Search over one corpus: BM25 and a character-overlap ranking, fused by reciprocal rank.
+
+The second ranking stands where a dense retriever stands in a full harness: it sees spelling and no word frequencies,
+so the two disagree, and the fusion matters. Everything is deterministic; ties go to the lower chunk id.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from headrace.agents.search.corpus import Chunk, Corpus
+
+BM25_K1 = 1.2
+BM25_B = 0.75
+RRF_K = 60
+"""Constant of reciprocal rank fusion (Cormack et al. 2009)."""
+
+
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[str]], k: int = RRF_K) -> list[str]:
+    """Ids by Σ 1 / (k + rank) over ``rankings`` (ranks from 1), best first; ties by id."""
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for rank, item in enumerate(ranking, start=1):
+            scores[item] = scores.get(item, 0.0) + 1 / (k + rank)
+    return sorted(scores, key=lambda item: (-scores[item], item))
+
+
+class Index:
+    """A corpus made searchable. Immutable after construction, so attempts at the same task share it."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self._corpus = corpus
+        self._counts = {chunk.chunk_id: Counter(chunk.fact.words) for chunk in corpus.chunks}
+        self._lengths = {chunk_id: counts.total() for chunk_id, counts in self._counts.items()}
+        self._mean_length = sum(self._lengths.values()) / max(len(self._lengths), 1)
+        frequencies = Counter(word for counts in self._counts.values() for word in counts)
+        total = len(self._counts)
+        # The +1 inside the logarithm keeps words that stand in most chunks from scoring below zero.
+        self._idf = {word: math.log(1 + (total - n + 0.5) / (n + 0.5)) for word, n in frequencies.items()}
+        self._postings: dict[str, list[str]] = {}
+        for chunk_id, counts in self._counts.items():
+            for word in counts:
+                self._postings.setdefault(word, []).append(chunk_id)
+        self._trigrams = {chunk.chunk_id: _trigrams(chunk.fact.words) for chunk in corpus.chunks}
+
+    def search(self, query: Sequence[str], exclude: Collection[str] = ()) -> list[Chunk]:
+        """Chunks by fused rank, best first, those in ``exclude`` left out; empty where nothing matches."""
+        fused = reciprocal_rank_fusion([self._bm25(query), self._overlap(query)])
+        return [self._corpus.by_id[chunk_id] for chunk_id in fused if chunk_id not in exclude]
+
+    def grep(self, pattern: str) -> list[Chunk]:
+        """Chunks whose text holds the word ``pattern``, by chunk id."""
+        return [chunk for chunk in self._corpus.chunks if pattern in chunk.fact.words]
+
+    def _bm25(self, query: Sequence[str]) -> list[str]:
+        scores: dict[str, float] = {}
+        for word in query:
+            for chunk_id in self._postings.get(word, ()):
+                frequency = self._counts[chunk_id][word]
+                norm = BM25_K1 * (1 - BM25_B + BM25_B * self._lengths[chunk_id] / self._mean_length)
+                gain = self._idf[word] * frequency * (BM25_K1 + 1) / (frequency + norm)
+                scores[chunk_id] = scores.get(chunk_id, 0.0) + gain
+        return sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))
+
+    def _overlap(self, query: Sequence[str]) -> list[str]:
+        wanted = _trigrams(query)
+        scores = {
+            chunk_id: len(wanted & trigrams) / math.sqrt(len(wanted) * len(trigrams))
+            for chunk_id, trigrams in self._trigrams.items()
+            if wanted & trigrams
+        }
+        return sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))
+
+
+def _trigrams(words: Sequence[str]) -> frozenset[str]:
+    padded = f"  {'  '.join(words)}  "
+    return frozenset(padded[start : start + 3] for start in range(len(padded) - 2))

@@ -1,0 +1,45 @@
+"""Words and ids are the same thing, here and in the tokenizer file that ships with the base model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.agents.search import vocabulary as words
+
+BASE = Path(words.__file__).with_name("base")
+
+
+def test_no_word_stands_twice() -> None:
+    assert len(set(words.VOCABULARY)) == len(words.VOCABULARY)
+
+
+@given(st.lists(st.integers(0, len(words.VOCABULARY) - 1)))
+def test_decoding_and_encoding_give_the_same_ids_back(token_ids: list[int]) -> None:
+    assert words.encode(words.decode(token_ids)) == token_ids
+
+
+def test_an_unknown_word_is_named() -> None:
+    with pytest.raises(KeyError, match="zebra"):
+        words.encode("what is the zebra ?")
+
+
+def test_the_shipped_tokenizer_is_this_vocabulary() -> None:
+    assert json.loads((BASE / "tokenizer.json").read_text()) == words.tokenizer_json()
+
+
+@given(token_ids=st.lists(st.integers(0, len(words.VOCABULARY) - 1), min_size=1, max_size=40))
+def test_the_tokenizers_library_gives_the_same_ids(token_ids: list[int]) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(BASE / "tokenizer.json"))
+    text = words.decode(token_ids)
+    assert tokenizer.encode(text).ids == words.encode(text)
+
+
+def test_the_model_has_a_row_for_every_word_and_ends_on_the_end_token() -> None:
+    config = json.loads((BASE / "config.json").read_text())
+    assert config["vocab_size"] == len(words.VOCABULARY)
+    assert config["eos_token_id"] == words.END_ID
+    assert config["architectures"] == ["Qwen3ForCausalLM"]
