@@ -1,0 +1,65 @@
+"""``headrace base-model``: make the search agent's base model from scripted demonstrations."""
+
+import json
+import shutil
+from pathlib import Path
+
+import click
+
+from headrace.deploy.errors import StackError
+
+EPISODES = 30_000
+HELD_OUT_FIRST = 999_000_000
+"""Held-out loss is measured on demonstrations of tasks from this number on, far from those that are imitated."""
+HELD_OUT_EPISODES = 400
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write to.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Initial weights and order of the examples.")
+@click.option("--steps", type=click.IntRange(1), default=2400, show_default=True, help="Optimiser steps.")
+@click.option("--episodes", type=click.IntRange(1), default=EPISODES, show_default=True, help="Demonstrations.")
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="Threads of the arithmetic.")
+def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> None:
+    """Make the search agent's base model: demonstrations with mistakes, then supervised fine-tuning.
+
+    With the default settings it makes the model that ships with headrace, to the bit on the same kind of processor.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise StackError(f"--out {out} is not empty: name a new folder, an existing model is never overwritten")
+
+    import torch
+
+    from headrace.agents.search import vocabulary as words
+    from headrace.agents.search.demonstrations import demonstrations
+    from headrace.trainer.miniature import miniature_qwen3
+    from headrace.trainer.model import save_model
+    from headrace.trainer.supervised import Example, Progress, SupervisedConfig, fine_tune
+
+    def examples(first: int, count: int) -> list[Example]:
+        label = f"demonstrations from task {first}"
+        with click.progressbar(demonstrations(first, count), length=count, label=label) as bar:
+            return [Example(example.token_ids, example.mask) for episode in bar for example in episode]
+
+    def report(progress: Progress) -> None:
+        click.echo(
+            f"step {progress.step:5d}/{progress.steps}  loss {progress.loss:.4f}  held-out {progress.held_out_loss:.4f}"
+            f"  {progress.seconds:4.0f} s, {progress.remaining_s:.0f} s to go"
+        )
+
+    torch.set_num_threads(threads)
+    train, held_out = examples(0, episodes), examples(HELD_OUT_FIRST, HELD_OUT_EPISODES)
+    model = miniature_qwen3(len(words.VOCABULARY), end_id=words.END_ID, pad_id=words.PAD_ID, seed=seed)
+    click.echo(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
+    last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), report)
+
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    save_model(model, part)
+    for name, content in (("tokenizer", words.tokenizer_json()), ("tokenizer_config", words.tokenizer_config())):
+        (part / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    if out.exists():
+        out.rmdir()
+    part.rename(out)
+    click.echo(f"{out}: held-out loss {last.held_out_loss:.4f} after {last.seconds:.0f} s of training")

@@ -1,0 +1,32 @@
+"""A Qwen3 small enough to learn in minutes on two cores, with random weights: where the shipped base model starts."""
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+
+def miniature_qwen3(
+    vocab_size: int, *, end_id: int, pad_id: int, seed: int, max_positions: int = 1024, tied: bool = False
+) -> Qwen3ForCausalLM:
+    """About 0.35 M parameters in float32: hidden 96, 3 layers, 3 heads over 1 key-value head of 32, feed-forward 288.
+
+    The weights follow from ``seed`` alone. ``tied`` shares the embedding with the LM head.
+    """
+    config = Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        head_dim=32,
+        intermediate_size=288,
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=tied,
+        bos_token_id=None,
+        eos_token_id=end_id,
+        pad_token_id=pad_id,
+        dtype="float32",
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model: Qwen3ForCausalLM = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]
+        return model
