@@ -1,0 +1,166 @@
+"""vLLM's HTTP interface, as far as a follower needs it: what is served, how a version is swapped in, what it scores.
+
+Every call has a deadline. Calls that may be repeated are repeated where the connection fails; the three that make up a
+weight update are not, because a repetition would meet a half-done update: their caller starts over.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from headrace.schemas.ids import uuid7
+
+_MESSAGE_CHARS = 500
+
+
+class EngineError(RuntimeError):
+    """The engine did not do what was asked."""
+
+
+class EngineUnreachable(EngineError):
+    """No answer in time, or no connection: the engine may be starting, stopped or stuck."""
+
+
+class EngineRefused(EngineError):
+    """The engine answered with an error."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status of the answer."""
+
+
+class VersionRefused(EngineError):
+    """The engine runs, and answered that it cannot serve these weights or cannot be asked their canaries."""
+
+
+class Engine:
+    """One vLLM server, started with headrace's plugin and VLLM_SERVER_DEV_MODE=1."""
+
+    def __init__(self, client: httpx.AsyncClient, *, attempts: int = 3) -> None:
+        """``client`` has the engine's base URL and a timeout; ``attempts`` counts those of repeatable calls."""
+        self._client = client
+        self._attempts = attempts
+
+    async def served(self) -> str:
+        """The version string that the engine stamps on tokens: ours, or vLLM's ``default`` after a start."""
+        return str((await self._repeat("GET", "/weight_info"))["weight_version"])
+
+    async def is_paused(self) -> bool:
+        """Whether requests stand still."""
+        return bool((await self._repeat("GET", "/is_paused"))["is_paused"])
+
+    async def is_healthy(self) -> bool:
+        """Whether the engine runs; ``False`` also where nothing answers."""
+        try:
+            await self._repeat("GET", "/health")
+        except EngineError:
+            return False
+        return True
+
+    async def allow_folder(self, root: Path) -> None:
+        """Let the plugin load files under ``root``, an absolute path on the engine's machine, and from nowhere else."""
+        await self._repeat("POST", "/init_weight_transfer_engine", json={"init_info": {"root": str(root)}})
+
+    async def pause(self) -> None:
+        """Let requests stand still where they are, queued ones included; they lose nothing."""
+        await self._repeat("POST", "/pause", params={"mode": "keep", "clear_cache": "false"})
+
+    async def resume(self) -> None:
+        """Let requests go on."""
+        await self._repeat("POST", "/resume")
+
+    async def start_update(self) -> None:
+        """Open a weight update."""
+        await self._once("POST", "/start_weight_update")
+
+    async def load(self, path: Path, sha256: str) -> None:
+        """Load the safetensors file ``path``; the plugin checks its hash first. Raises :class:`VersionRefused`."""
+        try:
+            await self._once("POST", "/update_weights", json={"update_info": {"path": str(path), "sha256": sha256}})
+        except EngineRefused as error:
+            if not await self.is_healthy():
+                raise
+            raise VersionRefused(str(error)) from error
+
+    async def finish_update(self, version: str | None = None) -> None:
+        """Close the weight update and, where given, stamp tokens with ``version`` from now on."""
+        await self._once("POST", "/finish_weight_update", json={"weight_version": version})
+
+    async def label(self, version: str) -> None:
+        """Stamp tokens with ``version`` from now on, whatever the weights are."""
+        await self._repeat("POST", "/update_weight_version", json={"new_version": version})
+
+    async def forget_prefixes(self) -> None:
+        """Drop every cached key and value, those of running requests included: they are computed again.
+
+        Only with the engine paused. Raises :class:`EngineRefused` where blocks could not be freed.
+        """
+        answer = await self._repeat("POST", "/reset_prefix_cache", params={"reset_running_requests": "true"})
+        if not answer["success"]:
+            raise EngineRefused("the prefix cache was not reset: some of its blocks are still held", 200)
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probability (nats, temperature 1) of each of ``token_ids`` after the first, computed afresh.
+
+        Raises :class:`VersionRefused` where the engine's model does not take them (vocabulary, length).
+        """
+        body = {
+            "token_ids": list(token_ids),
+            "sampling_params": {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, "detokenize": False},
+            # A namespace of its own in the prefix cache: no answer from keys and values of other weights.
+            "cache_salt": uuid7(),
+        }
+        try:
+            answer = await self._repeat("POST", "/inference/v1/generate", json=body)
+        except EngineRefused as error:
+            if not 400 <= error.status < 500:
+                raise
+            raise VersionRefused(str(error)) from error
+        rows = answer["prompt_logprobs"]
+        return [float(row[str(token)]["logprob"]) for row, token in zip(rows[1:], token_ids[1:], strict=True)]
+
+    async def _repeat(self, method: str, path: str, **request: Any) -> Any:
+        """:meth:`_once`, again where the connection failed."""
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(EngineUnreachable),
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_exponential_jitter(initial=0.1, max=2.0),
+            reraise=True,
+        ):
+            with attempt:
+                return await self._once(method, path, **request)
+        raise AssertionError("tenacity gives a value or raises")
+
+    async def _once(self, method: str, path: str, **request: Any) -> Any:
+        """One call; its JSON, or ``None`` for an empty body."""
+        try:
+            response = await self._client.request(method, path, **request)
+        except httpx.TransportError as error:
+            raise EngineUnreachable(f"{method} {path}: {error or type(error).__name__}") from error
+        if response.is_error:
+            raise EngineRefused(
+                f"{method} {path}: {response.status_code} {response.text[:_MESSAGE_CHARS]}", response.status_code
+            )
+        try:
+            return response.json() if response.content else None
+        except ValueError as error:
+            message = f"{method} {path}: the answer is not JSON: {response.text[:_MESSAGE_CHARS]}"
+            raise EngineRefused(message, response.status_code) from error
+
+
+@asynccontextmanager
+async def open_engine(url: str, *, timeout_s: float) -> AsyncIterator[Engine]:
+    """The engine at ``url``; no call to it takes longer than ``timeout_s`` without a byte."""
+    async with httpx.AsyncClient(base_url=url, timeout=timeout_s) as client:
+        yield Engine(client)
+
+
+async def score_all(engine: Engine, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    """:meth:`Engine.score` of every sequence, side by side."""
+    return list(await asyncio.gather(*(engine.score(sequence) for sequence in sequences)))
