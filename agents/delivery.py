@@ -1,0 +1,189 @@
+"""Encoded events on their way to the broker: in order, resent until acknowledged, bounded in number and bytes.
+
+A *session* is the life of one idempotent producer. Inside it aiokafka retries by itself, for as long as the broker is
+away. What fails for good (a producer id the broker has forgotten, a topic that does not exist) ends the session: all
+that is not acknowledged is sent again, in order, by a new one. Readers tell a repeated event by its trajectory and
+sequence number.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    InvalidMessageError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+)
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from headrace.agents.tally import LOG, DropReason, Tally
+from headrace.schemas.log import MAX_REQUEST_BYTES, RETRY_BACKOFF_MS
+from headrace.schemas.topics import Topic
+from headrace.schemas.wire import Message
+
+Ticket = int
+"""Position of an event in the order of this process."""
+
+REFUSALS = (MessageSizeTooLargeError, InvalidMessageError, InvalidTopicError)
+"""Answers that concern one record and will not change."""
+
+RECONNECT_MAX_S = 5.0
+"""Longest pause between two attempts to reach the broker."""
+
+STOP_TIMEOUT_S = 2.0
+"""Longest wait for a producer that is given up."""
+
+
+class Delivery:
+    """The events between encoding and acknowledgement. All methods run on the sender's event loop."""
+
+    def __init__(self, bootstrap: str, options: Mapping[str, Any], tally: Tally) -> None:
+        self._bootstrap = bootstrap
+        self._options = options
+        self._tally = tally
+        self._waiting: list[tuple[Ticket, Topic, Message]] = []
+        self._flying: dict[Ticket, tuple[Topic, Message]] = {}
+        self._wake = asyncio.Event()
+        self._broken = False
+        self._explained: set[str] = set()
+        self.producer: AIOKafkaProducer | None = None
+        """The producer of the present session; ``None`` while there is no connection."""
+        self.unsettled = 0
+        """Events neither acknowledged nor dropped."""
+        self.unsettled_bytes = 0
+        """Their size."""
+        self.sent = 0
+        """Events acknowledged."""
+
+    def offer(self, ticket: Ticket, topic: Topic, message: Message) -> None:
+        """Take ``message`` on; it is sent after all with a smaller ``ticket``."""
+        self.unsettled += 1
+        self.unsettled_bytes += len(message.value)
+        heapq.heappush(self._waiting, (ticket, topic, message))
+        self._wake.set()
+
+    def settled_up_to(self, ticket: Ticket) -> bool:
+        """Whether every event up to ``ticket`` is acknowledged or dropped."""
+        oldest = min(self._waiting[0][0] if self._waiting else ticket + 1, min(self._flying, default=ticket + 1))
+        return oldest > ticket
+
+    async def run(self) -> None:
+        """Deliver until cancelled. The broker may be away at the start, later, or for ever."""
+        while True:
+            # A session is opened only when there is something to send: an idle agent holds no connection.
+            await self._something_waits()
+            producer = await self._connect()
+            try:
+                await self._session(producer)
+            finally:
+                self.producer = None
+                await _stop(producer)
+                for ticket, (topic, message) in self._flying.items():
+                    heapq.heappush(self._waiting, (ticket, topic, message))
+                self._flying = {}
+
+    async def _connect(self) -> AIOKafkaProducer:
+        retrying = AsyncRetrying(
+            # Whatever it is: giving up would be worse, and a setting that cannot work shows in the log.
+            retry=retry_if_exception_type(Exception),
+            wait=wait_exponential_jitter(multiplier=0.1, max=RECONNECT_MAX_S),
+            before_sleep=self._explain,
+        )
+        defaults: dict[str, Any] = {
+            "enable_idempotence": True,
+            "compression_type": "lz4",
+            "linger_ms": 5,
+            "max_request_size": MAX_REQUEST_BYTES,
+            "request_timeout_ms": 10_000,
+            "retry_backoff_ms": RETRY_BACKOFF_MS,
+        }
+        async for attempt in retrying:
+            with attempt:
+                producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(defaults | dict(self._options)))
+                try:
+                    await producer.start()
+                except BaseException:
+                    await _stop(producer)
+                    raise
+                return producer
+        raise AssertionError("retries without end ended")
+
+    def _explain(self, state: RetryCallState) -> None:
+        """Say why there is no connection, once a failure of a kind."""
+        error = state.outcome.exception() if state.outcome else None
+        kind = type(error).__name__
+        if kind not in self._explained:
+            self._explained.add(kind)
+            LOG.warning("no connection to Kafka at %s (%r): events wait, retrying", self._bootstrap, error)
+
+    async def _session(self, producer: AIOKafkaProducer) -> None:
+        """Hand events to ``producer`` in order until it breaks."""
+        self.producer = producer
+        self._broken = False
+        while not self._broken:
+            if not self._waiting:
+                await self._something_waits()
+                continue
+            ticket, topic, message = heapq.heappop(self._waiting)
+            self._flying[ticket] = (topic, message)
+            try:
+                future = await producer.send(topic.name, key=message.key, value=message.value, headers=message.headers)
+            except (*REFUSALS, TypeError, ValueError, AssertionError) as error:
+                self._refuse(self._flying, ticket, topic, error)
+            except KafkaError as error:
+                LOG.warning("cannot send to topic %s of %s (%r): reconnecting", topic.name, self._bootstrap, error)
+                await asyncio.sleep(1.0)  # a missing topic would otherwise be asked for without a pause
+                return
+            else:
+                future.add_done_callback(partial(self._landed, self._flying, ticket))
+
+    def _landed(
+        self, flying: dict[Ticket, tuple[Topic, Message]], ticket: Ticket, future: "asyncio.Future[Any]"
+    ) -> None:
+        """The broker answered for ``ticket``. ``flying`` is its session's, so that a late answer changes nothing."""
+        if ticket not in flying or flying is not self._flying:
+            return
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, REFUSALS):
+            self._refuse(flying, ticket, flying[ticket][0], error)
+        elif error is not None or future.cancelled():
+            self._broken = True
+            self._wake.set()
+        else:
+            self._settle(flying, ticket)
+            self.sent += 1
+
+    def _refuse(
+        self, flying: dict[Ticket, tuple[Topic, Message]], ticket: Ticket, topic: Topic, error: BaseException
+    ) -> None:
+        self._settle(flying, ticket)
+        self._tally.drop(DropReason.REFUSED, f"topic {topic.name}: {error!r}")
+
+    def _settle(self, flying: dict[Ticket, tuple[Topic, Message]], ticket: Ticket) -> None:
+        _, message = flying.pop(ticket)
+        self.unsettled -= 1
+        self.unsettled_bytes -= len(message.value)
+
+    async def _something_waits(self) -> None:
+        while not self._waiting and not self._broken:
+            self._wake.clear()
+            await self._wake.wait()
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    """Stop ``producer``, within a bound: its own flush would wait for a broker that may never come back."""
+    try:
+        await asyncio.wait_for(producer.stop(), STOP_TIMEOUT_S)
+    except (KafkaError, OSError, TimeoutError) as error:
+        LOG.debug("a producer did not stop by itself: %r", error)
+        with suppress(KafkaError, OSError, TimeoutError):
+            # stop() waits for the flush before it ends the sender task and the connections: end them here.
+            await asyncio.wait_for(producer._sender.close(), STOP_TIMEOUT_S)
+        with suppress(KafkaError, OSError, TimeoutError):
+            await asyncio.wait_for(producer.client.close(), STOP_TIMEOUT_S)
