@@ -9,11 +9,9 @@ from headrace.deploy.children import Command
 from headrace.deploy.errors import StackError
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.ports import HOST, remembered_ports
-from headrace.deploy.settings import PREFIX, Settings
+from headrace.deploy.settings import PREFIX, Settings, configured
 
 _EXTERNAL_TIMEOUT_S = 10.0
-_BROKERS_DEFAULT = -1
-"""Replication as the broker is set up for."""
 
 Say: TypeAlias = Callable[[str], None]
 """Shows a person what a part is busy with."""
@@ -53,14 +51,16 @@ def select(
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     """Parts to start, and parts that an address replaces.
 
-    Raises :class:`StackError` for an unknown name in ``without`` and for a part whose needs are left out.
+    Raises :class:`StackError` for an unknown name, in ``without`` or in the settings' options, and for a part whose
+    needs are left out.
     """
     names = {part.name for part in parts}
-    if unknown := set(without) - names:
-        raise StackError(
-            f"--without names {', '.join(sorted(unknown))}, which is no part: the parts are "
-            f"{', '.join(part.name for part in parts)}."
-        )
+    for where, named in (("--without", without), ("--set (HEADRACE_OPTIONS)", settings.options)):
+        if unknown := set(named) - names:
+            raise StackError(
+                f"{where} names {', '.join(sorted(unknown))}, which is no part: the parts are "
+                f"{', '.join(part.name for part in parts)}."
+            )
     external = tuple(part for part in parts if replaced(part, settings))
     there = names - set(without) | {part.name for part in external}
     started = tuple(part for part in parts if part.name in there and part not in external)
@@ -119,22 +119,22 @@ async def _kafka(settings: Settings, say: Say) -> Command:
 async def _kafka_answers(settings: Settings) -> None:
     assert settings.kafka is not None
     await wait_until_answers(settings.kafka, settings.start_timeout_s)
-    await _create_topics(settings.kafka, 1)
+    await _create_topics(settings.kafka)
 
 
 async def _kafka_external(settings: Settings) -> None:
     assert settings.kafka is not None
     await wait_until_answers(settings.kafka, _EXTERNAL_TIMEOUT_S)
-    await _create_topics(settings.kafka, _BROKERS_DEFAULT)
+    await _create_topics(settings.kafka)
 
 
-async def _create_topics(bootstrap: str, replication: int) -> None:
+async def _create_topics(bootstrap: str) -> None:
     from aiokafka.errors import KafkaError
 
     from headrace.schemas.log import create_topics
 
     try:
-        await create_topics(bootstrap, replication=replication)
+        await create_topics(bootstrap)
     except KafkaError as error:
         raise StackError(
             f"The Kafka at {bootstrap} ({PREFIX}KAFKA) did not let the topics be created: {error}. Create them by hand "
@@ -151,8 +151,14 @@ async def _vllm(settings: Settings, say: Say) -> Command:
             "`headrace base-model` makes one."
         )
     assert settings.vllm_port is not None
-    argv, env = engine_command(
-        settings.model_dir, host=HOST, port=settings.vllm_port, cache_dir=settings.cache / "vllm"
+    argv, env = configured(
+        settings,
+        "vllm",
+        engine_command,
+        model_dir=settings.model_dir,
+        host=HOST,
+        port=settings.vllm_port,
+        cache_dir=settings.cache / "vllm",
     )
     return Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",))
 

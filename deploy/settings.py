@@ -7,14 +7,14 @@ systemd and Kubernetes:
     HEADRACE_KAFKA=broker:9092 HEADRACE_OPTIONS='{"sink": {"group": "sink-2"}}' headrace worker sink
 """
 
+import inspect
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError, validate_call
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from headrace.deploy.errors import StackError
@@ -145,27 +145,28 @@ def _problem(problem: Mapping[str, Any]) -> str:
     return f"{PREFIX}{name} is {problem['input']!r}: {problem['msg']}."
 
 
-def part_config(settings: Settings, part: str, config: type[ConfigT], **values: Any) -> ConfigT:
-    """``config`` (a frozen dataclass) filled from ``values`` and the options that ``settings`` hold for ``part``.
+def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **values: Any) -> ConfigT:
+    """``make(**values)`` with the options that ``settings`` hold for ``part``, which win over ``values``.
 
-    Options win. Raises :class:`StackError` naming an option that the configuration does not have, or whose value does
-    not fit its type.
+    ``make`` is a configuration's dataclass or a function; option values are converted to the types it asks for. Raises
+    :class:`StackError` naming an option that it does not have, or whose value does not fit.
     """
     options = settings.options.get(part, {})
-    known = {field.name for field in fields(config)}  # type: ignore[arg-type]
+    known = inspect.signature(make).parameters
     for name in options:
         if name not in known:
-            raise StackError(
-                f"{part} has no option {name!r} (HEADRACE_OPTIONS, --set): it has {', '.join(sorted(known))}."
-            )
+            raise StackError(f"{part} has no option {name!r} (--set, HEADRACE_OPTIONS); it has {', '.join(known)}.")
     try:
-        return TypeAdapter(config).validate_python(values | dict(options))
+        filled = values | dict(options)
+        if isinstance(make, type):
+            made: ConfigT = TypeAdapter(make).validate_python(filled)
+        else:
+            made = validate_call(make)(**filled)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        name = ".".join(map(str, problem["loc"]))
-        raise StackError(
-            f"{part}.{name} (HEADRACE_OPTIONS, --set) is {problem['input']!r}: {problem['msg']}."
-        ) from error
+        name = ".".join(map(str, (part, *problem["loc"])))
+        raise StackError(f"{name} (--set, HEADRACE_OPTIONS) is {problem['input']!r}: {problem['msg']}.") from error
+    return made
 
 
 def parse_options(assignments: tuple[str, ...]) -> dict[str, dict[str, Any]] | None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from headrace.deploy.errors import StackError
 from headrace.deploy.notify import notify_ready
 from headrace.deploy.ports import HOST
-from headrace.deploy.settings import PREFIX, Settings, part_config
+from headrace.deploy.settings import PREFIX, Settings, configured
 
 ConfigT = TypeVar("ConfigT")
 
@@ -46,14 +46,14 @@ def run_worker(name: str, settings: Settings) -> int:
 def _assemble(settings: Settings) -> int:
     from headrace.streams.assembler import AssemblerConfig, run_assembler
 
-    config = part_config(settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"))
+    config = configured(settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"))
     return _until_stopped(run_assembler, config)
 
 
 def _workers(settings: Settings) -> int:
     from headrace.streams.workers import WorkersConfig, run_workers
 
-    config = part_config(
+    config = configured(
         settings, "workers", WorkersConfig, bootstrap=_needed(settings, "kafka"), data_dir=settings.data / "faust"
     )
     status: int = run_workers(config, ready=notify_ready)
@@ -63,7 +63,7 @@ def _workers(settings: Settings) -> int:
 def _sink(settings: Settings) -> int:
     from headrace.streams.sink import SinkConfig, run_sink
 
-    config = part_config(
+    config = configured(
         settings,
         "sink",
         SinkConfig,
@@ -76,7 +76,7 @@ def _sink(settings: Settings) -> int:
 def _trainer(settings: Settings) -> int:
     from headrace.trainer.loop import TrainerConfig, run_trainer
 
-    config = part_config(
+    config = configured(
         settings,
         "trainer",
         TrainerConfig,
@@ -93,7 +93,7 @@ def _follower(settings: Settings) -> int:
     from headrace.trainer.follower import FollowerConfig, run_follower
 
     engine = _needed(settings, "vllm")
-    config = part_config(
+    config = configured(
         settings,
         "follower",
         FollowerConfig,

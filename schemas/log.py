@@ -106,12 +106,23 @@ async def read_to_end(
             left = {partition for partition in left if await consumer.position(partition) < ends[partition]}
 
 
-async def create_topics(bootstrap: str, topics: Iterable[Topic] = TOPICS, *, replication: int = 1) -> list[str]:
+BROKERS_DEFAULT = -1
+"""Replication factor as the cluster is set up for."""
+
+
+async def create_topics(
+    bootstrap: str, topics: Iterable[Topic] = TOPICS, *, replication: int = BROKERS_DEFAULT
+) -> list[str]:
     """Create the topics that are missing; returns their names. Existing ones are left as they are."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        wanted = [NewTopic(topic.name, topic.partitions, replication, topic_configs=topic.configs) for topic in topics]
+        # The client takes the cluster's default factor only together with an (empty) assignment of replicas.
+        assignment: dict[int, list[int]] | None = {} if replication == BROKERS_DEFAULT else None
+        wanted = [
+            NewTopic(topic.name, topic.partitions, replication, assignment, topic_configs=topic.configs)
+            for topic in topics
+        ]
         response = await admin.create_topics(wanted)
         created = []
         for name, code, *rest in response.topic_errors:

@@ -5,7 +5,7 @@ import click
 
 @click.command("topics")
 @click.option("--create", is_flag=True, help="Create the topics that the broker does not have.")
-@click.option("--replication", default=1, show_default=True, help="Replication factor of topics to create.")
+@click.option("--replication", default=-1, metavar="N", help="Of topics to create; else the cluster's default.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")

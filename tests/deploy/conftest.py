@@ -1,0 +1,57 @@
+"""Light parts: processes that cost nothing and behave as told, for everything about the stack that needs no broker."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.deploy.children import Command
+from headrace.deploy.parts import Part, Say
+from headrace.deploy.settings import Settings
+
+READY = (
+    "import os, socket, time\n"
+    "said = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+    "said.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n"
+)
+SERVE = READY + "time.sleep(600)\n"
+
+
+def python(script: str, *arguments: str) -> Command:
+    """A command that runs ``script``."""
+    return Command((sys.executable, "-I", "-S", "-c", script, *arguments))
+
+
+def light_part(name: str, script: str = SERVE, needs: tuple[str, ...] = ()) -> Part:
+    """A part that runs ``script``."""
+
+    async def command(settings: Settings, say: Say) -> Command:
+        return python(script)
+
+    return Part(name, "a light part", command, needs=needs, memory_mb=1)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("HEADRACE_") and name != "HEADRACE_CACHE":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def light() -> Callable[..., Part]:
+    return light_part
+
+
+@pytest.fixture
+def ready_then() -> Callable[[str], str]:
+    """Makes the script of a part that serves and then does something."""
+    return lambda script: READY + script
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data=tmp_path / "data", stop_grace_s=2.0, start_timeout_s=20.0)

@@ -1,0 +1,104 @@
+"""The command line: lazy, grouped, and plain about what is wrong."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.deploy.cli import SECTIONS, cli
+from headrace.deploy.commands.worker import NAMES
+from headrace.deploy.worker import WORKERS
+from headrace.schemas.topics import MODELS, TOPICS
+
+HEAVY = ("pydantic", "aiokafka", "httpx", "torch", "faust", "vllm", "transformers", "chdb", "starlette", "numpy")
+
+
+def headrace(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def test_help_shows_every_command_under_a_heading() -> None:
+    shown = headrace("--help").output
+    commands = sorted(import_module("headrace.deploy.cli")._COMMANDS.glob("[!_]*.py"))
+    assert commands
+    for file in commands:
+        assert f"  {file.stem.rstrip('_').replace('_', '-')} " in shown
+    assert next(iter(SECTIONS)) + ":" in shown
+    assert "headrace up --without vllm,trainer,follower" in shown
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom headrace.deploy.cli import cli\n"
+        "cli(['--help'], standalone_mode=False)\n"
+        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+@pytest.mark.parametrize("name", sorted(name for section in SECTIONS.values() for name in section))
+def test_every_command_of_a_section_explains_itself(name: str) -> None:
+    done = headrace(name, "--help")
+    assert done.exit_code == 0, done.output
+    assert "Usage: " in done.output
+
+
+def test_an_unknown_command_is_an_error() -> None:
+    done = headrace("upp")
+    assert done.exit_code == 2
+    assert "No such command 'upp'" in done.output
+
+
+def test_status_and_down_without_a_stack_say_what_to_do(tmp_path: Path) -> None:
+    for name in ("status", "down"):
+        done = headrace(name, "--data", str(tmp_path))
+        assert done.exit_code == 1
+        assert done.output == (
+            f"Error: No stack runs on {tmp_path}: `headrace up` starts one, --data (HEADRACE_DATA) names another "
+            "folder.\n"
+        )
+
+
+def test_up_with_a_wrong_setting_is_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
+    done = headrace("up", "--data", str(tmp_path), "--without", "vllm")
+    assert done.exit_code == 1
+    assert "Error: follower needs vllm" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_a_worker_names_the_address_it_lacks(tmp_path: Path) -> None:
+    done = headrace("worker", "clickhouse", "--data", str(tmp_path))
+    assert done.exit_code == 1
+    assert "set HEADRACE_CLICKHOUSE_PORT" in done.output
+
+
+def test_the_workers_in_the_help_are_the_workers_there_are() -> None:
+    assert set(NAMES) == set(WORKERS)
+
+
+def test_topics_are_printed_for_people_and_machines() -> None:
+    shown = headrace("topics").output
+    for topic in TOPICS:
+        assert f"{topic.name}: {topic.about}" in shown
+    for name in MODELS:
+        assert name in shown
+    listed = json.loads(headrace("topics", "--json").output)
+    assert [topic["name"] for topic in listed] == [topic.name for topic in TOPICS]
+    assert all(topic["types"] for topic in listed)
+
+
+def test_schemas_are_printed_and_written(tmp_path: Path) -> None:
+    name = "headrace.tool.called.v1"
+    assert json.loads(headrace("schemas", name).output).keys() == {name}
+    assert json.loads(headrace("schemas").output).keys() == MODELS.keys()
+    written = headrace("schemas", "--write", str(tmp_path))
+    assert written.exit_code == 0
+    assert {file.stem for file in tmp_path.glob("*.json")} == MODELS.keys()
+    unknown = headrace("schemas", "headrace.tool.cald.v1")
+    assert unknown.exit_code == 2
+    assert name in unknown.output
