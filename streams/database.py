@@ -102,7 +102,7 @@ class PatientClient:
     async def _call(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((ClickHouseError, OSError)),
-            wait=wait_exponential_jitter(initial=0.1, max=self._retry_most_s),
+            wait=wait_exponential_jitter(multiplier=0.1, max=self._retry_most_s),
             sleep=self._sleep,
             before_sleep=self._warn,
         )

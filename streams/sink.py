@@ -54,6 +54,9 @@ class SinkConfig:
     """ClickHouse address, http://host:port."""
     group: str = "sink"
     """Consumer group. A new name reads the log from its beginning, to fill empty tables again."""
+    member: str | None = None
+    """Name of this process in the group: after a crash it has its partitions back at once instead of after the session
+    timeout. One running process a name; unset: the broker names it."""
     linger_s: float = 0.5
     """Seconds that a record waits for others before its batch is cut."""
     batch_records: int = 8192
@@ -193,7 +196,9 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
         stack.push_async_callback(database.close)
         try:
             await database.prepare()
-            consumer = await stack.enter_async_context(open_consumer(config.bootstrap, group=config.group))
+            consumer = await stack.enter_async_context(
+                open_consumer(config.bootstrap, group=config.group, group_instance_id=config.member)
+            )
             for topic in TOPICS:
                 await partitions_of(consumer, topic)
             producer = await stack.enter_async_context(open_producer(config.bootstrap))
