@@ -6,18 +6,17 @@ and a dead letter for each event that turned out to be unreadable. An unreadable
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import cast
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
-from headrace.schemas.topics import EVENTS
+from headrace.schemas.records import DeadLetterError, Defect, Trajectory
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, decode, record_message
-from headrace.streams.dead_letters import dead_letter_of
-from headrace.streams.history import Event, Fact, History, Unreadable
-from headrace.streams.raw import LogRecord
+from headrace.streams.dead_letters import dead_letter_message
+from headrace.streams.history import Dead, Event, Fact, History, Unreadable
+from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.segments import SegmentFold
 from headrace.streams.turns import TurnFold
 
@@ -97,37 +96,30 @@ def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajecto
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What a closed trajectory becomes."""
+def settle(outcome: History | Dead) -> list[Outgoing]:
+    """What the fold's ``outcome`` becomes: a trajectory and then its dead letters, or one dead letter.
 
-    trajectory: Trajectory
-    message: Message
-    """The trajectory as a Kafka record."""
-    dead_letters: list[DeadLetter]
-    """Its events that could not be read, and those after its end."""
-
-
-def settle(history: History) -> Settled:
-    """Decode ``history`` and assemble it. Never raises for what is in an event."""
-    dead_letters: list[DeadLetter] = []
+    Never raises for what is in an event.
+    """
+    if isinstance(outcome, Dead):
+        return [_letter(outcome)]
+    letters: list[Outgoing] = []
 
     def decoded() -> Iterator[Event | Unreadable]:
-        for sequence, record in history.records:
+        for sequence, record in outcome.records:
             try:
                 yield _event(record)
             except UnreadableRecord as error:
-                dead_letters.append(dead_letter_of(record, error, history.trajectory_id))
+                letters.append(_letter(Dead(record, error, outcome.trajectory_id)))
                 yield Unreadable(sequence)
 
-    trajectory = assemble(decoded(), history)
+    trajectory = assemble(decoded(), outcome)
     late = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
-    dead_letters += [dead_letter_of(record, late, history.trajectory_id) for record in history.late]
-    message = trajectory_message(trajectory, history.closed_ms)
+    letters += [_letter(Dead(record, late, outcome.trajectory_id)) for record in outcome.late]
+    message = trajectory_message(trajectory, outcome.closed_ms)
     if len(message.value) > MAX_RECORD_BYTES:
-        trajectory = _without_bulk(trajectory)
-        message = trajectory_message(trajectory, history.closed_ms)
-    return Settled(trajectory, message, dead_letters)
+        message = trajectory_message(_without_bulk(trajectory), outcome.closed_ms)
+    return [Outgoing(TRAJECTORIES, message, outcome.closed_ms), *letters]
 
 
 def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:
@@ -141,6 +133,11 @@ def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:
         time_ms=max(0, time_ms),
         subject=trajectory.trajectory_id,
     )
+
+
+def _letter(dead: Dead) -> Outgoing:
+    message = dead_letter_message(dead.record, dead.error, dead.trajectory_id)
+    return Outgoing(DEAD_LETTERS, message, dead.record.timestamp)
 
 
 def _event(record: LogRecord) -> Event:

@@ -33,7 +33,7 @@ from headrace.schemas.topics import EVENTS
 from headrace.schemas.upcast import UPCASTERS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.fold_limits import FoldLimits
-from headrace.streams.history import History
+from headrace.streams.history import Dead, History
 from headrace.streams.raw import LogRecord
 
 _TICK = ClockTicked.TYPE.encode()
@@ -45,15 +45,6 @@ _RECORD_BYTES = 1024
 
 _MAX_ID_BYTES = 512
 _NEVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Dead:
-    """A record that could not be used, and why."""
-
-    record: LogRecord
-    error: UnreadableRecord
-    trajectory_id: str | None = None
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What a closed trajectory is made of: first as raw records in order (``History``), then event by event (``Event``)."""
+"""What the fold gives out: a closed trajectory as raw records (``History``), to be decoded event by event."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from headrace.schemas.events import (
     TrajectoryStarted,
 )
 from headrace.schemas.records import Defect, Reference
+from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.raw import LogRecord
 
 Fact: TypeAlias = (
@@ -80,3 +81,15 @@ class History:
     """Latest timestamp of its records, Unix milliseconds."""
     closed_ms: int
     """Log time at which it closed, Unix milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A record that could not be used, and why."""
+
+    record: LogRecord
+    """The record."""
+    error: UnreadableRecord
+    """What is wrong with it."""
+    trajectory_id: str | None = None
+    """The trajectory that it names, if any."""

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from headrace.schemas.topics import Topic
+from headrace.schemas.wire import Message
 
 
 class LogRecord(Protocol):
@@ -48,3 +51,14 @@ class StoredRecord:
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]]
+
+
+class Outgoing(NamedTuple):
+    """A record to be sent."""
+
+    topic: Topic
+    """Where to."""
+    message: Message
+    """Key, payload and headers."""
+    timestamp_ms: int
+    """Kafka timestamp: log time, so that time downstream is the time of the events and not of their processing."""

@@ -1,0 +1,166 @@
+"""The topology in memory, without a broker: events in, every topic's records out. For tests, and for trying rewards.
+
+    def brief(trajectory: Trajectory, reference: Reference) -> Reward: ...
+
+    records = drive(with_run(TOPOLOGY, "score", brief), events)
+    records["rewards"][0].total
+
+Everything runs as it does on Kafka, on one partition: offsets are assigned in order, log time is the events' time, and
+each function sees its input as it was written, so what does not survive the wire does not survive here either.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
+from headrace.schemas.events import ClockTicked
+from headrace.schemas.model import Record
+from headrace.schemas.records import Reference, Rejection, Reward, TrainingGroup, Trajectory
+from headrace.schemas.topics import EVENTS, REWARDS, TOPICS
+from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
+from headrace.streams.assemble import SOURCE, assemble, settle
+from headrace.streams.fold import PartitionFold
+from headrace.streams.fold_limits import FoldLimits
+from headrace.streams.group import group, output_message
+from headrace.streams.groups import Changes, GroupLimits, Groups
+from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.score import reward_message
+from headrace.streams.topology import Processor, Topology
+
+
+class Operator(Protocol):
+    """A processor at work."""
+
+    def take(self, record: StoredRecord) -> list[Outgoing]:
+        """What the next record of a topic that it reads makes it write."""
+
+    def pass_time(self, until_ms: int) -> list[Outgoing]:
+        """What it writes because log time is ``until_ms``."""
+
+
+def drive(
+    topology: Topology,
+    events: Iterable[Message | tuple[Envelope, Record]],
+    *,
+    until_ms: int | None = None,
+    fold_limits: FoldLimits | None = None,
+    group_limits: GroupLimits | None = None,
+) -> dict[str, list[Record]]:
+    """Run ``events`` through ``topology``; returns each topic's records in order, by topic name.
+
+    Events are (envelope, fact) pairs, or messages where a test wants broken ones. ``until_ms`` lets log time go on
+    after the last event, so that what is still incomplete times out. The function of ``score`` may be replaced
+    (:func:`with_run`); ``assemble`` and ``group`` keep state and run as they are: ``ValueError`` otherwise.
+    """
+    operators = [
+        (processor, _operator(processor, fold_limits or FoldLimits(), group_limits or GroupLimits()))
+        for processor in topology
+    ]
+    written: dict[str, list[Record]] = {topic.name: [] for topic in TOPICS}
+    offsets = dict.fromkeys(written, 0)
+
+    def run(outgoing: Iterable[Outgoing]) -> None:
+        waiting = deque(outgoing)
+        while waiting:
+            topic, message, timestamp_ms = waiting.popleft()
+            place = offsets[topic.name]
+            offsets[topic.name] += 1
+            stored = StoredRecord(topic.name, 0, place, timestamp_ms, message.key, message.value, message.headers)
+            written[topic.name] += _readable(stored)
+            for processor, operator in operators:
+                if topic in processor.reads:
+                    # Depth first: what a record causes is in its topic before the next record is looked at.
+                    waiting.extendleft(reversed(operator.take(stored)))
+
+    log_ms = 0
+    for event in events:
+        message, time_ms = _arriving(event)
+        log_ms = time_ms or log_ms
+        run([Outgoing(EVENTS, message, log_ms)])
+    if until_ms is not None:
+        for _, operator in operators:
+            run(operator.pass_time(until_ms))
+    return written
+
+
+class _Assemble:
+    def __init__(self, limits: FoldLimits) -> None:
+        self._fold = PartitionFold(limits)
+
+    def take(self, record: StoredRecord) -> list[Outgoing]:
+        return [outgoing for outcome in self._fold.arrive(record) for outgoing in settle(outcome)]
+
+    def pass_time(self, until_ms: int) -> list[Outgoing]:
+        fact = ClockTicked(unix_ms=until_ms)
+        envelope = Envelope(id="tick", type=fact.TYPE, source=SOURCE, time_ms=until_ms, subject="clock")
+        return [Outgoing(EVENTS, encode(fact, key="clock", envelope=envelope), until_ms)]
+
+
+class _Score:
+    def __init__(self, processor: Processor) -> None:
+        self._run = processor.run
+
+    def take(self, record: StoredRecord) -> list[Outgoing]:
+        _, trajectory = decode(record.headers, record.value)
+        reward = self._run(trajectory, Reference(partition=record.partition, offset=record.offset))
+        if not isinstance(trajectory, Trajectory) or not isinstance(reward, Reward):
+            raise TypeError(f"{self._run} must make a Reward of a Trajectory, not {type(reward).__name__}")
+        return [Outgoing(REWARDS, reward_message(reward), record.timestamp)]
+
+    def pass_time(self, until_ms: int) -> list[Outgoing]:
+        return []
+
+
+class _Group:
+    def __init__(self, limits: GroupLimits) -> None:
+        self._groups = Groups(limits)
+
+    def take(self, record: StoredRecord) -> list[Outgoing]:
+        _, reward = decode(record.headers, record.value)
+        assert isinstance(reward, Reward)
+        changes = Changes()
+        self._groups.add(reward, record.timestamp, changes)
+        return self._outgoing(changes)
+
+    def pass_time(self, until_ms: int) -> list[Outgoing]:
+        changes = Changes()
+        self._groups.expire_due(until_ms, changes)
+        return self._outgoing(changes)
+
+    @staticmethod
+    def _outgoing(changes: Changes) -> list[Outgoing]:
+        decided: list[tuple[TrainingGroup | Rejection, int]] = list(changes.at_once)
+        for kept in changes.stored.values():
+            if kept is not None:
+                decided += [(output, kept.state.closed_ms or kept.state.opened_ms) for output in kept.outputs]
+        return [Outgoing(*output_message(output, time_ms), time_ms) for output, time_ms in decided]
+
+
+def _operator(processor: Processor, fold_limits: FoldLimits, group_limits: GroupLimits) -> Operator:
+    if processor.name == "score":
+        return _Score(processor)
+    if processor.run is assemble:
+        return _Assemble(fold_limits)
+    if processor.run is group:
+        return _Group(group_limits)
+    raise ValueError(f"processor {processor.name!r} runs {processor.run}: only score's function can be replaced")
+
+
+def _arriving(event: Message | tuple[Envelope, Record]) -> tuple[Message, int | None]:
+    """The event as a message, and its time; ``None`` where its headers do not tell."""
+    if isinstance(event, Message):
+        try:
+            return event, from_headers(event.headers).time_ms
+        except EnvelopeError:
+            return event, None
+    envelope, fact = event
+    return encode(fact, key=envelope.subject, envelope=envelope), envelope.time_ms
+
+
+def _readable(record: StoredRecord) -> list[Record]:
+    """The payload; nothing for a broken event, which the topology reports as a dead letter."""
+    try:
+        return [decode(record.headers, record.value)[1]]
+    except UnreadableRecord:
+        return []

@@ -1,0 +1,94 @@
+"""One partition of the assembler without I/O: takes records, says what to send, and what to commit with it.
+
+The shell does, again and again: ``take`` records; in one transaction send ``pending`` and commit what ``sent`` returns.
+A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.resume` goes on and sends nothing twice.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from headrace.schemas.topics import TRAJECTORIES
+from headrace.streams.assemble import settle
+from headrace.streams.fold import PartitionFold, Remembered
+from headrace.streams.fold_limits import FoldLimits
+from headrace.streams.history import Dead
+from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.recovery import Checkpoint, remembered_of
+
+
+class PartitionAssembly:
+    """The fold of one partition, and its place in input and output."""
+
+    def __init__(self, fold: PartitionFold, *, position: int, sent_before: int, outputs: deque[int], end: int) -> None:
+        """Made by :meth:`resume`."""
+        self.fold = fold
+        self.position = position
+        """Next input offset to take."""
+        self.pending: list[Outgoing] = []
+        """What is to be sent with the next commit, in order."""
+        self.pending_bytes = 0
+        """Payload of ``pending``."""
+        self._sent_before = sent_before  # dead letters of input offsets before this one were sent already
+        self._outputs = outputs  # offsets of the remembered trajectories' records
+        self._output_end = end
+
+    @classmethod
+    def resume(
+        cls,
+        limits: FoldLimits,
+        checkpoint: Checkpoint | None,
+        outputs: Iterable[LogRecord],
+        *,
+        position: int,
+        output_end: int,
+    ) -> "PartitionAssembly":
+        """Go on at ``position``, the committed offset; ``outputs`` are the trajectories from ``checkpoint.output``
+        to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew.
+        """
+        remembered: dict[bytes, tuple[Remembered, int]] = {}
+        for record in outputs:
+            subject, known = remembered_of(record)
+            remembered.pop(subject, None)
+            remembered[subject] = known, record.offset
+        fold = PartitionFold(
+            limits,
+            log_ms=checkpoint.log_ms if checkpoint else 0,
+            remembered=[(subject, known) for subject, (known, _) in remembered.items()],
+        )
+        return cls(
+            fold,
+            position=position,
+            sent_before=checkpoint.next if checkpoint else position,
+            outputs=deque(offset for _, offset in remembered.values()),
+            end=output_end,
+        )
+
+    def take(self, record: LogRecord) -> None:
+        """Fold the next record."""
+        for outcome in self.fold.arrive(record):
+            if isinstance(outcome, Dead) and outcome.record.offset < self._sent_before:
+                continue
+            for outgoing in settle(outcome):
+                self.pending.append(outgoing)
+                self.pending_bytes += len(outgoing.message.value)
+        self.position = record.offset + 1
+
+    def sent(self, trajectory_offsets: Iterable[int]) -> tuple[int, Checkpoint]:
+        """Note that ``pending`` was sent, its trajectories to these offsets; returns the input offset to commit and
+        what to commit beside it. Both must become durable together with what was sent.
+        """
+        for offset in trajectory_offsets:
+            self._outputs.append(offset)
+            self._output_end = offset + 1
+        while len(self._outputs) > self.fold.remembered_count:
+            self._outputs.popleft()
+        self.pending = []
+        self.pending_bytes = 0
+        self._sent_before = max(self._sent_before, self.position)
+        offset, log_ms = self.fold.resume_point(self.position)
+        output = self._outputs[0] if self._outputs else self._output_end
+        return offset, Checkpoint(next=self._sent_before, log_ms=log_ms, output=output)
+
+    def pending_trajectories(self) -> list[bool]:
+        """For each record of ``pending``, whether it is a trajectory."""
+        return [outgoing.topic is TRAJECTORIES for outgoing in self.pending]
