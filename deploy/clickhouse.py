@@ -66,7 +66,7 @@ _TRANSPORT = frozenset(
 )
 """Parameters of the URL that are about the connection and not settings of the statement."""
 
-_INSERT = re.compile(
+INSERT = re.compile(
     rb"""\s*(?P<statement>INSERT\s+INTO\s+
     (?:(?:"(?:[^"\\]|\\.)*"|`(?:[^`\\]|\\.)*`|[\w.]|\s(?!\s*(?:FORMAT|SETTINGS|VALUES|SELECT|WITH)\b))+)   # table
     \s*(?:\((?:"(?:[^"\\]|\\.)*"|`(?:[^`\\]|\\.)*`|[^()"`])*\))?                                           # columns
@@ -129,7 +129,7 @@ async def _read_call(request: Request) -> _Call:
 
 def _execute(engine: Engine, call: _Call) -> tuple[Outcome, str]:
     """Run ``call``; returns what came and its format."""
-    insert = _INSERT.match(call.statement)
+    insert = INSERT.match(call.statement)
     if insert and call.may_write:
         data = call.statement[insert.end() :] + call.data
         statement, input_format = insert["statement"].decode(), insert["format"].decode()

@@ -1,0 +1,288 @@
+"""The embedded engine behind its HTTP front, through the ordinary client: nothing of ours is on the client's side."""
+
+import gzip
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import clickhouse_connect
+import lz4.frame  # type: ignore[import-untyped]
+import pyarrow as pa
+import pytest
+import zstandard
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from headrace.deploy.chdb_engine import is_read_only, keyword
+from headrace.deploy.clickhouse import INSERT, serve_clickhouse
+from headrace.deploy.content_encoding import BodyTooLarge, UnknownEncoding, decompress
+from headrace.deploy.errors import StackError
+from headrace.deploy.ports import HOST, free_port
+
+FRONT = """
+import pathlib, sys
+from headrace.deploy.clickhouse import serve_clickhouse
+serve_clickhouse(pathlib.Path(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]),
+                 ready=lambda: print("ready", flush=True))
+print("closed", flush=True)
+"""
+
+
+@contextmanager
+def front(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen([sys.executable, "-c", FRONT, str(folder), str(port)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def client(clickhouse: str) -> Iterator[Client]:
+    port = int(clickhouse.rsplit(":", 1)[1])
+    client = clickhouse_connect.get_client(host=HOST, port=port, autogenerate_session_id=False)
+    client.command("DROP TABLE IF EXISTS t")
+    client.command(
+        "CREATE TABLE t (a UInt64, s String) ENGINE = ReplacingMergeTree ORDER BY a "
+        "SETTINGS non_replicated_deduplication_window = 100"
+    )
+    yield client
+    client.close()
+
+
+def post(url: str, body: bytes, **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, data=body, headers=named)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, response.read(), dict(response.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read(), dict(error.headers)
+
+
+pytestmark = pytest.mark.clickhouse
+
+
+def test_rows_go_in_and_come_out(client: Client) -> None:
+    client.insert("t", [[1, "x"], [2, "naïve\n\t'"]], column_names=["a", "s"])
+    assert client.query("SELECT * FROM t ORDER BY a").result_rows == [(1, "x"), (2, "naïve\n\t'")]
+    assert client.query_arrow("SELECT a FROM t ORDER BY a").column("a").to_pylist() == [1, 2]
+    assert client.query("SELECT * FROM t LIMIT 0").column_names == ("a", "s")
+    with client.query_row_block_stream("SELECT number FROM numbers(100000)") as blocks:
+        assert sum(len(block) for block in blocks) == 100_000
+
+
+def test_an_arrow_insert_is_done_once_a_token(client: Client) -> None:
+    rows = pa.table({"a": pa.array([1, 2], pa.uint64()), "s": ["x", "y"]})
+    for token in ("one", "one", "two"):
+        client.insert_arrow("t", rows, settings={"insert_deduplication_token": token})
+    assert client.query("SELECT count() FROM t").result_rows == [(4,)]
+    # The token was of those inserts only.
+    client.insert_arrow("t", rows)
+    assert client.query("SELECT count() FROM t").result_rows == [(6,)]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lz4", "zstd"])
+def test_inserts_may_be_compressed(clickhouse: str, client: Client, compression: str) -> None:
+    port = int(clickhouse.rsplit(":", 1)[1])
+    packed = clickhouse_connect.get_client(host=HOST, port=port, compress=compression)
+    packed.insert("t", [[n, "x" * 100] for n in range(1000)], column_names=["a", "s"])
+    assert packed.query("SELECT sum(a), sum(length(s)) FROM t").result_rows == [(499_500, 100_000)]
+    packed.close()
+
+
+def test_parameters_are_values_and_never_sql(client: Client) -> None:
+    for value in ("plain", "'; DROP TABLE t --", "tab\tnewline\nback\\slash", "x" * 20_000):
+        assert client.query("SELECT {v:String}", parameters={"v": value}).result_rows == [(value,)]
+
+
+def test_settings_are_of_one_statement(client: Client) -> None:
+    query = "SELECT getSetting('max_threads')"
+    before = client.query(query).result_rows
+    assert client.query(query, settings={"max_threads": 1}).result_rows == [(1,)]
+    client.command("SET max_threads = 1")
+    for _ in range(8):  # every session in turn
+        assert client.query(query).result_rows == before
+    with pytest.raises(DatabaseError, match="UNKNOWN_SETTING"):
+        client.query("SELECT 1", settings={"no_such_setting": 1})
+
+
+def test_databases_are_chosen_by_the_request(clickhouse: str, client: Client) -> None:
+    client.command("CREATE DATABASE IF NOT EXISTS other")
+    client.command("CREATE TABLE IF NOT EXISTS other.u (a UInt8) ENGINE = Memory")
+    port = int(clickhouse.rsplit(":", 1)[1])
+    other = clickhouse_connect.get_client(host=HOST, port=port, database="other")
+    assert other.query("SELECT currentDatabase(), count() FROM u").result_rows == [("other", 0)]
+    assert client.query("SELECT currentDatabase()").result_rows == [("default",)]
+    other.close()
+
+
+def test_an_error_is_clickhouses_own(client: Client) -> None:
+    with pytest.raises(DatabaseError, match="UNKNOWN_TABLE") as caught:
+        client.query("SELECT * FROM nowhere")
+    assert caught.value.code == 60
+    with pytest.raises(DatabaseError, match="SYNTAX_ERROR"):
+        client.query("SELEC 1")
+    with pytest.raises(DatabaseError):
+        client.insert_arrow("t", pa.table({"nope": [1]}))
+    assert client.query("SELECT 1").result_rows == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE k (a Int8) ENGINE = Kafka",
+        "create table k (a Int8) engine /* really */ kafka() settings kafka_topic_list = 't'",
+        "-- SELECT\nATTACH TABLE k (a Int8) ENGINE\n=\nKafka('b', 't', 'g', 'JSONEachRow')",
+        "SELECT 1; CREATE TABLE k (a Int8) ENGINE = Kafka",
+    ],
+)
+def test_kafka_tables_are_refused_before_they_break_the_folder(client: Client, statement: str) -> None:
+    with pytest.raises(DatabaseError):
+        client.command(statement)
+    assert client.query("EXISTS TABLE k").result_rows == [(0,)]
+
+
+def test_the_word_kafka_is_no_offence(client: Client) -> None:
+    client.command("CREATE TABLE IF NOT EXISTS kafka_notes (a String DEFAULT 'ENGINE = Kafka') ENGINE = Memory")
+    assert client.query("SELECT 'create engine = kafka'").result_rows == [("create engine = kafka",)]
+
+
+async def test_the_async_client_runs_statements_side_by_side(clickhouse: str, client: Client) -> None:
+    port = int(clickhouse.rsplit(":", 1)[1])
+    async with await clickhouse_connect.get_async_client(host=HOST, port=port) as other:
+        await other.insert_arrow("t", pa.table({"a": pa.array([9], pa.uint64()), "s": ["x"]}))
+        assert (await other.query("SELECT a FROM t")).result_rows == [(9,)]
+
+
+def test_plain_http_is_enough(clickhouse: str, client: Client) -> None:
+    with urllib.request.urlopen(f"{clickhouse}/ping") as response:
+        assert response.read() == b"Ok.\n"
+    with urllib.request.urlopen(f"{clickhouse}/?query=SELECT%201%20AS%20one%20FORMAT%20JSONEachRow") as response:
+        assert json.loads(response.read()) == {"one": 1}
+        assert response.headers["X-ClickHouse-Format"] == "JSONEachRow"
+    assert post(f"{clickhouse}/?query=INSERT%20INTO%20t%20FORMAT%20CSV", b'1,"a"\n2,"b"\n')[0] == 200
+    assert post(clickhouse, b"INSERT INTO t (a, s) FORMAT JSONEachRow\n" + b'{"a": 3, "s": "c"}')[0] == 200
+    assert post(clickhouse, b"INSERT INTO t VALUES (4, 'FORMAT CSV')")[0] == 200
+    assert post(clickhouse, b"INSERT INTO t SELECT 5, 'd'")[0] == 200
+    status, body, headers = post(clickhouse, b"SELECT a, s FROM t ORDER BY a")
+    assert (status, body) == (200, b"1\ta\n2\tb\n3\tc\n4\tFORMAT CSV\n5\td\n")
+    assert json.loads(headers["x-clickhouse-summary"])["read_rows"] == "5"
+
+
+def test_reading_is_all_that_a_get_can_do(clickhouse: str, client: Client) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{clickhouse}/?query=DROP%20TABLE%20t")
+    assert b"READONLY" in caught.value.read()
+    assert client.query("EXISTS TABLE t").result_rows == [(1,)]
+
+
+def test_web_pages_are_kept_out(clickhouse: str, client: Client) -> None:
+    assert post(clickhouse, b"SELECT 1", Origin="http://example.org")[0] == 403
+    assert post(clickhouse, b"SELECT 1", Host="example.org")[0] == 400
+
+
+def test_a_body_that_is_not_what_it_says_is_an_error(clickhouse: str, client: Client) -> None:
+    status, body, _ = post(clickhouse, b"SELECT 1", Content_Encoding="zstd")
+    assert status == 400
+    assert b"not zstd" in body
+    assert b"Unknown Content-Encoding" in post(clickhouse, b"SELECT 1", Content_Encoding="br")[1]
+    assert post(clickhouse, b"\xff\xfe")[0] == 400
+    assert post(clickhouse, b"")[0] == 400
+
+
+def test_acknowledged_rows_survive_a_kill(tmp_path: Path) -> None:
+    port = free_port()
+    with front(tmp_path, port) as process:
+        client = clickhouse_connect.get_client(host=HOST, port=port)
+        client.command("CREATE TABLE kept (a UInt64) ENGINE = MergeTree ORDER BY a")
+        for n in range(20):
+            client.insert("kept", [[n]], column_names=["a"])
+        process.kill()
+        process.wait()
+    with front(tmp_path, port):
+        client = clickhouse_connect.get_client(host=HOST, port=port)
+        assert client.query("SELECT count(), sum(a) FROM kept").result_rows == [(20, 190)]
+
+
+def test_sigterm_closes_the_engine_and_ends_with_success(tmp_path: Path) -> None:
+    with front(tmp_path, free_port()) as process:
+        process.terminate()
+        assert process.stdout is not None
+        assert process.stdout.read() == "closed\n"
+        assert process.wait() == 0
+
+
+def test_only_loopback_is_listened_on(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"cannot listen on 0\.0\.0\.0"):
+        serve_clickhouse(tmp_path, host="0.0.0.0", port=free_port(), ready=lambda: None)
+
+
+def test_a_taken_port_is_named(tmp_path: Path, clickhouse: str) -> None:
+    port = int(clickhouse.rsplit(":", 1)[1])
+    with pytest.raises(StackError, match=f"cannot listen on 127.0.0.1:{port}"):
+        serve_clickhouse(tmp_path, host=HOST, port=port, ready=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("statement", "first", "reads"),
+    [
+        ("select 1", "SELECT", True),
+        ("  -- x\n/* y */ (SELECT 1)", "SELECT", True),
+        ("WITH 1 AS x SELECT x", "WITH", True),
+        ("/* SELECT */ DROP TABLE t", "DROP", False),
+        ("", "", False),
+    ],
+)
+def test_the_first_word_of_a_statement(statement: str, first: str, reads: bool) -> None:
+    assert (keyword(statement), is_read_only(statement)) == (first, reads)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement", "data"),
+    [
+        (b"INSERT INTO t FORMAT Native\n\x01FORMAT CSV", b"INSERT INTO t", b"\x01FORMAT CSV"),
+        (b"insert into `d b`.`t` (`a`, `b c`) format CSV 1,2", b"insert into `d b`.`t` (`a`, `b c`)", b"1,2"),
+        (b"INSERT INTO t SETTINGS async_insert=0 FORMAT TSV\n1", b"INSERT INTO t SETTINGS async_insert=0", b"1"),
+        (b"INSERT INTO t FORMAT Arrow", b"INSERT INTO t", b""),
+    ],
+)
+def test_an_insert_is_told_from_its_data(text: bytes, statement: bytes, data: bytes) -> None:
+    found = INSERT.match(text)
+    assert found is not None
+    assert (found["statement"].strip(), text[found.end() :]) == (statement, data)
+
+
+@pytest.mark.parametrize(
+    "text", [b"INSERT INTO t VALUES (1, 'FORMAT CSV')", b"INSERT INTO t SELECT 'FORMAT CSV x'", b"SELECT 1 FORMAT CSV"]
+)
+def test_an_insert_without_data_behind_it_is_a_statement(text: bytes) -> None:
+    assert INSERT.match(text) is None
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("zstd", zstandard.ZstdCompressor().compress),
+        ("lz4", lz4.frame.compress),
+    ],
+)
+def test_a_small_body_cannot_become_a_large_one(encoding: str, pack: object) -> None:
+    packed = pack(bytes(100_000))  # type: ignore[operator]
+    assert len(packed) < 10_000
+    assert decompress(packed, encoding, 100_000) == bytes(100_000)
+    with pytest.raises(BodyTooLarge):
+        decompress(packed, encoding, 99_999)
+    with pytest.raises(UnknownEncoding):
+        decompress(b"not packed", encoding, 10)
