@@ -273,6 +273,7 @@ class Reason(StrEnum):
     OTHER_RUN = "other_run"
     VOCABULARY = "vocabulary"
     TOO_LONG = "too_long"
+    UNRESOLVED = "unresolved"
 
 
 class Rejection(Record):

@@ -1,0 +1,197 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from headrace.schemas.events import VersionSpan
+from headrace.schemas.records import Segment
+from headrace.trainer.batch import Batch, make_batch, shuffle_advantages
+from headrace.trainer.canary import max_error
+from headrace.trainer.config import TrainerConfig
+from headrace.trainer.learner import Learner, TrainingDiverged
+from headrace.trainer.model import load_model, token_logprobs
+from headrace.trainer.packing import pack
+from tests.trainer.builders import admitted, segment, tiny_model, trajectory
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+def config_of(directory, **settings):
+    return TrainerConfig("localhost:1", "run", directory, directory / "checkpoints", "file:///nowhere", **settings)
+
+
+def learner_of(directory, **settings):
+    return Learner(load_model(directory), config_of(directory, **settings))
+
+
+def on_policy_batch(learner):
+    """A batch whose recorded log-probabilities are the learner's own."""
+    parts = [segment("cc" + "S" * n + "c" * n, vocabulary=41) for n in range(1, 9)]
+    batch = make_batch(
+        [admitted("g", *(trajectory(f"t{i}", part) for i, part in enumerate(parts)), advantages=[1, -1] * 4)]
+    )
+    with torch.no_grad():
+        logprobs = token_logprobs(learner.model, batch.packed).logprobs.numpy()
+    return Batch(batch.packed, logprobs, batch.advantages, batch.versions, batch.trajectories, batch.rewards)
+
+
+def weights_of(learner):
+    return [parameter.detach().clone() for parameter in learner.model.parameters()]
+
+
+def test_on_policy_the_metrics_show_no_mismatch(directory):
+    learner = learner_of(directory)
+    metrics = learner.step(on_policy_batch(learner), 0)
+    assert metrics["importance_ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["effective_sample_size"] == pytest.approx(1.0, abs=1e-5)
+    assert metrics["mismatch_logprob_max"] < 1e-4
+    assert (metrics["staleness_max"], metrics["staleness_zero"]) == (0.0, 1.0)
+    assert (metrics["tokens_trained"], metrics["trajectories"], metrics["sequences"]) == (36.0, 8.0, 8.0)
+    assert 0 < metrics["entropy"] < math.log(50)
+    assert metrics["grad_norm"] > 0
+
+
+def test_a_step_raises_what_was_good_and_lowers_what_was_bad(directory):
+    learner = learner_of(directory, learning_rate=1e-3)
+    batch = on_policy_batch(learner)
+    learner.step(batch, 0)
+    with torch.no_grad():
+        after = token_logprobs(learner.model, batch.packed).logprobs.numpy()
+    assert float(((after - batch.behaviour_logprobs) * batch.advantages).sum()) > 0
+
+
+@pytest.mark.parametrize("loss", ["cispo", "dr_grpo"])
+def test_the_number_of_passes_changes_memory_and_not_the_gradient(directory, loss):
+    whole = learner_of(directory, loss=loss)
+    pieces = learner_of(directory, loss=loss, max_tokens_per_pass=10)
+    batch = on_policy_batch(whole)
+    one, other = whole.step(batch, 0), pieces.step(batch, 0)
+    assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+    assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+
+
+def test_the_loss_is_divided_by_trajectories_times_the_constant_length(directory):
+    batch = on_policy_batch(learner_of(directory))
+    losses = [
+        learner_of(directory, loss="dr_grpo", constant_length=length).step(batch, 0)["loss"] for length in (10, 20)
+    ]
+    assert losses[0] == pytest.approx(2 * losses[1], rel=1e-4)
+    assert losses[0] == pytest.approx(-float(batch.advantages.sum()) / (8 * 10), abs=1e-5)
+
+
+def test_substeps_are_several_updates_on_disjoint_parts(directory):
+    learner = learner_of(directory, substeps=4)
+    metrics = learner.step(on_policy_batch(learner), 0)
+    assert {int(value) for name, value in learner.optimizer_tensors().items() if name.startswith("step/")} == {4}
+    assert metrics["tokens_trained"] == 36.0
+    assert metrics["importance_ratio_max"] > 1.0001  # later parts see the weights that earlier ones made
+
+
+def test_the_same_batch_gives_the_same_bits(directory):
+    learners = [learner_of(directory), learner_of(directory)]
+    batch = on_policy_batch(learners[0])
+    for learner in learners:
+        for version in range(3):
+            learner.step(batch, version)
+    assert all(torch.equal(a, b) for a, b in zip(*map(weights_of, learners), strict=True))
+
+
+def test_a_restored_optimiser_goes_on_bit_by_bit(directory, tmp_path):
+    learner = learner_of(directory)
+    batch = on_policy_batch(learner)
+    learner.step(batch, 0)
+    learner.model.save_pretrained(tmp_path)
+    tensors = {name: tensor.clone() for name, tensor in learner.optimizer_tensors().items()}
+    learner.step(batch, 1)
+
+    restored = Learner(load_model(tmp_path), config_of(directory))
+    restored.restore_optimizer(tensors)
+    restored.step(batch, 1)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(learner), weights_of(restored), strict=True))
+
+
+def test_another_models_optimiser_is_refused(directory):
+    with pytest.raises(ValueError, match="checkpoint_dir"):
+        learner_of(directory).restore_optimizer({"rng": torch.get_rng_state(), "exp_avg/other.weight": torch.zeros(1)})
+
+
+def test_a_loss_that_is_no_number_changes_nothing(directory):
+    learner = learner_of(directory)
+    batch = on_policy_batch(learner)
+    before = weights_of(learner)
+    poisoned = Batch(
+        batch.packed,
+        np.full_like(batch.behaviour_logprobs, np.nan),
+        batch.advantages,
+        batch.versions,
+        batch.trajectories,
+        batch.rewards,
+    )
+    with pytest.raises(TrainingDiverged, match="learning_rate"):
+        learner.step(poisoned, 0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
+
+
+def test_canaries_are_the_policys_own_and_tell_policies_apart(directory):
+    learner = learner_of(directory)
+    canaries = learner.canaries(seed=3)
+    packed = pack([(canary.token_ids, [0] + [1] * 31) for canary in canaries])
+
+    def engine():
+        with torch.no_grad():
+            return token_logprobs(learner.model, packed).logprobs.view(4, 31).tolist()
+
+    assert max_error(canaries, engine()) < 1e-5
+    learner.step(on_policy_batch(learner), 0)
+    assert max_error(canaries, engine()) > 1e-3
+
+
+def attempts_at_a_bandit(learner, generator, version, count=16):
+    """Single tokens sampled after one prompt: the smallest task there is. Token 7 is right."""
+    prompt = [1, 2, 3]
+    every_token = pack([([*prompt, token], [0, 0, 0, 1]) for token in range(50)])
+    with torch.no_grad():
+        logprobs = token_logprobs(learner.model, every_token).logprobs
+    tokens = torch.multinomial(logprobs.exp(), count, replacement=True, generator=generator).tolist()
+    attempts = [
+        trajectory(
+            f"t{number:02d}",
+            Segment(
+                token_ids=[*prompt, token],
+                loss_mask=[0, 0, 0, 1],
+                logprobs=[float(logprobs[token])],
+                version_spans=[VersionSpan(version=version, start=0, end=1)],
+            ),
+        )
+        for number, token in enumerate(tokens)
+    ]
+    return attempts, [float(token == 7) for token in tokens], float(logprobs[7].exp())
+
+
+@pytest.mark.parametrize("loss", ["cispo", "dr_grpo"])
+@pytest.mark.parametrize("control", [False, True], ids=["rewarded", "control"])
+def test_it_learns_what_is_rewarded_and_nothing_from_shuffled_advantages(directory, loss, control):
+    learner = learner_of(directory, loss=loss, learning_rate=3e-3, constant_length=1)
+    with torch.no_grad():
+        learner.model.get_input_embeddings().weight.mul_(0.1)  # near uniform: token 7 is seen, and rarely
+    generator = torch.Generator().manual_seed(0)
+    chances = []
+    for version in range(60):
+        attempts, rewards, chance = attempts_at_a_bandit(learner, generator, version)
+        chances.append(chance)
+        if len(set(rewards)) == 1:
+            continue
+        mean = sum(rewards) / len(rewards)
+        groups = [admitted("g", *attempts, advantages=[reward - mean for reward in rewards])]
+        if control:
+            groups = shuffle_advantages(groups, seed=0, step=version)
+        learner.step(make_batch(groups), version)
+    if control:
+        assert chances[-1] < 0.5
+    else:
+        assert chances[0] < 0.2
+        assert chances[-1] > 0.9

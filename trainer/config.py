@@ -1,0 +1,95 @@
+"""The trainer's settings: one frozen object, checked when it is made."""
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from headrace.trainer.losses.registry import loss_named
+from headrace.trainer.losses.settings import LossSettings
+
+_ELSEWHERE = frozenset(
+    {"bootstrap", "model_dir", "checkpoint_dir", "store_url", "steps", "threads", "keep_checkpoints"}
+)
+"""Settings that say where and for how long, not what is learnt: left out of the hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerConfig:
+    """Settings of one trainer; a setting that cannot work raises ``ValueError`` naming it."""
+
+    bootstrap: str
+    """Kafka's address."""
+    run: str
+    """Training run: which groups are ours, and the name of what is published."""
+    model_dir: Path
+    """Hugging Face directory of the base model: version 0."""
+    checkpoint_dir: Path
+    """Folder of this run's checkpoints; one trainer at a time."""
+    store_url: str
+    """Object store for the weights: ``file:///…``, ``s3://…``."""
+    groups_per_step: int = 16
+    """Admitted groups an optimiser step waits for."""
+    loss: str = "cispo"
+    """Name in the registry of losses."""
+    loss_settings: LossSettings = field(default_factory=LossSettings)
+    """Bounds on the importance ratio."""
+    constant_length: int = 64
+    """Tokens by which every trajectory's objective is divided, whatever its length."""
+    learning_rate: float = 1e-3
+    """AdamW's."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's."""
+    weight_decay: float = 0.0
+    """AdamW's."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    substeps: int = 1
+    """Optimiser updates a batch is divided into; a token is in one of them."""
+    max_staleness: int = 4
+    """Versions between a member's oldest token and the policy that is trained; older members are rejected."""
+    shuffle_advantages: bool = False
+    """The control: advantages dealt out anew inside each group."""
+    steps: int | None = None
+    """Stop learning after this many steps (and go on serving); ``None`` goes on."""
+    seed: int = 0
+    """Seed of everything drawn."""
+    max_tokens_per_pass: int = 16_384
+    """Tokens of one forward and backward: bounds memory, changes nothing else."""
+    threads: int = 2
+    """Torch's threads on a CPU."""
+    device: str = "cpu"
+    """Torch device."""
+    dtype: str = "float32"
+    """Type of the weights: ``float32`` or ``bfloat16``. Log-probabilities are float32 either way."""
+    canaries: int = 4
+    """Token sequences published with each version for engines to reproduce."""
+    canary_length: int = 32
+    """Tokens of each."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept on disk."""
+    duplicate_window: int = 10_000
+    """Records of ``training`` before the current one, per partition, among which a repeated group is recognised."""
+
+    def __post_init__(self) -> None:
+        loss_named(self.loss)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run):
+            raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype {self.dtype!r}: choose float32 or bfloat16")
+        for name in ("groups_per_step", "constant_length", "substeps", "max_tokens_per_pass", "threads", "canaries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        for name in ("learning_rate", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        if self.max_staleness < 0 or self.duplicate_window < 0 or (self.steps is not None and self.steps < 0):
+            raise ValueError("max_staleness, duplicate_window and steps must not be negative")
+        if self.keep_checkpoints < 1 or self.canary_length < 2:
+            raise ValueError("keep_checkpoints must be at least 1 and canary_length at least 2")
+
+    def sha256(self) -> str:
+        """Hash (hex) of the settings that decide what is learnt, as canonical JSON."""
+        settings = {name: value for name, value in asdict(self).items() if name not in _ELSEWHERE}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
