@@ -7,6 +7,7 @@ so the two disagree, and the fusion matters. Everything is deterministic; ties g
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from headrace.agents.search.corpus import Chunk, Corpus
 
@@ -73,5 +74,11 @@ class Index:
 
 
 def _trigrams(words: Sequence[str]) -> frozenset[str]:
-    padded = f"  {'  '.join(words)}  "
+    """Trigrams of every word by itself, two spaces around it."""
+    return frozenset().union(*map(_word_trigrams, words))
+
+
+@lru_cache(maxsize=1024)
+def _word_trigrams(word: str) -> frozenset[str]:
+    padded = f"  {word}  "
     return frozenset(padded[start : start + 3] for start in range(len(padded) - 2))

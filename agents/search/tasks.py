@@ -99,10 +99,11 @@ def make_task(identifier: str) -> Task:
     hops = rng.choices(list(HOP_WEIGHTS), weights=list(HOP_WEIGHTS.values()))[0]
     for _ in range(_DRAWS):
         corpus = draw_corpus(rng)
-        chains = [chain for chain in _chains(corpus, hops) if split_of(ask(chain)) is split]
-        if not chains:
+        chains = _chains(corpus, hops)
+        rng.shuffle(chains)
+        chain = next((chain for chain in chains if split_of(ask(chain)) is split), None)
+        if chain is None:
             continue
-        chain = rng.choice(chains)
         verify(ask(chain), chain, corpus)
         return Task(identifier, ask(chain), corpus, Index(corpus), chain)
     raise RuntimeError(f"no corpus in {_DRAWS} draws holds a {hops}-hop question for {identifier}")
