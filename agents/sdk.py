@@ -18,15 +18,14 @@ import atexit
 import functools
 import inspect
 import os
-import time
 import weakref
 from collections.abc import Callable, Mapping
+from time import time_ns
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
-from opentelemetry.trace import get_current_span
+from opentelemetry.context import get_current
 
-from headrace.agents.encoding import Note
 from headrace.agents.sender import Sender, SenderConfig
 from headrace.agents.tally import DropReason, Tally
 from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory
@@ -231,8 +230,7 @@ class Headrace:
                 sender.tally.drop(sender.refusal, FeedbackGiven.TYPE)
                 return
             fields = {"signal": signal, "value": value, "delay_s": delay_s, "comment": comment, **extra}
-            span = get_current_span().get_span_context()
-            sender.put(Note(FEEDBACK, str(trajectory_id), None, time.time_ns(), span, FeedbackGiven, fields))
+            sender.put((FEEDBACK, str(trajectory_id), None, time_ns(), get_current(), FeedbackGiven, fields))
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
             sender.tally.drop(DropReason.INTERNAL, repr(error))
 

@@ -22,7 +22,7 @@ from typing import Any
 from aiokafka.errors import KafkaError
 
 from headrace.agents.delivery import Delivery
-from headrace.agents.encoding import InvalidEvent, Note, encode_note, is_larger_than
+from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note, is_larger_than
 from headrace.agents.tally import LOG, DropReason, Tally
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import SdkStatsReported
@@ -90,7 +90,7 @@ class Sender:
         self.tally = tally
         self.refusal: DropReason | None = None
         """Why nothing more is taken; ``None`` while open."""
-        self._queue: deque[Note] = deque()
+        self._queue: deque[NoteFields] = deque()
         self._limit = config.queue_size
         self._delivery = Delivery(config.bootstrap, config.kafka_options, tally)
         self._tickets = itertools.count()
@@ -101,8 +101,8 @@ class Sender:
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
 
-    def put(self, note: Note) -> None:
-        """Take ``note`` on, or count it as dropped; returns at once either way. Any thread."""
+    def put(self, note: NoteFields) -> None:
+        """Take the fields of a :class:`Note` on, or count them as dropped; returns at once either way. Any thread."""
         queue = self._queue
         if len(queue) + self._delivery.unsettled >= self._limit:
             self.tally.drop(DropReason.QUEUE_FULL, f"{self._limit} events wait for {self.config.bootstrap}")
@@ -194,7 +194,7 @@ class Sender:
         while True:
             if self._queue:
                 for _ in range(min(CHUNK, len(self._queue))):
-                    self._take(self._queue.popleft())
+                    self._take(Note(*self._queue.popleft()))
                 pause = IDLE_MIN_S
                 await asyncio.sleep(0)
             else:

@@ -6,15 +6,14 @@ changed for the tenth of a second until the sender has read them. No method rais
 
 import asyncio
 import itertools
-import time
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
+from time import perf_counter, time_ns
 from types import TracebackType
 from typing import Any, Self
 
-from opentelemetry.trace import get_current_span
+from opentelemetry.context import get_current
 
-from headrace.agents.encoding import Note
 from headrace.agents.sender import Sender
 from headrace.agents.tally import DropReason
 from headrace.schemas.events import (
@@ -74,9 +73,8 @@ class Trajectory:
                 return
             if extra:
                 fields.update(extra)
-            span = get_current_span().get_span_context()
             # The number is taken before the queue is asked: an event that finds no room leaves a visible hole.
-            sender.put(Note(EVENTS, self.id, next(self._numbers), time.time_ns(), span, model, fields))
+            sender.put((EVENTS, self.id, next(self._numbers), time_ns(), get_current(), model, fields))
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
             sender.tally.drop(DropReason.INTERNAL, repr(error))
 
@@ -190,13 +188,13 @@ class ToolCall:
     def __enter__(self) -> Self:
         fields = {"call_id": self.call_id, "tool": self.tool, "arguments": _snapshot(self.arguments)}
         self._trajectory._note(ToolCalled, fields, {})
-        self._started = time.perf_counter()
+        self._started = perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        latency_s = time.perf_counter() - self._started
+        latency_s = perf_counter() - self._started
         if error is not None:
             self.error(_error_class(error), {"error": type(error).__name__, "message": _describe(error)})
         fields = {

@@ -5,7 +5,8 @@ from array import array
 from typing import Any
 
 import pytest
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.context import Context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from headrace.agents.encoding import InvalidEvent, Note, encode_note, is_larger_than
 from headrace.schemas.events import ModelCalled, ToolReturned, TrajectoryStarted
@@ -14,8 +15,8 @@ from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import decode
 
 
-def note(model: type[Record], fields: dict[str, Any], span: SpanContext | None = None) -> Note:
-    return Note(EVENTS, "t-1", 3, 1_700_000_000_123_456_789, span, model, fields)
+def note(model: type[Record], fields: dict[str, Any], context: Context | None = None) -> Note:
+    return Note(EVENTS, "t-1", 3, 1_700_000_000_123_456_789, context or Context(), model, fields)
 
 
 def returned(result: Any) -> Any:
@@ -31,8 +32,9 @@ def test_the_envelope_carries_time_number_and_trajectory() -> None:
 
 
 def test_the_host_s_span_becomes_the_traceparent() -> None:
-    span = SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1))
-    message = encode_note(note(TrajectoryStarted, {"task_id": "q", "agent": "a"}, span), "shop")
+    span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
+    context = set_span_in_context(span, Context())
+    message = encode_note(note(TrajectoryStarted, {"task_id": "q", "agent": "a"}, context), "shop")
     assert decode(*_parts(message))[0].traceparent == f"00-{0xABC:032x}-{0xDEF:016x}-01"
 
 
