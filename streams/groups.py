@@ -30,7 +30,7 @@ class GroupLimits:
 
 
 class StoredGroup(Part):
-    """The table's value: what is kept of a group: its state and, until they are announced, the outputs of its closing."""
+    """The table's value: a group's state and, until they are announced, the outputs of its closing."""
 
     state: GroupState
     """The state."""
@@ -43,6 +43,10 @@ class StoredGroup(Part):
     def outputs(self) -> Outputs:
         """What is still to be announced."""
         return [*([self.training] if self.training else []), *self.rejected]
+
+    def announced(self) -> "StoredGroup":
+        """What is kept once the outputs are in the log."""
+        return StoredGroup(state=self.state)
 
 
 @dataclass(slots=True)
@@ -86,6 +90,14 @@ class Groups:
         if len(self._open) > self.limits.max_open:
             oldest = next(iter(self._open.values()))
             self._give_up(oldest, self.log_ms - oldest.opened_ms, changes)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether :meth:`expire_due` would find anything."""
+        opened = next(iter(self._open.values()), None)
+        closed = next(iter(self._closed.values()), None)
+        return (opened is not None and opened.opened_ms + self.limits.timeout_ms <= now_ms) or (
+            closed is not None and _since(closed) + self.limits.remember_ms <= now_ms
+        )
 
     def expire_due(self, now_ms: int, changes: Changes) -> None:
         """Give up the groups, and forget the memories, whose time is over at ``now_ms``. Log time stays as it is."""
