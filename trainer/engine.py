@@ -130,7 +130,7 @@ class Engine:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(EngineUnreachable),
             stop=stop_after_attempt(self._attempts),
-            wait=wait_exponential_jitter(initial=0.1, max=2.0),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2.0),
             reraise=True,
         ):
             with attempt:

@@ -155,6 +155,7 @@ class Follower:
             CANARY_MISMATCH,
             f"after the swap the engine's log-probabilities differ by up to {error:.3g} nats from the trainer's, "
             f"allowed are {self.config.canary_tolerance:g}",
+            canary_max_error=error if math.isfinite(error) else None,
         )
 
     async def _accept(self, local: LocalWeights, *, swap_s: float, error: float) -> bool:
@@ -186,14 +187,14 @@ class Follower:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type((ObjectMismatch, StoreError, OSError)),
             stop=stop_after_attempt(self.config.fetch_attempts),
-            wait=wait_exponential_jitter(initial=0.1, max=2.0),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2.0),
             reraise=True,
         ):
             with attempt:
                 return await fetch_weights(pointer, self.config.cache_dir)
         raise AssertionError("tenacity gives a value or raises")
 
-    async def _refuse(self, pointer: Weights, kind: str, problem: str) -> bool:
+    async def _refuse(self, pointer: Weights, kind: str, problem: str, **figures: float | None) -> bool:
         """Alert, and never serve this version again; returns ``False``: the engine needs another."""
         if version_of(await self.engine.served()) == pointer.version:
             await self.engine.label(UNVERIFIED)
@@ -210,6 +211,7 @@ class Follower:
                 "engine": self.config.engine,
                 "version": pointer.version,
                 "manifest_sha256": pointer.sha256,
+                **figures,
             },
         )
         logger.error("%s", alert.message)

@@ -1,0 +1,64 @@
+"""A real vLLM server for tests, on a tiny model, with headrace's plugin."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from headrace.deploy.children import Child, Command, end_of
+from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.vllm import engine_command, wait_until_ready
+from tests.conftest import CACHE
+
+
+@dataclass
+class Server:
+    """A server that can be killed and started again on the same port."""
+
+    model_dir: Path
+    port: int
+    log: Path
+    child: Child | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        argv, env = engine_command(self.model_dir, host=HOST, port=self.port, cache_dir=CACHE / "vllm")
+        self.child = Child(Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",)), self.log)
+        try:
+            asyncio.run(wait_until_ready(self.url, 240))
+        except BaseException:
+            print(end_of(self.log, 60))
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        if self.child is not None:
+            self.child.kill()
+
+    def generate(self, token_ids: list[int], **sampling: Any) -> Any:
+        body = {"token_ids": token_ids, "sampling_params": {"temperature": 1.0, "logprobs": 0, **sampling}}
+        response = httpx.post(f"{self.url}/inference/v1/generate", json=body, timeout=120)
+        response.raise_for_status()
+        return response.json()["choices"][0]
+
+    def sampled_tokens(self) -> float:
+        """Tokens sampled since the start."""
+        metrics = httpx.get(f"{self.url}/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in metrics if line.startswith("vllm:generation_tokens_total"))
+
+
+@contextmanager
+def serving(model_dir: Path, log: Path) -> Iterator[Server]:
+    server = Server(model_dir, free_port(), log)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
