@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import aiokafka
 import faust
@@ -20,8 +20,8 @@ from headrace.schemas.log import MAX_REQUEST_BYTES, RETRY_BACKOFF_MS
 from headrace.schemas.model import Record
 from headrace.schemas.records import DeadLetterError
 from headrace.schemas.topics import Topic
-from headrace.schemas.wire import Message, UnreadableRecord, decode
-from headrace.streams.raw import LogRecord, StoredRecord
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 
 R = TypeVar("R", bound=Record)
 
@@ -56,8 +56,11 @@ class _Transport(driver.Transport):
     Producer: ClassVar[type[driver.Producer]] = _IdempotentProducer
 
 
-def new_app(name: str, bootstrap: str, folder: Path) -> faust.App:
-    """An app whose consumer group is ``name``, on the Kafka at ``bootstrap`` (``host:port``, several by comma)."""
+def new_app(name: str, bootstrap: str, folder: Path, member: str | None = None) -> faust.App:
+    """An app whose consumer group is ``name``, on the Kafka at ``bootstrap`` (``host:port``, several by comma).
+
+    A named ``member`` that died and comes back within ``MEMBER_LOST_S`` has its partitions back at once.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(
         name,
@@ -71,6 +74,7 @@ def new_app(name: str, bootstrap: str, folder: Path) -> faust.App:
         topic_disable_leader=True,
         broker_session_timeout=MEMBER_LOST_S,
         broker_heartbeat_interval=2.0,
+        consumer_group_instance_id=member,
         broker_commit_interval=1.0,
         broker_max_poll_records=BATCH,
         stream_buffer_maxsize=2 * BATCH,
@@ -99,6 +103,7 @@ async def batches(stream: Any) -> AsyncIterator[list[faust.Event]]:
 def stored_record(event: faust.Event) -> StoredRecord:
     """The Kafka record behind ``event``."""
     message = event.message
+    headers = message.headers or ()
     return StoredRecord(
         topic=message.topic,
         partition=message.partition,
@@ -106,7 +111,7 @@ def stored_record(event: faust.Event) -> StoredRecord:
         timestamp=round(message.timestamp * 1000),
         key=message.key,
         value=message.value,
-        headers=message.headers or (),
+        headers=tuple(headers.items() if isinstance(headers, Mapping) else headers),
     )
 
 
@@ -116,15 +121,6 @@ def decode_as(record: LogRecord, model: type[R]) -> R:
     if not isinstance(payload, model):
         raise UnreadableRecord(DeadLetterError.INVALID, f"{envelope.type} does not belong in {record.topic}")
     return payload
-
-
-class Outgoing(NamedTuple):
-    """A record to be sent."""
-
-    topic: Topic
-    message: Message
-    timestamp_ms: int
-    """Kafka timestamp: that of the record it was made of, so that log time survives the way."""
 
 
 async def send_all(app: faust.App, outgoing: Iterable[Outgoing]) -> None:

@@ -8,7 +8,7 @@ restart or a rebalance the table's unannounced outputs are sent first.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -19,9 +19,10 @@ from headrace.schemas.records import Reward
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.faust_app import Outgoing, all_done, batches, decode_as, raw_topic, send_all, stored_record
+from headrace.streams.faust_app import all_done, batches, decode_as, raw_topic, send_all, stored_record
 from headrace.streams.group import output_message
 from headrace.streams.groups import Changes, GroupLimits, Groups, StoredGroup
+from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +40,9 @@ class GroupWorker:
         """Put agent, table and timer on ``app``; ``partitions`` are those of ``rewards``."""
         self.app = app
         self.limits = limits
-        # Only this class writes to it, and by hand (_put): table[key] = value cannot be awaited, nor be used by a timer.
+        # Written by _put alone: table[key] = value cannot be awaited, nor be used by a timer.
         self.table = app.Table("groups", key_type=bytes, value_type=bytes, partitions=partitions)
+        self._changelog = self.table.changelog_topic.get_topic_name()
         self._lock = asyncio.Lock()
         self._owning = False
         self._groups: dict[int, Groups] = {}
@@ -101,7 +103,7 @@ class GroupWorker:
             outgoing += [Outgoing(*output_message(record, time_ms), time_ms) for record, time_ms in change.at_once]
         await self._announce(stored, outgoing)
 
-    async def _announce(self, stored: list[tuple[int, str, StoredGroup | None]], outgoing: list[Outgoing]) -> None:
+    async def _announce(self, stored: Sequence[tuple[int, str, StoredGroup | None]], outgoing: list[Outgoing]) -> None:
         """Send ``outgoing`` and the outputs of ``stored``; then keep those groups without their outputs."""
         decided = [(partition, group_id, kept) for partition, group_id, kept in stored if kept and kept.outputs]
         for _, _, kept in decided:
@@ -120,7 +122,7 @@ class GroupWorker:
             self.table.data.pop(key, None)
         else:
             self.table.data[key] = value
-        return await self.app.producer.send(self.table.changelog_topic_name, key, value, partition, None, None)
+        return await self.app.producer.send(self._changelog, key, value, partition, None, None)
 
     async def _restore(self) -> None:
         """After a rebalance: groups from the recovered table, and outputs that were decided but perhaps not sent."""
@@ -148,13 +150,13 @@ class GroupWorker:
             following = await self.app.consumer.position(tp)
         return bool(ends[tp] == following)
 
-    async def _let_go(self, app: faust.App, revoked: Any, **_: Any) -> None:
+    async def _let_go(self, *_: Any, **__: Any) -> None:
         """Before a rebalance: finish the batch in hand, then touch nothing until the table is recovered."""
         async with self._lock:
             self._owning = False
             self._groups = {}
             self._next_offset = {}
 
-    async def _take_over(self, app: faust.App, **_: Any) -> None:
+    async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the table is recovered for the partitions that are ours now."""
         self._owning = True

@@ -20,7 +20,6 @@ from headrace.schemas.topics import DEAD_LETTERS, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.faust_app import (
-    Outgoing,
     batches,
     decode_as,
     new_app,
@@ -31,7 +30,7 @@ from headrace.streams.faust_app import (
 )
 from headrace.streams.group_worker import GroupWorker
 from headrace.streams.groups import GroupLimits
-from headrace.streams.raw import LogRecord
+from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.score import reward_message, score
 
 logger = logging.getLogger(__name__)
@@ -54,6 +53,8 @@ class WorkersConfig:
     """Log time from a group's first reward until it is rejected as incomplete, in seconds."""
     remember_s: float = 24 * 3600.0
     """Log time for which a closed group is remembered, to tell duplicates from latecomers, in seconds."""
+    member: str | None = None
+    """Name of this process among the workers: after a crash it has its partitions back at once."""
     limits: GroupLimits = field(init=False)
     """The same in the fold's terms."""
 
@@ -77,7 +78,7 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
     folder = config.data_dir / "faust"
     apps = []
     for name in config.processors:
-        app = new_app(f"headrace-{name}", config.bootstrap, folder)
+        app = new_app(f"headrace-{name}", config.bootstrap, folder, config.member)
         if name == "score":
             add_score(app)
         else:
