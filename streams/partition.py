@@ -7,13 +7,12 @@ A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.res
 from collections import deque
 from collections.abc import Iterable
 
-from headrace.schemas.topics import TRAJECTORIES
 from headrace.streams.assemble import settle
-from headrace.streams.fold import PartitionFold, Remembered
+from headrace.streams.fold import PartitionFold
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.history import Dead
 from headrace.streams.raw import LogRecord, Outgoing
-from headrace.streams.recovery import Checkpoint, remembered_of
+from headrace.streams.recovery import Checkpoint, Emitted
 
 
 class PartitionAssembly:
@@ -37,7 +36,7 @@ class PartitionAssembly:
         cls,
         limits: FoldLimits,
         checkpoint: Checkpoint | None,
-        outputs: Iterable[LogRecord],
+        outputs: Iterable[Emitted],
         *,
         position: int,
         output_end: int,
@@ -45,21 +44,20 @@ class PartitionAssembly:
         """Go on at ``position``, the committed offset; ``outputs`` are the trajectories from ``checkpoint.output``
         to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew.
         """
-        remembered: dict[bytes, tuple[Remembered, int]] = {}
-        for record in outputs:
-            subject, known = remembered_of(record)
-            remembered.pop(subject, None)
-            remembered[subject] = known, record.offset
+        latest: dict[bytes, Emitted] = {}
+        for emitted in outputs:
+            latest.pop(emitted.subject, None)
+            latest[emitted.subject] = emitted
         fold = PartitionFold(
             limits,
             log_ms=checkpoint.log_ms if checkpoint else 0,
-            remembered=[(subject, known) for subject, (known, _) in remembered.items()],
+            remembered=[(emitted.subject, emitted.remembered) for emitted in latest.values()],
         )
         return cls(
             fold,
             position=position,
             sent_before=checkpoint.next if checkpoint else position,
-            outputs=deque(offset for _, offset in remembered.values()),
+            outputs=deque(emitted.offset for emitted in latest.values()),
             end=output_end,
         )
 
@@ -88,7 +86,3 @@ class PartitionAssembly:
         offset, log_ms = self.fold.resume_point(self.position)
         output = self._outputs[0] if self._outputs else self._output_end
         return offset, Checkpoint(next=self._sent_before, log_ms=log_ms, output=output)
-
-    def pending_trajectories(self) -> list[bool]:
-        """For each record of ``pending``, whether it is a trajectory."""
-        return [outgoing.topic is TRAJECTORIES for outgoing in self.pending]

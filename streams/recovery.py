@@ -11,6 +11,8 @@ trajectories fall out as known, so only what was open comes into being again; wh
 sent before the crash. The fold forgets no id whose events stand behind the committed offset, so this is exact.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from headrace.streams.fold import Remembered
@@ -48,7 +50,7 @@ class _Place(msgspec.Struct):
     offset: int
 
 
-class _Emitted(msgspec.Struct):
+class _Body(msgspec.Struct):
     """What of a trajectory record is needed; the rest, tokens above all, is skipped unread."""
 
     trajectory_id: str
@@ -58,14 +60,26 @@ class _Emitted(msgspec.Struct):
     unreadable: list[int] = []
 
 
-_EMITTED: msgspec.json.Decoder[_Emitted] = msgspec.json.Decoder(_Emitted)
+_BODY: msgspec.json.Decoder[_Body] = msgspec.json.Decoder(_Body)
 
 
-def remembered_of(record: LogRecord) -> tuple[bytes, Remembered]:
+class Emitted(NamedTuple):
+    """A trajectory that was written, as the fold remembers it."""
+
+    offset: int
+    """Where it stands in the output partition."""
+    subject: bytes
+    """Its id."""
+    remembered: Remembered
+    """Which events it had."""
+
+
+def emitted_of(record: LogRecord) -> Emitted:
     """What the fold remembered of the trajectory in ``record``; raises ``ValueError`` where it holds none."""
     try:
-        emitted = _EMITTED.decode(record.value or b"")
+        body = _BODY.decode(record.value or b"")
     except msgspec.MsgspecError as error:
         raise ValueError(f"{record.topic}[{record.partition}]@{record.offset} is no trajectory: {error}") from error
-    top = emitted.events + len(emitted.missing) + len(emitted.unreadable) - 1
-    return emitted.trajectory_id.encode(), Remembered(top, frozenset(emitted.missing), emitted.last.offset)
+    top = body.events + len(body.missing) + len(body.unreadable) - 1
+    remembered = Remembered(top, frozenset(body.missing), body.last.offset)
+    return Emitted(record.offset, body.trajectory_id.encode(), remembered)

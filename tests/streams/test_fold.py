@@ -19,7 +19,7 @@ from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.history import Dead, History
 from headrace.streams.partition import PartitionAssembly
 from headrace.streams.raw import Outgoing, StoredRecord
-from headrace.streams.recovery import Checkpoint, checkpoint_of
+from headrace.streams.recovery import Checkpoint, checkpoint_of, emitted_of
 from tests.streams.builders import T0, event, facts, log, session, tick, with_header, without
 
 HOUR = 3_600_000
@@ -335,7 +335,7 @@ class Log:
         checkpoint = checkpoint_of(metadata) if self.committed else Checkpoint(next=0, log_ms=0, output=0)
         assert checkpoint is not None
         back = [
-            StoredRecord("trajectories", 0, place, 0, None, outgoing.message.value, ())
+            emitted_of(StoredRecord("trajectories", 0, place, 0, None, outgoing.message.value, ()))
             for place, outgoing in self.out
             if outgoing.topic is TRAJECTORIES and place >= checkpoint.output
         ]

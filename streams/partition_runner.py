@@ -1,0 +1,221 @@
+"""One ``events`` partition on Kafka: read, fold, and in one transaction write the output and commit the input.
+
+Each partition has a producer of its own with a transactional id that never changes. Starting it fences whoever had the
+partition before (a zombie's open transaction is aborted, its next one refused); only then are offsets fetched.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import InvalidProducerEpoch, ProducerFenced, kafka_errors
+from aiokafka.structs import OffsetAndMetadata
+
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import ClockTicked
+from headrace.schemas.ids import uuid7
+from headrace.schemas.log import KafkaRecord, open_consumer, open_producer
+from headrace.schemas.topics import EVENTS, TRAJECTORIES
+from headrace.schemas.wire import Message, encode
+from headrace.streams.assemble import SOURCE
+from headrace.streams.fold_limits import FoldLimits
+from headrace.streams.partition import PartitionAssembly
+from headrace.streams.raw import Outgoing
+from headrace.streams.recovery import Emitted, checkpoint_of, emitted_of
+
+logger = logging.getLogger(__name__)
+
+_POLL_MS = 50
+_POLL_RECORDS = 1000
+"""Records folded without giving others a turn: some 20 ms."""
+
+_PENDING_BYTES = 8 * 1024 * 1024
+"""Output that is held before it is committed ahead of its time."""
+
+_TRANSACTION_TIMEOUT_MS = 20_000
+"""How long the broker holds back readers for an assembler that died and was not started again."""
+
+# Brokers since 2.8 answer PRODUCER_FENCED (90) where aiokafka only knows INVALID_PRODUCER_EPOCH (47) as fencing.
+kafka_errors.setdefault(90, InvalidProducerEpoch)
+
+
+class PartitionTakenOver(RuntimeError):
+    """Another process with the same group assembles this partition now."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """What a runner must know beside its partition."""
+
+    bootstrap: str
+    group: str
+    commit_interval_s: float
+    limits: FoldLimits
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """The wall's time, Unix milliseconds: for ticks only."""
+
+
+class PartitionRunner:
+    """Assembles one partition from :meth:`run`'s start until ``stop``."""
+
+    def __init__(self, config: RunnerConfig, consumer: AIOKafkaConsumer, partition: int) -> None:
+        self.recovered = asyncio.Event()
+        """Set once the state of the last commit is there and reading goes on."""
+        self._config = config
+        self._consumer = consumer
+        self._source = TopicPartition(EVENTS.name, partition)
+        self._target = TopicPartition(TRAJECTORIES.name, partition)
+        self._stopping = asyncio.Event()
+        self._tick_offset = -1
+        self._committed_position = -1
+        self._next_commit = 0.0
+
+    def stop(self) -> None:
+        """End soon: commit what was folded, read nothing more."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Assemble until :meth:`stop`. The consumer must have the partition assigned and paused.
+
+        Raises :class:`PartitionTakenOver` where another process fenced this one, and aiokafka's errors where the
+        broker stays away. What was not committed then is done again by whoever has the partition next.
+        """
+        name = f"headrace-{self._config.group}-{self._source.partition}"
+        try:
+            async with open_producer(
+                self._config.bootstrap, transactional_id=name, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS
+            ) as producer:
+                assembly = await self._recover()
+                self._consumer.seek(self._source, assembly.position)
+                self._consumer.resume(self._source)
+                self.recovered.set()
+                await self._assemble(producer, assembly)
+        except ProducerFenced as error:
+            raise PartitionTakenOver(
+                f"another process with the group {self._config.group!r} took over {EVENTS.name}"
+                f"[{self._source.partition}]: this one was silent for too long, or runs twice under one name"
+            ) from error
+
+    async def _recover(self) -> PartitionAssembly:
+        """The assembly as of the last commit."""
+        started = time.monotonic()
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._config.bootstrap)
+        await admin.start()
+        try:
+            commits = await admin.list_consumer_group_offsets(self._config.group, partitions=[self._source])
+        finally:
+            await admin.close()
+        commit = commits.get(self._source, OffsetAndMetadata(-1, ""))
+        checkpoint = checkpoint_of(commit.metadata or "")
+        async with open_consumer(self._config.bootstrap) as reader:
+            reader.assign([self._target])
+            begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
+            output_begin = (await reader.beginning_offsets([self._target]))[self._target]
+            output_end = (await reader.end_offsets([self._target]))[self._target]
+            known_from = checkpoint.output if checkpoint else output_end - self._config.limits.remember
+            outputs = await _read_back(reader, self._target, max(known_from, output_begin), output_end)
+        position = max(commit.offset, begin)
+        logger.info(
+            "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
+            EVENTS.name, self._source.partition, position, len(outputs), time.monotonic() - started,
+        )  # fmt: skip
+        return PartitionAssembly.resume(
+            self._config.limits, checkpoint, outputs, position=position, output_end=output_end
+        )
+
+    async def _assemble(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> None:
+        while not self._stopping.is_set():
+            for record in await self._poll():
+                assembly.take(record)
+                if assembly.pending_bytes > _PENDING_BYTES:
+                    await self._commit(producer, assembly)
+            if not self._stopping.is_set():
+                # Also past transaction markers, which are offsets without a record; else they would look like lag.
+                assembly.position = max(assembly.position, await self._consumer.position(self._source))
+            if time.monotonic() >= self._next_commit:
+                await self._commit(producer, assembly)
+        await self._commit(producer, assembly)
+
+    async def _poll(self) -> list[KafkaRecord]:
+        """The next records, or none after a moment or once stopped (a rebalance would hold up the poll for long)."""
+        poll = asyncio.ensure_future(
+            self._consumer.getmany(self._source, timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
+        )
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({poll, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return (poll.result().get(self._source, [])) if poll.done() else []
+        finally:
+            for task in (poll, stopping):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait({task})
+
+    async def _commit(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> None:
+        """One transaction: outputs, a tick where time is due, and the offset with what a restart needs."""
+        self._next_commit = time.monotonic() + self._config.commit_interval_s
+        tick = self._tick(assembly)
+        if assembly.position == self._committed_position and not assembly.pending and tick is None:
+            return
+        async with producer.transaction():
+            sending = [await self._send(producer, outgoing) for outgoing in assembly.pending]
+            ticked = await self._send(producer, tick) if tick else None
+            sent = await asyncio.gather(*sending)
+            offset, checkpoint = assembly.sent(result.offset for result in sent if result.topic == self._target.topic)
+            if ticked is not None:
+                self._tick_offset = (await ticked).offset
+            await producer.send_offsets_to_transaction(
+                {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
+            )
+        self._committed_position = assembly.position
+
+    async def _send(self, producer: AIOKafkaProducer, outgoing: Outgoing) -> Any:
+        topic, message, timestamp_ms = outgoing
+        partition = self._source.partition if topic in (EVENTS, TRAJECTORIES) else None
+        return await producer.send(
+            topic.name,
+            key=message.key,
+            value=message.value,
+            headers=message.headers,
+            partition=partition,
+            timestamp_ms=max(0, timestamp_ms),
+        )
+
+    def _tick(self, assembly: PartitionAssembly) -> Outgoing | None:
+        """A ``clock.ticked`` where the wall's time closes a trajectory that the log's time leaves open.
+
+        Not before the last one was read: behind a backlog one tick is enough.
+        """
+        deadline, now = assembly.fold.deadline_ms, self._config.clock_ms()
+        if deadline is None or now < deadline or assembly.position <= self._tick_offset:
+            return None
+        return Outgoing(EVENTS, _tick_message(now), now)
+
+
+def _tick_message(now_ms: int) -> Message:
+    fact = ClockTicked(unix_ms=now_ms)
+    envelope = Envelope(id=uuid7(now_ms), type=fact.TYPE, source=SOURCE, time_ms=now_ms, subject="clock")
+    return encode(fact, key="clock", envelope=envelope)
+
+
+async def _read_back(reader: AIOKafkaConsumer, partition: TopicPartition, begin: int, end: int) -> list[Emitted]:
+    """The trajectories in ``[begin, end)``. What is none was not written by an assembler, and is passed over."""
+    reader.seek(partition, begin)
+    found: list[Emitted] = []
+    # The position passes transaction markers, which are offsets without a record.
+    while await reader.position(partition) < end:
+        batches = await reader.getmany(partition, timeout_ms=500)
+        for record in batches.get(partition, []):
+            if record.offset >= end:
+                break
+            try:
+                found.append(emitted_of(record))
+            except ValueError as error:
+                logger.warning("passed over: %s", error)
+    return found

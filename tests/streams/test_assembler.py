@@ -1,0 +1,275 @@
+"""The assembler on a real broker: committed once, whatever is killed, byte for byte what a batch over the log gives.
+
+All tests share one broker and one consumer group, and so one history: each looks at what it added, and the comparison
+with the batch is over everything since the beginning.
+"""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from base64 import b64decode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import pytest
+
+from headrace.schemas.log import KafkaRecord, open_producer, read_to_end
+from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
+from headrace.streams.assembler import AssemblerConfig, run_assembler
+from headrace.streams.partition import PartitionAssembly
+from headrace.streams.partition_runner import PartitionTakenOver
+from headrace.streams.raw import StoredRecord
+from tests.streams.builders import session, with_header
+
+pytestmark = pytest.mark.kafka
+
+T = TypeVar("T")
+
+WORKER = """
+import asyncio, json, sys
+from headrace.streams.assembler import AssemblerConfig, run_assembler
+config = AssemblerConfig(**json.loads(sys.argv[1]))
+asyncio.run(run_assembler(config, stop=asyncio.Event(), ready=lambda: print("ready", flush=True)))
+"""
+
+
+def config(bootstrap: str, **changes: Any) -> AssemblerConfig:
+    return AssemblerConfig(
+        bootstrap, member="one", commit_interval_s=0.05, idle_timeout_s=3.0, hole_grace_s=1.0, **changes
+    )
+
+
+@asynccontextmanager
+async def assembling(settings: AssemblerConfig) -> AsyncIterator[asyncio.Task[None]]:
+    """An assembler in this process, ready; stopped at the end, and its failure raised."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(run_assembler(settings, stop=stop, ready=ready.set))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiting}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    assert waiting.done(), task
+    try:
+        yield task
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 60)
+
+
+async def until(look: Callable[[], Awaitable[T]], found: Callable[[T], bool], seconds: float = 60) -> T:
+    """Look again and again until it is found; fails with what was seen last."""
+    deadline = time.monotonic() + seconds
+    while not found(seen := await look()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {str(seen)[:2000]}"
+        await asyncio.sleep(0.2)
+    return seen
+
+
+async def produce(bootstrap: str, records: Iterable[StoredRecord], partition: int | None = None) -> list[Any]:
+    """Send ``records`` as they are, null values and missing headers included; returns where they stand."""
+    async with open_producer(bootstrap) as producer:
+        sent = [
+            await producer.send(
+                EVENTS.name, key=record.key, value=record.value, headers=list(record.headers), partition=partition
+            )
+            for record in records
+        ]
+        return [await result for result in sent]
+
+
+async def everything(bootstrap: str, topic: Topic) -> list[KafkaRecord]:
+    return [record async for record in read_to_end(bootstrap, topic)]
+
+
+async def trajectories(bootstrap: str, prefix: str) -> dict[str, Trajectory]:
+    """The assembled trajectories whose id starts with ``prefix``; fails where one is there twice."""
+    found = [
+        Trajectory.model_validate_json(record.value or b"")
+        for record in await everything(bootstrap, TRAJECTORIES)
+        if (record.key or b"").startswith(prefix.encode())
+    ]
+    by_id = {trajectory.trajectory_id: trajectory for trajectory in found}
+    assert len(by_id) == len(found), "a trajectory was assembled twice"
+    return by_id
+
+
+Written = dict[int, list[tuple[bytes | None, bytes | None, list[tuple[str, bytes]], int]]]
+
+
+async def written(bootstrap: str) -> Written:
+    """``trajectories`` as it is: key, value, headers and time of every record, by partition."""
+    found: Written = {}
+    for record in await everything(bootstrap, TRAJECTORIES):
+        entry = (record.key, record.value, list(record.headers), record.timestamp)
+        found.setdefault(record.partition, []).append(entry)
+    return found
+
+
+async def batch(bootstrap: str) -> tuple[Written, set[tuple[int, int]]]:
+    """What one pass over all of ``events`` gives: trajectories by partition, and where dead letters stood."""
+    assemblies: dict[int, PartitionAssembly] = {}
+    for record in await everything(bootstrap, EVENTS):
+        assembly = assemblies.get(record.partition)
+        if assembly is None:
+            limits = config(bootstrap).limits
+            assembly = PartitionAssembly.resume(limits, None, [], position=0, output_end=0)
+            assemblies[record.partition] = assembly
+        assembly.take(record)
+    found: Written = {}
+    dead = set()
+    for partition, assembly in assemblies.items():
+        for topic, message, timestamp_ms in assembly.pending:
+            if topic is TRAJECTORIES:
+                entry = (message.key, message.value, message.headers, timestamp_ms)
+                found.setdefault(partition, []).append(entry)
+            else:
+                letter = DeadLetter.model_validate_json(message.value)
+                dead.add((letter.partition, letter.offset))
+    return found, dead
+
+
+async def letters(bootstrap: str) -> list[DeadLetter]:
+    return [DeadLetter.model_validate_json(record.value or b"") for record in await everything(bootstrap, DEAD_LETTERS)]
+
+
+def interleaved(histories: Sequence[Sequence[StoredRecord]], chance: random.Random) -> list[StoredRecord]:
+    """All records; each history in order, the histories mixed."""
+    left = [list(history) for history in histories]
+    mixed = []
+    while left:
+        history = chance.choice(left)
+        mixed.append(history.pop(0))
+        if not history:
+            left.remove(history)
+    return mixed
+
+
+async def test_events_become_committed_trajectories_in_the_partition_they_came_from(kafka: str) -> None:
+    names = [f"plain-{number}" for number in range(40)]
+    records = interleaved([session(name, "ask", "tool", "prune", "answer") for name in names], random.Random(1))
+    async with assembling(config(kafka)):
+        places = await produce(kafka, records)
+        found = await until(lambda: trajectories(kafka, "plain-"), lambda seen: len(seen) == len(names))
+    assert set(found) == set(names)
+    partitions = {(record.key or b"").decode(): place.partition for record, place in zip(records, places, strict=True)}
+    for record in await everything(kafka, TRAJECTORIES):
+        trajectory = found[(record.key or b"").decode()]
+        assert record.partition == trajectory.first.partition == partitions[trajectory.trajectory_id]
+        assert (trajectory.defects, len(trajectory.segments), trajectory.events) == ([], 2, 7)
+
+
+async def test_bad_records_are_dead_letters_with_place_error_and_every_byte_and_the_rest_goes_on(kafka: str) -> None:
+    good = session("bad-good", "ask", "answer")
+    one = session("bad-one", "ask", "tool", "answer")
+    broken = replace(one[2], value=b'{"call_id": "c1", \xff\x00')
+    null = replace(session("bad-null", "ask")[1], value=None)
+    unknown = with_header(session("bad-unknown", "ask")[1], "ce_type", b"com.example.v1")
+    huge = replace(session("bad-huge", "ask")[1], value=b"x" * (2 * 1024 * 1024))
+    bare = replace(session("bad-bare", "ask")[1], headers=[])
+    bad = {
+        DeadLetterError.BAD_JSON: broken,
+        DeadLetterError.NULL_VALUE: null,
+        DeadLetterError.UNKNOWN_TYPE: unknown,
+        DeadLetterError.OVERSIZE: huge,
+        DeadLetterError.BAD_HEADERS: bare,
+    }
+    records = [*good[:1], *one[:2], *bad.values(), *one[3:], *good[1:]]
+    before = {(letter.partition, letter.offset) for letter in await letters(kafka)}
+    async with assembling(config(kafka)):
+        places = await produce(kafka, records)
+        await until(lambda: letters(kafka), lambda seen: len(seen) == len(before) + len(bad))
+        found = await until(lambda: trajectories(kafka, "bad-"), lambda seen: {"bad-good", "bad-one"} <= set(seen))
+    stood = {id(record): place for record, place in zip(records, places, strict=True)}
+    found_letters = {letter.error: letter for letter in await letters(kafka)}
+    assert set(found_letters) == set(bad)
+    for error, record in bad.items():
+        letter, place = found_letters[error], stood[id(record)]
+        assert (letter.topic, letter.partition, letter.offset) == (EVENTS.name, place.partition, place.offset)
+        assert (letter.value is None) == (record.value is None)
+        assert letter.value is None or b64decode(letter.value) == record.value
+        assert b64decode(letter.key or "") == record.key
+        assert [(name, b64decode(value or "")) for name, value in letter.headers] == list(record.headers)
+        assert letter.message
+    assert found["bad-good"].defects == []
+    assert (found["bad-one"].defects, found["bad-one"].unreadable) == ([Defect.BAD_EVENT], [2])
+
+
+async def test_on_an_idle_partition_ticks_close_what_has_no_end(kafka: str) -> None:
+    async with assembling(config(kafka)):
+        await produce(kafka, session("idle-1", "ask", "tool")[:-1])
+        found = await until(lambda: trajectories(kafka, "idle-"), bool)
+    assert found["idle-1"].defects == [Defect.NO_END]
+
+
+async def test_a_trajectory_sent_again_after_a_restart_is_known(kafka: str) -> None:
+    records = session("again-1", "ask", "answer")
+    async with assembling(config(kafka)):
+        await produce(kafka, records)
+        await until(lambda: trajectories(kafka, "again-1"), bool)
+    async with assembling(config(kafka)):
+        await produce(kafka, records)
+        await produce(kafka, session("again-2", "ask", "answer"), partition=None)
+        await until(lambda: trajectories(kafka, "again-2"), bool)
+    assert set(await trajectories(kafka, "again-")) == {"again-1", "again-2"}
+
+
+async def test_a_member_that_comes_and_goes_changes_nothing(kafka: str) -> None:
+    histories = [session(f"move-{number}", "ask", "tool", "answer") for number in range(60)]
+    records = interleaved(histories, random.Random(2))
+    async with assembling(config(kafka)):
+        await produce(kafka, records[:150])
+        async with assembling(replace(config(kafka), member="two")):
+            await produce(kafka, records[150:300])
+        await produce(kafka, records[300:])
+        await until(lambda: trajectories(kafka, "move-"), lambda seen: len(seen) == len(histories))
+
+
+async def test_an_assembler_that_was_fenced_ends_and_says_why(kafka: str) -> None:
+    async def fence() -> None:
+        async with assembling(config(kafka)) as task:
+            partition = (await produce(kafka, session("fence-1", "ask")[:1]))[0].partition
+            async with open_producer(kafka, transactional_id=f"headrace-assemble-{partition}"):
+                await produce(kafka, session("fence-2", "ask"), partition=partition)
+                await asyncio.wait({task}, timeout=30)
+
+    with pytest.raises(PartitionTakenOver, match=r"another process with the group 'assemble'"):
+        await fence()
+    async with assembling(config(kafka)):
+        await until(lambda: trajectories(kafka, "fence-"), lambda seen: len(seen) == 2)
+
+
+async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: str) -> None:
+    chance = random.Random(3)
+    histories = [session(f"kill-{number}", *["ask", "tool"] * chance.randrange(1, 5)) for number in range(600)]
+    kept = [[record for record in history if chance.random() > 0.002] for history in histories]
+    spoiled = [[replace(r, value=None) if chance.random() < 0.002 else r for r in history] for history in kept]
+    records = interleaved([history for history in spoiled if history], chance)
+    records += chance.sample(records, 50)
+
+    async def keep_producing() -> None:
+        for start in range(0, len(records), 100):
+            await produce(kafka, records[start : start + 100])
+
+    producing = asyncio.create_task(keep_producing())
+    command = [sys.executable, "-c", WORKER, json.dumps(asdict(config(kafka)))]
+    kills = 0
+    while not producing.done() or kills < 4:
+        worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        assert worker.stdout is not None
+        assert await worker.stdout.readline() == b"ready\n"
+        await asyncio.sleep(chance.random() * 0.5)
+        worker.kill()
+        await worker.wait()
+        kills += 1
+    await producing
+    async with assembling(config(kafka)):
+        names = {history[0].key.decode() for history in spoiled if history and history[0].key}
+        await until(lambda: trajectories(kafka, "kill-"), lambda seen: set(seen) == names)
+    expected, dead = await batch(kafka)
+    assert await written(kafka) == expected
+    found = [(letter.partition, letter.offset) for letter in await letters(kafka)]
+    assert sorted(found) == sorted(dead)
