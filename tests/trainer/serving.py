@@ -22,6 +22,8 @@ class Server:
     model_dir: Path
     port: int
     log: Path
+    plugins: Path | None = None
+    """Folder of further plugins, as if they were installed."""
     child: Child | None = None
 
     @property
@@ -30,6 +32,8 @@ class Server:
 
     def start(self) -> None:
         argv, env = engine_command(self.model_dir, host=HOST, port=self.port, cache_dir=CACHE / "vllm")
+        if self.plugins is not None:
+            env["PYTHONPATH"] = str(self.plugins)
         self.child = Child(Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",)), self.log)
         try:
             asyncio.run(wait_until_ready(self.url, 240))
@@ -55,8 +59,8 @@ class Server:
 
 
 @contextmanager
-def serving(model_dir: Path, log: Path) -> Iterator[Server]:
-    server = Server(model_dir, free_port(), log)
+def serving(model_dir: Path, log: Path, plugins: Path | None = None) -> Iterator[Server]:
+    server = Server(model_dir, free_port(), log, plugins)
     server.start()
     try:
         yield server

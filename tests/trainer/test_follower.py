@@ -31,6 +31,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.vllm]
 
 PROMPTS = make_prompts(VOCABULARY, seed=1)
 
+FORGETFUL_PLUGIN = """
+from pathlib import Path
+from headrace.trainer import weight_transfer
+
+def register():
+    remake, forget = weight_transfer.remake_lm_heads, Path(__file__).with_name("forget")
+    weight_transfer.remake_lm_heads = lambda model: None if forget.exists() else remake(model)
+"""
+
 DIES_IN_THE_SWAP = """
 import asyncio, os, signal, sys
 from pathlib import Path
@@ -54,8 +63,20 @@ def policies(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(policies, tmp_path_factory):
-    with serving(policies[0], tmp_path_factory.mktemp("vllm") / "vllm.log") as server:
+def plugins(tmp_path_factory):
+    """A plugin that leaves the LM head as it is while the file ``forget`` lies beside it, as vLLM itself would."""
+    folder = tmp_path_factory.mktemp("plugins")
+    (folder / "forgetful.py").write_text(FORGETFUL_PLUGIN)
+    installed = folder / "forgetful-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: forgetful\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text("[vllm.general_plugins]\nforgetful = forgetful:register\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(policies, plugins, tmp_path_factory):
+    with serving(policies[0], tmp_path_factory.mktemp("vllm") / "vllm.log", plugins) as server:
         yield server
 
 
@@ -170,6 +191,24 @@ async def test_weights_that_a_swap_silently_leaves_out_are_found_and_the_last_go
         await scene.publish(2, weights(policies[2]), policies[2])
         await scene.until_applied(0, 0, 2)  # … and is not stuck on it.
     assert len(await scene.records(ALERTS)) == 1
+
+
+async def test_a_head_that_silently_keeps_the_old_weights_is_found(scene, policies, plugins):
+    await scene.publish(0, weights(policies[0]), policies[0])
+    async with following(scene.config):
+        await scene.until_applied(0)
+        (plugins / "forget").touch()
+        await scene.publish(1, weights(policies[1]), policies[1])
+        async with asyncio.timeout(60):
+            while True:
+                if alerts := await scene.records(ALERTS):
+                    break
+                await asyncio.sleep(0.1)
+        (plugins / "forget").unlink()
+        await scene.publish(2, weights(policies[2]), policies[2])
+        await scene.until_applied(0, 0, 2)
+    assert [(alert.kind, alert.details["version"]) for alert in alerts] == [(CANARY_MISMATCH, 1)]
+    assert await served_as(scene.server, policies[2])
 
 
 async def test_a_follower_killed_between_pause_and_resume_leaves_nothing_that_its_successor_cannot_mend(
