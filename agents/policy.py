@@ -1,0 +1,180 @@
+"""A policy, as an agent samples from it: exact token ids in, exact token ids, log-probabilities and versions out.
+
+    policy = PolicyClient("http://127.0.0.1:8000")
+    completion = await policy.generate([1, 5, 9], Sampling(max_tokens=32), stop_token_ids=[2])
+
+Text never stands in between: tokens that were decoded and encoded again are not always the tokens that were sampled.
+"""
+
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
+
+from headrace.schemas.arrays import FloatArray, IntArray
+from headrace.schemas.events import Sampling, VersionSpan
+
+GENERATE = "/inference/v1/generate"
+"""vLLM's token-in-token-out endpoint (``--enable-scale-out``)."""
+
+
+class PolicyError(RuntimeError):
+    """The policy did not give a usable answer; the message says what it said instead."""
+
+
+class _Unavailable(PolicyError):
+    """Not now: nobody listens, a timeout, a server error. Worth another attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What was sampled; axis legend: S sampled tokens."""
+
+    token_ids: IntArray
+    """(S,) int32, a stop token included."""
+    logprobs: FloatArray
+    """(S,) float32, natural logarithms, as the engine reports them. ``headrace up`` starts vLLM with
+    ``--logprobs-mode processed_logprobs``: those of the distribution that was sampled from, temperature and truncation
+    included. An engine with vLLM's own default (``raw_logprobs``) agrees with that only at temperature 1 without
+    truncation."""
+    version_spans: tuple[VersionSpan, ...]
+    """Which policy version sampled which tokens; they tile ``[0, S)``. A version that is no number is ``None``."""
+    finish_reason: str
+    """``stop``, ``length`` or ``abort``."""
+    latency_s: float
+    """Seconds from the request that was answered to its answer; earlier attempts left out."""
+
+
+class PolicyClient:
+    """An asynchronous client of one vLLM server. Use it in an ``async with``, or ``await .close()``."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str = "policy",
+        timeout_s: float = 120.0,
+        retry_for_s: float = 60.0,
+        max_connections: int = 256,
+    ) -> None:
+        """``url``: address of the server. ``model``: name that it serves. ``timeout_s``: longest wait for one answer.
+        ``retry_for_s``: how long an engine may be away (restarting, say) before :class:`PolicyError` is raised.
+        ``max_connections``: requests in flight; further ones wait.
+        """
+        self.url = url.rstrip("/")
+        self.model = model
+        """Name of the model in requests and events."""
+        self._retry_for_s = retry_for_s
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            timeout=httpx.Timeout(timeout_s, connect=10.0, pool=None),
+            limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
+        )
+
+    async def generate(
+        self, token_ids: Sequence[int], sampling: Sampling, *, stop_token_ids: Sequence[int] = ()
+    ) -> Completion:
+        """Sample a continuation of ``token_ids``.
+
+        It ends with one of ``stop_token_ids``, with the model's own end token, or after ``sampling.max_tokens``.
+
+        Connection errors, timeouts and server errors are retried for ``retry_for_s`` seconds. Raises
+        :class:`PolicyError` when they do not cease, when the request is refused (a context that is too long, an unknown
+        model) and when the answer lacks what training needs.
+        """
+        request = {
+            "model": self.model,
+            "token_ids": list(token_ids),
+            "sampling_params": _sampling_params(sampling, stop_token_ids),
+        }
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_Unavailable),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1),
+            stop=stop_after_delay(self._retry_for_s),
+            reraise=True,
+        )
+        return await retrying(self._attempt, request)
+
+    async def _attempt(self, request: dict[str, Any]) -> Completion:
+        start = time.perf_counter()
+        try:
+            response = await self._http.post(GENERATE, json=request)
+        except httpx.TransportError as error:
+            raise _Unavailable(f"no answer from the policy at {self.url}: {error!r}") from error
+        if response.is_server_error or response.status_code in (408, 429):
+            raise _Unavailable(f"the policy at {self.url} answered {response.status_code}: {response.text[:300]}")
+        if response.status_code == httpx.codes.NOT_FOUND:
+            raise PolicyError(
+                f"the policy at {self.url} has no {GENERATE} or does not serve model {self.model!r}: start vLLM with "
+                f"--enable-scale-out. It says: {response.text[:300]}"
+            )
+        if not response.is_success:
+            raise PolicyError(f"the policy at {self.url} refused ({response.status_code}): {response.text[:300]}")
+        try:
+            answer = response.json()
+        except ValueError as error:
+            raise PolicyError(f"the policy at {self.url} answered no JSON: {response.text[:300]}") from error
+        return parse_completion(answer, time.perf_counter() - start)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def parse_completion(answer: Any, latency_s: float) -> Completion:
+    """The completion in a decoded answer of vLLM's ``/inference/v1/generate``, taken in ``latency_s`` seconds.
+
+    Raises :class:`PolicyError` where token ids or log-probabilities are missing or do not belong together: people have
+    paired log-probabilities off by one.
+    """
+    try:
+        choice = answer["choices"][0]
+        token_ids = array("i", choice["token_ids"] or ())
+        content = (choice["logprobs"] or {}).get("content") or ()
+        of_tokens = [int(entry["token_id"]) for entry in content]
+        logprobs = array("f", [entry["logprob"] for entry in content])
+        spans = tuple(
+            VersionSpan(version=policy_version(span["version"]), start=span["start"], end=span["end"])
+            for span in choice.get("weight_versions") or ()
+        )
+        finish_reason = str(choice["finish_reason"])
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise PolicyError(f"an answer of the policy cannot be read ({error!r}): {str(answer)[:300]}") from error
+    if of_tokens != list(token_ids):
+        raise PolicyError(f"{len(logprobs)} log-probabilities do not belong to the {len(token_ids)} tokens sampled")
+    if not spans and token_ids:
+        spans = (VersionSpan(version=None, start=0, end=len(token_ids)),)
+    return Completion(token_ids, logprobs, spans, finish_reason, latency_s)
+
+
+def policy_version(label: str) -> int | None:
+    """The policy version that vLLM's label names; ``None`` where it is no number (``default``: none was ever set)."""
+    return int(label) if label.isascii() and label.isdecimal() else None
+
+
+def _sampling_params(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[str, Any]:
+    """vLLM's parameters, all of them said: none is left to a default of the server or of the model."""
+    params = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": max(sampling.top_k, 0),
+        "min_p": sampling.min_p,
+        "seed": sampling.seed,
+        "stop_token_ids": list(stop_token_ids),
+        "logprobs": 0,  # of the sampled token and no other
+        "detokenize": False,
+    }
+    return params if sampling.max_tokens is None else params | {"max_tokens": sampling.max_tokens}

@@ -1,0 +1,161 @@
+"""The policy client: what an answer must hold, what is retried, and the real engine."""
+
+from array import array
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.agents.policy import PolicyClient, PolicyError, parse_completion, policy_version
+from headrace.schemas.events import Sampling, VersionSpan
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    """An answer as vLLM gives it, for three tokens of two versions."""
+    choice = {
+        "token_ids": [5, 6, 2],
+        "logprobs": {"content": [{"token_id": i, "logprob": -0.5} for i in (5, 6, 2)]},
+        "weight_versions": [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 3}],
+        "finish_reason": "stop",
+    }
+    return {"choices": [choice | changes]}
+
+
+def test_ids_logprobs_and_versions_are_taken_together() -> None:
+    completion = parse_completion(answer(), 0.5)
+    assert completion.token_ids == array("i", [5, 6, 2])
+    assert completion.logprobs == array("f", [-0.5] * 3)
+    spans = (VersionSpan(version=3, start=0, end=2), VersionSpan(version=4, start=2, end=3))
+    assert (completion.version_spans, completion.finish_reason, completion.latency_s) == (spans, "stop", 0.5)
+
+
+def test_a_version_that_is_not_said_is_unknown_and_not_guessed() -> None:
+    unknown = (VersionSpan(version=None, start=0, end=3),)
+    assert parse_completion(answer(weight_versions=None), 0).version_spans == unknown
+    named = [{"version": "default", "start": 0, "end": 3}]
+    assert parse_completion(answer(weight_versions=named), 0).version_spans == unknown
+
+
+@pytest.mark.parametrize(
+    ("label", "version"), [("0", 0), ("17", 17), ("default", None), ("-1", None), ("²", None), ("", None)]
+)
+def test_a_label_is_a_version_when_it_is_a_number(label: str, version: int | None) -> None:
+    assert policy_version(label) == version
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logprobs": None},
+        {"logprobs": {"content": [{"token_id": i, "logprob": -0.5} for i in (6, 2)]}},
+        {"logprobs": {"content": [{"token_id": i, "logprob": -0.5} for i in (6, 5, 2)]}},
+        {"token_ids": "abc"},
+        {"weight_versions": [{"version": "1", "start": -1, "end": 3}]},
+    ],
+)
+def test_an_answer_that_could_not_be_trained_on_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError):
+        parse_completion(answer(**changes), 0)
+
+
+def test_an_aborted_answer_without_tokens_is_an_answer() -> None:
+    empty = parse_completion(
+        answer(token_ids=[], logprobs={"content": []}, weight_versions=[], finish_reason="abort"), 0
+    )
+    assert (len(empty.token_ids), empty.version_spans, empty.finish_reason) == (0, (), "abort")
+
+
+class Engine:
+    """Answers in the order of ``script``: a status, or an exception; then with a completion for ever."""
+
+    def __init__(self, *script: int | Exception) -> None:
+        self.script = list(script)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        step = self.script.pop(0) if self.script else 200
+        if isinstance(step, Exception):
+            raise step
+        return httpx.Response(step, json=answer() if step == 200 else {"error": "no"})
+
+    def client(self, **settings: Any) -> PolicyClient:
+        client = PolicyClient("http://engine", **settings)
+        client._http = httpx.AsyncClient(base_url="http://engine", transport=httpx.MockTransport(self))
+        return client
+
+
+async def test_an_engine_that_restarts_is_waited_for() -> None:
+    engine = Engine(httpx.ConnectError("refused"), 503, httpx.ReadTimeout("slow"))
+    async with engine.client() as policy:
+        completion = await policy.generate([1], Sampling())
+    assert len(completion.token_ids) == 3
+    assert len(engine.requests) == 4
+
+
+async def test_an_engine_that_stays_away_is_an_error_after_a_while() -> None:
+    engine = Engine(*[httpx.ConnectError("refused")] * 1_000)
+    async with engine.client(retry_for_s=0.3) as policy:
+        with pytest.raises(PolicyError, match="no answer from the policy at http://engine"):
+            await policy.generate([1], Sampling())
+    assert len(engine.requests) > 1
+
+
+@pytest.mark.parametrize(("status", "said"), [(400, "refused"), (404, "--enable-scale-out")])
+async def test_a_refusal_is_not_retried(status: int, said: str) -> None:
+    engine = Engine(status)
+    async with engine.client() as policy:
+        with pytest.raises(PolicyError, match=said):
+            await policy.generate([1], Sampling())
+    assert len(engine.requests) == 1
+
+
+@pytest.mark.vllm
+class TestRealEngine:
+    """vLLM with our plugin, on the base model."""
+
+    async def test_it_samples_what_was_asked_for(self, vllm: Any) -> None:
+        async with PolicyClient(vllm.url) as policy:
+            completion = await policy.generate([1, 5, 9, 7], Sampling(max_tokens=12, seed=1))
+        assert 1 <= len(completion.token_ids) <= 12
+        assert len(completion.logprobs) == len(completion.token_ids)
+        assert all(logprob <= 0 for logprob in completion.logprobs)
+        assert completion.version_spans[-1].end == len(completion.token_ids)
+        assert completion.finish_reason in ("stop", "length")
+
+    async def test_a_stop_token_is_part_of_what_was_sampled(self, vllm: Any) -> None:
+        async with PolicyClient(vllm.url) as policy:
+            free = await policy.generate([1, 5, 9, 7], Sampling(max_tokens=8, temperature=0))
+            stop = free.token_ids[2] if len(free.token_ids) > 2 else free.token_ids[-1]
+            stopped = await policy.generate([1, 5, 9, 7], Sampling(max_tokens=8, temperature=0), stop_token_ids=[stop])
+        assert stopped.finish_reason == "stop"
+        assert stopped.token_ids == free.token_ids[: free.token_ids.index(stop) + 1]
+
+    async def test_greedy_sampling_gives_the_same_twice_and_a_seed_does_too(self, vllm: Any) -> None:
+        async with PolicyClient(vllm.url) as policy:
+            for sampling in (Sampling(max_tokens=8, temperature=0), Sampling(max_tokens=8, seed=7)):
+                one, two = [await policy.generate([1, 5, 9, 7], sampling) for _ in range(2)]
+                assert one.token_ids == two.token_ids
+
+    async def test_logprobs_are_those_of_the_model_at_temperature_one(self, vllm: Any) -> None:
+        """Against a plain forward pass of the same weights."""
+        torch = pytest.importorskip("torch")
+        transformers = pytest.importorskip("transformers")
+        prompt = [1, 5, 9, 7, 3]
+        async with PolicyClient(vllm.url) as policy:
+            completion = await policy.generate(prompt, Sampling(max_tokens=16, seed=3))
+        model = transformers.AutoModelForCausalLM.from_pretrained(vllm.model_dir, dtype=torch.float32)
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + list(completion.token_ids)])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(list(completion.token_ids))[:, None])[:, 0]
+        assert completion.logprobs.tolist() == pytest.approx(expected.tolist(), abs=1e-3)
+
+    async def test_a_context_that_is_too_long_is_refused_in_words(self, vllm: Any) -> None:
+        async with PolicyClient(vllm.url) as policy:
+            with pytest.raises(PolicyError, match="refused"):
+                await policy.generate([1] * 5_000, Sampling(max_tokens=8))
+
+    async def test_a_model_that_is_not_served_is_named(self, vllm: Any) -> None:
+        async with PolicyClient(vllm.url, model="other") as policy:
+            with pytest.raises(PolicyError, match="'other'"):
+                await policy.generate([1], Sampling(max_tokens=8))
