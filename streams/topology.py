@@ -42,11 +42,8 @@ class Processor:
     """The function. Its annotations name the records of ``reads`` and ``writes``."""
     writes: tuple[Topic, ...]
     """Topics that its results go to."""
-
-    @property
-    def about(self) -> str:
-        """The first sentence of its function's documentation."""
-        return (self.run.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
+    about: str
+    """What it does, in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +63,27 @@ class Neighbour:
 Topology = tuple[Processor, ...]
 
 TOPOLOGY: Topology = (
-    Processor("assemble", reads=(EVENTS,), run=assemble, writes=(TRAJECTORIES,)),
-    Processor("score", reads=(TRAJECTORIES,), run=score, writes=(REWARDS,)),
-    Processor("group", reads=(REWARDS,), run=group, writes=(TRAINING, REJECTED)),
+    Processor(
+        "assemble",
+        reads=(EVENTS,),
+        run=assemble,
+        writes=(TRAJECTORIES,),
+        about="The events of a trajectory become one record: tokens, turns, tools, and labels for what is wrong.",
+    ),
+    Processor(
+        "score",
+        reads=(TRAJECTORIES,),
+        run=score,
+        writes=(REWARDS,),
+        about="Every trajectory gets a reward by the spec of its agent, or the reason for none.",
+    ),
+    Processor(
+        "group",
+        reads=(REWARDS,),
+        run=group,
+        writes=(TRAINING, REJECTED),
+        about="Rewards of one prompt become a training group; what carries no gradient is rejected with a reason.",
+    ),
 )
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
@@ -96,13 +111,12 @@ def describe(topology: Topology = TOPOLOGY) -> str:
     """The topology as text, a processor a paragraph."""
     paragraphs = [
         f"{processor.name}\n"
-        f"  reads   {_names(processor.reads)}\n"
-        f"  runs    {processor.run.__module__}.{processor.run.__qualname__}\n"
-        f"          {processor.about}\n"
-        f"  writes  {_names(processor.writes)}\n"
+        f"  {_names(processor.reads)} → {_names(processor.writes)}\n"
+        f"  {processor.run.__module__}.{processor.run.__qualname__}\n"
+        f"  {processor.about}\n"
         for processor in topology
     ]
-    return "\n".join([*paragraphs, f"What a processor cannot read it writes to {DEAD_LETTERS.name}.\n"])
+    return "\n".join([*paragraphs, f"What a processor cannot read goes to {DEAD_LETTERS.name}.\n"])
 
 
 def mermaid(topology: Topology = TOPOLOGY, neighbours: Sequence[Neighbour] = NEIGHBOURS) -> str:
@@ -112,7 +126,8 @@ def mermaid(topology: Topology = TOPOLOGY, neighbours: Sequence[Neighbour] = NEI
     lines += [f"  {_id(processor.name)}[{processor.name}]:::stream" for processor in topology]
     lines += [f"  {_id(neighbour.name)}({neighbour.name})" for neighbour in neighbours]
     for processor in topology:
-        lines += _edges(processor.name, processor.reads, (*processor.writes, DEAD_LETTERS))
+        lines += _edges(processor.name, processor.reads, processor.writes)
+        lines.append(f"  {_id(processor.name)} -. unreadable .-> {_id(DEAD_LETTERS.name)}")
     for neighbour in neighbours:
         # A part that reads every topic has one arrow: a dozen would hide the circle.
         if len(neighbour.reads) == len(TOPICS):

@@ -1,0 +1,122 @@
+"""The whole topology in memory: what users try their rewards with."""
+
+import pytest
+
+from headrace.schemas.envelope import from_headers
+from headrace.schemas.model import Record
+from headrace.schemas.records import (
+    DeadLetter,
+    Defect,
+    Reason,
+    Reference,
+    Rejection,
+    Reward,
+    TrainingGroup,
+    Trajectory,
+)
+from headrace.schemas.topics import TOPICS
+from headrace.schemas.wire import Message, decode
+from headrace.streams.drive import drive
+from headrace.streams.raw import StoredRecord
+from headrace.streams.score import score
+from headrace.streams.topology import TOPOLOGY, with_run
+from tests.streams.builders import T0, session
+
+HOUR = 3_600_000
+
+
+def messages(*histories: list[StoredRecord]) -> list[Message]:
+    return [
+        Message(record.key or b"", record.value or b"", list(record.headers))
+        for history in histories
+        for record in history
+    ]
+
+
+def group_of(first: float | None, second: float | None, group_id: str = "g") -> list[Message]:
+    start = {"group_id": group_id}
+    return messages(
+        session(f"{group_id}-1", "ask", "tool", "answer", outcome=first, start=start),
+        session(f"{group_id}-2", "ask", outcome=second, start=start),
+    )
+
+
+def of_type(records: list[Record], kind: type) -> list[Record]:
+    return [record for record in records if isinstance(record, kind)]
+
+
+def test_two_outcomes_that_differ_become_a_training_group() -> None:
+    records = drive(TOPOLOGY, group_of(1.0, 0.0))
+    assert set(records) == {topic.name for topic in TOPICS}
+    assert [len(records[name]) for name in ("events", "trajectories", "rewards", "training")] == [9, 2, 2, 1]
+    (group,) = records["training"]
+    assert isinstance(group, TrainingGroup)
+    assert [(member.trajectory_id, member.advantage) for member in group.members] == [("g-1", 0.5), ("g-2", -0.5)]
+    for member in group.members:
+        pointed_at = records["trajectories"][member.trajectory.offset]
+        assert isinstance(pointed_at, Trajectory)
+        assert pointed_at.trajectory_id == member.trajectory_id
+    assert not records["rejected"]
+
+
+def test_equal_outcomes_are_rejected_with_their_reason() -> None:
+    rejected = drive(TOPOLOGY, group_of(1.0, 1.0))["rejected"]
+    assert [entry.reason for entry in rejected if isinstance(entry, Rejection)] == [Reason.ALL_SUCCESS] * 2
+
+
+def test_pairs_of_envelope_and_fact_do_as_well_as_messages() -> None:
+    as_messages = group_of(1.0, 0.0)
+    pairs = [decode(message.headers, message.value) for message in as_messages]
+    assert drive(TOPOLOGY, pairs) == drive(TOPOLOGY, as_messages)
+
+
+def test_a_reward_of_ones_own_takes_the_place_of_ours() -> None:
+    def brevity(trajectory: Trajectory, reference: Reference) -> Reward:
+        usual = score(trajectory, reference)
+        return usual.model_copy(update={"spec": "brevity@1", "total": 1.0 / len(trajectory.turns), "maximum": 1.0})
+
+    records = drive(with_run(TOPOLOGY, "score", brevity), group_of(1.0, 1.0))
+    assert [reward.total for reward in records["rewards"] if isinstance(reward, Reward)] == [0.5, 1.0]
+    assert len(records["training"]) == 1
+
+
+def test_time_that_goes_on_closes_what_is_incomplete() -> None:
+    alone = messages(session("g-1", "ask", "tool")[:-1])
+    assert not drive(TOPOLOGY, alone)["trajectories"]
+    records = drive(TOPOLOGY, alone, until_ms=T0 + HOUR)
+    (trajectory,) = records["trajectories"]
+    assert isinstance(trajectory, Trajectory)
+    assert trajectory.defects == [Defect.NO_END]
+
+    half = drive(TOPOLOGY, group_of(1.0, 0.0)[:6], until_ms=T0 + HOUR)["rejected"]
+    assert [entry.reason for entry in half if isinstance(entry, Rejection)] == [Reason.INCOMPLETE_GROUP]
+
+
+def test_broken_events_are_dead_letters_and_the_rest_goes_on() -> None:
+    events = group_of(1.0, 0.0)
+    events.insert(1, Message(b"k", b"?", []))
+    events[3] = Message(events[3].key, b"{", events[3].headers)
+    records = drive(TOPOLOGY, events)
+    letters = [letter for letter in records["dead-letters"] if isinstance(letter, DeadLetter)]
+    assert [(letter.offset, letter.error.value) for letter in letters] == [(1, "bad_headers"), (3, "bad_json")]
+    rejected = {entry.trajectory_id: entry.reason for entry in records["rejected"] if isinstance(entry, Rejection)}
+    assert rejected["g-1"] == Reason.BAD_EVENT
+
+
+def test_the_same_events_give_the_same_records() -> None:
+    assert drive(TOPOLOGY, group_of(1.0, 0.25)) == drive(TOPOLOGY, group_of(1.0, 0.25))
+
+
+def test_state_keeping_processors_run_as_they_are() -> None:
+    with pytest.raises(ValueError, match="only score's function can be replaced"):
+        drive(with_run(TOPOLOGY, "group", score), [])
+
+
+def test_a_reward_function_that_gives_something_else_is_named() -> None:
+    with pytest.raises(TypeError, match="Reward of a Trajectory, not float"):
+        drive(with_run(TOPOLOGY, "score", lambda trajectory, reference: 1.0), group_of(1.0, 0.0))
+
+
+def test_log_time_is_the_events_time() -> None:
+    (first, *_) = group_of(1.0, 0.0)
+    assert from_headers(first.headers).time_ms == T0

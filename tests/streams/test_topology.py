@@ -1,0 +1,109 @@
+"""The topology is what runs: each function's types are its topics' records, and the drawings follow from it."""
+
+import dataclasses
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.commands.topology import command
+from headrace.schemas.model import Record
+from headrace.schemas.records import Reward, Trajectory
+from headrace.schemas.topics import TOPICS
+from headrace.streams.topology import NEIGHBOURS, TOPOLOGY, Processor, describe, mermaid, with_run
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def records_in(annotation: Any) -> set[type[Record]]:
+    """Every payload type that an annotation mentions, in unions, containers and dataclasses."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        return {annotation}
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        return set().union(*(records_in(hint) for hint in typing.get_type_hints(annotation).values()))
+    found: set[type[Record]] = set()
+    for argument in typing.get_args(annotation):
+        found |= records_in(argument)
+    return found
+
+
+@pytest.mark.parametrize("processor", TOPOLOGY, ids=lambda processor: processor.name)
+def test_a_function_takes_and_gives_what_its_topics_carry(processor: Processor) -> None:
+    hints = typing.get_type_hints(processor.run)
+    returned = records_in(hints.pop("return"))
+    assert set().union(*map(records_in, hints.values())) == {m for topic in processor.reads for m in topic.models}
+    assert returned == {model for topic in processor.writes for model in topic.models}
+
+
+def test_the_check_of_types_sees_through_unions_containers_and_dataclasses() -> None:
+    @dataclasses.dataclass
+    class Wrapped:
+        inside: list[Trajectory | None]
+
+    assert records_in(dict[str, Wrapped] | Reward) == {Trajectory, Reward}
+    assert records_in(types.NoneType) == set()
+
+
+def test_every_topic_but_those_for_people_is_read_and_written_by_somebody() -> None:
+    read = {topic for part in (*TOPOLOGY, *NEIGHBOURS) for topic in part.reads}
+    assert read == set(TOPICS)
+    written = {topic.name for part in (*TOPOLOGY, *NEIGHBOURS) for topic in part.writes}
+    assert {topic.name for topic in TOPICS} - written == {"dead-letters"}
+
+
+def test_describing_it_names_topics_and_functions() -> None:
+    assert (
+        describe()
+        == """\
+assemble
+  events → trajectories
+  headrace.streams.assemble.assemble
+  The events of a trajectory become one record: tokens, turns, tools, and labels for what is wrong.
+
+score
+  trajectories → rewards
+  headrace.streams.score.score
+  Every trajectory gets a reward by the spec of its agent, or the reason for none.
+
+group
+  rewards → training, rejected
+  headrace.streams.group.group
+  Rewards of one prompt become a training group; what carries no gradient is rejected with a reason.
+
+What a processor cannot read goes to dead-letters.
+"""
+    )
+
+
+def test_the_drawing_closes_the_circle() -> None:
+    arrows = [line.strip().split(" ") for line in mermaid().splitlines() if "-->" in line]
+    after: dict[str, set[str]] = {}
+    for source, *_, target in arrows:
+        after.setdefault(source, set()).add(target)
+    reached, frontier = set[str](), {"events"}
+    while frontier:
+        reached |= frontier
+        frontier = set().union(*(after.get(node, set()) for node in frontier)) - reached
+    assert {"assemble", "score", "group", "trainer", "weights", "follower", "vLLM", "agents", "events"} <= reached
+
+
+def test_the_command_prints_text_or_drawing() -> None:
+    assert CliRunner().invoke(command).output == describe()
+    assert CliRunner().invoke(command, ["--mermaid"]).output == mermaid()
+
+
+@pytest.mark.skipif("```mermaid" not in README.read_text(), reason="the README has no drawing yet")
+def test_the_readme_shows_todays_drawing() -> None:
+    assert f"```mermaid\n{mermaid()}```" in README.read_text(), "paste `headrace topology --mermaid` into the README"
+
+
+def test_a_function_can_be_exchanged_by_name() -> None:
+    def mine(trajectory: Trajectory) -> Reward:
+        raise NotImplementedError
+
+    assert [processor.run is mine for processor in with_run(TOPOLOGY, "score", mine)] == [False, True, False]
+    with pytest.raises(KeyError, match="assemble, score, group"):
+        with_run(TOPOLOGY, "grade", mine)
