@@ -18,11 +18,15 @@ from headrace.agents.search.tasks import Split, Task, make_task, task_id
 class Mistakes:
     """How often the demonstrator errs, each a probability at its own decision."""
 
-    stop_early: float = 0.5
-    """Answers although evidence it could still find is missing, once it has some."""
-    query_subject_only: float = 0.35
+    stop_early: float = 0.55
+    """Answers after the first hop of several."""
+    stop_late: float = 0.25
+    """Answers after a later hop, with evidence still missing."""
+    stop_empty: float = 0.15
+    """Answers with what it sees before it has found any evidence."""
+    query_subject_only: float = 0.45
     query_relation_only: float = 0.2
-    ignore_budget: float = 0.35
+    ignore_budget: float = 0.3
     """Calls another tool where pruning is due."""
     prune_evidence: float = 0.15
     """Prunes all it sees."""
@@ -47,6 +51,10 @@ READ_INSTEAD = 0.1
 """Reads the subject's page, where its id is known, instead of searching."""
 GREP_INSTEAD = 0.05
 """Greps the subject instead of searching."""
+
+
+HELD_OUT_FIRST = 999_000_000
+"""Training tasks from this number on are never imitated: the loss on demonstrations of them is the held-out loss."""
 
 
 def demonstrate(
@@ -89,11 +97,11 @@ def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
         return rng.choice(((words.SEARCH,), (words.GREP, "of", "the"), (words.READ, "what"), ("found",)))
     if not missing:
         return _answer(task, view, rng, errs)
-    started = len(missing) < len(task.chain)
+    found = len(task.chain) - len(missing)
+    stops = errs.stop_late if found > 1 else errs.stop_early if found else errs.stop_empty if visible else 0.0
     known = {task.chain[0].fact.subject, *(chunk.fact.value for chunk in view)}
-    if missing[0].fact.subject not in known:  # pruned away: nobody can ask for a name that is no longer there
-        return _answer(task, view, rng, errs)
-    if (started and rng.random() < errs.stop_early) or (visible and not started and rng.random() < errs.stop_early / 4):
+    # What was pruned away is gone: nobody can ask for a name that is no longer there.
+    if missing[0].fact.subject not in known or rng.random() < stops:
         return _answer(task, view, rng, errs)
     distractors = [chunk.chunk_id for chunk in view if chunk.chunk_id not in task.targets]
     pruning_due = harness.used >= harness.limits.soft and len(distractors) > 1

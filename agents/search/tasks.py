@@ -19,7 +19,7 @@ from typing import Any
 from headrace.agents.search.corpus import Chunk, Corpus, draw_corpus
 from headrace.agents.search.retrieval import Index
 
-HOP_WEIGHTS = {1: 0.2, 2: 0.5, 3: 0.3}
+HOP_WEIGHTS = {1: 0.2, 2: 0.55, 3: 0.25}
 """Share of questions by number of hops."""
 
 HELD_OUT_SHARE = 4

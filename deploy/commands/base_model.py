@@ -8,9 +8,7 @@ import click
 
 from headrace.deploy.errors import StackError
 
-EPISODES = 30_000
-HELD_OUT_FIRST = 999_000_000
-"""Held-out loss is measured on demonstrations of tasks from this number on, far from those that are imitated."""
+EPISODES = 60_000
 HELD_OUT_EPISODES = 400
 
 
@@ -31,7 +29,7 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     import torch
 
     from headrace.agents.search import vocabulary as words
-    from headrace.agents.search.demonstrations import demonstrations
+    from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
     from headrace.trainer.miniature import miniature_qwen3
     from headrace.trainer.model import save_model
     from headrace.trainer.supervised import Example, Progress, SupervisedConfig, fine_tune
