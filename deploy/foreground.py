@@ -7,10 +7,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from pathlib import Path
 
 import click
 
-from headrace.deploy.children import end_of
 from headrace.deploy.errors import StackError
 from headrace.deploy.settings import Settings
 from headrace.deploy.stack import Stack, running_stack
@@ -19,6 +19,8 @@ from headrace.deploy.supervisor import Progress
 
 _INTERRUPTED = 130
 _POLL_S = 0.2
+_ERROR = "\nError: "
+"""How click begins what it shows of an exception."""
 _LOUD = {State.FAILED, State.RESTARTING}
 
 
@@ -100,19 +102,26 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
             start_new_session=True,
         )
     try:
-        with log.open() as lines:
-            while not _is_up(settings):
-                click.echo(lines.read(), nl=False)
-                if supervisor.poll() is not None:
-                    click.echo(lines.read(), nl=False)
-                    raise StackError(f"The stack did not come up: {end_of(log, 1)}")
-                time.sleep(_POLL_S)
-            click.echo(lines.read(), nl=False)
+        shown, why, ended = 0, "", False
+        while not _is_up(settings):
+            if ended:
+                raise StackError(why or f"The stack did not come up; {log} says no more.")
+            time.sleep(_POLL_S)
+            ended = supervisor.poll() is not None  # Asked before reading, so that nothing is written after.
+            shown, why = _relay(log, shown)
+        _relay(log, shown)
     except KeyboardInterrupt:
         supervisor.terminate()
         supervisor.wait()
         raise
     click.echo(f"In the background as process {supervisor.pid}; `headrace down` ends it.")
+
+
+def _relay(log: Path, shown: int) -> tuple[int, str]:
+    """Show ``log`` from character ``shown`` up to an error; returns how far that was, and the error."""
+    told, _, why = log.read_text(errors="replace").partition(_ERROR)
+    click.echo(told[shown:], nl=False)
+    return len(told), why.strip()
 
 
 def _is_up(settings: Settings) -> bool:

@@ -141,6 +141,9 @@ def server_properties(broker: Broker) -> str:
         "log.dirs": broker.folder / "log",
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": 0,
+        # A broker that was killed may register again only once its last session is over.
+        "broker.session.timeout.ms": 4_000,
+        "broker.heartbeat.interval.ms": 500,
         "message.max.bytes": broker.max_message_bytes,
         "offsets.retention.minutes": _OFFSETS_RETENTION_MINUTES,
         **{f"{topic}.replication.factor": 1 for topic in replicated},

@@ -83,7 +83,7 @@ def resolve(settings: Settings, started: Collection[Part]) -> Settings:
     addresses = {
         part.name: part.url.format(port=chosen[part.ports[0]]) for part in started if part.external and part.url
     }
-    return settings.model_copy(update={**chosen, **addresses})
+    return settings.model_copy(update={**chosen, **addresses, "member": settings.member or "local"})
 
 
 def address(part: Part, settings: Settings) -> str | None:
@@ -196,7 +196,7 @@ PARTS: tuple[Part, ...] = (
         ports=("kafka_port", "kafka_controller_port"),
         url=HOST + ":{port}",
         external=_kafka_external,
-        memory_mb=700,
+        memory_mb=600,
     ),
     Part(
         "clickhouse",
@@ -205,7 +205,7 @@ PARTS: tuple[Part, ...] = (
         ports=("clickhouse_port",),
         url=f"http://{HOST}:{{port}}",
         external=_http_external("clickhouse", "/ping"),
-        memory_mb=800,
+        memory_mb=600,
     ),
     Part(
         "vllm",

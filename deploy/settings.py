@@ -71,6 +71,9 @@ class Settings(BaseSettings):
 
     run: str = "default"
     """Name of the training run."""
+    member: str | None = None
+    """Name of this process among its like, as a pod's in a StatefulSet: after a crash it has its partitions back at
+    once. The local stack sets it."""
     model_dir: Folder = Field(default_factory=base_model_dir)
     """Base model (Hugging Face directory): what vLLM serves first and the trainer starts from."""
     options: Mapping[str, Mapping[str, Any]] = {}
@@ -164,6 +167,8 @@ def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **va
             made = validate_call(make)(**filled)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
+        if not problem["loc"]:  # The configuration as a whole refused, and names the option in its own words.
+            raise StackError(f"{part} (--set, HEADRACE_OPTIONS): {problem['msg']}.") from error
         name = ".".join(map(str, (part, *problem["loc"])))
         raise StackError(f"{name} (--set, HEADRACE_OPTIONS) is {problem['input']!r}: {problem['msg']}.") from error
     return made

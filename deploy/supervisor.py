@@ -119,7 +119,7 @@ class SupervisedPart:
             finally:
                 self.serves.clear()
             if not self._came_up.done():  # It never served: a fault of the setting, which a retry does not cure.
-                self._enter(State.FAILED, why)
+                self._enter(State.FAILED, why.partition("\n")[0])
                 self._came_up.set_exception(StackError(why))
                 return
             now = time.monotonic()

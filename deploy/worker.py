@@ -54,7 +54,7 @@ def _workers(settings: Settings) -> int:
     from headrace.streams.workers import WorkersConfig, run_workers
 
     config = configured(
-        settings, "workers", WorkersConfig, bootstrap=_needed(settings, "kafka"), data_dir=settings.data / "faust"
+        settings, "workers", WorkersConfig, bootstrap=_needed(settings, "kafka"), data_dir=settings.data
     )
     status: int = run_workers(config, ready=notify_ready)
     return status
@@ -69,6 +69,7 @@ def _sink(settings: Settings) -> int:
         SinkConfig,
         bootstrap=_needed(settings, "kafka"),
         clickhouse_url=_needed(settings, "clickhouse"),
+        member=settings.member,
     )
     return _until_stopped(run_sink, config)
 
