@@ -1,0 +1,196 @@
+"""What the dashboard shows, as SQL: one named query a panel, all of them plain ClickHouse that anybody can run.
+
+Every query takes the parameter ``run``; the empty text means every run. Results are columns: name → list.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+Columns: TypeAlias = dict[str, list[Any]]
+
+MAX_VERSIONS = 2000
+"""Policy versions, or steps, that a chart shows: the newest."""
+
+_RUN = "({run:String} = '' OR run = {run:String})"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A named query."""
+
+    name: str
+    """Name in the JSON."""
+    about: str
+    """What it answers, in a sentence."""
+    sql: str
+    """The query."""
+
+
+PANELS: tuple[Panel, ...] = (
+    Panel(
+        "runs",
+        "Runs and recorded data sets, the one that moved last first.",
+        """
+        SELECT run, count() AS trajectories, avg(normalised) AS reward,
+               toUnixTimestamp64Milli(max(ended_at)) AS last_ms
+        FROM rewards FINAL GROUP BY run ORDER BY last_ms DESC, run LIMIT 100
+        """,
+    ),
+    Panel(
+        "totals",
+        "The figures at the top.",
+        f"""
+        SELECT
+            (SELECT uniqExact(trajectory_id) FROM events
+             WHERE type = 'headrace.trajectory.started.v1' AND {_RUN}) AS started,
+            (SELECT uniqExact(trajectory_id) FROM step_members WHERE {_RUN}) AS trained,
+            (SELECT uniqExact(trajectory_id) FROM rejected WHERE {_RUN}) AS rejected,
+            (SELECT count() FROM events WHERE time > now64(3) - INTERVAL 1 MINUTE) AS events_a_minute,
+            (SELECT uniqExact(id) FROM dead_letters) AS dead_letters,
+            (SELECT max(version) FROM weights WHERE {_RUN}) AS published,
+            (SELECT uniqExact(version) FROM weights WHERE {_RUN}) AS versions,
+            (SELECT max(step) FROM steps WHERE {_RUN}) AS step
+        """,
+    ),
+    Panel(
+        "reward",
+        "Mean reward by the oldest policy version of a trajectory: training rollouts, and evaluations by label.",
+        f"""
+        SELECT series, version, avg(normalised) AS reward, count() AS trajectories
+        FROM (
+            SELECT oldest_version AS version, normalised,
+                   multiIf(purpose = 'train', 'train', evaluation = '', 'evaluate', evaluation) AS series
+            FROM (
+                SELECT trajectory_id, purpose, normalised, oldest_version FROM rewards FINAL
+                WHERE {_RUN} AND normalised IS NOT NULL AND oldest_version IS NOT NULL
+            ) AS scored
+            LEFT ANY JOIN (SELECT trajectory_id, evaluation FROM trajectories WHERE evaluation != '') AS labelled
+            USING (trajectory_id)
+        )
+        GROUP BY series, version ORDER BY version DESC LIMIT {MAX_VERSIONS}
+        """,
+    ),
+    Panel(
+        "components",
+        "What each component adds to the normalised reward of training rollouts: weight x value / maximum.",
+        f"""
+        SELECT component, version, avg(value * weight / maximum) AS share
+        FROM (
+            SELECT oldest_version AS version, assumeNotNull(maximum) AS maximum,
+                   arrayJoin(mapKeys(components)) AS component,
+                   components[component] AS value, weights[component] AS weight
+            FROM rewards FINAL
+            WHERE {_RUN} AND purpose = 'train' AND maximum > 0 AND total IS NOT NULL AND oldest_version IS NOT NULL
+        )
+        GROUP BY component, version ORDER BY version DESC, component LIMIT {MAX_VERSIONS * 5}
+        """,
+    ),
+    Panel(
+        "groups",
+        "Groups by what became of them and by their oldest policy version; null where the version is unknown.",
+        # Of a group's reasons the greatest by name is shown: zero_variance_… comes before single members' defects.
+        f"""
+        SELECT fate, version, count() AS groups
+        FROM (
+            SELECT 'kept' AS fate, min(oldest_version) AS version FROM training FINAL WHERE {_RUN} GROUP BY group_id
+            UNION ALL
+            SELECT max(reason) AS fate, min(policy_version) AS version FROM rejected FINAL
+            WHERE {_RUN} AND stage = 'group' AND group_id != ''
+              AND reason NOT IN ('evaluation', 'frozen_role', 'late_for_group')
+              AND group_id NOT IN (SELECT group_id FROM training)
+            GROUP BY group_id
+        )
+        GROUP BY fate, version ORDER BY version DESC NULLS LAST, fate LIMIT {MAX_VERSIONS * 5}
+        """,
+    ),
+    Panel(
+        "fates",
+        "Trajectories by what became of them; what is neither trained nor rejected is pending.",
+        f"""
+        SELECT fate, reason, trajectories FROM (
+            SELECT 'trained' AS fate, '' AS reason, uniqExact(trajectory_id) AS trajectories
+            FROM step_members WHERE {_RUN}
+            UNION ALL
+            SELECT 'rejected' AS fate, reason, uniqExact(trajectory_id) FROM rejected WHERE {_RUN} GROUP BY reason
+            UNION ALL
+            SELECT 'pending' AS fate, '' AS reason, uniqExact(trajectory_id) FROM events
+            WHERE type = 'headrace.trajectory.started.v1' AND {_RUN}
+              AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members)
+              AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected)
+        )
+        WHERE trajectories > 0 ORDER BY trajectories DESC, fate, reason
+        """,
+    ),
+    Panel(
+        "staleness",
+        "Versions between the policy that sampled a trajectory and the policy that was trained with it, by step.",
+        f"""
+        SELECT step, quantileExact(0.5)(staleness) AS median, max(staleness) AS largest
+        FROM (
+            SELECT step, toInt64(version) - 1 - assumeNotNull(oldest_version) AS staleness
+            FROM (SELECT step, version, trajectory_id FROM step_members FINAL WHERE {_RUN}) AS trained
+            ANY INNER JOIN (
+                SELECT trajectory_id, oldest_version FROM training WHERE oldest_version IS NOT NULL
+            ) AS sampled
+            USING (trajectory_id)
+        )
+        GROUP BY step ORDER BY step DESC LIMIT {MAX_VERSIONS}
+        """,
+    ),
+    Panel(
+        "published",
+        "Policy versions by when they could be had.",
+        f"""
+        SELECT version, toUnixTimestamp64Milli(min(time)) AS ms FROM weights WHERE {_RUN}
+        GROUP BY version ORDER BY version DESC LIMIT {MAX_VERSIONS}
+        """,
+    ),
+    Panel(
+        "applied",
+        "Policy versions by engine and by when it served them.",
+        f"""
+        SELECT engine, version, toUnixTimestamp64Milli(min(time)) AS ms, max(swap_s) AS swap_s,
+               max(canary_max_error) AS canary_max_error
+        FROM applied WHERE {_RUN} GROUP BY engine, version ORDER BY version DESC, engine LIMIT {MAX_VERSIONS}
+        """,
+    ),
+    Panel(
+        "lag",
+        "Records that each consumer group has before it, in the last ten minutes.",
+        """
+        SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, sum(records) AS records
+        FROM lag WHERE time > now64(3) - INTERVAL 10 MINUTE
+        GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
+        """,
+    ),
+    Panel(
+        "alerts",
+        "What a person should know of, newest first.",
+        f"""
+        SELECT toUnixTimestamp64Milli(time) AS ms, part, kind, severity, message
+        FROM alerts FINAL WHERE {_RUN} OR run = '' ORDER BY time DESC, id LIMIT 20
+        """,
+    ),
+)
+
+
+def read_panel(client: "Client", panel: Panel, run: str) -> Columns:
+    """The columns of ``panel`` for ``run``. Raises the client's ``ClickHouseError``."""
+    result = client.query(panel.sql, parameters={"run": run})
+    return to_columns(result.column_names, result.result_columns)
+
+
+def to_columns(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Columns:
+    """A result as JSON can carry it: what is not a number, as the mean of nothing, becomes ``None``."""
+    plain = [[None if isinstance(value, float) and not math.isfinite(value) else value for value in c] for c in columns]
+    return dict(zip(names, plain or [[] for _ in names], strict=True))
+
+
+def default_run(runs: Mapping[str, Sequence[Any]]) -> str:
+    """The run that moved last; the empty text, which means all, where there is none."""
+    return str(runs["run"][0]) if runs.get("run") else ""

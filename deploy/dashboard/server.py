@@ -1,0 +1,187 @@
+"""The dashboard: one page, fed by server-sent events. It knows nothing but what ClickHouse says.
+
+GET /                      the page
+GET /api/snapshot?run=R    every panel as JSON
+GET /api/panels/NAME?run=R one panel
+GET /stream?run=R          the snapshot again whenever it changed
+"""
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from headrace.deploy.dashboard.queries import PANELS, default_run, read_panel
+from headrace.deploy.serving import serve
+from headrace.streams.database import open_client
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+Snapshot: TypeAlias = dict[str, Any]
+
+STATIC = Path(__file__).parent / "static"
+REFRESH_S = 2.0
+"""Seconds between two looks at the database, however many pages are open."""
+MAX_RUNS = 16
+"""Runs whose last snapshot is kept."""
+MAX_STREAMS = 64
+"""Pages that are fed at once."""
+
+_UNKNOWN_TABLE = 60
+_HEADERS = {
+    # Nothing is loaded from elsewhere, and no other page may frame this one.
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+class Board:
+    """Snapshots of the database, shared by all pages: one set of queries a run and refresh."""
+
+    def __init__(self, clickhouse_url: str, refresh_s: float) -> None:
+        self._url = clickhouse_url
+        self._refresh_s = refresh_s
+        self._client: Client | None = None
+        self._lock = asyncio.Lock()
+        self._kept: OrderedDict[str, tuple[float, Snapshot]] = OrderedDict()
+
+    async def snapshot(self, run: str | None) -> Snapshot:
+        """Every panel for ``run`` (``None``: the run that moved last), at most ``refresh_s`` old.
+
+        Without a database there is a snapshot too: its ``problem`` says what is wrong and what to do.
+        """
+        key = "\0" if run is None else run
+        async with self._lock:
+            read_at, kept = self._kept.get(key, (-self._refresh_s, {}))
+            if monotonic() - read_at < self._refresh_s:
+                return kept
+            fresh = await asyncio.to_thread(self._read_or_explain, run)
+            self._kept[key] = (monotonic(), fresh)
+            self._kept.move_to_end(key)
+            if len(self._kept) > MAX_RUNS:
+                self._kept.popitem(last=False)
+            return fresh
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+
+    def _read_or_explain(self, run: str | None) -> Snapshot:
+        try:
+            return self._read(run)
+        except ClickHouseError as error:
+            code = error.code if isinstance(error, DatabaseError) else None
+            if code == _UNKNOWN_TABLE:
+                problem = "The tables are not there yet: the sink makes them when it starts (headrace up)."
+            elif code is None:
+                problem = f"ClickHouse at {self._url} does not answer: see headrace status, or set HEADRACE_CLICKHOUSE."
+            else:
+                problem = f"ClickHouse at {self._url} refused a query (code {code}): the dashboard's log has the error."
+            log.warning("%s %s", problem, error)
+            return {"run": run or "", "problem": problem, "panels": {}}
+
+    def _read(self, run: str | None) -> Snapshot:
+        if self._client is None:
+            self._client = open_client(self._url, timeout_s=20)
+        runs = read_panel(self._client, PANELS[0], "")
+        chosen = default_run(runs) if run is None else run
+        panels = {panel.name: read_panel(self._client, panel, chosen) for panel in PANELS[1:]}
+        return {"run": chosen, "problem": None, "panels": {PANELS[0].name: runs, **panels}}
+
+
+class Pages:
+    """The HTTP handlers."""
+
+    def __init__(self, board: Board, refresh_s: float) -> None:
+        self._board = board
+        self._refresh_s = refresh_s
+        self._streams = 0
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        self._board.close()
+
+    async def page(self, request: Request) -> Response:
+        return FileResponse(STATIC / "index.html", headers=_HEADERS)
+
+    async def health(self, request: Request) -> Response:
+        return Response("ok\n", media_type="text/plain")
+
+    async def snapshot(self, request: Request) -> Response:
+        snapshot = await self._board.snapshot(request.query_params.get("run"))
+        return JSONResponse(snapshot, 503 if snapshot["problem"] else 200, _HEADERS)
+
+    async def panel(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in {panel.name for panel in PANELS}:
+            names = ", ".join(panel.name for panel in PANELS)
+            return JSONResponse({"problem": f"there is no panel {name!r}: the panels are {names}"}, 404, _HEADERS)
+        snapshot = await self._board.snapshot(request.query_params.get("run"))
+        if snapshot["problem"]:
+            return JSONResponse({"problem": snapshot["problem"]}, 503, _HEADERS)
+        return JSONResponse(snapshot["panels"][name], headers=_HEADERS)
+
+    async def stream(self, request: Request) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return JSONResponse({"problem": f"{MAX_STREAMS} pages are open already: close one"}, 503, _HEADERS)
+        changes = self._changes(request.query_params.get("run"))
+        return StreamingResponse(changes, media_type="text/event-stream", headers=_HEADERS)
+
+    async def _changes(self, run: str | None) -> AsyncIterator[str]:
+        self._streams += 1
+        sent = None
+        try:
+            while True:
+                text = json.dumps(await self._board.snapshot(run), separators=(",", ":"))
+                # Sent all the same: it keeps the connection alive and tells the page that nothing changed.
+                yield f"data: {text}\n\n" if text != sent else "event: same\ndata: same\n\n"
+                sent = text
+                await asyncio.sleep(self._refresh_s)
+        finally:
+            self._streams -= 1
+
+
+def dashboard_app(clickhouse_url: str, *, refresh_s: float = REFRESH_S) -> Starlette:
+    """The dashboard of the ClickHouse at ``clickhouse_url``."""
+    pages = Pages(Board(clickhouse_url, refresh_s), refresh_s)
+    return Starlette(
+        routes=[
+            Route("/", pages.page),
+            Route("/healthz", pages.health),
+            Route("/api/snapshot", pages.snapshot),
+            Route("/api/panels/{name}", pages.panel),
+            Route("/stream", pages.stream),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])],
+        lifespan=pages.lifespan,
+    )
+
+
+def serve_dashboard(clickhouse_url: str, *, host: str, port: int, ready: Callable[[], None]) -> None:
+    """Serve the dashboard until SIGTERM or SIGINT. Blocks.
+
+    ``ready`` is called once the page can be opened; ClickHouse may come later. Raises
+    :class:`headrace.deploy.errors.StackError` where ``host`` is not loopback or the port is taken.
+    """
+    serve(dashboard_app(clickhouse_url), host=host, port=port, ready=ready, graceful_s=1)

@@ -1,0 +1,208 @@
+// The page: one snapshot in, every panel drawn from it.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const card = (id, options) => new Chart(byId(id), options);
+
+const SERIES = { train: "training rollouts", greedy: "held out, greedy", sampled: "held out, sampled", evaluate: "evaluation" };
+// From the top of a bar to its bottom.
+const FATES = {
+  zero_variance_all_equal: "all equal",
+  zero_variance_all_fail: "all failed",
+  zero_variance_all_success: "all succeeded",
+  kept: "kept",
+};
+
+const charts = {
+  reward: card("reward", { kind: "lines", format: formats.share, height: 300, labels: SERIES, dots: ["greedy", "sampled", "evaluate"],
+    colours: { train: "--c0", greedy: "--c1", sampled: "--c2", evaluate: "--c4" },
+    range: (_, low, high) => [Math.min(0, low), Math.max(1, high)], yFormat: (y) => y.toFixed(1) }),
+  components: card("components", { kind: "lines", format: formats.share, yFormat: (y) => y.toFixed(2) }),
+  groups: card("groups", { kind: "bars", whole: true, labels: FATES,
+    colours: { kept: "--c0", zero_variance_all_success: "--c2", zero_variance_all_fail: "--c1", zero_variance_all_equal: "--c3" } }),
+  versions: card("versions", { kind: "steps", time: true, whole: true, format: formats.version, yFormat: formats.version,
+    colours: { published: "--quiet" }, widths: { published: 6 } }),
+  staleness: card("staleness", { kind: "lines", whole: true, xLabel: "Step", xFormat: String }),
+  lag: card("lag", { kind: "lines", whole: true, time: true }),
+};
+
+const EMPTY = {
+  reward: "No reward of a policy version yet. Start a run with `headrace demo`, or score recorded ones with `headrace import FILE`: those have no policy version and are counted under Trajectories by fate.",
+  components: "No scored training rollouts yet.",
+  groups: "No groups of a policy version yet: a group is complete when all attempts at its task have ended.",
+  versions: "No weights yet: the trainer publishes version 0 when it starts (`headrace up`).",
+  staleness: "No steps yet: the trainer steps when enough groups with a gradient have come.",
+  lag: "No lag measured in the last ten minutes: the sink measures it while it runs (`headrace status`).",
+};
+
+function drawChart(name, { xs, names, arrays }) {
+  if (xs.length) charts[name].draw(xs, names, arrays);
+  else charts[name].empty(EMPTY[name]);
+}
+
+function drawVersions(panels) {
+  const rows = rowsOf(panels.published).map((row) => ({ ...row, series: "published" }));
+  for (const row of rowsOf(panels.applied)) rows.push({ ...row, series: "served by " + row.engine });
+  for (const row of rows) row.seconds = row.ms / 1000;
+  // By name "published" comes first: it is the wide line under the others.
+  const table = pivot(rows, "seconds", "series", "version");
+  // Where only one series has a point, the others still are where they were.
+  for (const array of table.arrays) array.forEach((value, at) => { array[at] = value ?? array[at - 1] ?? null; });
+  drawChart("versions", table);
+}
+
+function drawStaleness(panel) {
+  const rows = rowsOf(panel).sort((a, b) => a.step - b.step);
+  drawChart("staleness", { xs: rows.map((row) => row.step), names: ["largest", "median"],
+    arrays: [rows.map((row) => row.largest), rows.map((row) => row.median)] });
+}
+
+function drawLag(panel) {
+  const rows = rowsOf(panel).map((row) => ({ ...row, seconds: row.ms / 1000 }));
+  drawChart("lag", pivot(rows, "seconds", "consumer_group", "records"));
+}
+
+const element = (tag, properties = {}, ...children) => {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+};
+
+function fill(id, ...children) {
+  byId(id).querySelectorAll(":scope > :not(h2):not(.about)").forEach((node) => node.remove());
+  byId(id).append(...children);
+}
+
+function drawFates(panel) {
+  const rows = rowsOf(panel);
+  if (!rows.length) return fill("fates", element("div", { className: "empty" }, "No trajectories yet."));
+  const most = Math.max(...rows.map((row) => row.trajectories));
+  const colour = { trained: "--c0", rejected: "--quiet", pending: "--c3" };
+  fill("fates", element("table", { className: "bars" }, element("tbody", {}, ...rows.map((row) => {
+    const bar = element("div", { className: "bar" });
+    bar.style.width = (100 * row.trajectories) / most + "%";
+    bar.style.background = `var(${colour[row.fate]})`;
+    const name = row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate;
+    return element("tr", {}, element("td", { className: "name" }, name), element("td", {}, bar),
+      element("td", { className: "count" }, row.trajectories.toLocaleString("en-US")));
+  }))));
+}
+
+function drawAlerts(panel) {
+  const rows = rowsOf(panel);
+  if (!rows.length) return fill("alerts", element("div", { className: "empty" }, "No alerts."));
+  fill("alerts", element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
+    const severity = element("span", { className: "severity" }, row.severity);
+    severity.dataset.severity = row.severity;
+    return element("tr", {}, element("td", { className: "when" }, clock(row.ms)), element("td", {}, severity),
+      element("td", {}, element("strong", {}, `${row.part}: ${row.kind.replaceAll("_", " ")}. `), row.message));
+  }))));
+}
+
+function drawRunTable(panel) {
+  const rows = rowsOf(panel);
+  if (!rows.length) return fill("runs", element("div", { className: "empty" }, "No scored trajectories yet."));
+  const head = ["Run", "Scored", "Mean reward", "Last trajectory"].map((name) => element("th", {}, name));
+  fill("runs", element("table", { className: "list" }, element("thead", {}, element("tr", {}, ...head)),
+    element("tbody", {}, ...rows.map((row) => element("tr", {},
+      element("td", {}, row.run || "(unknown)"), element("td", {}, row.trajectories.toLocaleString("en-US")),
+      element("td", {}, formats.share(row.reward)),
+      element("td", { className: "when" }, new Date(row.last_ms).toLocaleString("sv-SE", { dateStyle: "short", timeStyle: "short" })))))));
+}
+
+// First and last reward of a series, by version.
+function ends(panel, series) {
+  const rows = rowsOf(panel).filter((row) => row.series === series).sort((a, b) => a.version - b.version);
+  return rows.length ? [rows[0], rows[rows.length - 1]] : null;
+}
+
+function tile(title, value, note) {
+  return element("div", { className: "tile" }, element("h3", {}, title), element("strong", {}, value), element("span", {}, note));
+}
+
+function rewardTile(title, found) {
+  if (!found) return tile(title, "–", "none yet");
+  const [first, last] = found;
+  const change = last.reward - first.reward;
+  return tile(title, last.reward.toFixed(3), first === last ? `at v${last.version}` : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)} since v${first.version}`);
+}
+
+function drawTiles(panels) {
+  const [totals] = rowsOf(panels.totals);
+  const groups = rowsOf(panels.groups);
+  const count = (keep) => groups.filter(keep).reduce((sum, row) => sum + row.groups, 0);
+  const [kept, all] = [count((row) => row.fate === "kept"), count(() => true)];
+  const served = rowsOf(panels.applied).reduce((most, row) => Math.max(most, row.version), -1);
+  const pending = rowsOf(panels.fates).filter((row) => row.fate === "pending").reduce((sum, row) => sum + row.trajectories, 0);
+  const number = (value) => value.toLocaleString("en-US");
+  byId("tiles").replaceChildren(
+    rewardTile("Reward, training", ends(panels.reward, "train")),
+    rewardTile("Reward, held out", ends(panels.reward, "greedy") ?? ends(panels.reward, "sampled") ?? ends(panels.reward, "evaluate")),
+    tile("Policy version", totals.versions ? "v" + totals.published : "–", served < 0 ? "none served yet" : `v${served} served, step ${totals.step}`),
+    tile("Trajectories", number(totals.started), `${number(totals.events_a_minute)} events a minute`),
+    tile("Trained", number(totals.trained), `${number(totals.rejected)} rejected, ${number(pending)} pending`),
+    tile("Groups kept", all ? Math.round((100 * kept) / all) + " %" : "–", all ? `${number(kept)} of ${number(all)}` : "none yet"),
+  );
+  if (totals.dead_letters) {
+    byId("tiles").lastChild.lastChild.textContent += ` · ${number(totals.dead_letters)} dead letters`;
+  }
+}
+
+function drawRuns(panel, chosen) {
+  const names = rowsOf(panel).map((row) => row.run);
+  if (chosen && !names.includes(chosen)) names.push(chosen);
+  const select = byId("run");
+  const wanted = JSON.stringify([names, chosen]);
+  if (select.dataset.names === wanted) return;
+  select.dataset.names = wanted;
+  select.replaceChildren(new Option("all runs", ""), ...names.filter(Boolean).map((name) => new Option(name, name)));
+  select.value = chosen;
+}
+
+function draw(snapshot) {
+  byId("problem").hidden = !snapshot.problem;
+  byId("problem").textContent = snapshot.problem ?? "";
+  if (snapshot.problem) return;
+  const panels = snapshot.panels;
+  const versioned = (panel) => rowsOf(panel).filter((row) => row.version != null);
+  drawRuns(panels.runs, snapshot.run);
+  drawTiles(panels);
+  drawChart("reward", pivot(rowsOf(panels.reward), "version", "series", "reward", ["train", "greedy", "sampled"]));
+  drawChart("components", pivot(rowsOf(panels.components), "version", "component", "share"));
+  drawChart("groups", pivot(versioned(panels.groups), "version", "fate", "groups", Object.keys(FATES)));
+  drawVersions(panels);
+  drawStaleness(panels.staleness);
+  drawLag(panels.lag);
+  drawFates(panels.fates);
+  drawAlerts(panels.alerts);
+  drawRunTable(panels.runs);
+}
+
+let latest = null;
+let stream = null;
+
+function setState(state, text) {
+  byId("state").dataset.state = state;
+  byId("state").textContent = text;
+}
+
+function connect() {
+  stream?.close();
+  const run = new URLSearchParams(location.search).get("run");
+  stream = new EventSource(run == null ? "/stream" : "/stream?run=" + encodeURIComponent(run));
+  const seen = () => setState("live", "live, " + clock(Date.now()));
+  stream.addEventListener("same", seen);
+  stream.addEventListener("message", (event) => {
+    latest = JSON.parse(event.data);
+    draw(latest);
+    seen();
+  });
+  stream.addEventListener("error", () => setState("lost", "the dashboard does not answer, trying again"));
+}
+
+byId("run").addEventListener("change", (event) => {
+  history.replaceState(null, "", "?run=" + encodeURIComponent(event.target.value));
+  connect();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => latest && draw(latest));
+connect();

@@ -1,0 +1,103 @@
+"""A run as the tables would hold it: rewards that rise, groups that are dropped, weights that are served."""
+
+import random
+import time
+from collections import defaultdict
+
+from clickhouse_connect.driver.client import Client
+
+from headrace.streams.columns import Row, Table, arrow_table
+from headrace.streams.database import ensure_tables, insert
+from headrace.streams.tables import (
+    ALERTS,
+    APPLIED,
+    EVENTS,
+    LAG,
+    REJECTED,
+    REWARDS,
+    STEP_MEMBERS,
+    STEPS,
+    TRAINING,
+    TRAJECTORIES,
+    WEIGHTS,
+)
+
+COMPONENTS = {"f_beta": 0.7, "trajectory_recall": 0.3, "answer_found": 1.0, "prune_penalty": -1.0, "turn_penalty": -1.0}
+
+
+def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, size: int = 8, seed: int = 0) -> None:
+    """Write a run of ``versions`` policy versions into the tables; an imported data set stands beside it."""
+    ensure_tables(client)
+    rng = random.Random(seed)
+    now = time.time_ns() // 1_000_000
+    rows: dict[str, tuple[Table, list[Row]]] = {}
+    serial = defaultdict[str, int](int)
+
+    def add(table: Table, **row: object) -> None:
+        serial[table.name] += 1
+        place = {"id": f"{run}-{table.name}-{serial[table.name]}", "offset": serial[table.name]}
+        rows.setdefault(table.name, (table, []))[1].append({"time": now, **place, **row} if table is not LAG else row)
+
+    def trajectory(name: str, version: int | None, skill: float, **labels: object) -> float:
+        value = {component: min(max(rng.gauss(skill, 0.25), 0), 1) for component in COMPONENTS}
+        value["prune_penalty"], value["turn_penalty"] = 0.0, rng.choice((0, 0, 0.1))
+        total = max(sum(value[component] * weight for component, weight in COMPONENTS.items()), 0)
+        common = {"trajectory_id": name, "run": run, **labels}
+        add(EVENTS, type="headrace.trajectory.started.v1", trajectory_id=name, run=run)
+        evaluation = common.pop("evaluation", "")
+        add(TRAJECTORIES, **common, evaluation=evaluation, oldest_version=version)
+        add(
+            REWARDS,
+            **common,
+            spec="search@1",
+            total=total,
+            maximum=2.0,
+            normalised=total / 2,
+            components=list(value.items()),
+            weights=list(COMPONENTS.items()),
+            oldest_version=version,
+            ended_at=now,
+        )
+        return total
+
+    for version in range(versions):
+        skill = 0.25 + 0.6 * (1 - 0.93**version)
+        at = now - (versions - version) * 9_000
+        add(WEIGHTS, time=at, run=run, version=version, step=version)
+        add(APPLIED, time=at + 400, run=run, engine="vllm", version=version, swap_s=0.12, canary_max_error=2e-6)
+        for number in range(groups):
+            group = f"{run}-{version}-{number}"
+            names = [f"{group}-{member}" for member in range(size)]
+            for name in names:
+                trajectory(name, version, skill, group_id=group, purpose="train")
+            if rng.random() < 0.25 + 0.5 * skill * version / versions:
+                succeeded = rng.random() < skill
+                reason = f"zero_variance_all_{'success' if succeeded else 'fail'}"
+                for name in names:
+                    labels = {"run": run, "group_id": group, "policy_version": version}
+                    add(REJECTED, trajectory_id=name, stage="group", reason=reason, **labels)
+                continue
+            for name in names:
+                add(TRAINING, run=run, group_id=group, trajectory_id=name, oldest_version=version)
+                if version < versions - 1:
+                    step = version + 1 + rng.choice((0, 0, 0, 1))
+                    add(STEP_MEMBERS, run=run, step=step, version=step, group_id=group, trajectory_id=name)
+        if version:
+            add(STEPS, time=at, run=run, step=version, version=version, metrics=[("loss", -0.1)])
+        if version % 13 == 0:
+            for label in ("greedy", "sampled"):
+                for number in range(16):
+                    name = f"{run}-{label}-{version}-{number}"
+                    trajectory(name, version, skill, purpose="evaluate", evaluation=label)
+                    add(REJECTED, trajectory_id=name, stage="group", reason="evaluation", run=run)
+    for number in range(5):
+        trajectory(f"{run}-open-{number}", versions - 1, 0.5, purpose="train")
+    for tick in range(0, 600, 5):
+        for name, mean in (("assemble", 40), ("headrace-score", 12), ("headrace-group", 5), ("sink", 90)):
+            lag = max(int(rng.gauss(mean, mean / 3)), 0)
+            row = {"time": now - tick * 1000, "consumer_group": name, "topic": "events", "partition": 0, "records": lag}
+            add(LAG, **row)
+    alert = "The engine's log-probabilities differ from version 7's by 0.9: it went back to version 6."
+    add(ALERTS, run=run, part="follower", kind="canary_mismatch", severity="critical", message=alert)
+    for table, lines in rows.values():
+        insert(client, table, arrow_table(table, lines), f"seed:{run}:{table.name}")

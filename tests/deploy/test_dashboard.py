@@ -1,0 +1,266 @@
+"""The dashboard on seeded tables: the figures as JSON, the stream, and the page in a real browser."""
+
+import json
+import os
+import shutil
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from playwright.sync_api import Page, sync_playwright
+
+from headrace.deploy.dashboard.queries import PANELS, to_columns
+from headrace.deploy.dashboard.server import STATIC, dashboard_app
+from headrace.deploy.ports import HOST, free_port
+from headrace.streams.database import open_client
+from tests.deploy.seed import seed_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextmanager
+def served(clickhouse_url: str) -> Iterator[str]:
+    """The dashboard on a thread of this process, which refreshes ten times a second."""
+    app = dashboard_app(clickhouse_url, refresh_s=0.1)
+    server = uvicorn.Server(uvicorn.Config(app, host=HOST, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
+    listener = socket.create_server((HOST, 0))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield f"http://{HOST}:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def dashboard(clickhouse: str) -> Iterator[str]:
+    client = open_client(clickhouse)
+    seed_run(client, "rising", versions=12)
+    seed_run(client, "other <b>run</b>", versions=3, seed=1)
+    client.close()
+    with served(clickhouse) as url:
+        yield url
+
+
+def get(url: str) -> tuple[int, Any]:
+    try:
+        with urllib.request.urlopen(url) as response:
+            return response.status, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def panel(dashboard: str, name: str, run: str = "rising") -> list[dict[str, Any]]:
+    status, columns = get(f"{dashboard}/api/panels/{name}?run={run}")
+    assert status == 200
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@pytest.mark.clickhouse
+def test_the_reward_is_there_by_version_and_by_kind(dashboard: str) -> None:
+    rows = panel(dashboard, "reward")
+    versions = {
+        series: sorted(row["version"] for row in rows if row["series"] == series) for series in ("train", "greedy")
+    }
+    assert versions == {"train": list(range(12)), "greedy": [0]}
+    (first,) = (row for row in rows if (row["series"], row["version"]) == ("train", 0))
+    (last,) = (row for row in rows if (row["series"], row["version"]) == ("train", 11))
+    assert last["reward"] > first["reward"]
+    assert first["trajectories"] == 64
+
+
+@pytest.mark.clickhouse
+def test_the_components_add_up_to_the_reward(dashboard: str) -> None:
+    reward = {row["version"]: row["reward"] for row in panel(dashboard, "reward") if row["series"] == "train"}
+    parts: dict[int, float] = {}
+    for row in panel(dashboard, "components"):
+        parts[row["version"]] = parts.get(row["version"], 0) + row["share"]
+    # The seed clamps totals at 0 as the reward does, so that sums are a little below where skill is low.
+    assert {version: pytest.approx(total, abs=0.02) for version, total in parts.items()} == reward
+
+
+@pytest.mark.clickhouse
+def test_every_group_and_every_trajectory_has_one_fate(dashboard: str) -> None:
+    groups = panel(dashboard, "groups")
+    assert sum(row["groups"] for row in groups) == 12 * 8
+    assert {row["fate"] for row in groups} <= {"kept", "zero_variance_all_success", "zero_variance_all_fail"}
+    (totals,) = panel(dashboard, "totals")
+    fates = panel(dashboard, "fates")
+    assert sum(row["trajectories"] for row in fates) == totals["started"]
+    assert {row["fate"] for row in fates} == {"trained", "rejected", "pending"}
+
+
+@pytest.mark.clickhouse
+def test_staleness_is_against_the_version_that_was_trained(dashboard: str) -> None:
+    rows = panel(dashboard, "staleness")
+    assert rows
+    assert all(0 <= row["median"] <= row["largest"] <= 1 for row in rows)
+
+
+@pytest.mark.clickhouse
+def test_a_run_is_seen_alone_and_all_of_them_together(dashboard: str) -> None:
+    started = {run: panel(dashboard, "totals", run)[0]["started"] for run in ("rising", "", "none")}
+    assert 0 == started["none"] < started["rising"] < started[""]
+    assert {row["run"] for row in panel(dashboard, "runs")} == {"rising", "other <b>run</b>"}
+    status, snapshot = get(f"{dashboard}/api/snapshot")
+    assert (status, snapshot["problem"]) == (200, None)
+    assert set(snapshot["panels"]) == {one.name for one in PANELS}
+    assert snapshot["run"] == panel(dashboard, "runs")[0]["run"]
+
+
+@pytest.mark.clickhouse
+def test_a_panel_that_does_not_exist_lists_those_that_do(dashboard: str) -> None:
+    status, body = get(f"{dashboard}/api/panels/nope")
+    assert status == 404
+    assert "staleness" in body["problem"]
+
+
+@pytest.mark.clickhouse
+def test_the_stream_sends_the_snapshot_and_then_only_changes(dashboard: str, clickhouse: str) -> None:
+    with urllib.request.urlopen(f"{dashboard}/stream?run=rising") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        first = stream.readline()
+        assert json.loads(first.removeprefix(b"data: "))["run"] == "rising"
+        stream.readline()
+        assert stream.readline() == b"event: same\n"
+        open_client(clickhouse).command("INSERT INTO weights (id, run, version) VALUES ('new', 'rising', 99)")
+        while not (line := stream.readline()).startswith(b"data: {"):
+            assert line
+        assert json.loads(line.removeprefix(b"data: "))["panels"]["totals"]["published"] == [99]
+
+
+@pytest.mark.clickhouse
+def test_without_tables_the_page_says_who_makes_them(clickhouse: str) -> None:
+    open_client(clickhouse).command("CREATE DATABASE IF NOT EXISTS bare")
+    with served(f"{clickhouse}/bare") as url:
+        status, body = get(f"{url}/api/snapshot")
+    assert status == 503
+    assert "the sink makes them" in body["problem"]
+
+
+def test_without_a_database_the_page_says_what_to_set() -> None:
+    with served(f"http://{HOST}:{free_port()}") as url:
+        status, body = get(f"{url}/api/snapshot")
+        with urllib.request.urlopen(url) as page:
+            assert b"headrace" in page.read()
+    assert status == 503
+    assert "HEADRACE_CLICKHOUSE" in body["problem"]
+
+
+def test_what_is_not_a_number_is_null_in_json() -> None:
+    assert to_columns(["a", "b"], [[1.0, float("nan"), float("inf")], ["x", None, "y"]]) == {
+        "a": [1.0, None, None],
+        "b": ["x", None, "y"],
+    }
+    assert to_columns(["a"], []) == {"a": []}
+
+
+def test_the_page_asks_nobody_else() -> None:
+    for file in STATIC.iterdir():
+        if file.suffix in (".html", ".css", ".js") and not file.name.startswith("uPlot"):
+            assert "://" not in file.read_text(), file.name
+    assert "MIT" in (STATIC / "uPlot.LICENSE").read_text()
+
+
+@contextmanager
+def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Page, list[str]]]:
+    """A page and what it complained about."""
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        # Without a locale Chromium on a bare machine gives one that Intl refuses.
+        context = browser.new_context(viewport={"width": width, "height": 900}, locale="en-US", color_scheme=scheme)  # type: ignore[arg-type]
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        # A stream that the page closes counts as failed too.
+        page.on("requestfailed", lambda request: complaints.extend([request.url] * ("/stream" not in request.url)))
+        yield page, complaints
+        browser.close()
+
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None and os.environ.get("CI") != "true", reason="Chromium is not installed (apt-get install chromium)"
+)
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_the_page_draws_every_chart(dashboard: str, tmp_path: Path, width: int, scheme: str) -> None:
+    with browser_page(width, scheme) as (page, complaints):
+        page.goto(f"{dashboard}/?run=rising")
+        page.wait_for_selector("#state[data-state=live]")
+        for name in ("reward", "components", "groups", "versions", "staleness", "lag"):
+            canvas = page.locator(f"#{name} canvas")
+            canvas.wait_for()
+            painted = canvas.evaluate(
+                "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
+                "canvas.height).data.buffer)).size"
+            )
+            assert painted > 20, f"the chart {name} is empty"
+        assert page.locator("#reward .u-legend").inner_text().count("held out") == 2
+        assert "trained" in page.locator("#fates").inner_text()
+        assert "canary mismatch" in page.locator("#alerts").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.screenshot(path=tmp_path / "dashboard.png", full_page=True)
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+def test_choosing_a_run_redraws_the_page_and_names_are_text(dashboard: str) -> None:
+    with browser_page() as (page, complaints):
+        page.goto(f"{dashboard}/?run=rising")
+        tile = page.locator(".tile", has_text="Policy version").locator("strong")
+        page.wait_for_selector("#reward canvas")
+        before = tile.inner_text()
+        page.select_option("#run", label="other <b>run</b>")
+        page.wait_for_function(
+            "before => document.querySelectorAll('.tile strong')[2].innerText !== before", arg=before
+        )
+        assert tile.inner_text() == "v2"
+        assert "run=other" in page.url
+        assert page.locator("#runs b").count() == 0
+        assert complaints == []
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_an_empty_page_says_what_to_do() -> None:
+    with served(f"http://{HOST}:{free_port()}") as url, browser_page() as (page, complaints):
+        page.goto(url)
+        page.wait_for_selector("#problem:not([hidden])")
+        assert "HEADRACE_CLICKHOUSE" in page.locator("#problem").inner_text()
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+def test_a_run_without_data_says_how_to_get_some(dashboard: str) -> None:
+    with browser_page() as (page, complaints):
+        page.goto(f"{dashboard}/?run=none")
+        page.wait_for_selector("#reward .empty")
+        assert "headrace demo" in page.locator("#reward .empty").inner_text()
+        assert page.locator("#groups .empty").is_visible()
+        assert complaints == []
