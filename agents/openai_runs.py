@@ -1,0 +1,212 @@
+"""Recorded runs in OpenAI's chat form become facts, the same ones every time.
+
+    {"task_id": 7, "trial": 0, "reward": 1.0, "info": {…}, "traj": [{"role": "user", "content": "Hi"}, …]}
+
+Such runs have neither token ids nor log-probabilities (the model was closed), so nothing is made up for them: they feed
+rewards, filters, analytics and supervised data, and are rejected from training with that reason.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import (
+    ModelCalled,
+    ToolCalled,
+    ToolReturned,
+    ToolStatus,
+    TrajectoryEnded,
+    TrajectoryStarted,
+)
+from headrace.schemas.ids import derived_id
+from headrace.schemas.model import Record
+from headrace.schemas.wire import Message, encode
+
+ERROR_PREFIX = "Error"
+"""How tools of the recorded benchmarks begin a result that says they failed: ``Error: …``."""
+
+UNKNOWN_MODEL = "unknown"
+"""Model name where neither the line nor the user names one."""
+
+
+class BadRun(ValueError):
+    """A line that is no recorded run; the message says what is wrong with it."""
+
+
+class _Shape(BaseModel):
+    # Fields that we do not read are kept: messages go into events as they were recorded.
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+
+
+class _Function(_Shape):
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+
+class _ToolCall(_Shape):
+    id: str
+    function: _Function
+
+
+class _ChatMessage(_Shape):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Any = None
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class RecordedRun(_Shape):
+    """One line: an attempt at a task, as it was recorded."""
+
+    task_id: int | str
+    """The task."""
+    trial: int | None = None
+    """Which attempt at it."""
+    reward: float | None = None
+    """Verifiable outcome, where there is one."""
+    model: str | None = None
+    """Model that was asked, where recorded."""
+    info: dict[str, Any] | None = None
+    """What the recorder added: the expected actions, costs …"""
+    messages: list[_ChatMessage] = Field(validation_alias=AliasChoices("traj", "messages"), min_length=1)
+    """The chat, from the system message on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What all runs of an import have in common."""
+
+    name: str
+    """Stands in every id and as the trajectories' run."""
+    agent: str = "imported"
+    """Name of the agent that was recorded."""
+    model: str = UNKNOWN_MODEL
+    """Model that was asked, where the lines do not say."""
+
+    @property
+    def source(self) -> str:
+        """``ce_source`` of the events."""
+        return f"headrace/import/{self.name}"
+
+    def group_id(self, task_id: str) -> str:
+        """The group of a task's attempts."""
+        return f"{self.name}/{task_id}"
+
+    def trajectory_id(self, task_id: str, trial: int) -> str:
+        """The trajectory of an attempt."""
+        return derived_id("import", self.name, task_id, trial)
+
+
+def parse_run(line: bytes) -> RecordedRun:
+    """The run in a line of JSON; raises :class:`BadRun` that says what is wrong and where."""
+    try:
+        run = RecordedRun.model_validate_json(line)
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)
+        shown = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in problems[:3]
+        )
+        raise BadRun(shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")) from error
+    for position, message in enumerate(run.messages):
+        if message.role == "tool" and message.tool_call_id is None:
+            raise BadRun(f"traj.{position}: a tool message without tool_call_id")
+    return run
+
+
+def run_to_facts(run: RecordedRun, dataset: Dataset, trial: int, group_size: int) -> list[Record]:
+    """The facts of ``run``, in order; a fact's place in the list is its sequence number.
+
+    ``trial`` is the run's own or, where it has none, its place among the task's attempts; ``group_size`` counts those.
+    Every message is in exactly one event: those of a turn in its ``model.called``, what follows the last answer in
+    ``trajectory.ended``.
+    """
+    task_id = str(run.task_id)
+    facts: list[Record] = [
+        TrajectoryStarted(
+            task_id=task_id,
+            group_id=dataset.group_id(task_id),
+            group_size=group_size,
+            agent=dataset.agent,
+            run=dataset.name,
+            task={"trial": trial} if run.info is None else {"trial": trial, "info": run.info},
+        )
+    ]
+    calls = _CallIds()
+    unheard: list[dict[str, Any]] = []
+    answer: Any = None
+    for message in run.messages:
+        unheard.append(message.model_dump(exclude_unset=True))
+        if message.role == "assistant":
+            answer = message.content
+            facts.append(ModelCalled(model=run.model or dataset.model, messages=unheard))
+            facts += [_tool_called(call, calls) for call in message.tool_calls or ()]
+            unheard = []
+        elif message.role == "tool":
+            facts.append(_tool_returned(message, calls))
+    ended: dict[str, Any] = {"answer": answer, "outcome": run.reward}
+    facts.append(TrajectoryEnded.model_validate(ended | {"messages": unheard} if unheard else ended))
+    return facts
+
+
+def fact_messages(facts: list[Record], dataset: Dataset, trajectory_id: str, time_ms: int) -> Iterator[Message]:
+    """``facts`` as Kafka records. Their ids and payloads are the same at every import; ``time_ms`` (Unix milliseconds)
+    is when this one began, for the recording does not say when it happened."""
+    for seq, fact in enumerate(facts):
+        envelope = Envelope(
+            id=derived_id(trajectory_id, seq),
+            type=fact.TYPE,
+            source=dataset.source,
+            time_ms=time_ms + seq,
+            subject=trajectory_id,
+            sequence=seq,
+        )
+        yield encode(fact, key=trajectory_id, envelope=envelope)
+
+
+class _CallIds:
+    """Call ids made unique inside a run: recorded agents use the same id again in a later turn."""
+
+    def __init__(self) -> None:
+        self._uses: defaultdict[str, int] = defaultdict(int)
+        self._open: defaultdict[str, deque[tuple[str, str]]] = defaultdict(deque)
+
+    def called(self, call_id: str, tool: str) -> str:
+        """A unique id for a new call."""
+        unique = self._unique(call_id)
+        self._open[call_id].append((unique, tool))
+        return unique
+
+    def returned(self, call_id: str, tool: str | None) -> tuple[str, str]:
+        """The unique id and the tool of the oldest call under ``call_id`` that still waits for its result."""
+        waiting = self._open[call_id]
+        return waiting.popleft() if waiting else (self._unique(call_id), tool or "")
+
+    def _unique(self, call_id: str) -> str:
+        self._uses[call_id] += 1
+        return call_id if self._uses[call_id] == 1 else f"{call_id}#{self._uses[call_id]}"
+
+
+def _tool_called(call: _ToolCall, calls: _CallIds) -> ToolCalled:
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            parsed = from_json(arguments, allow_inf_nan=False)
+        except ValueError:
+            parsed = None
+        arguments = parsed if isinstance(parsed, dict) else {"raw": arguments}
+    tool = call.function.name
+    return ToolCalled(call_id=calls.called(call.id, tool), tool=tool, arguments=arguments)
+
+
+def _tool_returned(message: _ChatMessage, calls: _CallIds) -> ToolReturned:
+    call_id, tool = calls.returned(message.tool_call_id or "", message.name)
+    failed = isinstance(message.content, str) and message.content.startswith(ERROR_PREFIX)
+    # Whose fault a failure was is not recorded: the error class stays empty.
+    status = ToolStatus.ERROR if failed else ToolStatus.OK
+    return ToolReturned(call_id=call_id, tool=tool, status=status, result=message.content)

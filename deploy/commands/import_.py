@@ -1,0 +1,57 @@
+"""``headrace import``: recorded runs become events."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--dataset", metavar="NAME", help="Name of the data set; part of every id. Default: the file's name.")
+@click.option("--agent", metavar="NAME", default="imported", show_default=True, help="Agent that was recorded.")
+@click.option("--model", metavar="NAME", default="unknown", show_default=True, help="Model, where a line names none.")
+@click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
+def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str | None, data: str | None) -> None:
+    """Turn recorded runs (OpenAI chat messages, one JSON object a line) into events.
+
+    \b
+    A line: {"task_id": …, "trial": …, "reward": …, "traj": [messages with tool_calls and tool results]}
+
+    The attempts at one task are a group. Runs have no token ids, so they are scored, counted and shown, and rejected
+    from training. Importing a file again changes nothing, and completes an import that was interrupted.
+
+    A line that cannot be read is reported with its number and left out; the exit status is then 1, 0 otherwise.
+    """
+    import asyncio
+
+    from aiokafka.errors import KafkaError
+
+    from headrace.agents.importer import BadLine, import_runs, survey
+    from headrace.agents.openai_runs import Dataset
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.state import address_of
+
+    bootstrap = address_of("kafka", given=kafka, data=data)
+    what = Dataset(dataset or file.stem, agent=agent, model=model)
+
+    def report(bad: BadLine) -> None:
+        click.echo(f"{file}:{bad.number}: left out: {bad.reason}", err=True)
+
+    click.echo(f"reading {file} …", err=True)
+    found = survey(file, what, report)
+    try:
+        asyncio.run(wait_until_answers(bootstrap, 10.0))
+        with click.progressbar(
+            length=len(found.trials), label="importing", file=click.get_text_stream("stderr")
+        ) as bar:
+            done = asyncio.run(import_runs(file, what, found, bootstrap, bar.update))
+    except (KafkaError, LookupError) as error:
+        raise StackError(f"Kafka at {bootstrap}: {error}. Nothing is lost: run the same import again.") from error
+    click.echo(
+        f"{what.name}: {found.lines} lines, {len(found.trials)} trajectories in {len(found.group_sizes)} groups; "
+        f"{done.sent} events sent, {done.skipped} there already; {len(found.bad)} bad lines"
+    )
+    if found.bad:
+        raise SystemExit(1)

@@ -1,0 +1,119 @@
+"""``headrace import`` against a real Kafka: what an ordinary client reads back, twice, and after an interruption."""
+
+import asyncio
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.agents.importer import import_runs, survey
+from headrace.agents.openai_runs import Dataset
+from headrace.deploy.cli import cli
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import ModelCalled, ToolCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
+from headrace.schemas.log import read_to_end
+from headrace.schemas.model import Record
+from headrace.schemas.topics import EVENTS
+from headrace.schemas.wire import decode
+
+pytestmark = pytest.mark.kafka
+
+RUNS = Path(__file__).parent.parent / "data" / "runs.jsonl"
+AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline-gpt4o-tasks-00-24.jsonl"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["import", *arguments])
+
+
+def events(bootstrap: str, dataset: str) -> list[tuple[Envelope, Record]]:
+    async def read() -> list[tuple[Envelope, Record]]:
+        return [decode(record.headers, record.value) async for record in read_to_end(bootstrap, EVENTS)]
+
+    source = Dataset(dataset).source
+    return [(envelope, payload) for envelope, payload in asyncio.run(read()) if envelope.source == source]
+
+
+def test_good_lines_are_imported_and_bad_ones_named(kafka: str) -> None:
+    result = run(str(RUNS), "--kafka", kafka)
+    assert result.exit_code == 1
+    assert "runs: 9 lines, 5 trajectories in 3 groups; 36 events sent, 0 there already; 4 bad lines" in result.output
+    for number in (3, 6, 7, 8):
+        assert f"runs.jsonl:{number}: left out: " in result.output
+    found = events(kafka, "runs")
+    assert len(found) == 36
+    by_trajectory = defaultdict(list)
+    for envelope, _ in found:
+        by_trajectory[envelope.subject].append(envelope.sequence)
+    assert len(by_trajectory) == 5
+    assert all(numbers == list(range(len(numbers))) for numbers in by_trajectory.values())
+
+
+def test_a_second_import_changes_nothing(kafka: str) -> None:
+    run(str(RUNS), "--kafka", kafka, "--dataset", "twice")
+    before = events(kafka, "twice")
+    again = run(str(RUNS), "--kafka", kafka, "--dataset", "twice")
+    assert "0 events sent, 36 there already" in again.output
+    assert events(kafka, "twice") == before
+    assert len(before) == 36
+
+
+def test_an_interrupted_import_is_completed(kafka: str) -> None:
+    dataset = Dataset("torn")
+
+    class Killed(Exception):
+        pass
+
+    def interrupt(_: int) -> None:
+        raise Killed
+
+    found = survey(RUNS, dataset)
+    with pytest.raises(Killed):
+        asyncio.run(import_runs(RUNS, dataset, found, kafka, interrupt))
+    partial = len(events(kafka, "torn"))
+    assert 0 < partial < 36
+    assert (
+        f"{36 - partial} events sent, {partial} there already"
+        in run(str(RUNS), "--kafka", kafka, "--dataset", "torn").output
+    )
+    ids = [envelope.id for envelope, _ in events(kafka, "torn")]
+    assert (len(ids), len(set(ids))) == (36, 36)
+
+
+def test_a_file_that_is_not_there_and_a_broker_that_is_not_there_are_said_plainly(tmp_path: Path) -> None:
+    assert "does not exist" in run(str(tmp_path / "none.jsonl"), "--kafka", "127.0.0.1:9").output
+    result = run(str(RUNS), "--kafka", "127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "127.0.0.1:9" in result.output
+    assert not isinstance(result.exception, Exception), "no traceback"
+
+
+@pytest.mark.skipif(not AIRLINE.exists(), reason="the recorded airline runs are not beside this checkout (shared/data)")
+def test_the_airline_runs_count_in_kafka_as_in_the_file(kafka: str) -> None:
+    for _ in range(2):
+        assert run(str(AIRLINE), "--kafka", kafka, "--dataset", "airline").exit_code == 0
+    found = events(kafka, "airline")
+    by_trajectory: dict[str, list[Any]] = defaultdict(list)
+    for envelope, payload in found:
+        by_trajectory[envelope.subject].append(payload)
+    assert len(by_trajectory) == 100
+
+    rewards: dict[str | None, list[float]] = defaultdict(list)
+    tools: Counter[str] = Counter()
+    for facts in by_trajectory.values():
+        started, ended = facts[0], facts[-1]
+        assert isinstance(started, TrajectoryStarted)
+        assert isinstance(ended, TrajectoryEnded)
+        assert ended.outcome is not None
+        rewards[started.group_id].append(ended.outcome)
+        called = {fact.call_id for fact in facts if isinstance(fact, ToolCalled)}
+        assert called == {fact.call_id for fact in facts if isinstance(fact, ToolReturned)}
+        tools["calls"] += len(called)
+        assert all(fact.sampled_ids is None for fact in facts if isinstance(fact, ModelCalled))
+    assert tools["calls"] == 621
+    assert (len(rewards), {len(group) for group in rewards.values()}) == (25, {4})
+    equal = [group for group in rewards.values() if len(set(group)) == 1]
+    assert (len(equal), sum(group[0] == 1 for group in equal)) == (14, 4)
+    assert sum(map(sum, rewards.values())) / 100 == pytest.approx(0.31)
