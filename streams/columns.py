@@ -105,12 +105,14 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 def arrow_table(table: Table, rows: Sequence[Row]) -> pa.Table:
     """``rows`` as one Arrow table; raises ``KeyError`` where a row has a name that ``table`` has not."""
-    names = {column.name for column in table.columns}
-    for row in rows:
-        if not row.keys() <= names:
-            raise KeyError(f"table {table.name} has no column {', '.join(sorted(row.keys() - names))}")
+    filled = set[str]().union(*rows)
+    unknown = filled - {column.name for column in table.columns}
+    if unknown:
+        raise KeyError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
     arrays = [
         pa.array([row.get(column.name, column.type.empty) for row in rows], column.type.arrow)
+        if column.name in filled
+        else pa.repeat(pa.scalar(column.type.empty, column.type.arrow), len(rows))
         for column in table.columns
     ]
     return pa.Table.from_arrays(arrays, schema=arrow_schema(table))

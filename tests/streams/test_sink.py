@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.deploy.ports import HOST, free_port
@@ -73,7 +74,8 @@ def count(url: str, query: str) -> int:
 
 async def until(url: str, query: str, expected: int) -> None:
     """Wait until ``query`` counts ``expected`` or more; the test's own timeout bounds it."""
-    found, client = 0, None
+    found = 0
+    client: Client | None = None
     while found < expected:
         await asyncio.sleep(0.02)
         try:

@@ -1,6 +1,7 @@
 """The column specs are what the database has: names, types, sentences, and every extreme value."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import clickhouse_connect
 import pytest
@@ -89,7 +90,7 @@ def test_the_database_has_what_the_specs_say(clickhouse: str) -> None:
         assert (engine, key, about) == ("ReplacingMergeTree", ", ".join(table.key), table.about)
 
 
-EXTREMES = {
+EXTREMES: dict[columns.ColumnType, list[Any]] = {
     columns.TEXT: ["", "naïve 🙂 \x00'\"\\\n", "x" * 100_000],
     columns.LABEL: ["", "naïve 🙂"],
     columns.JSON_TEXT: ["", '{"a": [1, 2]}'],
