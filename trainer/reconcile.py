@@ -53,8 +53,10 @@ class FollowerConfig:
     cache_dir: Path
     """Folder for downloaded weights, which the engine must see under the same path."""
     canary_tolerance: float = 0.02
-    """Largest difference of a log-probability (nats) between engine and trainer. Float32 on both sides differs by some
-    1e-5; half precision needs more."""
+    """Largest difference of a log-probability (nats) that may stay between engine and trainer after a swap."""
+    canary_noise: float = 1e-3
+    """Difference (nats) that means nothing: what two implementations make of the same weights. Float32 on both sides
+    gives 1e-5 to 1e-4; an engine in half precision some 5e-2, and needs a larger tolerance, too."""
     poll_interval_s: float = 0.5
     """How often the engine is asked what it serves, in seconds."""
     engine_timeout_s: float = 60.0
@@ -67,14 +69,28 @@ class FollowerConfig:
     """Downloaded versions that are kept."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.canary_tolerance < math.inf:
-            raise ValueError(f"canary_tolerance must be positive, not {self.canary_tolerance}")
+        if not 0 < self.canary_noise <= self.canary_tolerance < math.inf:
+            raise ValueError(
+                f"canary_noise ({self.canary_noise}) must be positive and at most canary_tolerance "
+                f"({self.canary_tolerance}), which must be finite"
+            )
+        if not 0 < self.poll_interval_s < math.inf:
+            raise ValueError(f"poll_interval_s must be positive, not {self.poll_interval_s}")
         if self.keep_versions < 1 or self.fetch_attempts < 1:
             raise ValueError("keep_versions and fetch_attempts must be at least 1")
 
 
 Announce = Callable[[Topic, Record, str], Awaitable[None]]
 """Puts a record under an id into a topic, and returns once the broker has it."""
+
+
+def allowed_error(before: float, *, tolerance: float, noise: float) -> float:
+    """Largest canary error (nats) to be believed after a swap that began with the error ``before``.
+
+    A step of the optimiser may move log-probabilities by less than ``tolerance``: then a swap that silently changed
+    nothing would pass. So it must also bring the engine at least half of the way, down to ``noise``.
+    """
+    return min(tolerance, max(noise, before / 2))
 
 
 @dataclass(slots=True)
@@ -140,13 +156,13 @@ class Follower:
     async def _apply(self, local: LocalWeights, *, claimed: bool) -> bool:
         """Have the engine serve ``local``; ``claimed`` says that it claims to already, which is then checked first."""
         pointer = local.pointer
-        if claimed:
-            error = await canary_error(self.engine, local.canaries)
-            if error <= self.config.canary_tolerance:
-                return await self._accept(local, swap_s=0.0, error=error)
+        before = await canary_error(self.engine, local.canaries)
+        if claimed and before <= self.config.canary_noise:
+            return await self._accept(local, swap_s=0.0, error=before)
         swap_s = await swap(self.engine, pointer.version, local.file, local.sha256)
         error = await canary_error(self.engine, local.canaries)
-        if error <= self.config.canary_tolerance:
+        allowed = allowed_error(before, tolerance=self.config.canary_tolerance, noise=self.config.canary_noise)
+        if error <= allowed:
             return await self._accept(local, swap_s=swap_s, error=error)
         if version_of(await self.engine.served()) != pointer.version:
             return True  # The engine was restarted under the comparison, which says nothing: the next call tries again.
@@ -154,7 +170,7 @@ class Follower:
             pointer,
             CANARY_MISMATCH,
             f"after the swap the engine's log-probabilities differ by up to {error:.3g} nats from the trainer's, "
-            f"allowed are {self.config.canary_tolerance:g}",
+            f"before it by {before:.3g}; allowed are {allowed:.3g}",
             canary_max_error=error if math.isfinite(error) else None,
         )
 

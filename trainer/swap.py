@@ -1,6 +1,6 @@
 """Swapping a policy version into a serving engine, and asking the engine whether it took.
 
-    pause → start, load, finish → forget prefixes → resume → compare canaries
+    compare canaries → pause → start, load, finish → forget prefixes → resume → compare canaries
 
 Requests in flight stand still and go on with the new weights. Keys and values that the old weights computed are all
 dropped while nothing runs, those of running requests too: a token's log-probability after the swap is exactly that of

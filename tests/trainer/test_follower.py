@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,11 @@ from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
 from headrace.schemas.wire import decode, record_message
 from headrace.trainer.canary import make_prompts
 from headrace.trainer.follower import FollowerConfig, run_follower
+from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.publish import make_manifest, make_pointer, upload
 from headrace.trainer.reconcile import CANARY_MISMATCH
 from headrace.trainer.store import ObjectStore
+from tests.trainer.feed import feed_groups
 from tests.trainer.serving import Server, serving
 from tests.trainer.tiny import VOCABULARY, forward_logprobs, tiny_policy
 
@@ -168,6 +171,30 @@ async def test_each_new_version_is_served_compared_and_acknowledged(scene, polic
     for applied in await scene.records(APPLIED):
         assert applied.canary_max_error < 1e-4
         assert applied.swap_s > 0
+
+
+async def test_what_the_trainer_trains_the_engine_serves(scene, policies, tmp_path):
+    await feed_groups(scene.bootstrap, list("abcd"), run=scene.run)
+    places = {"checkpoint_dir": tmp_path / "checkpoints", "store_url": f"file://{tmp_path}/objects"}
+    settings = TrainerConfig(
+        scene.bootstrap, scene.run, policies[0], **places, groups_per_step=2, max_staleness=9, threads=1, steps=2
+    )
+    stop = asyncio.Event()
+    training = asyncio.create_task(run_trainer(settings, stop=stop, ready=lambda: None))
+    async with following(scene.config):
+        async with asyncio.timeout(60):
+            while True:
+                if 2 in await scene.applied():
+                    break
+                await asyncio.sleep(0.2)
+        trained = tmp_path / "trained"
+        shutil.copytree(policies[0], trained)
+        shutil.copyfile(tmp_path / f"objects/weights/{scene.run}/00000002/model.safetensors", weights(trained))
+        assert await served_as(scene.server, trained)
+        assert not await served_as(scene.server, policies[0])
+    stop.set()
+    await asyncio.wait_for(training, 60)
+    assert await scene.records(ALERTS) == []
 
 
 async def test_weights_that_a_swap_silently_leaves_out_are_found_and_the_last_good_version_comes_back(

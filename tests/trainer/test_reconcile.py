@@ -14,6 +14,7 @@ from headrace.trainer.reconcile import (
     WEIGHTS_UNUSABLE,
     Follower,
     FollowerConfig,
+    allowed_error,
 )
 from headrace.trainer.store import ObjectStore
 from headrace.trainer.swap import UNVERIFIED
@@ -75,6 +76,7 @@ async def test_a_version_is_swapped_in_compared_and_only_then_acknowledged(scene
     assert scene.fake.weights == 1.0
     order = [path for path in scene.fake.requests if path not in ("/weight_info", "/is_paused")]
     assert order == [
+        "/inference/v1/generate",
         "/init_weight_transfer_engine",
         "/pause",
         "/start_weight_update",
@@ -123,6 +125,26 @@ async def test_a_swap_that_changed_nothing_raises_an_alert_and_the_last_good_ver
     assert scene.alerts() == [CANARY_MISMATCH]
     assert scene.applied() == [0, 0]
     assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused) == ("0", 1.0, False)
+
+
+async def test_a_swap_that_changed_nothing_is_found_even_where_a_step_moves_less_than_the_tolerance(scene):
+    await scene.publish(0, 1.0)
+    await scene.follower.reconcile()
+    await scene.publish(1, 1.004)
+    scene.fake.deaf = True
+    await scene.follower.reconcile()
+    assert scene.alerts() == [CANARY_MISMATCH]
+    scene.fake.deaf = False
+    await scene.publish(2, 1.005)
+    await scene.follower.reconcile()
+    assert scene.applied()[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "allowed"), [(3.0, 0.02), (0.04, 0.02), (0.004, 0.002), (0.0001, 0.001), (float("inf"), 0.02)]
+)
+def test_a_swap_must_bring_the_engine_half_of_the_way(before, allowed):
+    assert allowed_error(before, tolerance=0.02, noise=0.001) == pytest.approx(allowed)
 
 
 async def test_a_refused_version_is_not_tried_again_and_a_newer_one_is(scene):
@@ -296,8 +318,9 @@ async def test_an_engine_that_restarts_under_the_comparison_does_not_spoil_the_v
     await scene.publish(0)
 
     def crash():
-        scene.fake.stamp, scene.fake.weights = "default", 42.0
-        scene.fake.failing.clear()
+        if scene.fake.stamp == "0":
+            scene.fake.stamp, scene.fake.weights = "default", 42.0
+            scene.fake.failing.clear()
 
     scene.fake.failing["/inference/v1/generate"] = crash
     await scene.follower.reconcile()
