@@ -25,8 +25,6 @@ from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 
 R = TypeVar("R", bound=Record)
 
-BATCH = 500
-"""Records that an agent takes at once."""
 BATCH_WITHIN_S = 0.05
 """How long it waits for a batch to fill: what a stage adds to the way of a lone trajectory."""
 MEMBER_LOST_S = 10.0
@@ -56,10 +54,11 @@ class _Transport(driver.Transport):
     Producer: ClassVar[type[driver.Producer]] = _IdempotentProducer
 
 
-def new_app(name: str, bootstrap: str, folder: Path, member: str | None = None) -> faust.App:
+def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str | None = None) -> faust.App:
     """An app whose consumer group is ``name``, on the Kafka at ``bootstrap`` (``host:port``, several by comma).
 
-    A named ``member`` that died and comes back within ``MEMBER_LOST_S`` has its partitions back at once.
+    It buffers at most two batches of ``batch`` records. A named ``member`` that died and comes back within
+    ``MEMBER_LOST_S`` has its partitions back at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     app = faust.App(
@@ -76,8 +75,8 @@ def new_app(name: str, bootstrap: str, folder: Path, member: str | None = None) 
         broker_heartbeat_interval=2.0,
         consumer_group_instance_id=member,
         broker_commit_interval=1.0,
-        broker_max_poll_records=BATCH,
-        stream_buffer_maxsize=2 * BATCH,
+        broker_max_poll_records=batch,
+        stream_buffer_maxsize=2 * batch,
         producer_compression_type="lz4",
         producer_linger=0.005,
         producer_max_batch_size=256 * 1024,
@@ -93,10 +92,12 @@ def raw_topic(app: faust.App, topic: Topic) -> faust.TopicT:
     return app.topic(topic.name, key_serializer="raw", value_serializer="raw", value_type=bytes, key_type=bytes)
 
 
-async def batches(stream: Any) -> AsyncIterator[list[faust.Event]]:
-    """Events of ``stream``, some at a time. Whoever takes them acknowledges each: ``take`` would do so by itself, even
-    after an exception, and lose the batch."""
-    async for events in stream.noack_take(BATCH, within=BATCH_WITHIN_S):
+async def batches(stream: Any, size: int) -> AsyncIterator[list[faust.Event]]:
+    """Events of ``stream``, at most ``size`` at a time, each to be acknowledged by whoever takes them.
+
+    Faust's own ``take`` acknowledges even after an exception, and so loses the batch.
+    """
+    async for events in stream.noack_take(size, within=BATCH_WITHIN_S):
         yield list(events)
 
 

@@ -36,10 +36,11 @@ that is on its way keeps its place before the deadline."""
 class GroupWorker:
     """Folds ``rewards`` into ``training`` and ``rejected`` on a Faust app."""
 
-    def __init__(self, app: faust.App, limits: GroupLimits, partitions: int) -> None:
-        """Put agent, table and timer on ``app``; ``partitions`` are those of ``rewards``."""
+    def __init__(self, app: faust.App, limits: GroupLimits, partitions: int, batch: int) -> None:
+        """Put agent, table and timer on ``app``; ``partitions`` are those of ``rewards``, taken ``batch`` at a time."""
         self.app = app
         self.limits = limits
+        self.batch = batch
         # Written by _put alone: table[key] = value cannot be awaited, nor be used by a timer.
         self.table = app.Table("groups", key_type=bytes, value_type=bytes, partitions=partitions)
         self._changelog = self.table.changelog_topic.get_topic_name()
@@ -54,7 +55,7 @@ class GroupWorker:
         app.on_rebalance_complete.connect(self._take_over)
 
     async def _run(self, stream: Any) -> None:
-        async for events in batches(stream):
+        async for events in batches(stream, self.batch):
             async with self._lock:
                 await self._restore()
                 # What is not ours any more is dropped without acknowledgement: its new owner reads it again.

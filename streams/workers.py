@@ -53,6 +53,8 @@ class WorkersConfig:
     """Log time from a group's first reward until it is rejected as incomplete, in seconds."""
     remember_s: float = 24 * 3600.0
     """Log time for which a closed group is remembered, to tell duplicates from latecomers, in seconds."""
+    batch: int = 500
+    """Records that a processor takes at once, at most: one round trip to the broker a stage."""
     member: str | None = None
     """Name of this process among the workers: after a crash it has its partitions back at once."""
     limits: GroupLimits = field(init=False)
@@ -64,6 +66,8 @@ class WorkersConfig:
             raise ValueError(f"processors is {self.processors!r}: name one or both of {', '.join(PROCESSORS)}")
         if self.group_timeout_s <= 0 or self.remember_s < self.group_timeout_s:
             raise ValueError("group_timeout_s must be above 0, and remember_s at least as long")
+        if self.batch < 1:
+            raise ValueError(f"batch is {self.batch}: it must be at least 1")
         limits = GroupLimits(timeout_ms=round(self.group_timeout_s * 1000), remember_ms=round(self.remember_s * 1000))
         object.__setattr__(self, "limits", limits)
 
@@ -78,11 +82,11 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
     folder = config.data_dir / "faust"
     apps = []
     for name in config.processors:
-        app = new_app(f"headrace-{name}", config.bootstrap, folder, config.member)
+        app = new_app(f"headrace-{name}", config.bootstrap, folder, batch=config.batch, member=config.member)
         if name == "score":
-            add_score(app)
+            add_score(app, config.batch)
         else:
-            GroupWorker(app, config.limits, partitions)
+            GroupWorker(app, config.limits, partitions, config.batch)
         apps.append(app)
     return run_apps(apps, ready=ready)
 
@@ -98,12 +102,12 @@ def scored(record: LogRecord) -> Outgoing:
     return Outgoing(REWARDS, reward_message(reward), record.timestamp)
 
 
-def add_score(app: faust.App) -> None:
-    """Make ``app`` score ``trajectories`` into ``rewards``."""
+def add_score(app: faust.App, batch: int) -> None:
+    """Make ``app`` score ``trajectories`` into ``rewards``, ``batch`` at a time."""
 
     @app.agent(raw_topic(app, TRAJECTORIES), name="score")
     async def score_trajectories(stream: Any) -> None:
-        async for events in batches(stream):
+        async for events in batches(stream, batch):
             await send_all(app, [scored(stored_record(event)) for event in events])
             for event in events:
                 event.ack()

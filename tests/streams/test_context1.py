@@ -1,0 +1,162 @@
+"""The published vectors of Context-1's reward, its bounds, and what it makes of answers that a policy gets wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.schemas.events import ToolStatus
+from headrace.schemas.records import Turn
+from headrace.streams.rewards.context1 import (
+    SEARCH,
+    context1_reward,
+    prune_streaks,
+    shown_chunks,
+)
+from tests.streams.attempts import attempt, prunes, shows
+
+TASK = {"targets": ["c1", "c2"], "answer_chunks": ["c2"]}
+
+
+@pytest.mark.parametrize(
+    ("precision", "recall", "trajectory_recall", "answer_found", "streaks", "turns", "at_4", "at_2"),
+    [
+        (0.25, 1.0, 1.0, 1, [], 6, 1.8950, 1.7375),
+        (1.0, 0.25, 0.25, 0, [], 2, 0.2581, 0.2809),
+        (0.5, 0.8, 0.9, 1, [5], 70, 1.5640, 1.5231),
+        (0.5, 0.8, 0.9, 0, [12], 128, 0.01, 0.01),
+        (0, 0, 0.5, 0, [], 128, 0.01, 0.01),
+        (0, 0, 0, 0, [], 5, 0, 0),
+    ],
+)
+def test_published_vectors(
+    precision: float,
+    recall: float,
+    trajectory_recall: float,
+    answer_found: float,
+    streaks: list[int],
+    turns: int,
+    at_4: float,
+    at_2: float,
+) -> None:
+    facts = (precision, recall, trajectory_recall, answer_found, streaks, turns)
+    assert context1_reward(*facts, beta=4) == pytest.approx(at_4, abs=5e-5)
+    assert context1_reward(*facts, beta=2) == pytest.approx(at_2, abs=5e-5)
+
+
+shares = st.floats(0, 1)
+streak_lists = st.lists(st.integers(1, 30), max_size=4)
+turn_counts = st.integers(0, 300)
+
+
+@given(shares, shares, shares, st.sampled_from([0.0, 1.0]), streak_lists, turn_counts, st.sampled_from([2.0, 4.0]))
+def test_the_reward_stays_between_zero_and_two(
+    precision: float, recall: float, seen: float, found: float, streaks: list[int], turns: int, beta: float
+) -> None:
+    assert 0 <= context1_reward(precision, recall, seen, found, streaks, turns, beta=beta) <= 2.0 + 1e-9
+
+
+@given(shares, shares, shares, shares, shares, st.sampled_from([0.0, 1.0]), streak_lists, turn_counts)
+def test_finding_more_never_scores_less(
+    precision: float,
+    low: float,
+    high: float,
+    seen: float,
+    more_seen: float,
+    found: float,
+    streaks: list[int],
+    turns: int,
+) -> None:
+    low, high = sorted((low, high))
+    seen, more_seen = sorted((seen, more_seen))
+
+    def of(recall: float, trajectory_recall: float) -> float:
+        return context1_reward(precision, recall, trajectory_recall, found, streaks, turns, beta=2.0)
+
+    assert of(high, seen) >= of(low, seen) - 1e-9
+    assert of(low, more_seen) >= of(low, seen) - 1e-9
+
+
+@given(shares, shares, streak_lists, turn_counts, st.integers(1, 10))
+def test_more_turns_and_longer_prune_streaks_never_score_more(
+    recall: float, seen: float, streaks: list[int], turns: int, more: int
+) -> None:
+    def of(streaks: list[int], turns: int) -> float:
+        return context1_reward(0.5, recall, seen, 1.0, streaks, turns, beta=2.0)
+
+    assert of(streaks, turns + more) <= of(streaks, turns)
+    assert of([streak + more for streak in streaks], turns) <= of(streaks, turns)
+
+
+def test_a_perfect_search_scores_the_maximum() -> None:
+    done = attempt("t", agent="search", task=TASK, turns=[shows("c1"), shows("c2")], answer={"chunk_ids": ["c1", "c2"]})
+    scored = SEARCH.score(done)
+    assert scored.total == pytest.approx(SEARCH.maximum)
+    assert {name: (each.value, each.weight) for name, each in scored.components.items()} == {
+        "f_beta": (1.0, 0.7),
+        "trajectory_recall": (1.0, 0.3),
+        "answer_found": (1.0, 1.0),
+        "prune_penalty": (0.0, -1.0),
+        "turn_penalty": (0.0, -1.0),
+    }
+
+
+def test_the_spec_is_the_formula_on_what_the_trajectory_shows() -> None:
+    turns = [shows("c1", "x"), prunes(5), *[Turn(sampled_tokens=1)] * 68]
+    done = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1", "x", "y"]})
+    assert SEARCH.score(done).total == pytest.approx(context1_reward(1 / 3, 0.5, 0.5, 0.0, [5], 70, beta=2.0))
+
+
+def test_a_pruned_chunk_still_counts_as_seen() -> None:
+    done = attempt("t", agent="search", task=TASK, turns=[shows("c1", "c2"), prunes(1)], answer={"chunk_ids": ["c1"]})
+    assert SEARCH.score(done).components["trajectory_recall"].value == 1.0
+
+
+def test_guessed_chunks_are_not_found() -> None:
+    done = attempt("t", agent="search", task=TASK, turns=[shows("x")], answer={"chunk_ids": ["c1", "c2"]})
+    assert SEARCH.score(done).total == 0.0
+
+
+def test_refused_calls_and_prune_calls_show_nothing() -> None:
+    turns = [shows("c1", status=ToolStatus.ERROR), shows("c2", tool="prune_chunks")]
+    assert shown_chunks(attempt("t", turns=turns)) == set()
+
+
+def test_streaks_run_across_turns_until_another_tool() -> None:
+    turns = [prunes(2), prunes(2), shows("c1"), prunes(1)]
+    assert prune_streaks(attempt("t", turns=turns)) == [4, 1]
+
+
+@pytest.mark.parametrize("answer", [None, "c1", ["c1"], {"chunk_ids": "c1"}, {"chunk_ids": None}, {"chunk_ids": []}, 7])
+def test_an_answer_of_another_shape_scores_no_f_beta(answer: object) -> None:
+    scored = SEARCH.score(attempt("t", agent="search", task=TASK, turns=[shows("c1")], answer=answer))
+    assert scored.components["f_beta"].value == 0.0
+    assert scored.total == pytest.approx(0.3 * 0.5)
+
+
+def test_items_that_are_no_ids_count_as_wrong_ones() -> None:
+    turns = [shows("c1", "c2")]
+    clean = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1", "c2"]})
+    mixed = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1", "c2", 5, {"a": []}]})
+    assert SEARCH.score(mixed).components["f_beta"].value < SEARCH.score(clean).components["f_beta"].value
+
+
+@pytest.mark.parametrize("result", [None, "text", [1], {"chunk_ids": 3}, {"text": "x"}])
+def test_tool_results_of_another_shape_show_nothing(result: object) -> None:
+    turn = shows("c1")
+    odd = turn.model_copy(update={"tools": [turn.tools[0].model_copy(update={"result": result})]})
+    assert shown_chunks(attempt("t", turns=[odd])) == set()
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        ({}, "no_targets"),
+        ({"targets": [], "answer_chunks": ["c1"]}, "no_targets"),
+        ({"targets": "c1", "answer_chunks": ["c1"]}, "no_targets"),
+        ({"targets": [1], "answer_chunks": ["c1"]}, "no_targets"),
+        ({"targets": ["c1"]}, "no_answer_chunks"),
+    ],
+)
+def test_a_task_that_does_not_say_what_is_right_leaves_it_unscored(task: dict[str, object], reason: str) -> None:
+    scored = SEARCH.score(attempt("t", agent="search", task=task, answer={"chunk_ids": ["c1"]}))
+    assert (scored.total, scored.unscored) == (None, reason)
