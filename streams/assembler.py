@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 _DEFAULTS = FoldLimits()
 
+_MAX_POLL_INTERVAL_MS = 2**31 - 1
+"""A process without a partition polls nothing and must stay in the group all the same; heartbeats tell who lives."""
+
 
 @dataclass(frozen=True, slots=True)
 class AssemblerConfig:
@@ -83,7 +86,12 @@ async def run_assembler(config: AssemblerConfig, *, stop: asyncio.Event, ready: 
     Raises ``LookupError`` where a topic is missing, ``ValueError`` where ``trajectories`` has other partitions than
     ``events``, ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
     """
-    async with open_consumer(config.bootstrap, group=config.group, group_instance_id=config.member) as consumer:
+    async with open_consumer(
+        config.bootstrap,
+        group=config.group,
+        group_instance_id=config.member,
+        max_poll_interval_ms=_MAX_POLL_INTERVAL_MS,
+    ) as consumer:
         partitions = [await partitions_of(consumer, topic) for topic in (EVENTS, TRAJECTORIES)]
         if len(partitions[0]) != len(partitions[1]):
             raise ValueError(

@@ -24,16 +24,17 @@ Log time is the latest timestamp in the partition. What a record's time closes i
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
 from headrace.schemas.events import ClockTicked, TrajectoryEnded
-from headrace.schemas.records import DeadLetterError, Defect, Reference
+from headrace.schemas.records import DeadLetterError, Defect
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.upcast import UPCASTERS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.history import Dead, History
+from headrace.streams.open_trajectory import OpenTrajectory
 from headrace.streams.raw import LogRecord
 
 _TICK = ClockTicked.TYPE.encode()
@@ -63,46 +64,6 @@ class Remembered:
         return sequence <= self.top and sequence not in self.holes
 
 
-@dataclass(slots=True)
-class _Open:
-    """A trajectory that is under way."""
-
-    trajectory_id: str
-    partition: int
-    first: int
-    """Offset of its first record."""
-    log_ms_before: int
-    """Log time before its first record."""
-    first_ms: int
-    last_ms: int
-    last: int = 0
-    quiet_since: int = 0
-    """Log time of its latest record."""
-    records: dict[int, LogRecord] = field(default_factory=dict)
-    unreadable: dict[int, Defect] = field(default_factory=dict)
-    labels: set[Defect] = field(default_factory=set)
-    contiguous: int = 0
-    """Events from 0 on without a gap."""
-    end: int | None = None
-    """Sequence number of its end."""
-    end_log_ms: int = 0
-    """Log time when its end came."""
-    duplicates: int = 0
-    size: int = 0
-
-    def touch(self, record: LogRecord, log_ms: int) -> None:
-        """Note that ``record`` named it."""
-        self.last = record.offset
-        self.first_ms = min(self.first_ms, record.timestamp)
-        self.last_ms = max(self.last_ms, record.timestamp)
-        self.quiet_since = log_ms
-
-    def advance(self) -> None:
-        """Move ``contiguous`` over what is there."""
-        while self.contiguous in self.records or self.contiguous in self.unreadable:
-            self.contiguous += 1
-
-
 class PartitionFold:
     """Folds one partition. After a restart, ``log_ms`` and ``remembered`` are what :mod:`recovery` found."""
 
@@ -114,9 +75,9 @@ class PartitionFold:
         self.duplicates = 0
         """Records dropped as duplicates of closed trajectories' events."""
         self._remembered: OrderedDict[bytes, Remembered] = OrderedDict(remembered)
-        self._open: OrderedDict[bytes, _Open] = OrderedDict()  # by first record
-        self._quiet: OrderedDict[bytes, _Open] = OrderedDict()  # by latest record
-        self._ended: OrderedDict[bytes, _Open] = OrderedDict()  # by end; those that wait for missing events
+        self._open: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by first record
+        self._quiet: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by latest record
+        self._ended: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by end; those that wait for missing events
         self._open_bytes = 0
         self._look_at = _NEVER  # no deadline is earlier than this log time
 
@@ -175,8 +136,8 @@ class PartitionFold:
             self._close(next(iter(self._open)), record.offset, out, Defect.OVERSIZE)
         return out
 
-    def _start(self, record: LogRecord, subject: bytes, log_ms_before: int) -> _Open:
-        trajectory = _Open(
+    def _start(self, record: LogRecord, subject: bytes, log_ms_before: int) -> OpenTrajectory:
+        trajectory = OpenTrajectory(
             subject.decode(), record.partition, record.offset, log_ms_before, record.timestamp, record.timestamp
         )
         self._open[subject] = self._quiet[subject] = trajectory
@@ -185,7 +146,7 @@ class PartitionFold:
 
     def _add(
         self,
-        trajectory: _Open,
+        trajectory: OpenTrajectory,
         subject: bytes,
         record: LogRecord,
         kind: bytes | None,
@@ -217,12 +178,12 @@ class PartitionFold:
         trajectory.advance()
         if kind == _END:
             self._note_end(trajectory, subject, sequence)
-        if trajectory.end is not None and trajectory.end < trajectory.contiguous:
+        if trajectory.is_complete:
             self._close(subject, record.offset, out)
         elif trajectory.size > self.limits.max_trajectory_bytes:
             self._close(subject, record.offset, out, Defect.OVERSIZE)
 
-    def _note_end(self, trajectory: _Open, subject: bytes, sequence: int | None) -> None:
+    def _note_end(self, trajectory: OpenTrajectory, subject: bytes, sequence: int | None) -> None:
         if sequence is None:
             return
         if trajectory.end is None:
@@ -295,7 +256,7 @@ class PartitionFold:
         del self._quiet[subject]
         self._ended.pop(subject, None)
         self._open_bytes -= trajectory.size
-        history = _history(trajectory, self.log_ms, labels)
+        history = trajectory.closed(self.log_ms, labels)
         out.append(history)
         top = len(history.records) + len(history.unreadable) + len(history.missing) - 1
         self._remembered[subject] = Remembered(top, frozenset(history.missing), trajectory.last)
@@ -308,34 +269,6 @@ class PartitionFold:
             if next(iter(self._remembered.values())).touched >= resume_from:
                 return
             self._remembered.popitem(last=False)
-
-
-def _history(trajectory: _Open, log_ms: int, labels: Iterable[Defect]) -> History:
-    """``trajectory`` as it is handed on. Events beyond its end are late, whichever came first."""
-    there = trajectory.records.keys() | trajectory.unreadable.keys()
-    top = max(there, default=-1) if trajectory.end is None else trajectory.end
-    missing = tuple(number for number in range(trajectory.contiguous, top + 1) if number not in there)
-    unreadable = {number: label for number, label in sorted(trajectory.unreadable.items()) if number <= top}
-    found = {*labels, *trajectory.labels, *unreadable.values()}
-    if missing:
-        found.add(Defect.MISSING_EVENTS)
-    if trajectory.end is None:
-        found.add(Defect.NO_END)
-    records = sorted(trajectory.records.items())
-    return History(
-        trajectory_id=trajectory.trajectory_id,
-        records=tuple(entry for entry in records if entry[0] <= top),
-        unreadable=unreadable,
-        missing=missing,
-        late=tuple(record for number, record in records if number > top),
-        labels=frozenset(found),
-        duplicates=trajectory.duplicates,
-        first=Reference(partition=trajectory.partition, offset=trajectory.first),
-        last=Reference(partition=trajectory.partition, offset=trajectory.last),
-        first_ms=trajectory.first_ms,
-        last_ms=trajectory.last_ms,
-        closed_ms=log_ms,
-    )
 
 
 def _is_id(subject: bytes) -> bool:
@@ -354,4 +287,4 @@ def _natural(value: bytes | None) -> int | None:
 
 
 def _bytes_of(headers: dict[str, bytes | None]) -> int:
-    return sum(len(value) for value in headers.values() if value is not None)
+    return sum(map(len, filter(None, headers.values())))

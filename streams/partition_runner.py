@@ -7,10 +7,9 @@ partition before (a zombie's open transaction is aborted, its next one refused);
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -30,6 +29,8 @@ from headrace.streams.raw import Outgoing
 from headrace.streams.recovery import Emitted, checkpoint_of, emitted_of
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _POLL_MS = 50
 _POLL_RECORDS = 1000
@@ -91,7 +92,9 @@ class PartitionRunner:
             async with open_producer(
                 self._config.bootstrap, transactional_id=name, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS
             ) as producer:
-                assembly = await self._recover()
+                assembly = await self._unless_stopped(self._recover())
+                if assembly is None:
+                    return
                 self._consumer.seek(self._source, assembly.position)
                 self._consumer.resume(self._source)
                 self.recovered.set()
@@ -143,19 +146,22 @@ class PartitionRunner:
         await self._commit(producer, assembly)
 
     async def _poll(self) -> list[KafkaRecord]:
-        """The next records, or none after a moment or once stopped (a rebalance would hold up the poll for long)."""
-        poll = asyncio.ensure_future(
+        """The next records, or none after a moment."""
+        polled: dict[TopicPartition, list[KafkaRecord]] | None = await self._unless_stopped(
             self._consumer.getmany(self._source, timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
         )
-        stopping = asyncio.ensure_future(self._stopping.wait())
+        return (polled or {}).get(self._source, [])
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of ``work``, or ``None`` where :meth:`stop` comes first: a rebalance waits for that."""
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
         try:
-            await asyncio.wait({poll, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            return (poll.result().get(self._source, [])) if poll.done() else []
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (poll, stopping):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait({task})
+            working.cancel()
+            stopping.cancel()
+        await asyncio.wait({working, stopping})
+        return None if working.cancelled() else working.result()
 
     async def _commit(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> None:
         """One transaction: outputs, a tick where time is due, and the offset with what a restart needs."""

@@ -53,7 +53,8 @@ class _Draft:
                 _append_span(self.version_spans, span, self.sampled)
 
     def finished(self) -> Segment:
-        return Segment(
+        # Every array was checked when its event was read: validating again would walk all tokens twice.
+        return Segment.model_construct(
             token_ids=self.token_ids,
             loss_mask=self.loss_mask,
             logprobs=self.logprobs,

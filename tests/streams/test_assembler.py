@@ -20,7 +20,8 @@ import pytest
 
 from headrace.schemas.log import KafkaRecord, open_producer, read_to_end
 from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, STEPS, TRAJECTORIES, Topic
+from headrace.streams import assembler
 from headrace.streams.assembler import AssemblerConfig, run_assembler
 from headrace.streams.partition import PartitionAssembly
 from headrace.streams.partition_runner import PartitionTakenOver
@@ -242,6 +243,18 @@ async def test_an_assembler_that_was_fenced_ends_and_says_why(kafka: str) -> Non
         await until(lambda: trajectories(kafka, "fence-"), lambda seen: len(seen) == 2)
 
 
+async def test_topics_whose_partitions_do_not_match_are_refused(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembler, "TRAJECTORIES", STEPS)
+    with pytest.raises(ValueError, match="events has 4 partitions and steps 1"):
+        await run_assembler(config(kafka), stop=asyncio.Event(), ready=lambda: None)
+
+
+@pytest.mark.parametrize("name", ["commit_interval_s", "idle_timeout_s", "max_open_bytes"])
+def test_a_setting_that_cannot_work_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=name.removesuffix("_s")):
+        AssemblerConfig("localhost:9092", **{name: 0})
+
+
 async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: str) -> None:
     chance = random.Random(3)
     histories = [session(f"kill-{number}", *["ask", "tool"] * chance.randrange(1, 5)) for number in range(600)]
@@ -256,7 +269,7 @@ async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: s
 
     producing = asyncio.create_task(keep_producing())
     command = [sys.executable, "-c", WORKER, json.dumps(asdict(config(kafka)))]
-    kills = 0
+    kills, in_the_middle = 0, 0
     while not producing.done() or kills < 4:
         worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         assert worker.stdout is not None
@@ -265,7 +278,9 @@ async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: s
         worker.kill()
         await worker.wait()
         kills += 1
+        in_the_middle += 0 < len(await trajectories(kafka, "kill-")) < len(histories)
     await producing
+    assert in_the_middle > 1, "the run was over before it was killed: make it longer"
     async with assembling(config(kafka)):
         names = {history[0].key.decode() for history in spoiled if history and history[0].key}
         await until(lambda: trajectories(kafka, "kill-"), lambda seen: set(seen) == names)

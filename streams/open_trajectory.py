@@ -1,0 +1,90 @@
+"""A trajectory under way: its records as they came, by sequence number, and what must be known to close it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.schemas.records import Defect, Reference
+from headrace.streams.history import History
+from headrace.streams.raw import LogRecord
+
+
+@dataclass(slots=True)
+class OpenTrajectory:
+    """What the fold holds of a trajectory that is not closed yet."""
+
+    trajectory_id: str
+    """The trajectory."""
+    partition: int
+    """Input partition."""
+    first: int
+    """Offset of its first record."""
+    log_ms_before: int
+    """Log time before its first record."""
+    first_ms: int
+    """Earliest timestamp of its records."""
+    last_ms: int
+    """Latest timestamp of its records."""
+    last: int = 0
+    """Offset of its latest record."""
+    quiet_since: int = 0
+    """Log time of its latest record."""
+    records: dict[int, LogRecord] = field(default_factory=dict)
+    """By sequence number, in order of arrival."""
+    unreadable: dict[int, Defect] = field(default_factory=dict)
+    """Sequence numbers that came as dead letters, with the label that follows."""
+    labels: set[Defect] = field(default_factory=set)
+    """Labels from records that have no sequence number."""
+    contiguous: int = 0
+    """Events from 0 on without a gap."""
+    end: int | None = None
+    """Sequence number of its end."""
+    end_log_ms: int = 0
+    """Log time when its end came."""
+    duplicates: int = 0
+    """Records with a sequence number that was there."""
+    size: int = 0
+    """Memory of its records, in bytes."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end and everything before it are there."""
+        return self.end is not None and self.end < self.contiguous
+
+    def touch(self, record: LogRecord, log_ms: int) -> None:
+        """Note that ``record`` named it."""
+        self.last = record.offset
+        self.first_ms = min(self.first_ms, record.timestamp)
+        self.last_ms = max(self.last_ms, record.timestamp)
+        self.quiet_since = log_ms
+
+    def advance(self) -> None:
+        """Move ``contiguous`` over what is there."""
+        while self.contiguous in self.records or self.contiguous in self.unreadable:
+            self.contiguous += 1
+
+    def closed(self, log_ms: int, labels: Iterable[Defect]) -> History:
+        """What is handed on when it closes. Events beyond its end are late, whichever came first."""
+        there = self.records.keys() | self.unreadable.keys()
+        top = max(there, default=-1) if self.end is None else self.end
+        missing = tuple(number for number in range(self.contiguous, top + 1) if number not in there)
+        unreadable = {number: label for number, label in sorted(self.unreadable.items()) if number <= top}
+        found = {*labels, *self.labels, *unreadable.values()}
+        if missing:
+            found.add(Defect.MISSING_EVENTS)
+        if self.end is None:
+            found.add(Defect.NO_END)
+        records = sorted(self.records.items())
+        return History(
+            trajectory_id=self.trajectory_id,
+            records=tuple(entry for entry in records if entry[0] <= top),
+            unreadable=unreadable,
+            missing=missing,
+            late=tuple(record for number, record in records if number > top),
+            labels=frozenset(found),
+            duplicates=self.duplicates,
+            first=Reference(partition=self.partition, offset=self.first),
+            last=Reference(partition=self.partition, offset=self.last),
+            first_ms=self.first_ms,
+            last_ms=self.last_ms,
+            closed_ms=log_ms,
+        )
