@@ -5,7 +5,9 @@ from typing import Any
 
 import clickhouse_connect
 import pytest
+from click.testing import CliRunner
 
+from headrace.deploy.cli import cli
 from headrace.schemas.topics import TOPICS
 from headrace.streams import columns
 from headrace.streams.columns import Column, Table, arrow_table, create_statement, markdown, missing_columns
@@ -163,3 +165,12 @@ def test_an_address_that_is_none_is_refused() -> None:
         open_client("localhost:8123")
     with pytest.raises(clickhouse_connect.driver.exceptions.OperationalError):
         open_client("http://127.0.0.1:9")
+
+
+def test_the_command_prints_documentation_and_statements() -> None:
+    run = CliRunner().invoke
+    assert run(cli, ["tables"]).output == markdown(TABLES)
+    assert run(cli, ["tables", "events", "--ddl"]).output == create_statement(EVENTS) + ";\n"
+    unknown = run(cli, ["tables", "nope"])
+    assert unknown.exit_code == 1
+    assert "the tables are events, trajectories" in unknown.output

@@ -1,0 +1,21 @@
+"""``headrace tables``: what ClickHouse holds."""
+
+import click
+
+
+@click.command("tables")
+@click.argument("name", required=False)
+@click.option("--ddl", is_flag=True, help="As the statements that create them.")
+def command(name: str | None, ddl: bool) -> None:
+    """Print the ClickHouse tables, or the table NAME: columns, types and what they hold, as Markdown."""
+    from headrace.deploy.errors import StackError
+    from headrace.streams.columns import create_statement, markdown
+    from headrace.streams.tables import TABLES
+
+    chosen = [table for table in TABLES if name in (None, table.name)]
+    if not chosen:
+        raise StackError(f"there is no table {name!r}: the tables are {', '.join(table.name for table in TABLES)}")
+    if ddl:
+        click.echo(";\n\n".join(create_statement(table) for table in chosen) + ";")
+    else:
+        click.echo(markdown(chosen), nl=False)
