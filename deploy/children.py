@@ -59,7 +59,7 @@ class Child:
         """Process id of the command itself; 0 where it never came to be."""
 
     def poll(self) -> int | None:
-        """Exit status (128 + n for signal n), or ``None`` while it runs."""
+        """Exit status (128 + n for signal n, −n where the lifeline itself was killed), or ``None`` while it runs."""
         return self._wrapper.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -73,7 +73,7 @@ class Child:
 
     def kill_command(self) -> None:
         """``kill -9`` of the command alone, as an accident would: its lifeline clears the rest away."""
-        if self._wrapper.poll() is None:
+        if self.pid and self._wrapper.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 

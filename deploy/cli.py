@@ -13,8 +13,8 @@ from headrace.deploy.errors import StackError
 _COMMANDS = Path(__file__).with_name("commands")
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "The stack on this machine": ("demo", "up", "status", "down"),
-    "Data": ("import", "ledger", "topics", "topology", "schemas"),
+    "The stack on this machine": ("demo", "up", "status", "down", "settings"),
+    "Data": ("import", "ledger", "topics", "topology", "tables", "schemas"),
     "Models": ("base-model",),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }

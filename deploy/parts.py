@@ -151,6 +151,7 @@ async def _vllm(settings: Settings, say: Say) -> Command:
             "`headrace base-model` makes one."
         )
     assert settings.vllm_port is not None
+    say("loads; a minute the first time on two cores, half of it later")
     argv, env = configured(
         settings,
         "vllm",
@@ -167,7 +168,7 @@ async def _vllm_answers(settings: Settings) -> None:
     from headrace.deploy.vllm import wait_until_ready
 
     assert settings.vllm is not None
-    await wait_until_ready(settings.vllm)
+    await wait_until_ready(settings.vllm, settings.start_timeout_s)
 
 
 def _http_external(name: str, path: str) -> Callable[[Settings], Awaitable[None]]:

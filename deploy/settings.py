@@ -144,7 +144,7 @@ def load_settings(**overrides: Any) -> Settings:
 def _problem(problem: Mapping[str, Any]) -> str:
     name = "__".join(str(step) for step in problem["loc"]).upper()
     if problem["type"] == "extra_forbidden":
-        return f"There is no setting {PREFIX}{name}: `headrace up --help` lists them."
+        return f"There is no setting {PREFIX}{name}: `headrace settings` lists them."
     return f"{PREFIX}{name} is {problem['input']!r}: {problem['msg']}."
 
 

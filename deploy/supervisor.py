@@ -114,6 +114,7 @@ class SupervisedPart:
                     self._came_up.set_result(None)
                 assert self._child is not None
                 why = _died(self.part.name, await exit_of(self._child), self._child)
+                self._child.kill()  # Where its lifeline was killed, some of its tree may be left.
             except (StackError, OSError) as error:
                 why = str(error)
             finally:
@@ -191,5 +192,6 @@ class SupervisedPart:
 
 
 def _died(name: str, status: int, child: Child) -> str:
-    how = f"was killed by signal {status - 128}" if status > 128 else f"ended with status {status}"
+    number = status - 128 if status > 128 else -status  # Of the command, or of its lifeline and so of both.
+    how = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
     return f"{name} (process {child.pid}) {how}. The end of {child.log}:\n{end_of(child.log)}"

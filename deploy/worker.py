@@ -46,7 +46,9 @@ def run_worker(name: str, settings: Settings) -> int:
 def _assemble(settings: Settings) -> int:
     from headrace.streams.assembler import AssemblerConfig, run_assembler
 
-    config = configured(settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"))
+    config = configured(
+        settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"), member=settings.member
+    )
     return _until_stopped(run_assembler, config)
 
 

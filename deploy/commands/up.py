@@ -28,7 +28,8 @@ def command(
       headrace up --kafka broker:9092                   your own Kafka
       headrace up --set trainer.learning_rate=0.0005    an option of one part
 
-    Every setting can stand in the environment as HEADRACE_NAME, or in the TOML file that HEADRACE_CONFIG names.
+    Every setting (`headrace settings` lists them) can stand in the environment as HEADRACE_NAME, or in the TOML file
+    that HEADRACE_CONFIG names.
     Ports: HEADRACE_KAFKA_PORT, HEADRACE_CLICKHOUSE_PORT, HEADRACE_VLLM_PORT, HEADRACE_DASHBOARD_PORT; free ones
     are chosen and remembered otherwise.
     """

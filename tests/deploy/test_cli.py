@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from headrace.deploy.cli import SECTIONS, cli
 from headrace.deploy.commands.worker import NAMES
+from headrace.deploy.settings import Settings
 from headrace.deploy.worker import WORKERS
 from headrace.schemas.topics import MODELS, TOPICS
 
@@ -79,6 +80,16 @@ def test_a_worker_names_the_address_it_lacks(tmp_path: Path) -> None:
 
 def test_the_workers_in_the_help_are_the_workers_there_are() -> None:
     assert set(NAMES) == set(WORKERS)
+
+
+def test_every_setting_is_listed_with_its_variable_and_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_RUN", "mine")
+    shown = headrace("settings").output.splitlines()
+    assert "HEADRACE_RUN=mine" in shown
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert any(line.startswith(f"HEADRACE_{name.upper()}=") for line in shown)
+    assert json.loads(headrace("settings", "--json").output).keys() == Settings.model_fields.keys()
 
 
 def test_topics_are_printed_for_people_and_machines() -> None:
