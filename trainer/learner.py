@@ -115,12 +115,17 @@ class Learner:
 
     @torch.no_grad()
     def canaries(self, seed: int) -> list[Canary]:
-        """Token sequences drawn by ``seed`` with the present policy's log-probabilities."""
+        """Token sequences drawn by ``seed`` with the present policy's log-probabilities.
+
+        Raises :class:`TrainingDiverged` where one is not a number: such a policy must not be published.
+        """
         prompts = make_prompts(
             vocabulary_size(self.model), seed, count=self._config.canaries, length=self._config.canary_length
         )
         packed = pack([(prompt, [0] + [1] * (len(prompt) - 1)) for prompt in prompts])
         logprobs = token_logprobs(self.model, packed).logprobs.cpu().numpy()
+        if not np.isfinite(logprobs).all():
+            raise TrainingDiverged("the policy gives log-probabilities that are not numbers: lower learning_rate")
         rows: Sequence[Floats] = np.split(logprobs, len(prompts))
         return [
             Canary(token_ids=prompt, logprobs=array("f", row.tolist()))

@@ -10,11 +10,11 @@ read again. So no group is trained twice and none is lost.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -47,7 +47,7 @@ _MANY_REJECTIONS = 1000
 """Rejections held before they are announced without a step; each has the same id whenever it is said."""
 
 Reached = Callable[[str, int], None]
-"""Told of each arrow passed, with the version: ``checkpointed``, ``uploaded``, ``announced``. Tests die there."""
+"""Told of each arrow passed, with the version: ``trained``, ``checkpointed``, ``uploaded``, ``announced``."""
 
 
 def _not_told(arrow: str, version: int) -> None:
@@ -134,7 +134,7 @@ class Trainer:
                     f"the log knows version {known} of run {self._config.run!r} and checkpoint_dir "
                     f"{self._config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
                 )
-            checkpoint = await self._in_thread(self._save, 0, {}, [])
+            checkpoint = await self._or_alert(self._in_thread(self._save, 0, {}, []), [])
         self.version, self._offsets = checkpoint.state.version, dict(checkpoint.state.offsets)
         unsaid = self.version - (-1 if known is None else known)
         if unsaid not in (0, 1):
@@ -159,12 +159,9 @@ class Trainer:
             groups = shuffle_advantages(groups, seed=self._config.seed, step=version)
         batch = make_batch(groups)
         started = time.monotonic()
-        try:
-            metrics = await self._in_thread(self._learner.step, batch, self.version)
-        except TrainingDiverged as error:
-            await self._announcer.announce([self._alert("training_diverged", str(error), groups)])
-            raise
+        metrics = await self._or_alert(self._in_thread(self._learner.step, batch, self.version), groups)
         train_s = time.monotonic() - started
+        self._reached("trained", version)
         metrics |= {
             "seconds_wait": gathered.wait_s,
             "seconds_resolve": gathered.resolve_s,
@@ -182,7 +179,7 @@ class Trainer:
             metrics=metrics,
         )
         said = [announcement(step, run=self._config.run), *gathered.said]
-        checkpoint = await self._in_thread(self._save, version, gathered.offsets, said)
+        checkpoint = await self._or_alert(self._in_thread(self._save, version, gathered.offsets, said), groups)
         self._reached("checkpointed", version)
         await self._say(checkpoint, announce=True)
         self.version, self._offsets = version, gathered.offsets
@@ -227,6 +224,14 @@ class Trainer:
                 where = f"training {arrival.reference.partition}:{arrival.reference.offset}"
                 gathered.said.append(self._alert("unreadable_group", f"{where} cannot be read: {arrival.problem}"))
 
+    async def _or_alert(self, work: Coroutine[Any, Any, T], groups: list[AdmittedGroup]) -> T:
+        """The result of ``work``; where training diverged, an alert that names its groups, and the error."""
+        try:
+            return await work
+        except TrainingDiverged as error:
+            await self._announcer.announce([self._alert("training_diverged", str(error), groups)])
+            raise
+
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run what takes long beside the event loop, so that the Kafka clients stay alive."""
         return await asyncio.get_running_loop().run_in_executor(self._torch, partial(function, *args, **kwargs))
@@ -261,13 +266,13 @@ class Trainer:
             await self._announcer.announce(checkpoint.state.announcements)
             self._reached("announced", checkpoint.state.version)
 
-    def _alert(self, kind: str, message: str, groups: list[AdmittedGroup] | None = None) -> Announcement:
+    def _alert(self, kind: str, message: str, groups: Sequence[AdmittedGroup] = ()) -> Announcement:
         alert = Alert(
             run=self._config.run,
             source="trainer",
             kind=kind,
             severity=Severity.CRITICAL,
             message=message,
-            details={"version": self.version, "groups": [group.group_id for group in groups or ()]},
+            details={"version": self.version, "groups": [group.group_id for group in groups]},
         )
         return announcement(alert, run=self._config.run)

@@ -1,0 +1,332 @@
+"""The trainer on a real log: what it trains, says and survives."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headrace.schemas.log import read_to_end
+from headrace.schemas.records import Alert, Reason, Rejection, Stage, Step, Weights
+from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS
+from headrace.trainer.announce import TrainerReplaced, open_announcer
+from headrace.trainer.canary import max_error
+from headrace.trainer.checkpoint import CheckpointError, load_newest
+from headrace.trainer.learner import TrainingDiverged
+from headrace.trainer.loop import TrainerConfig, run_trainer
+from headrace.trainer.model import load_model, token_logprobs
+from headrace.trainer.packing import pack
+from headrace.trainer.publish import fetch_manifest
+from headrace.trainer.store import ObjectStore
+from tests.trainer.builders import member, training_group
+from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def config(kafka, tmp_path, base, request):
+    def _config(run, **settings):
+        known = {"groups_per_step": 2, "learning_rate": 1e-3, "max_staleness": 100, "threads": 1}
+        places = {"checkpoint_dir": tmp_path / "checkpoints", "store_url": f"file://{tmp_path}/objects"}
+        return TrainerConfig(kafka, run, base, **(places | known | settings))
+
+    return _config
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    from tests.trainer.builders import tiny_model
+
+    return tiny_model(tmp_path_factory.mktemp("base"))
+
+
+async def train_until(config, version):
+    """Run the trainer until it has announced ``version``."""
+    stop = asyncio.Event()
+
+    def reached(arrow, at):
+        if (arrow, at) == ("announced", version):
+            stop.set()
+
+    served = asyncio.Event()
+    await asyncio.wait_for(run_trainer(config, stop=stop, ready=served.set, reached=reached), 120)
+    assert served.is_set()
+
+
+def payloads(found):
+    return [payload for _, payload in found]
+
+
+async def test_three_steps_are_trained_told_and_published(kafka, config, tmp_path):
+    groups = await feed_groups(kafka, list("abcdefg"), run="three")
+    settings = config("three")
+    await train_until(settings, 3)
+
+    steps: list[Step] = payloads(await records(kafka, STEPS, "three"))
+    weights: list[Weights] = payloads(await records(kafka, WEIGHTS, "three"))
+    assert [step.step for step in steps] == [1, 2, 3]
+    assert [(each.version, each.parent, each.step) for each in weights] == [
+        (0, None, 0),
+        (1, 0, 1),
+        (2, 1, 2),
+        (3, 2, 3),
+    ]
+
+    trained = [(group.group_id, group.trajectory_ids) for step in steps for group in step.groups]
+    assert trained == [(each.group_id, [one.trajectory_id for one in each.members]) for each in groups[:6]]
+    assert steps[0].groups[0].trajectories == [one.trajectory for one in groups[0].members]
+    assert {step.config_sha256 for step in steps} == {settings.sha256()}
+    assert len({step.data_sha256 for step in steps}) == 3
+    expected = sum(one.sampled_tokens for group in groups[:2] for one in group.members)
+    assert steps[0].metrics["tokens_trained"] == expected
+    assert steps[2].metrics["staleness_max"] == 2.0
+    assert {"entropy", "grad_norm", "kl_k3", "effective_sample_size", "seconds_train"} <= set(steps[0].metrics)
+
+    store = ObjectStore(settings.store_url)
+    for pointer in weights:
+        manifest = await fetch_manifest(store, pointer)
+        ((path, sha256),) = manifest.files.items()
+        target = tmp_path / "served" / str(pointer.version)
+        await store.download(path, target / "model.safetensors", sha256=sha256, size=manifest.sizes[path])
+        (target / "config.json").write_text((settings.model_dir / "config.json").read_text())
+        served = load_model(target)
+        packed = pack([(each.token_ids, [0] + [1] * 31) for each in manifest.canaries])
+        with torch.no_grad():
+            assert max_error(manifest.canaries, token_logprobs(served, packed).logprobs.view(4, 31).tolist()) < 1e-5
+
+
+async def test_what_is_not_admitted_is_rejected_with_the_step_that_follows(kafka, config):
+    await feed_groups(kafka, ["old"], run="admission", version=0)
+    (mixed_attempt, foreign) = attempt("fits", run="admission", seed=1), attempt("foreign", run="elsewhere", seed=2)
+    places = await feed_trajectories(kafka, [mixed_attempt, foreign])
+    mixed = training_group(
+        "mixed", [member(each, at=places[each.trajectory_id]) for each in (mixed_attempt, foreign)], run="admission"
+    )
+    lost = member(attempt("lost", run="admission", seed=3), at=places["fits"])
+    await send_groups(kafka, [mixed, training_group("lost", [lost], run="admission")])
+    await feed_groups(kafka, ["late"], run="admission", version=0)
+    await feed_groups(kafka, ["new"], run="admission", version=1)
+
+    await train_until(config("admission", groups_per_step=1, max_staleness=0), 2)
+    steps: list[Step] = payloads(await records(kafka, STEPS, "admission"))
+    rejected: list[Rejection] = payloads(await records(kafka, REJECTED, "admission"))
+    assert [[group.group_id for group in step.groups] for step in steps] == [["admission/old"], ["admission/new"]]
+    assert all(each.stage == Stage.ADMISSION for each in rejected)
+    assert {each.trajectory_id: each.reason for each in rejected} == {
+        "fits": Reason.STALE,
+        "foreign": Reason.STALE,
+        "lost": Reason.STALE,
+        **{f"admission/late/{number}": Reason.STALE for number in range(4)},
+    }
+    assert len(rejected) == 7
+
+
+async def test_a_member_that_leads_elsewhere_does_not_take_its_group_along(kafka, config):
+    fits, foreign = attempt("fits2", run="members", seed=1), attempt("foreign2", run="elsewhere", seed=2)
+    places = await feed_trajectories(kafka, [fits, foreign])
+    members = [member(each, at=places[each.trajectory_id]) for each in (fits, foreign)]
+    members.append(member(attempt("lost2", run="members", seed=3), at=places["fits2"]))
+    await send_groups(kafka, [training_group("members/g", members, run="members")])
+    await train_until(config("members", groups_per_step=1), 1)
+    (step,) = payloads(await records(kafka, STEPS, "members"))
+    assert step.groups[0].trajectory_ids == ["fits2"]
+    assert {each.trajectory_id: each.reason for each in payloads(await records(kafka, REJECTED, "members"))} == {
+        "foreign2": Reason.OTHER_RUN,
+        "lost2": Reason.UNRESOLVED,
+    }
+
+
+async def test_the_control_trains_the_same_tokens_on_shuffled_advantages(kafka, config, tmp_path):
+    groups = await feed_groups(kafka, ["a", "b"], run="honest")
+    await feed_same(kafka, groups, run="control")
+    await train_until(config("honest"), 1)
+    await train_until(config("control", shuffle_advantages=True, checkpoint_dir=tmp_path / "control"), 1)
+    (honest,) = payloads(await records(kafka, STEPS, "honest"))
+    (control,) = payloads(await records(kafka, STEPS, "control"))
+    assert control.data_sha256 != honest.data_sha256
+    assert control.config_sha256 != honest.config_sha256
+    for name in ("tokens_trained", "reward_mean", "kl_k3", "entropy"):
+        assert control.metrics[name] == honest.metrics[name]
+    assert control.metrics["loss"] != honest.metrics["loss"]
+
+
+async def test_after_the_last_step_it_serves_on_and_takes_nothing(kafka, config):
+    await feed_groups(kafka, list("abcd"), run="limited")
+    stop, announced = asyncio.Event(), asyncio.Event()
+
+    def reached(arrow, version):
+        if (arrow, version) == ("announced", 1):
+            announced.set()
+
+    task = asyncio.create_task(run_trainer(config("limited", steps=1), stop=stop, ready=lambda: None, reached=reached))
+    await asyncio.wait_for(announced.wait(), 60)
+    await asyncio.sleep(1)
+    assert not task.done()
+    stop.set()
+    await asyncio.wait_for(task, 10)
+    assert len(await records(kafka, STEPS, "limited")) == 1
+
+
+async def test_a_loss_that_is_no_number_raises_an_alert_and_leaves_the_checkpoint_alone(kafka, config):
+    impossible = attempt("impossible", run="diverged", seed=1, logprob=-1e4)
+    places = await feed_trajectories(kafka, [impossible])
+    only = member(impossible, advantage=-1.0, at=places["impossible"])
+    await send_groups(kafka, [training_group("diverged/g", [only], run="diverged")])
+    settings = config("diverged", groups_per_step=1, loss="dr_grpo")
+    with pytest.raises(TrainingDiverged):
+        await train_until(settings, 1)
+    (alert,) = payloads(await records(kafka, ALERTS, "diverged"))
+    assert isinstance(alert, Alert)
+    assert (alert.kind, alert.details["groups"]) == ("training_diverged", ["diverged/g"])
+    assert load_newest(settings.checkpoint_dir, "diverged").state.version == 0
+    assert await records(kafka, STEPS, "diverged") == []
+
+
+async def test_a_base_model_of_no_numbers_is_never_published(kafka, config):
+    plain = config("broken")
+    model = load_model(plain.model_dir)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[0, 0] = float("nan")
+    model.save_pretrained(plain.checkpoint_dir.parent / "broken")
+    with pytest.raises(TrainingDiverged):
+        await train_until(replace(plain, model_dir=plain.checkpoint_dir.parent / "broken"), 0)
+    assert await records(kafka, WEIGHTS, "broken") == []
+    assert load_newest(plain.checkpoint_dir, "broken") is None
+
+
+async def test_checkpoints_and_log_must_belong_together(kafka, config, tmp_path):
+    await feed_groups(kafka, list("abcd"), run="apart")
+    settings = config("apart")
+    await train_until(settings, 2)
+
+    with pytest.raises(CheckpointError, match="choose another run"):
+        await train_until(replace(settings, checkpoint_dir=tmp_path / "empty"), 3)
+    damaged = settings.checkpoint_dir / "00000002" / "state.json"
+    damaged.write_text("{")
+    (settings.checkpoint_dir / "00000001").rename(settings.checkpoint_dir / "00000000")
+    state = settings.checkpoint_dir / "00000000" / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | {"version": 0}))
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        await train_until(settings, 3)
+
+
+async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
+    from headrace.schemas.records import Severity
+    from headrace.trainer.announce import announcement
+
+    alert = Alert(run="zombie", source="t", kind="k", severity=Severity.WARNING, message="m")
+    async with open_announcer(kafka, "zombie") as first:
+        await first.announce([announcement(alert, run="zombie")])
+        async with open_announcer(kafka, "zombie") as second:
+            await second.announce([announcement(alert, run="zombie")])
+            with pytest.raises(TrainerReplaced, match="zombie"):
+                await first.announce([announcement(alert, run="zombie")])
+    assert len(await records(kafka, ALERTS, "zombie")) == 2
+
+
+LIVES = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from aiokafka import AIOKafkaProducer
+from headrace.trainer.loop import TrainerConfig, run_trainer
+from headrace.trainer.model import load_model
+
+bootstrap, run, base, checkpoints, store, *deaths = sys.argv[1:]
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def live(arrow, version):
+    stop = asyncio.Event()
+
+    def reached(at, what):
+        if (at, what, arrow) == ("checkpointed", version, "committing"):
+            AIOKafkaProducer.commit_transaction = die
+        if (at, what) == (arrow, version):
+            die()
+        if (at, what, arrow) == ("announced", version, "done"):
+            stop.set()
+
+    config = TrainerConfig(
+        bootstrap, run, Path(base), Path(checkpoints), store, groups_per_step=2, max_staleness=100, threads=1
+    )
+    asyncio.run(run_trainer(config, stop=stop, ready=lambda: None, reached=reached))
+
+# Each life is a process of its own; forked, since importing torch takes longer than everything else here.
+for death in deaths:
+    arrow, version = death.split(":")
+    child = os.fork()
+    if not child:
+        live(arrow, int(version))
+        os._exit(0)
+    print(death, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+async def test_killed_between_any_two_effects_it_goes_on_as_if_nothing_had_happened(kafka, config, tmp_path):
+    groups = await feed_groups(kafka, [f"{number:02d}" for number in range(13)], run="killed")
+    settings = config("killed")
+    deaths = ["uploaded:0", "trained:1", "checkpointed:2", "uploaded:3", "committing:4", "announced:5", "done:6"]
+    lived = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", LIVES, kafka, "killed", str(settings.model_dir), str(settings.checkpoint_dir),
+         settings.store_url, *deaths],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300, capture_output=True, text=True,
+    )  # fmt: skip
+    ends = [f"{death} {0 if death.startswith('done') else -signal.SIGKILL}" for death in deaths]
+    assert lived.stdout.splitlines() == ends, lived.stderr
+
+    steps = await records(kafka, STEPS, "killed")
+    weights = await records(kafka, WEIGHTS, "killed")
+    assert [step.step for step in payloads(steps)] == [1, 2, 3, 4, 5, 6]
+    assert [each.version for each in payloads(weights)] == [0, 1, 2, 3, 4, 5, 6]
+    trained = [group.group_id for step in payloads(steps) for group in step.groups]
+    assert trained == [group.group_id for group in groups[:12]]
+
+    await feed_same(kafka, groups, run="undisturbed")
+    await train_until(config("undisturbed", checkpoint_dir=tmp_path / "calm"), 6)
+    calm_steps = payloads(await records(kafka, STEPS, "undisturbed"))
+    assert [step.data_sha256 for step in calm_steps] == [step.data_sha256 for step in payloads(steps)]
+    store = ObjectStore(settings.store_url)
+    for one, other in zip(payloads(weights), payloads(await records(kafka, WEIGHTS, "undisturbed")), strict=True):
+        manifests = [await fetch_manifest(store, pointer) for pointer in (one, other)]
+        assert [*manifests[0].files.values()] == [*manifests[1].files.values()]
+
+
+async def feed_same(kafka: str, groups, *, run: str) -> None:
+    """The same groups, over the same tokens, for another run."""
+    from headrace.schemas.topics import TRAJECTORIES
+    from headrace.schemas.wire import decode
+
+    wanted = {each.trajectory_id for group in groups for each in group.members}
+    attempts = {}
+    async for record in read_to_end(kafka, TRAJECTORIES):
+        _, found = decode(record.headers, record.value)
+        attempts[found.trajectory_id] = found
+    renamed = {
+        name: each.model_copy(update={"started": each.started.model_copy(update={"run": run})})
+        for name, each in attempts.items()
+        if name in wanted
+    }
+    places = await feed_trajectories(kafka, renamed.values())
+    await send_groups(
+        kafka,
+        [
+            group.model_copy(
+                update={
+                    "run": run,
+                    "group_id": f"{run}/{group.group_id}",
+                    "members": [
+                        each.model_copy(update={"trajectory": places[each.trajectory_id]}) for each in group.members
+                    ],
+                }
+            )
+            for group in groups
+        ],
+    )
