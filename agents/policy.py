@@ -6,14 +6,16 @@
 Text never stands in between: tokens that were decoded and encoded again are not always the tokens that were sampled.
 """
 
+import json
 import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from headrace.schemas.arrays import FloatArray, IntArray
@@ -21,6 +23,12 @@ from headrace.schemas.events import Sampling, VersionSpan
 
 GENERATE = "/inference/v1/generate"
 """vLLM's token-in-token-out endpoint (``--enable-scale-out``)."""
+
+CONNECT_TIMEOUT_S = 10.0
+"""Longest wait for a connection."""
+
+NOT_NOW = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+"""Answers below 500 that another attempt may change."""
 
 
 class PolicyError(RuntimeError):
@@ -51,7 +59,11 @@ class Completion:
 
 
 class PolicyClient:
-    """An asynchronous client of one vLLM server. Use it in an ``async with``, or ``await .close()``."""
+    """An asynchronous client of one vLLM server. Use it in an ``async with``, or ``await .close()``.
+
+    On aiohttp: with 64 requests in flight httpx takes twenty times the processor time for each (measured: 4.6 ms against
+    0.2 ms), because its pool looks at every connection for every request.
+    """
 
     def __init__(
         self,
@@ -70,11 +82,10 @@ class PolicyClient:
         self.model = model
         """Name of the model in requests and events."""
         self._retry_for_s = retry_for_s
-        self._http = httpx.AsyncClient(
-            base_url=self.url,
-            timeout=httpx.Timeout(timeout_s, connect=10.0, pool=None),
-            limits=httpx.Limits(max_connections=max_connections, max_keepalive_connections=max_connections),
-        )
+        # Waiting for a free connection is the caller's doing and has no limit.
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        self._max_connections = max_connections
+        self._session: aiohttp.ClientSession | None = None
 
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, stop_token_ids: Sequence[int] = ()
@@ -101,29 +112,33 @@ class PolicyClient:
         return await retrying(self._attempt, request)
 
     async def _attempt(self, request: dict[str, Any]) -> Completion:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=self._max_connections)
+            self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
         start = time.perf_counter()
         try:
-            response = await self._http.post(GENERATE, json=request)
-        except httpx.TransportError as error:
+            async with self._session.post(self.url + GENERATE, json=request) as response:
+                status, body = response.status, await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _Unavailable(f"no answer from the policy at {self.url}: {error!r}") from error
-        if response.is_server_error or response.status_code in (408, 429):
-            raise _Unavailable(f"the policy at {self.url} answered {response.status_code}: {response.text[:300]}")
-        if response.status_code == httpx.codes.NOT_FOUND:
+        latency_s = time.perf_counter() - start
+        if status == HTTPStatus.OK:
+            return parse_completion(body, latency_s)
+        said = body[:300].decode("utf-8", "replace")
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in NOT_NOW:
+            raise _Unavailable(f"the policy at {self.url} answered {status}: {said}")
+        if status == HTTPStatus.NOT_FOUND:
             raise PolicyError(
                 f"the policy at {self.url} has no {GENERATE} or does not serve model {self.model!r}: start vLLM with "
-                f"--enable-scale-out. It says: {response.text[:300]}"
+                f"--enable-scale-out. It says: {said}"
             )
-        if not response.is_success:
-            raise PolicyError(f"the policy at {self.url} refused ({response.status_code}): {response.text[:300]}")
-        try:
-            answer = response.json()
-        except ValueError as error:
-            raise PolicyError(f"the policy at {self.url} answered no JSON: {response.text[:300]}") from error
-        return parse_completion(answer, time.perf_counter() - start)
+        raise PolicyError(f"the policy at {self.url} refused ({status}): {said}")
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,14 +149,14 @@ class PolicyClient:
         await self.close()
 
 
-def parse_completion(answer: Any, latency_s: float) -> Completion:
-    """The completion in a decoded answer of vLLM's ``/inference/v1/generate``, taken in ``latency_s`` seconds.
+def parse_completion(body: bytes, latency_s: float) -> Completion:
+    """The completion in an answer of vLLM's ``/inference/v1/generate``, taken in ``latency_s`` seconds.
 
     Raises :class:`PolicyError` where token ids or log-probabilities are missing or do not belong together: people have
     paired log-probabilities off by one.
     """
     try:
-        choice = answer["choices"][0]
+        choice = json.loads(body)["choices"][0]
         token_ids = array("i", choice["token_ids"] or ())
         content = (choice["logprobs"] or {}).get("content") or ()
         of_tokens = [int(entry["token_id"]) for entry in content]
@@ -152,7 +167,7 @@ def parse_completion(answer: Any, latency_s: float) -> Completion:
         )
         finish_reason = str(choice["finish_reason"])
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise PolicyError(f"an answer of the policy cannot be read ({error!r}): {str(answer)[:300]}") from error
+        raise PolicyError(f"an answer of the policy cannot be read ({error!r}): {body[:300]!r}") from error
     if of_tokens != list(token_ids):
         raise PolicyError(f"{len(logprobs)} log-probabilities do not belong to the {len(token_ids)} tokens sampled")
     if not spans and token_ids:

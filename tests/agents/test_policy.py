@@ -1,16 +1,19 @@
 """The policy client: what an answer must hold, what is retried, and the real engine."""
 
+import json
 from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
+from aiohttp import web
 
-from headrace.agents.policy import PolicyClient, PolicyError, parse_completion, policy_version
+from headrace.agents.policy import GENERATE, PolicyClient, PolicyError, parse_completion, policy_version
 from headrace.schemas.events import Sampling, VersionSpan
 
 
-def answer(**changes: Any) -> dict[str, Any]:
+def answer(**changes: Any) -> bytes:
     """An answer as vLLM gives it, for three tokens of two versions."""
     choice = {
         "token_ids": [5, 6, 2],
@@ -18,7 +21,7 @@ def answer(**changes: Any) -> dict[str, Any]:
         "weight_versions": [{"version": "3", "start": 0, "end": 2}, {"version": "4", "start": 2, "end": 3}],
         "finish_reason": "stop",
     }
-    return {"choices": [choice | changes]}
+    return json.dumps({"choices": [choice | changes]}).encode()
 
 
 def test_ids_logprobs_and_versions_are_taken_together() -> None:
@@ -58,6 +61,12 @@ def test_an_answer_that_could_not_be_trained_on_is_refused(changes: dict[str, An
         parse_completion(answer(**changes), 0)
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"choices": []}', b'{"choices": [7]}'])
+def test_an_answer_that_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(PolicyError, match="cannot be read"):
+        parse_completion(body, 0)
+
+
 def test_an_aborted_answer_without_tokens_is_an_answer() -> None:
     empty = parse_completion(
         answer(token_ids=[], logprobs={"content": []}, weight_versions=[], finish_reason="abort"), 0
@@ -65,49 +74,79 @@ def test_an_aborted_answer_without_tokens_is_an_answer() -> None:
     assert (len(empty.token_ids), empty.version_spans, empty.finish_reason) == (0, (), "abort")
 
 
-class Engine:
-    """Answers in the order of ``script``: a status, or an exception; then with a completion for ever."""
+HANG_UP = 0
+"""In a script: the connection is closed without an answer."""
 
-    def __init__(self, *script: int | Exception) -> None:
-        self.script = list(script)
-        self.requests: list[httpx.Request] = []
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
-        step = self.script.pop(0) if self.script else 200
-        if isinstance(step, Exception):
-            raise step
-        return httpx.Response(step, json=answer() if step == 200 else {"error": "no"})
+@asynccontextmanager
+async def engine(*script: int, **settings: Any) -> AsyncIterator[tuple[PolicyClient, list[Any]]]:
+    """A client, and the requests it made, of a server that answers with ``script``'s statuses, then always well."""
+    requests: list[Any] = []
+    statuses = list(script)
 
-    def client(self, **settings: Any) -> PolicyClient:
-        client = PolicyClient("http://engine", **settings)
-        client._http = httpx.AsyncClient(base_url="http://engine", transport=httpx.MockTransport(self))
-        return client
+    async def handle(request: web.Request) -> web.Response:
+        requests.append(await request.json())
+        status = statuses.pop(0) if statuses else 200
+        if status == HANG_UP:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.Response(status=status or 200, body=answer() if status == 200 else b"no")
+
+    app = web.Application()
+    app.router.add_post(GENERATE, handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        host, port = runner.addresses[0][:2]
+        async with PolicyClient(f"http://{host}:{port}/", **settings) as client:
+            yield client, requests
+    finally:
+        await runner.cleanup()
+
+
+async def test_every_sampling_parameter_is_said() -> None:
+    async with engine() as (policy, requests):
+        await policy.generate(array("i", [1, 2]), Sampling(max_tokens=4, temperature=0.5, top_k=-1), stop_token_ids=[9])
+    assert requests == [
+        {
+            "model": "policy",
+            "token_ids": [1, 2],
+            "sampling_params": {
+                "temperature": 0.5,
+                "top_p": 1.0,
+                "top_k": 0,
+                "min_p": 0.0,
+                "seed": None,
+                "stop_token_ids": [9],
+                "logprobs": 0,
+                "detokenize": False,
+                "max_tokens": 4,
+            },
+        }
+    ]
 
 
 async def test_an_engine_that_restarts_is_waited_for() -> None:
-    engine = Engine(httpx.ConnectError("refused"), 503, httpx.ReadTimeout("slow"))
-    async with engine.client() as policy:
+    async with engine(HANG_UP, 503, 429) as (policy, requests):
         completion = await policy.generate([1], Sampling())
     assert len(completion.token_ids) == 3
-    assert len(engine.requests) == 4
+    assert len(requests) == 4
 
 
 async def test_an_engine_that_stays_away_is_an_error_after_a_while() -> None:
-    engine = Engine(*[httpx.ConnectError("refused")] * 1_000)
-    async with engine.client(retry_for_s=0.3) as policy:
-        with pytest.raises(PolicyError, match="no answer from the policy at http://engine"):
+    async with PolicyClient("http://127.0.0.1:9", retry_for_s=0.3) as policy:
+        with pytest.raises(PolicyError, match=r"no answer from the policy at http://127\.0\.0\.1:9"):
             await policy.generate([1], Sampling())
-    assert len(engine.requests) > 1
 
 
 @pytest.mark.parametrize(("status", "said"), [(400, "refused"), (404, "--enable-scale-out")])
 async def test_a_refusal_is_not_retried(status: int, said: str) -> None:
-    engine = Engine(status)
-    async with engine.client() as policy:
+    async with engine(status) as (policy, requests):
         with pytest.raises(PolicyError, match=said):
             await policy.generate([1], Sampling())
-    assert len(engine.requests) == 1
+    assert len(requests) == 1
 
 
 @pytest.mark.vllm
