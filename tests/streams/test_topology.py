@@ -13,7 +13,7 @@ from headrace.deploy.commands.topology import command
 from headrace.schemas.model import Record
 from headrace.schemas.records import Reward, Trajectory
 from headrace.schemas.topics import TOPICS
-from headrace.streams.topology import NEIGHBOURS, TOPOLOGY, Processor, describe, mermaid, with_run
+from headrace.streams.topology import NEIGHBOURS, TOPOLOGY, Neighbour, Processor, describe, mermaid, with_run
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -48,9 +48,9 @@ def test_the_check_of_types_sees_through_unions_containers_and_dataclasses() -> 
 
 
 def test_every_topic_but_those_for_people_is_read_and_written_by_somebody() -> None:
-    read = {topic for part in (*TOPOLOGY, *NEIGHBOURS) for topic in part.reads}
-    assert read == set(TOPICS)
-    written = {topic.name for part in (*TOPOLOGY, *NEIGHBOURS) for topic in part.writes}
+    parts: list[Processor | Neighbour] = [*TOPOLOGY, *NEIGHBOURS]
+    assert {topic for part in parts for topic in part.reads} == set(TOPICS)
+    written = {topic.name for part in parts for topic in part.writes}
     assert {topic.name for topic in TOPICS} - written == {"dead-letters"}
 
 
