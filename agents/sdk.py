@@ -191,13 +191,13 @@ class Headrace:
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             _refuse_generators(function, "t.tool(...)")
             title = name or _name(function)
-            parameters = tuple(inspect.signature(function).parameters)
+            parameters = _positional(function)
 
             if inspect.iscoroutinefunction(function):
 
                 @functools.wraps(function)
                 async def call_async(*arguments: P.args, **keywords: P.kwargs) -> Any:
-                    with self.current().tool(title, dict(zip(parameters, arguments, strict=False)) | keywords) as call:
+                    with self.current().tool(title, _named(parameters, arguments, keywords)) as call:
                         call.result = await function(*arguments, **keywords)
                     return call.result
 
@@ -205,7 +205,7 @@ class Headrace:
 
             @functools.wraps(function)
             def call_sync(*arguments: P.args, **keywords: P.kwargs) -> R:
-                with self.current().tool(title, dict(zip(parameters, arguments, strict=False)) | keywords) as call:
+                with self.current().tool(title, _named(parameters, arguments, keywords)) as call:
                     result = call.result = function(*arguments, **keywords)
                 return result
 
@@ -248,7 +248,10 @@ class Headrace:
         return await asyncio.to_thread(self.flush, deadline_s)
 
     def close(self, deadline_s: float | None = None) -> bool:
-        """Flush and end the background thread; further events are dropped (``closed``). Done at exit by itself."""
+        """Flush and end the background thread; further events are dropped (``closed``).
+
+        Done by itself at exit, but not where a signal ends the process at once: handle SIGTERM (``sys.exit``) for that.
+        """
         _OPEN.discard(self)
         return self._sender.close(self._config.flush_deadline_s if deadline_s is None else deadline_s)
 
@@ -288,6 +291,21 @@ def _refuse_generators(function: Callable[..., Any], instead: str) -> None:
 
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(name for name, each in inspect.signature(function).parameters.items() if each.kind in kinds)
+
+
+def _named(parameters: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    """A call's arguments by name; the object of a method is none of them."""
+    named = dict(zip(parameters, arguments, strict=False)) | keywords
+    if len(arguments) > len(parameters):
+        named["*"] = arguments[len(parameters) :]
+    if parameters and parameters[0] in ("self", "cls"):
+        named.pop(parameters[0], None)
+    return named
 
 
 def _task(

@@ -115,7 +115,8 @@ class Trajectory:
 
     def tool(self, name: str, arguments: dict[str, Any] | None = None, *, call_id: str | None = None) -> "ToolCall":
         """A call of tool ``name``, for a ``with`` around the code that does it; set ``.result`` inside."""
-        return ToolCall(self, name, {} if arguments is None else arguments, call_id or f"c{next(self._calls)}")
+        unique = f"c{next(self._calls)}" if call_id is None else call_id
+        return ToolCall(self, name, {} if arguments is None else arguments, unique)
 
     def pruned(self, pruned_ids: Sequence[str], tokens_before: int, tokens_after: int, **extra: Any) -> None:
         """Pieces of the context were removed."""

@@ -128,6 +128,17 @@ def test_decorated_functions_are_trajectories_and_tool_calls(headrace: Headrace,
     assert notes[3].fields["result"] == ["shoes", "shoes"]
 
 
+def test_a_decorated_method_tells_its_arguments_and_not_its_object(headrace: Headrace, notes: list[Note]) -> None:
+    class Shop:
+        @headrace.tool()
+        def search(self, *queries: str, limit: int = 3) -> int:
+            return len(queries)
+
+    with headrace.trajectory(task_id="q", agent="a"):
+        Shop().search("red", "blue", limit=1)
+    assert notes[1].fields["arguments"] == {"*": ("red", "blue"), "limit": 1}
+
+
 async def test_decorated_coroutines_are_awaited_inside_their_trajectory(headrace: Headrace, notes: list[Note]) -> None:
     @headrace.tool("lookup")
     async def search(query: str) -> str:
@@ -180,7 +191,9 @@ def test_the_host_s_span_is_noted(headrace: Headrace, notes: list[Note]) -> None
         headrace.trajectory(task_id="q", agent="a")
     headrace.trajectory(task_id="q", agent="a")
     context = span.get_span_context()
-    assert traceparent(notes[0].context) == f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    assert (
+        traceparent(notes[0].context) == f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    )
     assert traceparent(notes[1].context) is None
 
 
@@ -242,6 +255,7 @@ HOSTILE: list[Callable[[Headrace, Trajectory], object]] = [
     lambda h, t: t.pruned(None, -1, "x"),  # type: ignore[arg-type]
     lambda h, t: t.summarized(Hostile(), Hostile()),  # type: ignore[arg-type]
     lambda h, t: t.tool(Hostile(), Hostile()).__enter__(),  # type: ignore[arg-type]
+    lambda h, t: t.tool("t", call_id=Hostile()).__enter__(),  # type: ignore[arg-type]
     lambda h, t: t.end(Hostile(), Hostile(), Hostile()),  # type: ignore[arg-type]
     lambda h, t: t.end(answer=recursive()),
     lambda h, t: h.trajectory(task_id=None, agent=Hostile(), trajectory_id=Hostile()),  # type: ignore[arg-type]
