@@ -264,3 +264,25 @@ def test_a_run_without_data_says_how_to_get_some(dashboard: str) -> None:
         assert "headrace demo" in page.locator("#reward .empty").inner_text()
         assert page.locator("#groups .empty").is_visible()
         assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+def test_recorded_runs_have_no_version_and_are_shown_all_the_same(dashboard: str, clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    client.command(
+        "INSERT INTO rejected (id, trajectory_id, stage, reason, run, group_id) VALUES "
+        "('r1', 't1', 'group', 'no_token_ids', 'recorded', 'g1'), "
+        "('r2', 't2', 'group', 'zero_variance_all_fail', 'recorded', 'g2')"
+    )
+    client.command(
+        "INSERT INTO rewards (id, trajectory_id, run, total, normalised) VALUES ('w', 't1', 'recorded', 1, 1)"
+    )
+    with browser_page() as (page, complaints):
+        page.goto(f"{dashboard}/?run=recorded")
+        page.wait_for_selector("#groups table.bars")
+        names = page.locator("#groups table.bars .name").all_inner_texts()
+        assert sorted(names) == ["all failed", "no token ids"]
+        assert page.locator(".tile strong").first.inner_text() == "1.000"
+        assert complaints == []

@@ -50,7 +50,6 @@ class Chart {
 
   // What stands where there is nothing to draw. Pieces in backquotes are commands.
   empty(text) {
-    this.drop();
     const box = document.createElement("div");
     const words = document.createElement("p");
     box.className = "empty";
@@ -60,8 +59,14 @@ class Chart {
       words.append(node);
     });
     box.append(words);
-    this.box.replaceChildren(box);
-    this.signature = "empty";
+    this.show(box);
+  }
+
+  // Another node in the chart's place.
+  show(node) {
+    this.drop();
+    this.box.replaceChildren(node);
+    this.signature = "";
   }
 
   drop() {
@@ -116,7 +121,7 @@ class Chart {
       series: [{ label: time ? "Time" : this.options.xLabel ?? "Version", value: (_, x) => (x == null ? "–" : time ? clock(x * 1000) : xFormat(x)) }, ...series],
       axes: [
         time
-          ? { ...axis, size: 34, space: 70, values: (_, ticks) => ticks.map((x) => clock(x * 1000).slice(0, 5)) }
+          ? { ...axis, size: 34, space: 70, values: (_, ticks, __, ___, step) => ticks.map((x) => clock(x * 1000).slice(0, step < 60 ? 8 : 5)) }
           : { ...axis, size: 34, incrs: WHOLE, values: (_, ticks) => ticks.map(xFormat) },
         { ...axis, size: 52, ...(whole ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map(this.options.yFormat ?? compact.format) },
       ],

@@ -13,13 +13,16 @@ const FATES = {
   kept: "kept",
 };
 
+const GROUP_COLOURS = {
+  kept: "--c0", zero_variance_all_success: "--c2", zero_variance_all_fail: "--c1", zero_variance_all_equal: "--c3",
+};
+
 const charts = {
   reward: card("reward", { kind: "lines", format: formats.share, height: 300, labels: SERIES, dots: ["greedy", "sampled", "evaluate"],
     colours: { train: "--c0", greedy: "--c1", sampled: "--c2", evaluate: "--c4" },
     range: (_, low, high) => [Math.min(0, low), Math.max(1, high)], yFormat: (y) => y.toFixed(1) }),
   components: card("components", { kind: "lines", format: formats.share, yFormat: (y) => y.toFixed(2) }),
-  groups: card("groups", { kind: "bars", whole: true, labels: FATES,
-    colours: { kept: "--c0", zero_variance_all_success: "--c2", zero_variance_all_fail: "--c1", zero_variance_all_equal: "--c3" } }),
+  groups: card("groups", { kind: "bars", whole: true, labels: FATES, colours: GROUP_COLOURS }),
   versions: card("versions", { kind: "steps", time: true, whole: true, format: formats.version, yFormat: formats.version,
     colours: { published: "--quiet" }, widths: { published: 6 } }),
   staleness: card("staleness", { kind: "lines", whole: true, xLabel: "Step", xFormat: String }),
@@ -27,7 +30,7 @@ const charts = {
 };
 
 const EMPTY = {
-  reward: "No reward of a policy version yet. Start a run with `headrace demo`, or score recorded ones with `headrace import FILE`: those have no policy version and are counted under Trajectories by fate.",
+  reward: "No reward of a policy version yet. `headrace demo` starts a run; recorded runs (`headrace import FILE`) have no policy version and are counted below.",
   components: "No scored training rollouts yet.",
   groups: "No groups of a policy version yet: a group is complete when all attempts at its task have ended.",
   versions: "No weights yet: the trainer publishes version 0 when it starts (`headrace up`).",
@@ -73,19 +76,40 @@ function fill(id, ...children) {
   byId(id).append(...children);
 }
 
-function drawFates(panel) {
-  const rows = rowsOf(panel);
-  if (!rows.length) return fill("fates", element("div", { className: "empty" }, "No trajectories yet."));
-  const most = Math.max(...rows.map((row) => row.trajectories));
-  const colour = { trained: "--c0", rejected: "--quiet", pending: "--c3" };
-  fill("fates", element("table", { className: "bars" }, element("tbody", {}, ...rows.map((row) => {
+// Rows of {name, count, colour} as horizontal bars.
+function barTable(rows) {
+  const most = Math.max(...rows.map((row) => row.count));
+  return element("table", { className: "bars" }, element("tbody", {}, ...rows.map((row) => {
     const bar = element("div", { className: "bar" });
-    bar.style.width = (100 * row.trajectories) / most + "%";
-    bar.style.background = `var(${colour[row.fate]})`;
-    const name = row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate;
-    return element("tr", {}, element("td", { className: "name" }, name), element("td", {}, bar),
-      element("td", { className: "count" }, row.trajectories.toLocaleString("en-US")));
-  }))));
+    bar.style.width = (100 * row.count) / most + "%";
+    bar.style.background = `var(${row.colour})`;
+    return element("tr", {}, element("td", { className: "name" }, row.name), element("td", {}, bar),
+      element("td", { className: "count" }, row.count.toLocaleString("en-US")));
+  })));
+}
+
+const FATE_COLOURS = { trained: "--c0", rejected: "--quiet", pending: "--c3" };
+
+function drawFates(panel) {
+  const rows = rowsOf(panel).map((row) => ({
+    name: row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate,
+    count: row.trajectories,
+    colour: FATE_COLOURS[row.fate],
+  }));
+  fill("fates", rows.length ? barTable(rows) : element("div", { className: "empty" }, "No trajectories yet."));
+}
+
+function drawGroups(panel) {
+  const rows = rowsOf(panel);
+  const versioned = rows.filter((row) => row.version != null);
+  if (rows.length && !versioned.length) {
+    // Recorded runs: no policy version to draw them by.
+    charts.groups.show(barTable(rows.map((row) => ({
+      name: FATES[row.fate] ?? row.fate.replaceAll("_", " "), count: row.groups, colour: GROUP_COLOURS[row.fate] ?? "--quiet",
+    }))));
+    return;
+  }
+  drawChart("groups", pivot(versioned, "version", "fate", "groups", Object.keys(FATES)));
 }
 
 function drawAlerts(panel) {
@@ -120,14 +144,15 @@ function tile(title, value, note) {
   return element("div", { className: "tile" }, element("h3", {}, title), element("strong", {}, value), element("span", {}, note));
 }
 
-function rewardTile(title, found) {
+function rewardTile(title, found, run) {
+  if (!found && run) return tile(title, formats.share(run.reward), `mean of ${run.trajectories.toLocaleString("en-US")}, no policy version`);
   if (!found) return tile(title, "–", "none yet");
   const [first, last] = found;
   const change = last.reward - first.reward;
   return tile(title, last.reward.toFixed(3), first === last ? `at v${last.version}` : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)} since v${first.version}`);
 }
 
-function drawTiles(panels) {
+function drawTiles(panels, chosen) {
   const [totals] = rowsOf(panels.totals);
   const groups = rowsOf(panels.groups);
   const count = (keep) => groups.filter(keep).reduce((sum, row) => sum + row.groups, 0);
@@ -136,7 +161,7 @@ function drawTiles(panels) {
   const pending = rowsOf(panels.fates).filter((row) => row.fate === "pending").reduce((sum, row) => sum + row.trajectories, 0);
   const number = (value) => value.toLocaleString("en-US");
   byId("tiles").replaceChildren(
-    rewardTile("Reward, training", ends(panels.reward, "train")),
+    rewardTile("Reward, training", ends(panels.reward, "train"), rowsOf(panels.runs).find((row) => row.run === chosen)),
     rewardTile("Reward, held out", ends(panels.reward, "greedy") ?? ends(panels.reward, "sampled") ?? ends(panels.reward, "evaluate")),
     tile("Policy version", totals.versions ? "v" + totals.published : "–", served < 0 ? "none served yet" : `v${served} served, step ${totals.step}`),
     tile("Trajectories", number(totals.started), `${number(totals.events_a_minute)} events a minute`),
@@ -164,12 +189,11 @@ function draw(snapshot) {
   byId("problem").textContent = snapshot.problem ?? "";
   if (snapshot.problem) return;
   const panels = snapshot.panels;
-  const versioned = (panel) => rowsOf(panel).filter((row) => row.version != null);
   drawRuns(panels.runs, snapshot.run);
-  drawTiles(panels);
+  drawTiles(panels, snapshot.run);
   drawChart("reward", pivot(rowsOf(panels.reward), "version", "series", "reward", ["train", "greedy", "sampled"]));
   drawChart("components", pivot(rowsOf(panels.components), "version", "component", "share"));
-  drawChart("groups", pivot(versioned(panels.groups), "version", "fate", "groups", Object.keys(FATES)));
+  drawGroups(panels.groups);
   drawVersions(panels);
   drawStaleness(panels.staleness);
   drawLag(panels.lag);
