@@ -55,8 +55,8 @@ class TrainerConfig:
     """Stop learning after this many steps (and go on serving); ``None`` goes on."""
     seed: int = 0
     """Seed of everything drawn."""
-    max_tokens_per_pass: int = 16_384
-    """Tokens of one forward and backward: bounds memory, changes nothing else."""
+    max_tokens_per_pass: int = 8192
+    """Tokens of one forward and backward: bounds memory, changes nothing else. Small passes also suit a CPU's caches."""
     threads: int = 2
     """Torch's threads on a CPU."""
     device: str = "cpu"

@@ -63,6 +63,7 @@ def save_model(model: PreTrainedModel, path: Path, *, tokenizer_from: Path | Non
 
     Tied tensors are stored once. The tokenizer's files, where ``tokenizer_from`` has any, come along.
     """
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(path, max_shard_size="1TB")
     for name in _TOKENIZER_FILES:
         if tokenizer_from is not None and (tokenizer_from / name).is_file():
