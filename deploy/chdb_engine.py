@@ -28,9 +28,17 @@ _ERROR_CODE = re.compile(r"Code: (\d+)\.")
 MAX_RESULT_BYTES = 512 * 1024 * 1024
 """Largest result of a query, in bytes: an answer is held whole in memory."""
 
+MAX_MEMORY_BYTES = 2 * 1024 * 1024 * 1024
+"""Most memory of one statement, in bytes: the engine shares its machine with everything else."""
+
+MAX_SECONDS = 600
+"""Longest run of one statement, in seconds."""
+
 _ENGINE_SETTINGS = {
     # Set on every session; a client's own setting of the same name wins.
     "max_result_bytes": str(MAX_RESULT_BYTES),
+    "max_memory_usage": str(MAX_MEMORY_BYTES),
+    "max_execution_time": str(MAX_SECONDS),
     "result_overflow_mode": "throw",
 }
 

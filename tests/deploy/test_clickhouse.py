@@ -137,6 +137,12 @@ def test_an_error_is_clickhouses_own(client: Client) -> None:
     assert client.query("SELECT 1").result_rows == [(1,)]
 
 
+def test_a_statement_cannot_take_the_whole_machine(client: Client) -> None:
+    with pytest.raises(DatabaseError, match="MEMORY_LIMIT_EXCEEDED"):
+        client.query("SELECT groupArray(number) FROM numbers(1000000000)")
+    assert client.query("SELECT 1").result_rows == [(1,)]
+
+
 @pytest.mark.parametrize(
     "statement",
     [
