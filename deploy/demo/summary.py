@@ -1,6 +1,6 @@
 """What a demo run showed: pure functions from the log's records to figures, and the figures as text.
 
-    held-out reward   sampled 0.31 → 0.79   greedy 0.34 → 0.83
+held-out reward   sampled 0.31 → 0.79   greedy 0.34 → 0.83
 """
 
 from collections import defaultdict
@@ -80,7 +80,9 @@ def mean_reward(rewards: Mapping[str, Reward], trajectory_ids: Collection[str]) 
     """Mean normalised reward of ``trajectory_ids``; raises ``LookupError`` where one was never scored."""
     missing = [name for name in trajectory_ids if name not in rewards]
     if missing or not trajectory_ids:
-        raise LookupError(f"{len(missing)} of {len(trajectory_ids)} evaluation trajectories have no reward: {missing[:3]}")
+        raise LookupError(
+            f"{len(missing)} of {len(trajectory_ids)} evaluation trajectories have no reward: {missing[:3]}"
+        )
     return sum(normalised(rewards[name]) for name in trajectory_ids) / len(trajectory_ids)
 
 
@@ -99,3 +101,32 @@ def reward_by_version(rewards: Iterable[Reward]) -> list[VersionReward]:
 def mixed_versions(rewards: Iterable[Reward]) -> int:
     """Trajectories that more than one policy version sampled."""
     return sum(reward.oldest_version != reward.newest_version for reward in rewards)
+
+
+def render(summary: Summary) -> str:
+    """The summary for people."""
+    held, ledger, seconds = summary.heldout, summary.ledger, summary.seconds
+    rejected = {
+        f"{stage}: {reason}": count for stage, by in ledger["rejected_by"].items() for reason, count in by.items()
+    }
+    fates = {"trained": ledger["trained"], **rejected} | {
+        f"pending: {stage}": count for stage, count in ledger["pending_by"].items() if count
+    }
+    width = max(map(len, fates))
+    lines = [
+        "",
+        "Control: advantages were shuffled inside their groups." if summary.control else "",
+        f"Held-out reward, share of the maximum, {summary.heldout_tasks} tasks",
+        f"  sampled  {held.sampled_before:.3f} → {held.sampled_after:.3f}",
+        f"  greedy   {held.greedy_before:.3f} → {held.greedy_after:.3f}",
+        f"Steps {summary.steps}; versions published {summary.weights_published}, served {summary.weights_applied}; "
+        f"trajectories sampled by more than one version {summary.mixed_version_trajectories}",
+        f"Trajectories {ledger['started']}: " + ("the ledger adds up" if ledger["adds_up"] else "DOES NOT ADD UP"),
+        *(f"  {name:<{width}}  {count:>6}" for name, count in fates.items()),
+        f"Seconds {seconds['total']:.0f}: "
+        + ", ".join(f"{name} {s:.0f}" for name, s in seconds.items() if name != "total"),
+        f"Memory at most {summary.peak_memory_bytes / 2**30:.1f} GiB",
+        f"Picture {summary.plot}",
+        f"Data and logs {summary.data}" + (f"; dashboard {summary.dashboard}" if summary.dashboard else ""),
+    ]
+    return "\n".join(line for line in lines if line or line == lines[0])

@@ -1,0 +1,204 @@
+"""The whole circle, once: an agent works, its events become training groups, the trainer learns, the engine swaps.
+
+Every figure is read from the log: rewards, steps, versions. The agent samples from vLLM alone.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from headrace.agents.search.sampler import RolloutConfig, held_out_tasks, run_evaluation, run_rollouts
+from headrace.deploy.demo.memory import Peak
+from headrace.deploy.demo.summary import HeldOut, Summary, mean_reward, mixed_versions, reward_by_version
+from headrace.deploy.demo.watch import Seen, Watch, watching
+from headrace.deploy.errors import StackError
+from headrace.deploy.stack import Stack
+from headrace.streams.ledger import Ledger, read_ledger
+
+Say = Callable[[str], None]
+
+_SERVE_S = 60.0
+_SCORE_S = 120.0
+_STEP_S = 180.0
+_SETTLE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a demo does."""
+
+    seed: int = 0
+    """Of the training tasks, the trainer and the engine's first state."""
+    steps: int = 60
+    """Optimiser steps."""
+    heldout_tasks: int = 256
+    """Held-out tasks; each is attempted twice before and twice after training, sampled and greedy."""
+    control: bool = False
+    """Shuffle the advantages inside their groups: nothing should be learnt."""
+    group_size: int = 8
+    """Attempts at a task."""
+    groups_per_step: int = 16
+    """Groups with a gradient that a step waits for."""
+    max_staleness: int = 4
+    """Versions that a trajectory may be older than the policy it trains."""
+    learning_rate: float = 1e-3
+    """AdamW's."""
+    concurrency: int = 64
+    """Attempts in flight."""
+
+    def options(self) -> dict[str, dict[str, object]]:
+        """Options of the stack's parts that follow from the plan."""
+        return {
+            "trainer": {
+                "steps": self.steps,
+                "seed": self.seed,
+                "groups_per_step": self.groups_per_step,
+                "max_staleness": self.max_staleness,
+                "learning_rate": self.learning_rate,
+                "shuffle_advantages": self.control,
+            },
+            "vllm": {"seed": self.seed},
+        }
+
+    def rollouts(self, stack: Stack) -> RolloutConfig:
+        """The sampler's settings."""
+        return RolloutConfig(
+            bootstrap=stack.addresses["kafka"],
+            vllm_url=stack.addresses["vllm"],
+            run=stack.settings.run,
+            seed=self.seed,
+            group_size=self.group_size,
+            concurrency=self.concurrency,
+            # Two steps' worth in flight or waiting keeps both engine and trainer busy, and fresh enough to be admitted.
+            max_outstanding=2 * self.groups_per_step * self.group_size,
+        )
+
+
+@dataclass(slots=True)
+class Phases:
+    """Wall seconds by phase."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def phase(self, name: str) -> AsyncIterator[None]:
+        """Time the block."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = round(time.monotonic() - began, 2)
+
+
+async def go_round(stack: Stack, plan: Plan, phases: Phases, peak: Peak, plot: Path, say: Say) -> Summary:
+    """Measure, train, measure again, and account for every trajectory.
+
+    Raises :class:`StackError` naming what did not come to pass.
+    """
+    rollouts = plan.rollouts(stack)
+    async with watching(stack.addresses["kafka"], stack.settings.run) as watch:
+        await watch.until(lambda seen: seen.served >= 0, what="the engine to serve version 0", timeout_s=_SERVE_S)
+        async with phases.phase("evaluate_before"):
+            before = await _evaluate(rollouts, plan, watch, say)
+        async with phases.phase("learn"):
+            await _learn(rollouts, plan, watch, say)
+        async with phases.phase("evaluate_after"):
+            after = await _evaluate(rollouts, plan, watch, say)
+        async with phases.phase("settle"):
+            ledger = await _settled(stack.addresses["kafka"], say)
+        rewards = watch.seen.rewards.values()
+        return Summary(
+            seed=plan.seed,
+            control=plan.control,
+            heldout=HeldOut(
+                sampled_before=before.sampled,
+                sampled_after=after.sampled,
+                greedy_before=before.greedy,
+                greedy_after=after.greedy,
+            ),
+            heldout_tasks=plan.heldout_tasks,
+            steps=len(watch.seen.steps),
+            ledger=asdict(ledger),
+            weights_published=len(watch.seen.published),
+            weights_applied=len(watch.seen.applied),
+            mixed_version_trajectories=mixed_versions(rewards),
+            reward_by_version=reward_by_version(rewards),
+            seconds=phases.seconds | {"total": round(sum(phases.seconds.values()), 2)},
+            peak_memory_bytes=peak.bytes,
+            plot=str(plot),
+            data=str(stack.settings.data),
+            dashboard=stack.addresses.get("dashboard"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    sampled: float
+    greedy: float
+
+
+async def _evaluate(rollouts: RolloutConfig, plan: Plan, watch: Watch, say: Say) -> _Score:
+    version = watch.seen.served
+    tasks = held_out_tasks(plan.heldout_tasks)
+    labels = {"policy_version": version}
+    sampled = await run_evaluation(rollouts, tasks, greedy=False, labels=labels)
+    greedy = await run_evaluation(rollouts, tasks, greedy=True, labels=labels)
+    await watch.until_scored([*sampled, *greedy], timeout_s=_SCORE_S)
+    score = _Score(mean_reward(watch.seen.rewards, sampled), mean_reward(watch.seen.rewards, greedy))
+    found = f"sampled {score.sampled:.3f}, greedy {score.greedy:.3f}"
+    say(f"version {version} on {plan.heldout_tasks} held-out tasks: {found}")
+    return score
+
+
+async def _learn(rollouts: RolloutConfig, plan: Plan, watch: Watch, say: Say) -> None:
+    stop = asyncio.Event()
+    sampler = asyncio.create_task(run_rollouts(rollouts, stop=stop))
+    progress = asyncio.create_task(_report_steps(plan, watch, say))
+    try:
+        await asyncio.wait([sampler, progress], return_when=asyncio.FIRST_COMPLETED)
+        if sampler.done():
+            sampler.result()
+            raise StackError("The sampler ended before the last step.")
+        await progress
+    finally:
+        stop.set()
+        progress.cancel()
+        await asyncio.gather(sampler, progress, return_exceptions=True)
+    await watch.until(
+        lambda seen: seen.served >= plan.steps, what=f"the engine to serve version {plan.steps}", timeout_s=_SERVE_S
+    )
+
+
+async def _report_steps(plan: Plan, watch: Watch, say: Say) -> None:
+    """One line a few steps, until the last."""
+    shown, every = 0, max(1, plan.steps // 15)
+    while shown < plan.steps:
+        wanted = min(shown + every, plan.steps)
+
+        def reached(seen: Seen, wanted: int = wanted) -> bool:
+            return wanted in seen.steps
+
+        await watch.until(reached, what=f"step {wanted}", timeout_s=_STEP_S * every)
+        metrics = watch.seen.steps[wanted].metrics
+        shown = wanted
+        say(f"step {wanted:>3} of {plan.steps}   {_line(metrics)}   version {watch.seen.served} served")
+
+
+def _line(metrics: dict[str, float]) -> str:
+    shown = (("reward_mean", "mean reward {:.2f}"), ("staleness_max", "staleness ≤ {:.0f}"), ("loss", "loss {:+.4f}"))
+    return "   ".join(form.format(metrics[name]) for name, form in shown if name in metrics)
+
+
+async def _settled(bootstrap: str, say: Say) -> Ledger:
+    """The ledger, once nothing is on its way through the streams; what waits for a training step stays pending."""
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        ledger = await read_ledger(bootstrap)
+        moving = sum(count for stage, count in ledger.pending_by.items() if stage != "untrained")
+        if not moving or time.monotonic() > deadline:
+            return ledger
+        say(f"{moving} trajectories are still on their way")
+        await asyncio.sleep(1.0)

@@ -1,0 +1,84 @@
+"""The demo on a stack of its own: an empty folder, the parts, the circle, the summary."""
+
+import asyncio
+import shutil
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import click
+
+from headrace.deploy.demo.circle import Phases, Plan, go_round
+from headrace.deploy.demo.memory import peak_memory
+from headrace.deploy.demo.plot import draw
+from headrace.deploy.demo.summary import Summary, render
+from headrace.deploy.errors import StackError
+from headrace.deploy.foreground import show
+from headrace.deploy.settings import Settings, load_settings
+from headrace.deploy.stack import running_stack
+from headrace.deploy.state import is_locked
+
+_INTERRUPTED = 130
+_MARK = "made-by-headrace-demo"
+"""A file that tells a folder of ours, which may be emptied, from anybody else's."""
+
+
+def run_demo(plan: Plan, *, data: str | None, json_path: Path | None, plot_path: Path | None, keep: bool) -> None:
+    """Run ``plan`` on a fresh stack; writes the picture and, where asked, the JSON.
+
+    Raises :class:`StackError` where the stack does not come up or the circle does not close.
+    """
+    settings = demo_settings(plan, data)
+    fresh_folder(settings.data)
+    plot = (plot_path or settings.data / "reward.png").absolute()
+    try:
+        asyncio.run(_run(settings, plan, plot, json_path, keep))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        click.echo("Stopped.", err=True)
+        sys.exit(_INTERRUPTED)
+
+
+def demo_settings(plan: Plan, data: str | None) -> Settings:
+    """The user's settings with the demo's folder, run and options."""
+    settings = load_settings(data=data)
+    return settings.model_copy(update={"data": settings.data / "demo", "run": "demo", "options": plan.options()})
+
+
+def fresh_folder(folder: Path) -> None:
+    """Empty ``folder`` if an earlier demo made it; raises :class:`StackError` where it is used or somebody else's."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / _MARK).exists():
+            raise StackError(f"{folder} was not made by a demo: move it away, or choose another folder with --data.")
+        if is_locked(folder):
+            raise StackError(f"A demo is running on {folder}: end it, or choose another folder with --data.")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARK).touch()
+
+
+async def _run(settings: Settings, plan: Plan, plot: Path, json_path: Path | None, keep: bool) -> None:
+    main = asyncio.current_task()
+    assert main is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    phases = Phases()
+    click.echo(f"Starting headrace on {settings.data}")
+    async with AsyncExitStack() as exits:
+        peak = await exits.enter_async_context(peak_memory())
+        async with phases.phase("start"):
+            stack = await exits.enter_async_context(running_stack(settings, on_progress=show))
+        click.echo(f"Watch it at {stack.addresses['dashboard']}")
+        summary = await go_round(stack, plan, phases, peak, plot, click.echo)
+        _show(summary, plot, json_path)
+        if keep:
+            click.echo("Still up: Ctrl-C ends it; `headrace status` shows it from another shell.")
+            await asyncio.Event().wait()
+
+
+def _show(summary: Summary, plot: Path, json_path: Path | None) -> None:
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    draw(summary, plot)
+    if json_path is not None:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(summary.model_dump_json(indent=1) + "\n")
+    click.echo(render(summary))

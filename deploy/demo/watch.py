@@ -1,0 +1,113 @@
+"""What a demo waits for: steps made, versions served, trajectories scored, all of it told by the log."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from aiokafka import AIOKafkaConsumer
+
+from headrace.deploy.demo.summary import by_trajectory
+from headrace.deploy.errors import StackError
+from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.records import Alert, Applied, Reward, Step, Weights
+from headrace.schemas.topics import ALERTS, APPLIED, REWARDS, STEPS, WEIGHTS
+from headrace.schemas.wire import UnreadableRecord, decode
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the log has told so far, for one run."""
+
+    steps: dict[int, Step] = field(default_factory=dict)
+    published: set[int] = field(default_factory=set)
+    applied: set[int] = field(default_factory=set)
+    rewards: dict[str, Reward] = field(default_factory=dict)
+    alerts: list[Alert] = field(default_factory=list)
+
+    @property
+    def served(self) -> int:
+        """Newest version that an engine serves; −1 before the first."""
+        return max(self.applied, default=-1)
+
+    def add(self, record: object) -> None:
+        """Take in one record; saying it twice changes nothing."""
+        match record:
+            case Step():
+                self.steps[record.step] = record
+            case Weights():
+                self.published.add(record.version)
+            case Applied():
+                self.applied.add(record.version)
+            case Reward():
+                self.rewards |= by_trajectory([record])
+            case Alert():
+                self.alerts.append(record)
+
+
+class Watch:
+    """:class:`Seen`, kept up to date. Made by :func:`watching`."""
+
+    def __init__(self, run: str) -> None:
+        self.seen = Seen()
+        self._run = run
+        self._changed = asyncio.Condition()
+        self._failure: BaseException | None = None
+
+    async def until(self, holds: Callable[[Seen], bool], *, what: str, timeout_s: float) -> None:
+        """Wait until ``holds``; raises :class:`StackError` saying what did not come to pass, after ``timeout_s``
+        without it or when the log can no longer be read."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                while not holds(self.seen):
+                    if self._failure is not None:
+                        raise StackError(f"While waiting for {what}, the log could not be read: {self._failure}.")
+                    await self._changed.wait()
+        except TimeoutError:
+            alerts = "".join(f"\n  alert: {alert.message}" for alert in self.seen.alerts[-3:])
+            raise StackError(
+                f"Waited {timeout_s:.0f} s for {what}, in vain: the parts' logs are in DATA/logs.{alerts}"
+            ) from None
+
+    async def until_scored(self, trajectory_ids: Collection[str], *, timeout_s: float) -> None:
+        """Wait until every one of ``trajectory_ids`` has a reward record."""
+        await self.until(
+            lambda seen: all(name in seen.rewards for name in trajectory_ids),
+            what=f"{len(trajectory_ids)} evaluation trajectories to be scored",
+            timeout_s=timeout_s,
+        )
+
+    async def _follow(self, consumer: AIOKafkaConsumer) -> None:
+        try:
+            while True:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    for record in records:
+                        with suppress(UnreadableRecord):  # Somebody else's: the stream workers report it.
+                            payload = decode(record.headers, record.value)[1]
+                            if getattr(payload, "run", None) == self._run:
+                                self.seen.add(payload)
+                async with self._changed:
+                    self._changed.notify_all()
+        except Exception as error:
+            self._failure = error
+            async with self._changed:
+                self._changed.notify_all()
+            raise
+
+
+@asynccontextmanager
+async def watching(bootstrap: str, run: str) -> AsyncIterator[Watch]:
+    """Follow the log of ``run`` from its beginning, inside the block."""
+    watch = Watch(run)
+    async with open_consumer(bootstrap) as consumer:
+        topics = (STEPS, WEIGHTS, APPLIED, REWARDS, ALERTS)
+        partitions = [partition for topic in topics for partition in await partitions_of(consumer, topic)]
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        following = asyncio.create_task(watch._follow(consumer))
+        try:
+            yield watch
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
