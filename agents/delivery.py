@@ -23,7 +23,7 @@ from aiokafka.errors import (
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from headrace.agents.tally import LOG, DropReason, Tally
-from headrace.schemas.log import MAX_REQUEST_BYTES, RETRY_BACKOFF_MS
+from headrace.schemas.log import MAX_REQUEST_BYTES
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
@@ -35,6 +35,9 @@ REFUSALS = (MessageSizeTooLargeError, InvalidMessageError, InvalidTopicError)
 
 RECONNECT_MAX_S = 5.0
 """Longest pause between two attempts to reach the broker."""
+
+RETRY_BACKOFF_MS = 250
+"""Pause of the client between its own attempts: no transaction waits for it, and an outage should cost little."""
 
 STOP_TIMEOUT_S = 2.0
 """Longest wait for a producer that is given up."""

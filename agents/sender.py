@@ -21,6 +21,7 @@ from typing import Any
 
 from aiokafka.errors import KafkaError
 
+from headrace.agents.client_log import THREAD_NAME, ration_client_log
 from headrace.agents.delivery import Delivery
 from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note, is_larger_than
 from headrace.agents.tally import LOG, DropReason, Tally
@@ -162,8 +163,9 @@ class Sender:
         with self._start_lock:
             if self._thread is not None:
                 return
+            ration_client_log()
             self._loop = _Loop()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name="headrace-sdk", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=THREAD_NAME, daemon=True)
             self._thread.start()
             # Children of multiprocessing leave without running atexit; these they do run.
             multiprocessing.util.Finalize(None, self.close, (self.config.flush_deadline_s,), exitpriority=0)

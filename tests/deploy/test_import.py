@@ -9,14 +9,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.agents.importer import import_runs, survey
-from headrace.agents.openai_runs import Dataset
+from headrace.agents.openai_runs import Dataset, fact_messages, parse_run, run_to_facts
 from headrace.deploy.cli import cli
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ModelCalled, ToolCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.log import read_to_end
 from headrace.schemas.model import Record
+from headrace.schemas.records import Reason, Rejection, Trajectory
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import decode
+from headrace.streams.drive import drive
+from headrace.streams.topology import TOPOLOGY
 
 pytestmark = pytest.mark.kafka
 
@@ -117,3 +120,21 @@ def test_the_airline_runs_count_in_kafka_as_in_the_file(kafka: str) -> None:
     equal = [group for group in rewards.values() if len(set(group)) == 1]
     assert (len(equal), sum(group[0] == 1 for group in equal)) == (14, 4)
     assert sum(map(sum, rewards.values())) / 100 == pytest.approx(0.31)
+
+
+@pytest.mark.skipif(not AIRLINE.exists(), reason="the recorded airline runs are not beside this checkout (shared/data)")
+def test_the_airline_runs_take_the_same_road_and_are_all_rejected() -> None:
+    dataset, messages = Dataset("airline"), []
+    for line in AIRLINE.read_bytes().splitlines():
+        recorded = parse_run(line)
+        assert recorded.trial is not None
+        facts = run_to_facts(recorded, dataset, recorded.trial, 4)
+        messages += fact_messages(facts, dataset, dataset.trajectory_id(str(recorded.task_id), recorded.trial), 1_000)
+    records = drive(TOPOLOGY, messages)
+    reasons = Counter(record.reason for record in records["rejected"] if isinstance(record, Rejection))
+    assert reasons == {Reason.NO_TOKEN_IDS: 44, Reason.ALL_FAIL: 40, Reason.ALL_SUCCESS: 16}
+    assert records["training"] == []
+    trajectories = [record for record in records["trajectories"] if isinstance(record, Trajectory)]
+    uses = [use for trajectory in trajectories for turn in trajectory.turns for use in turn.tools]
+    assert (len(trajectories), len(uses), sum(use.status is None for use in uses)) == (100, 621, 0)
+    assert sum(trajectory.outcome or 0 for trajectory in trajectories) / 100 == pytest.approx(0.31)

@@ -1,0 +1,39 @@
+"""An outage does not fill the host's log."""
+
+import logging
+import threading
+
+import pytest
+
+from headrace.agents.client_log import THREAD_NAME, Ration
+from headrace.agents.sdk import Headrace
+
+
+def line(text: str, *values: object, thread: str = THREAD_NAME) -> logging.LogRecord:
+    record = logging.LogRecord("aiokafka", logging.ERROR, "client.py", 1, text, values, None)
+    record.threadName = thread
+    return record
+
+
+def test_a_message_of_a_form_comes_through_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("headrace.agents.client_log.time.monotonic", lambda: now)
+    ration = Ration()
+    assert ration.filter(line("no connection to %s", "a"))
+    assert not ration.filter(line("no connection to %s", "b"))
+    assert ration.filter(line("no metadata"))
+    now += 61
+    assert ration.filter(line("no connection to %s", "a"))
+
+
+def test_the_host_s_own_use_of_the_client_is_not_touched() -> None:
+    ration = Ration()
+    assert all(ration.filter(line("no connection", thread="MainThread")) for _ in range(5))
+
+
+def test_a_broker_that_is_away_costs_the_host_s_log_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    with Headrace("127.0.0.1:9", source="test", flush_deadline_s=0) as headrace:
+        headrace.trajectory(task_id="q", agent="a")
+        headrace.flush(2.0)
+    assert len(caplog.records) < 10
+    assert not any(thread.name == THREAD_NAME for thread in threading.enumerate())
