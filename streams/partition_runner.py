@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import InvalidProducerEpoch, ProducerFenced, kafka_errors
+from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced, kafka_errors
 from aiokafka.structs import OffsetAndMetadata
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
@@ -108,13 +109,7 @@ class PartitionRunner:
     async def _recover(self) -> PartitionAssembly:
         """The assembly as of the last commit."""
         started = time.monotonic()
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._config.bootstrap)
-        await admin.start()
-        try:
-            commits = await admin.list_consumer_group_offsets(self._config.group, partitions=[self._source])
-        finally:
-            await admin.close()
-        commit = commits.get(self._source, OffsetAndMetadata(-1, ""))
+        commit = await _committed(self._config.bootstrap, self._config.group, self._source)
         checkpoint = checkpoint_of(commit.metadata or "")
         async with open_consumer(self._config.bootstrap) as reader:
             reader.assign([self._target])
@@ -202,6 +197,22 @@ class PartitionRunner:
         if deadline is None or now < deadline or assembly.position <= self._tick_offset:
             return None
         return Outgoing(EVENTS, _tick_message(now), now)
+
+
+# The coordinator may be moving or loading, as after a restart of the broker.
+@retry(
+    retry=retry_if_exception_type(KafkaError), wait=wait_exponential(0.1, 2), stop=stop_after_delay(60), reraise=True
+)
+async def _committed(bootstrap: str, group: str, partition: TopicPartition) -> OffsetAndMetadata:
+    """What ``group`` committed; the consumer's own call gives no metadata. Offset −1: nothing yet."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        commits = await admin.list_consumer_group_offsets(group, partitions=[partition])
+    finally:
+        await admin.close()
+    commit: OffsetAndMetadata = commits.get(partition, OffsetAndMetadata(-1, ""))
+    return commit
 
 
 def _tick_message(now_ms: int) -> Message:

@@ -26,11 +26,8 @@ HOUR = 3_600_000
 
 
 def messages(*histories: list[StoredRecord]) -> list[Message]:
-    return [
-        Message(record.key or b"", record.value or b"", list(record.headers))
-        for history in histories
-        for record in history
-    ]
+    records = [record for history in histories for record in history]
+    return [Message(r.key or b"", r.value or b"", [(k, v or b"") for k, v in r.headers]) for r in records]
 
 
 def group_of(first: float | None, second: float | None, group_id: str = "g") -> list[Message]:
