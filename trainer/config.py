@@ -56,7 +56,7 @@ class TrainerConfig:
     seed: int = 0
     """Seed of everything drawn."""
     max_tokens_per_pass: int = 8192
-    """Tokens of one forward and backward: bounds memory, changes nothing else. Small passes also suit a CPU's caches."""
+    """Tokens of one forward and backward: bounds memory, changes nothing else. Small ones suit a CPU's caches."""
     threads: int = 2
     """Torch's threads on a CPU."""
     device: str = "cpu"

@@ -44,7 +44,8 @@ T = TypeVar("T")
 
 _POLL_S = 0.2
 _MANY_REJECTIONS = 1000
-"""Rejections held before they are announced without a step; each has the same id whenever it is said."""
+"""Rejections held for the next step's transaction. They may be said earlier: the same version and group give the same
+rejection, under the same id, however often a restart says it."""
 
 Reached = Callable[[str, int], None]
 """Told of each arrow passed, with the version: ``trained``, ``checkpointed``, ``uploaded``, ``announced``."""
@@ -200,7 +201,8 @@ class Trainer:
             started = time.monotonic()
             await self._admit(arrivals, gathered)
             gathered.resolve_s += time.monotonic() - started
-            if len(gathered.said) >= _MANY_REJECTIONS:
+            # A sampler may be waiting to hear what became of its work before it begins more, and we for that.
+            if gathered.said and (not arrivals or len(gathered.said) >= _MANY_REJECTIONS):
                 await self._announcer.announce(gathered.said)
                 gathered.said.clear()
         return gathered

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -19,7 +21,7 @@ def each_alone(packed, query, key, value):
     bounds = packed.cu_seqlens.tolist()
     alone = [
         scaled_dot_product_attention(*(x[:, :, a:b] for x in (query, key, value)), is_causal=True, enable_gqa=True)
-        for a, b in zip(bounds, bounds[1:], strict=False)
+        for a, b in itertools.pairwise(bounds)
     ]
     return torch.cat(alone, dim=2).transpose(1, 2)
 

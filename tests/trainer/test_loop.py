@@ -127,6 +127,23 @@ async def test_what_is_not_admitted_is_rejected_with_the_step_that_follows(kafka
     assert len(rejected) == 7
 
 
+async def test_rejections_are_told_even_if_no_step_follows_and_a_restart_tells_the_same(kafka, config):
+    await feed_groups(kafka, ["first", "stale"], run="starved")
+    settings = config("starved", groups_per_step=1, max_staleness=0)
+    for told in (4, 8):
+        stop = asyncio.Event()
+        task = asyncio.create_task(run_trainer(settings, stop=stop, ready=lambda: None))
+        async with asyncio.timeout(60):
+            while len(await records(kafka, REJECTED, "starved")) < told:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        stop.set()
+        await asyncio.wait_for(task, 10)
+    rejected = await records(kafka, REJECTED, "starved")
+    assert {payload.trajectory_id for _, payload in rejected} == {f"starved/stale/{number}" for number in range(4)}
+    assert len({id for id, _ in rejected}) == 4
+    assert len(await records(kafka, STEPS, "starved")) == 1
+
+
 async def test_a_member_that_leads_elsewhere_does_not_take_its_group_along(kafka, config):
     fits, foreign = attempt("fits2", run="members", seed=1), attempt("foreign2", run="elsewhere", seed=2)
     places = await feed_trajectories(kafka, [fits, foreign])
