@@ -17,7 +17,7 @@ from headrace.schemas.log import read_to_end
 from headrace.schemas.model import Record
 from headrace.schemas.records import Reason, Rejection, Trajectory
 from headrace.schemas.topics import EVENTS
-from headrace.schemas.wire import decode
+from headrace.schemas.wire import Message, decode
 from headrace.streams.drive import drive
 from headrace.streams.topology import TOPOLOGY
 
@@ -124,7 +124,8 @@ def test_the_airline_runs_count_in_kafka_as_in_the_file(kafka: str) -> None:
 
 @pytest.mark.skipif(not AIRLINE.exists(), reason="the recorded airline runs are not beside this checkout (shared/data)")
 def test_the_airline_runs_take_the_same_road_and_are_all_rejected() -> None:
-    dataset, messages = Dataset("airline"), []
+    dataset = Dataset("airline")
+    messages: list[Message] = []
     for line in AIRLINE.read_bytes().splitlines():
         recorded = parse_run(line)
         assert recorded.trial is not None
