@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 _FETCH_BYTES = 1024 * 1024
 """A fetch reads ahead of what was asked for; a record larger than this still comes whole."""
 
+_SEEK_WAIT_MS = 10
+"""A fetch that waits for new records at the end of the log holds up the seek that follows; the default is 500."""
+
 _MAX_GAP = 200
 """Records between two wanted ones that are read over rather than sought past: a seek costs a round trip."""
 
@@ -64,6 +67,7 @@ class Intake:
         """
         partitions = await partitions_of(self._groups, TRAINING)
         self._groups.assign(partitions)
+        self._groups.pause(*partitions)
         begins = await self._groups.beginning_offsets(partitions)
         for partition in partitions:
             self._seen[partition.partition] = OrderedDict()
@@ -73,7 +77,9 @@ class Intake:
                 self._arrival(record)
             self._groups.seek(partition, position)
         self._groups.resume(*partitions)
-        self._trajectories.assign(await partitions_of(self._trajectories, TRAJECTORIES))
+        places = await partitions_of(self._trajectories, TRAJECTORIES)
+        self._trajectories.assign(places)
+        self._trajectories.pause(*places)
 
     async def next_arrivals(self, at_most: int, *, timeout_s: float) -> list[Arrival]:
         """Up to ``at_most`` records of ``training``, in order; none where nothing came in time."""
@@ -127,7 +133,9 @@ async def open_intake(bootstrap: str, *, run: str, window: int, patience_s: floa
     """An intake of ``run``. ``patience_s``: how long a record that should be there is waited for."""
     async with (
         open_consumer(bootstrap, max_partition_fetch_bytes=_FETCH_BYTES) as groups,
-        open_consumer(bootstrap, max_partition_fetch_bytes=_FETCH_BYTES) as trajectories,
+        open_consumer(
+            bootstrap, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=_SEEK_WAIT_MS
+        ) as trajectories,
     ):
         yield Intake(groups, trajectories, run=run, window=window, patience_s=patience_s)
 
@@ -162,7 +170,10 @@ def _trajectory(record: KafkaRecord) -> Trajectory | None:
 async def _read_range(
     consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int, patience_s: float
 ) -> list[KafkaRecord]:
-    """Committed records of ``[start, end)``; fewer where the log has not got that far after ``patience_s``."""
+    """Committed records of ``[start, end)``; fewer where the log has not got that far after ``patience_s``.
+
+    The partition is paused before and after, as all others are: nothing is fetched that was not asked for.
+    """
     records: list[KafkaRecord] = []
     if start >= end or partition not in consumer.assignment():
         return records
@@ -174,12 +185,12 @@ async def _read_range(
     end = min(end, known)
     if start >= end:
         return records
-    consumer.pause(*(other for other in consumer.assignment() if other != partition))
-    consumer.resume(partition)
     consumer.seek(partition, start)
+    consumer.resume(partition)
     while await consumer.position(partition) < end and clock() < deadline:
         batches = await consumer.getmany(partition, timeout_ms=200)
         records.extend(record for record in batches.get(partition, ()) if record.offset < end)
         if batches:
             deadline = clock() + patience_s
+    consumer.pause(partition)
     return records
