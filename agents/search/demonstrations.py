@@ -25,16 +25,23 @@ class Mistakes:
     stop_empty: float = 0.15
     """Answers with what it sees before it has found any evidence."""
     query_subject_only: float = 0.45
+    """Searches for the entity and not for what is asked of it."""
     query_relation_only: float = 0.2
+    """Searches for the relation and not for whose."""
     ignore_budget: float = 0.3
     """Calls another tool where pruning is due."""
     prune_evidence: float = 0.15
     """Prunes all it sees."""
     prune_too_little: float = 0.15
+    """Prunes one chunk of several that are of no use."""
     answer_everything: float = 0.3
+    """Names all it sees."""
     answer_last_only: float = 0.2
+    """Names the last hop's chunk and not those that led there."""
     answer_wrong: float = 0.15
+    """Names a chunk that is no evidence."""
     malformed: float = 0.03
+    """Says what is no action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,6 @@ READ_INSTEAD = 0.1
 """Reads the subject's page, where its id is known, instead of searching."""
 GREP_INSTEAD = 0.05
 """Greps the subject instead of searching."""
-
 
 HELD_OUT_FIRST = 999_000_000
 """Training tasks from this number on are never imitated: the loss on demonstrations of them is the held-out loss."""
