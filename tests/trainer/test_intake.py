@@ -37,7 +37,7 @@ async def drain(intake, expected):
 async def test_references_lead_to_committed_trajectories(kafka):
     attempts = [attempt(f"resolve/{number}", run="resolve", seed=number) for number in range(40)]
     places = await feed_trajectories(kafka, attempts)
-    async with open_intake(kafka, run="resolve", window=10, patience_s=1.0) as intake:
+    async with open_intake(kafka, run="resolve", window=10, patience_s=4.0) as intake:
         await intake.start({})
         wanted = [(each.partition, each.offset) for each in places.values()]
         beyond = (0, max(offset for partition, offset in wanted if partition == 0) + 1000)

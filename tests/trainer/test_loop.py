@@ -1,6 +1,7 @@
 """The trainer on a real log: what it trains, says and survives."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -12,9 +13,9 @@ import pytest
 import torch
 
 from headrace.schemas.log import read_to_end
-from headrace.schemas.records import Alert, Reason, Rejection, Stage, Step, Weights
+from headrace.schemas.records import Alert, Reason, Rejection, Severity, Stage, Step, Weights
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS
-from headrace.trainer.announce import TrainerReplaced, open_announcer
+from headrace.trainer.announce import TrainerReplaced, announcement, open_announcer
 from headrace.trainer.canary import max_error
 from headrace.trainer.checkpoint import CheckpointError, load_newest
 from headrace.trainer.learner import TrainingDiverged
@@ -133,11 +134,11 @@ async def test_rejections_are_told_even_if_no_step_follows_and_a_restart_tells_t
     for told in (4, 8):
         stop = asyncio.Event()
         task = asyncio.create_task(run_trainer(settings, stop=stop, ready=lambda: None))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while len(await records(kafka, REJECTED, "starved")) < told:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
         stop.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
     rejected = await records(kafka, REJECTED, "starved")
     assert {payload.trajectory_id for _, payload in rejected} == {f"starved/stale/{number}" for number in range(4)}
     assert len({id for id, _ in rejected}) == 4
@@ -182,11 +183,11 @@ async def test_after_the_last_step_it_serves_on_and_takes_nothing(kafka, config)
             announced.set()
 
     task = asyncio.create_task(run_trainer(config("limited", steps=1), stop=stop, ready=lambda: None, reached=reached))
-    await asyncio.wait_for(announced.wait(), 60)
+    await asyncio.wait_for(announced.wait(), 120)
     await asyncio.sleep(1)
     assert not task.done()
     stop.set()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert len(await records(kafka, STEPS, "limited")) == 1
 
 
@@ -233,10 +234,8 @@ async def test_checkpoints_and_log_must_belong_together(kafka, config, tmp_path)
         await train_until(settings, 3)
 
 
-async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
-    from headrace.schemas.records import Severity
-    from headrace.trainer.announce import announcement
-
+async def shut_out(kafka):
+    """Two announcers of a run, the first of which speaks again after the second."""
     alert = Alert(run="zombie", source="t", kind="k", severity=Severity.WARNING, message="m")
     async with open_announcer(kafka, "zombie") as first:
         await first.announce([announcement(alert, run="zombie")])
@@ -244,6 +243,13 @@ async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
             await second.announce([announcement(alert, run="zombie")])
             with pytest.raises(TrainerReplaced, match="zombie"):
                 await first.announce([announcement(alert, run="zombie")])
+
+
+async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
+    await shut_out(kafka)
+    # The fenced client leaves exceptions that nobody retrieves. Were they collected while pytest parses some module,
+    # their traceback would be parsed inside that parse, which Python 3.11 does not survive.
+    gc.collect()
     assert len(await records(kafka, ALERTS, "zombie")) == 2
 
 
