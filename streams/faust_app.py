@@ -7,7 +7,7 @@ idempotent, an exception in an agent ends the process, and offsets move only pas
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -15,6 +15,7 @@ import aiokafka
 import faust
 from faust.transport.drivers import aiokafka as driver
 from mode.supervisors import CrashingSupervisor
+from mode.utils.queues import FlowControlEvent
 
 from headrace.schemas.log import MAX_REQUEST_BYTES, RETRY_BACKOFF_MS
 from headrace.schemas.model import Record
@@ -54,6 +55,20 @@ class _Transport(driver.Transport):
     Producer: ClassVar[type[driver.Producer]] = _IdempotentProducer
 
 
+class _Flow(FlowControlEvent):
+    def resume(self) -> None:
+        # At the end of a recovery Faust lets the source partitions go and then resumes what flows already, which clears
+        # the queues: records that had just come in were lost, and their offsets committed by those that followed.
+        if not self.is_active():
+            super().resume()
+
+
+class _App(faust.App):
+    @cached_property
+    def flow_control(self) -> FlowControlEvent:
+        return _Flow(loop=self.loop)
+
+
 def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str | None = None) -> faust.App:
     """An app whose consumer group is ``name``, on the Kafka at ``bootstrap`` (``host:port``, several by comma).
 
@@ -61,7 +76,7 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
     ``MEMBER_LOST_S`` has its partitions back at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    app = faust.App(
+    app = _App(
         name,
         broker=";".join(f"kafka://{address.strip()}" for address in bootstrap.split(",")),
         datadir=folder / name,

@@ -232,7 +232,7 @@ def _defect(member: Candidate) -> Reason | None:
 
 def _closed(state: GroupState, now_ms: int) -> GroupState:
     closed = sorted(member.trajectory_id for member in state.members)
-    return state.model_copy(update={"members": [], "closed": closed, "closed_ms": now_ms})
+    return state.model_copy(update={"members": [], "closed": closed, "closed_ms": max(now_ms, state.opened_ms)})
 
 
 def _in_order(state: GroupState) -> list[Candidate]:

@@ -13,8 +13,10 @@ from time import monotonic
 from typing import Any
 
 import faust
+from aiokafka import TopicPartition
 from faust.types import TP
 
+from headrace.schemas.log import open_consumer
 from headrace.schemas.records import Reward
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
@@ -22,7 +24,7 @@ from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.faust_app import all_done, batches, decode_as, raw_topic, send_all, stored_record
 from headrace.streams.group import output_message
 from headrace.streams.groups import Changes, GroupLimits, Groups, StoredGroup
-from headrace.streams.raw import Outgoing
+from headrace.streams.raw import LogRecord, Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +38,19 @@ that is on its way keeps its place before the deadline."""
 class GroupWorker:
     """Folds ``rewards`` into ``training`` and ``rejected`` on a Faust app."""
 
-    def __init__(self, app: faust.App, limits: GroupLimits, partitions: int, batch: int) -> None:
-        """Put agent, table and timer on ``app``; ``partitions`` are those of ``rewards``, taken ``batch`` at a time."""
+    def __init__(
+        self, app: faust.App, bootstrap: str, limits: GroupLimits, *, partitions: int, sources: int, batch: int
+    ) -> None:
+        """Put agent, table and timer on ``app``.
+
+        ``partitions`` are those of ``rewards``, ``sources`` those of ``trajectories``; ``batch`` records are read at
+        a time.
+        """
         self.app = app
+        self.bootstrap = bootstrap
         self.limits = limits
         self.batch = batch
+        self.sources = sources
         # Written by _put alone: table[key] = value cannot be awaited, nor be used by a timer.
         self.table = app.Table("groups", key_type=bytes, value_type=bytes, partitions=partitions)
         self._changelog = self.table.changelog_topic.get_topic_name()
@@ -69,7 +79,7 @@ class GroupWorker:
         letters = []
         for event in events:
             record = stored_record(event)
-            self._next_offset[record.partition] = record.offset + 1
+            await self._check_continuity(record)
             self._seen_at[record.partition] = monotonic()
             try:
                 reward = decode_as(record, Reward)
@@ -80,6 +90,24 @@ class GroupWorker:
                 self._groups[record.partition].add(reward, record.timestamp, changes[record.partition])
         await self._settle(changes, letters)
 
+    async def _check_continuity(self, record: LogRecord) -> None:
+        """Raise ``RuntimeError`` where Faust passed over a record: it would commit the offsets after a hole of one."""
+        expected = self._next_offset.get(record.partition, record.offset)
+        self._next_offset[record.partition] = max(expected, record.offset + 1)
+        if record.offset <= expected:
+            return
+        # Transaction markers and retention leave holes too.
+        async with open_consumer(self.bootstrap) as consumer:
+            partition = TopicPartition(record.topic, record.partition)
+            consumer.assign([partition])
+            consumer.seek(partition, expected)
+            found = await consumer.getone(partition)
+        if found.offset < record.offset:
+            raise RuntimeError(
+                f"{record.topic}[{record.partition}] was read from {expected} on, and {record.offset} came: Faust lost "
+                "records. This process ends, and reads them again from the committed offset when it is restarted."
+            )
+
     async def _tick(self) -> None:
         """Expire what is due on partitions where nothing flows."""
         async with self._lock:
@@ -87,7 +115,7 @@ class GroupWorker:
             changes: dict[int, Changes] = defaultdict(Changes)
             for partition, groups in self._groups.items():
                 idle_s = monotonic() - self._seen_at[partition] - IDLE_GRACE_S
-                now_ms = groups.log_ms + round(idle_s * 1000)
+                now_ms = groups.newest_ms + round(idle_s * 1000)
                 if idle_s > 0 and groups.is_due(now_ms) and await self._caught_up(partition):
                     groups.expire_due(now_ms, changes[partition])
             await self._settle(changes, [])
@@ -137,7 +165,9 @@ class GroupWorker:
                 found[int(number)][group_id] = StoredGroup.model_validate_json(value)
         now = monotonic()
         self._seen_at = dict.fromkeys(assigned, now)
-        self._groups = {partition: Groups(self.limits, stored) for partition, stored in found.items()}
+        self._groups = {
+            partition: Groups(self.limits, stored, sources=self.sources) for partition, stored in found.items()
+        }
         entries = [(partition, *entry) for partition, stored in found.items() for entry in stored.items()]
         await self._announce(entries, [])
         logger.info("grouping partitions %s: %d groups known", sorted(assigned), len(entries))

@@ -78,7 +78,7 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
     Returns the exit status: 0 after a signal, 1 where a processor failed (the log says why). Raises ``LookupError``
     where the topics are missing. Owns the process's event loop and signals.
     """
-    partitions = asyncio.run(_partition_count(config.bootstrap))
+    sources, partitions = asyncio.run(_partition_counts(config.bootstrap))
     folder = config.data_dir / "faust"
     apps = []
     for name in config.processors:
@@ -86,7 +86,9 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
         if name == "score":
             add_score(app, config.batch)
         else:
-            GroupWorker(app, config.limits, partitions, config.batch)
+            GroupWorker(
+                app, config.bootstrap, config.limits, partitions=partitions, sources=sources, batch=config.batch
+            )
         apps.append(app)
     return run_apps(apps, ready=ready)
 
@@ -113,8 +115,7 @@ def add_score(app: faust.App, batch: int) -> None:
                 event.ack()
 
 
-async def _partition_count(bootstrap: str) -> int:
-    """Partitions of ``rewards``: the table's changelog must have as many."""
+async def _partition_counts(bootstrap: str) -> tuple[int, int]:
+    """Partitions of ``trajectories``, and of ``rewards``: the table's changelog must have as many as these."""
     async with open_consumer(bootstrap) as consumer:
-        await partitions_of(consumer, TRAJECTORIES)
-        return len(await partitions_of(consumer, REWARDS))
+        return len(await partitions_of(consumer, TRAJECTORIES)), len(await partitions_of(consumer, REWARDS))

@@ -3,9 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Reason, Rejection, Reward
+from headrace.schemas.records import Reason, Reference, Rejection, Reward
 from headrace.streams.group import Outputs
 from headrace.streams.groups import Changes, GroupLimits, Groups, StoredGroup
+from headrace.streams.watermark import IDLE_AFTER, Watermark
 from tests.streams.attempts import rewarded
 
 LIMITS = GroupLimits(timeout_ms=1000, remember_ms=5000)
@@ -41,8 +42,44 @@ def test_an_arrival_expires_what_was_due_before_it_is_folded() -> None:
 def test_log_time_only_moves_forward() -> None:
     groups = Groups(LIMITS)
     add(groups, (rewarded("a", group="g"), 1000), (rewarded("b", group="h"), 10))
-    assert groups.log_ms == 1000
-    assert reasons(add(groups, (rewarded("c", group="i"), 1999))) == {}
+    assert groups.time.passed_ms == 1000
+    assert reasons(add(groups, (rewarded("c", group="i"), 1009))) == {}
+    assert reasons(add(groups, (rewarded("d", group="j"), 1010))) == {"b": Reason.INCOMPLETE_GROUP}
+
+
+def from_source(source: int, reward: Reward) -> Reward:
+    return reward.model_copy(update={"trajectory": Reference(partition=source, offset=0)})
+
+
+def test_a_source_that_is_read_ahead_expires_nothing_that_waits_in_another() -> None:
+    groups = Groups(LIMITS, sources=2)
+    ahead = [(from_source(0, rewarded(f"a{number}", 0.0, group=f"g{number}")), 1000 * number) for number in range(50)]
+    behind = [(from_source(1, rewarded(f"b{number}", 1.0, group=f"g{number}")), 1000 * number) for number in range(50)]
+    changes = add(groups, *ahead, *behind)
+    assert reasons(changes) == {}
+    assert len(decided(changes)) == 50
+
+
+def test_a_silent_source_holds_time_back_for_so_many_records_only() -> None:
+    time = Watermark(sources=2)
+    for number in range(IDLE_AFTER - 1):
+        time.see(0, number)
+    assert time.passed_ms is None
+    time.see(0, IDLE_AFTER)
+    assert time.passed_ms == IDLE_AFTER
+    time.see(1, 5)
+    assert time.passed_ms == IDLE_AFTER
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000)), min_size=1))
+def test_the_watermark_is_the_slowest_source_and_never_goes_back(seen: list[tuple[int, int]]) -> None:
+    time, before, newest = Watermark(sources=3), None, {}
+    for source, timestamp_ms in seen:
+        time.see(source, timestamp_ms)
+        newest[source] = max(newest.get(source, 0), timestamp_ms)
+        assert time.passed_ms == (min(newest.values()) if len(newest) == 3 else None)
+        assert before is None or (time.passed_ms or 0) >= before
+        before = time.passed_ms
 
 
 def test_a_tick_expires_and_leaves_log_time_alone() -> None:
@@ -55,7 +92,7 @@ def test_a_tick_expires_and_leaves_log_time_alone() -> None:
     assert reasons(changes) == {"a": Reason.INCOMPLETE_GROUP}
     assert changes.stored["g"] is not None
     assert changes.stored["g"].state.closed_ms == 1100
-    assert groups.log_ms == 100
+    assert groups.newest_ms == 100
 
 
 def test_a_closed_group_is_forgotten_in_time() -> None:
