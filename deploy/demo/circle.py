@@ -40,12 +40,14 @@ class Plan:
     """Shuffle the advantages inside their groups: nothing should be learnt."""
     group_size: int = 8
     """Attempts at a task."""
-    groups_per_step: int = 16
+    groups_per_step: int = 8
     """Groups with a gradient that a step waits for."""
     max_staleness: int = 4
     """Versions that a trajectory may be older than the policy it trains."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 8e-4
     """AdamW's."""
+    constant_length: int = 16
+    """Tokens by which a trajectory's objective is divided: about what one samples."""
     concurrency: int = 64
     """Attempts in flight."""
 
@@ -58,6 +60,7 @@ class Plan:
                 "groups_per_step": self.groups_per_step,
                 "max_staleness": self.max_staleness,
                 "learning_rate": self.learning_rate,
+                "constant_length": self.constant_length,
                 "shuffle_advantages": self.control,
             },
             "vllm": {"seed": self.seed},
@@ -72,8 +75,8 @@ class Plan:
             seed=self.seed,
             group_size=self.group_size,
             concurrency=self.concurrency,
-            # Two steps' worth in flight or waiting keeps both engine and trainer busy, and fresh enough to be admitted.
-            max_outstanding=2 * self.groups_per_step * self.group_size,
+            # Three steps' worth in flight or waiting keeps engine and trainer busy, and is fresh enough to be admitted.
+            max_outstanding=3 * self.groups_per_step * self.group_size,
         )
 
 
