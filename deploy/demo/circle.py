@@ -182,17 +182,22 @@ async def _report_steps(plan: Plan, watch: Watch, say: Say) -> None:
         wanted = min(shown + every, plan.steps)
 
         def reached(seen: Seen, wanted: int = wanted) -> bool:
-            return wanted in seen.steps
+            return wanted in seen.steps and all(name in seen.rewards for name in _trained(seen, wanted))
 
         await watch.until(reached, what=f"step {wanted}", timeout_s=_STEP_S * every)
-        metrics = watch.seen.steps[wanted].metrics
         shown = wanted
-        say(f"step {wanted:>3} of {plan.steps}   {_line(metrics)}   version {watch.seen.served} served")
+        say(f"step {wanted:>3} of {plan.steps}   {_line(watch.seen, wanted)}   version {watch.seen.served} served")
 
 
-def _line(metrics: dict[str, float]) -> str:
-    shown = (("reward_mean", "mean reward {:.2f}"), ("staleness_max", "staleness ≤ {:.0f}"), ("loss", "loss {:+.4f}"))
-    return "   ".join(form.format(metrics[name]) for name, form in shown if name in metrics)
+def _trained(seen: Seen, step: int) -> list[str]:
+    return [name for group in seen.steps[step].groups for name in group.trajectory_ids]
+
+
+def _line(seen: Seen, step: int) -> str:
+    """A step in figures; its reward is the share of the maximum, over the trajectories that it trained."""
+    metrics = seen.steps[step].metrics
+    reward = mean_reward(seen.rewards, _trained(seen, step))
+    return f"reward {reward:.2f}   staleness ≤ {metrics['staleness_max']:.0f}   loss {metrics['loss']:+.4f}"
 
 
 async def _settled(bootstrap: str, say: Say) -> Ledger:
