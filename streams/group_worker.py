@@ -13,18 +13,17 @@ from time import monotonic
 from typing import Any
 
 import faust
-from aiokafka import TopicPartition
 from faust.types import TP
 
-from headrace.schemas.log import open_consumer
 from headrace.schemas.records import Reward
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.continuity import Continuity
 from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.faust_app import all_done, batches, decode_as, raw_topic, send_all, stored_record
 from headrace.streams.group import output_message
 from headrace.streams.groups import Changes, GroupLimits, Groups, StoredGroup
-from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,6 @@ class GroupWorker:
         a time.
         """
         self.app = app
-        self.bootstrap = bootstrap
         self.limits = limits
         self.batch = batch
         self.sources = sources
@@ -57,7 +55,7 @@ class GroupWorker:
         self._lock = asyncio.Lock()
         self._owning = False
         self._groups: dict[int, Groups] = {}
-        self._next_offset: dict[int, int] = {}
+        self._continuity = Continuity(app, bootstrap, REWARDS, transactional=False)
         self._seen_at: dict[int, float] = {}
         app.agent(raw_topic(app, REWARDS), name="group")(self._run)
         app.timer(interval=TICK_S)(self._tick)
@@ -79,7 +77,7 @@ class GroupWorker:
         letters = []
         for event in events:
             record = stored_record(event)
-            await self._check_continuity(record)
+            await self._continuity.check(record)
             self._seen_at[record.partition] = monotonic()
             try:
                 reward = decode_as(record, Reward)
@@ -89,24 +87,6 @@ class GroupWorker:
             else:
                 self._groups[record.partition].add(reward, record.timestamp, changes[record.partition])
         await self._settle(changes, letters)
-
-    async def _check_continuity(self, record: LogRecord) -> None:
-        """Raise ``RuntimeError`` where Faust passed over a record: it would commit the offsets after a hole of one."""
-        expected = self._next_offset.get(record.partition, record.offset)
-        self._next_offset[record.partition] = max(expected, record.offset + 1)
-        if record.offset <= expected:
-            return
-        # Transaction markers and retention leave holes too.
-        async with open_consumer(self.bootstrap) as consumer:
-            partition = TopicPartition(record.topic, record.partition)
-            consumer.assign([partition])
-            consumer.seek(partition, expected)
-            found = await consumer.getone(partition)
-        if found.offset < record.offset:
-            raise RuntimeError(
-                f"{record.topic}[{record.partition}] was read from {expected} on, and {record.offset} came: Faust lost "
-                "records. This process ends, and reads them again from the committed offset when it is restarted."
-            )
 
     async def _tick(self) -> None:
         """Expire what is due on partitions where nothing flows."""
@@ -176,7 +156,7 @@ class GroupWorker:
         """Whether nothing in ``rewards`` waits to be folded: then silence means that nothing came."""
         tp = TP(REWARDS.name, partition)
         ends = await self.app.consumer.highwaters(tp)
-        following = self._next_offset.get(partition)
+        following = self._continuity.following(partition)
         if following is None:
             following = await self.app.consumer.position(tp)
         return bool(ends[tp] == following)
@@ -186,7 +166,6 @@ class GroupWorker:
         async with self._lock:
             self._owning = False
             self._groups = {}
-            self._next_offset = {}
 
     async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the table is recovered for the partitions that are ours now."""

@@ -18,6 +18,7 @@ from headrace.schemas.log import open_consumer, partitions_of
 from headrace.schemas.records import Reference, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.continuity import Continuity
 from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.faust_app import (
     batches,
@@ -84,7 +85,7 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
     for name in config.processors:
         app = new_app(f"headrace-{name}", config.bootstrap, folder, batch=config.batch, member=config.member)
         if name == "score":
-            add_score(app, config.batch)
+            add_score(app, config.bootstrap, config.batch)
         else:
             GroupWorker(
                 app, config.bootstrap, config.limits, partitions=partitions, sources=sources, batch=config.batch
@@ -104,13 +105,17 @@ def scored(record: LogRecord) -> Outgoing:
     return Outgoing(REWARDS, reward_message(reward), record.timestamp)
 
 
-def add_score(app: faust.App, batch: int) -> None:
+def add_score(app: faust.App, bootstrap: str, batch: int) -> None:
     """Make ``app`` score ``trajectories`` into ``rewards``, ``batch`` at a time."""
+    continuity = Continuity(app, bootstrap, TRAJECTORIES, transactional=True)
 
     @app.agent(raw_topic(app, TRAJECTORIES), name="score")
     async def score_trajectories(stream: Any) -> None:
         async for events in batches(stream, batch):
-            await send_all(app, [scored(stored_record(event)) for event in events])
+            arrived = [stored_record(event) for event in events]
+            for record in arrived:
+                await continuity.check(record)
+            await send_all(app, [scored(record) for record in arrived])
             for event in events:
                 event.ack()
 
