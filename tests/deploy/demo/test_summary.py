@@ -1,0 +1,153 @@
+"""The demo's figures, from records to text and picture."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.deploy.demo.circle import Plan
+from headrace.deploy.demo.plot import draw
+from headrace.deploy.demo.run import demo_settings, fresh_folder
+from headrace.deploy.demo.summary import (
+    HeldOut,
+    Summary,
+    VersionReward,
+    by_trajectory,
+    mean_reward,
+    mixed_versions,
+    normalised,
+    render,
+    reward_by_version,
+)
+from headrace.deploy.errors import StackError
+from headrace.deploy.parts import PARTS, select
+from headrace.deploy.settings import configured
+from headrace.schemas.events import Purpose
+from headrace.schemas.records import Reference, Reward
+from headrace.trainer.config import TrainerConfig
+
+
+def reward(name: str, total: float | None, versions: tuple[int, int] = (0, 0), **fields: object) -> Reward:
+    return Reward.model_validate(
+        {
+            "trajectory_id": name,
+            "trajectory": Reference(partition=0, offset=0),
+            "spec": "search@1",
+            "total": total,
+            "maximum": 2.0,
+            "oldest_version": versions[0],
+            "newest_version": versions[1],
+            "ended_ms": 0,
+        }
+        | fields
+    )
+
+
+REWARDS = [
+    reward("a", 2.0),
+    reward("b", 1.0, (0, 1)),
+    reward("c", 0.0, (1, 1)),
+    reward("e", 2.0, (1, 1), purpose=Purpose.EVALUATE),
+]
+
+SUMMARY = Summary(
+    seed=1,
+    control=False,
+    heldout=HeldOut(sampled_before=0.2, sampled_after=0.6, greedy_before=0.3, greedy_after=0.55),
+    heldout_tasks=4,
+    steps=2,
+    ledger={
+        "started": 4,
+        "trained": 2,
+        "rejected_by": {"group": {"evaluation": 1}},
+        "pending_by": {"open": 0, "untrained": 1},
+        "adds_up": True,
+    },
+    weights_published=3,
+    weights_applied=3,
+    mixed_version_trajectories=1,
+    reward_by_version=[VersionReward(version=0, mean=0.3, trajectories=9)],
+    seconds={"learn": 10.0, "total": 12.0},
+    peak_memory_bytes=2**30,
+    plot="reward.png",
+    data="data",
+    dashboard=None,
+)
+
+
+def test_a_reward_is_a_share_of_the_largest_and_an_unscored_one_earns_nothing() -> None:
+    assert normalised(reward("a", 1.5)) == 0.75
+    assert normalised(reward("a", None)) == 0.0
+    assert normalised(reward("a", 1.0, maximum=None)) == 0.0
+
+
+def test_a_mean_over_trajectories_that_were_not_scored_is_refused() -> None:
+    rewards = by_trajectory(REWARDS)
+    assert mean_reward(rewards, ["a", "b"]) == 0.75
+    with pytest.raises(LookupError, match="1 of 2"):
+        mean_reward(rewards, ["a", "missing"])
+    with pytest.raises(LookupError):
+        mean_reward(rewards, [])
+
+
+def test_training_rollouts_are_told_by_their_oldest_version_and_evaluations_left_out() -> None:
+    assert reward_by_version(REWARDS) == [
+        VersionReward(version=0, mean=0.75, trajectories=2),
+        VersionReward(version=1, mean=0.0, trajectories=1),
+    ]
+    assert mixed_versions(REWARDS) == 1
+
+
+def test_the_gain_is_the_smaller_rise() -> None:
+    assert SUMMARY.heldout.gain == pytest.approx(0.25)
+
+
+def test_the_summary_tells_every_fate_and_whether_they_add_up() -> None:
+    text = render(SUMMARY)
+    assert "the ledger adds up" in text
+    for line in ("trained", "group: evaluation", "pending: untrained", "0.200 → 0.600", "0.300 → 0.550"):
+        assert line in text
+    assert "pending: open" not in text
+    broken = SUMMARY.model_copy(update={"ledger": SUMMARY.ledger | {"adds_up": False}})
+    assert "DOES NOT ADD UP" in render(broken)
+
+
+def test_the_json_has_the_keys_that_were_promised() -> None:
+    promised = {"heldout", "steps", "ledger", "weights_published", "weights_applied", "mixed_version_trajectories"}
+    assert promised | {"seconds"} <= set(SUMMARY.model_dump())
+    assert set(SUMMARY.model_dump()["heldout"]) == {"sampled_before", "sampled_after", "greedy_before", "greedy_after"}
+
+
+def test_the_curve_is_drawn(tmp_path: Path) -> None:
+    draw(SUMMARY, tmp_path / "reward.png")
+    assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_plan_gives_options_that_the_parts_have() -> None:
+    settings = demo_settings(Plan(control=True, steps=7), "somewhere")
+    select(PARTS, settings, ())
+    nowhere = Path("nowhere")
+    config = configured(
+        settings,
+        "trainer",
+        TrainerConfig,
+        bootstrap="b:1",
+        run="demo",
+        model_dir=nowhere,
+        checkpoint_dir=nowhere,
+        store_url="file:///nowhere",
+    )
+    assert (config.steps, config.shuffle_advantages) == (7, True)
+
+
+def test_a_demos_own_folder_is_emptied_and_nobody_elses(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    fresh_folder(folder)
+    (folder / "old").touch()
+    fresh_folder(folder)
+    assert not (folder / "old").exists()
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.txt").touch()
+    with pytest.raises(StackError, match="not made by a demo"):
+        fresh_folder(theirs)
+    assert (theirs / "thesis.txt").exists()
