@@ -139,7 +139,7 @@ class Trajectory(Record):
     tools: dict[str, ToolStatistics] = {}
     """Use of each tool."""
     critical_steps: NonNegativeInt = 0
-    """Σ over stages of the main agent's step plus the slowest sub-agent's (MECHANISMS 1)."""
+    """Σ over stages of the main agent's step plus the slowest sub-agent's (Kimi K2.5)."""
     total_steps: NonNegativeInt = 0
     """Model calls, those of sub-agents included."""
     subagents_assigned: NonNegativeInt = 0

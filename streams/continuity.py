@@ -1,9 +1,9 @@
 """Whether Faust passed over a record. It can, in two races at the end of a rebalance, and then commits past the hole.
 
-Its commit stops at a hole in the acknowledged offsets, but takes a hole of one for none. So the worker looks itself:
-the first record after a rebalance must be the first after the committed offset, and in a topic without transactions
-every record must follow the one before. A process that finds a hole ends, before it acknowledges anything behind the
-hole; its restart reads from the committed offset.
+What it commits is no guard, so the worker looks itself: the first record after a rebalance must be the first after the
+committed offset, and every record must follow the one before. In a topic with transactions one offset between two
+records is a marker; behind anything longer the log is asked. A process that finds a hole ends, before it acknowledges
+anything behind the hole; its restart reads from the committed offset.
 """
 
 from typing import Any
@@ -39,7 +39,8 @@ class Continuity:
         if self._expected is None:
             self._expected = await self._committed()
         expected = self._expected.get(record.partition, record.offset)
-        if record.offset > expected and not (self._transactional and record.partition in self._heard):
+        marker = self._transactional and record.partition in self._heard and record.offset == expected + 1
+        if record.offset > expected and not marker:
             found = await self._first_from(expected, record.partition)
             if found < record.offset:
                 raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The reward of a search agent, after Chroma's Context-1 (MECHANISMS 3).
+"""The reward of a search agent, after Chroma's Context-1.
 
     r_pre = 0.7·F_β + 0.3·trajectory_recall + answer_found
     r     = min(r_pre, max(ε, r_pre − prune_penalty − turn_penalty))        a zero stays zero

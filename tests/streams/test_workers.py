@@ -180,6 +180,7 @@ def test_resuming_what_flows_already_clears_nothing(tmp_path: Path) -> None:
         (False, (2, 4), 3),
         (True, (3,), 2),
         (True, (2, 4), None),
+        (True, (2, 5), 3),
     ],
 )
 async def test_a_record_that_faust_passed_over_is_noticed(
