@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PAGE ?= 120
 
 .PHONY: install demo test lint
 .DEFAULT_GOAL := test
@@ -18,7 +17,7 @@ $(VENV)/.installed: pyproject.toml deploy/install/constraints.txt deploy/install
 	touch $@
 
 demo: install
-	$(BIN)/headrace demo
+	$(BIN)/headrace demo $(ARGS)
 
 lint: install
 	$(BIN)/ruff format --check .
