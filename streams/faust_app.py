@@ -129,6 +129,11 @@ async def batches(stream: Any, size: int) -> AsyncIterator[list[faust.Event]]:
         yield list(events)
 
 
+def current(app: faust.App, events: list[faust.Event]) -> list[faust.Event]:
+    """Those that were read since the last rebalance. The others wait unacknowledged in the log for their reader."""
+    return [event for event in events if event.message.generation_id == app.consumer_generation_id]
+
+
 def stored_record(event: faust.Event) -> StoredRecord:
     """The Kafka record behind ``event``."""
     message = event.message

@@ -20,7 +20,7 @@ from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.continuity import Continuity
 from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.faust_app import all_done, batches, decode_as, raw_topic, send_all, stored_record
+from headrace.streams.faust_app import all_done, batches, current, decode_as, raw_topic, send_all, stored_record
 from headrace.streams.group import output_message
 from headrace.streams.groups import Changes, GroupLimits, Groups, StoredGroup
 from headrace.streams.raw import Outgoing
@@ -66,8 +66,7 @@ class GroupWorker:
         async for events in batches(stream, self.batch):
             async with self._lock:
                 await self._restore()
-                # What is not ours any more is dropped without acknowledgement: its new owner reads it again.
-                ours = [event for event in events if event.message.partition in self._groups]
+                ours = [event for event in current(self.app, events) if event.message.partition in self._groups]
                 await self._fold(ours)
                 for event in ours:
                     event.ack()

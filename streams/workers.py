@@ -22,6 +22,7 @@ from headrace.streams.continuity import Continuity
 from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.faust_app import (
     batches,
+    current,
     decode_as,
     new_app,
     raw_topic,
@@ -111,7 +112,8 @@ def add_score(app: faust.App, bootstrap: str, batch: int) -> None:
 
     @app.agent(raw_topic(app, TRAJECTORIES), name="score")
     async def score_trajectories(stream: Any) -> None:
-        async for events in batches(stream, batch):
+        async for batched in batches(stream, batch):
+            events = current(app, batched)
             arrived = [stored_record(event) for event in events]
             for record in arrived:
                 await continuity.check(record)

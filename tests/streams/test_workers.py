@@ -237,7 +237,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_decides_nothing_twice(
 ) -> None:
     prefix = f"kill-{member}-"
     batch = [trajectory_message(each) for each in trajectories(prefix, 500, 4)]
-    with worker(kafka, tmp_path, member=member, batch=10) as first:
+    with worker(kafka, tmp_path, member=member, batch=25) as first:
         produce(kafka, TRAJECTORIES, batch)
         until(lambda: len(records(kafka, TRAINING, prefix)) > 20, "some groups are out", first.log)
         assert len(records(kafka, TRAINING, prefix)) < len(oracle(kafka, prefix)[TRAINING]), "killed too late"
