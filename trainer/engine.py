@@ -157,7 +157,10 @@ class Engine:
 @asynccontextmanager
 async def open_engine(url: str, *, timeout_s: float) -> AsyncIterator[Engine]:
     """The engine at ``url``; no call to it takes longer than ``timeout_s`` without a byte."""
-    async with httpx.AsyncClient(base_url=url, timeout=timeout_s) as client:
+    # A connection a call: a server may close a kept one just as the next request goes out, and what is not repeatable
+    # could then not be told from what was never received.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=timeout_s, limits=limits) as client:
         yield Engine(client)
 
 

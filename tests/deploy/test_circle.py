@@ -1,16 +1,26 @@
-"""The whole circle on real parts, its workers killed one by one in the middle: same counts, and the ledger adds up."""
+"""The whole circle on the whole local stack, every part the real one, and all but two killed in the middle of the run.
+
+Same counts, nothing trained twice, a ledger that adds up; loopback only, bounded memory, no process left. Kafka and
+vLLM, which are killed in tests of their own, stay up here.
+"""
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
+from click.testing import CliRunner
 
+from headrace.deploy.cli import cli
 from headrace.deploy.demo.circle import Phases, Plan, go_round
-from headrace.deploy.demo.memory import Peak
+from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.watch import Watch, watching
+from headrace.deploy.parts import PARTS
 from headrace.deploy.stack import Stack, running_stack
 from headrace.deploy.state import State
 from headrace.schemas.log import read_to_end
@@ -22,7 +32,8 @@ from headrace.streams.ledger import read_ledger
 
 pytestmark = [pytest.mark.kafka, pytest.mark.clickhouse, pytest.mark.vllm, pytest.mark.slow]
 
-KILLED = ("assemble", "workers", "sink", "trainer", "follower")
+KILLED = ("assemble", "workers", "sink", "trainer", "follower", "clickhouse", "dashboard")
+MAX_RESIDENT = 8 * 1024**3
 PLAN = Plan(seed=5, steps=len(KILLED) + 2, heldout_tasks=24, groups_per_step=4)
 
 COUNTS = """
@@ -49,37 +60,77 @@ async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 90
     return True
 
 
+def processes() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def listening(members: set[psutil.Process]) -> set[str]:
+    """Interfaces that somebody listens on."""
+    return {
+        connection.laddr.ip
+        for member in members
+        for connection in member.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
 async def test_the_circle_closes_though_every_worker_is_killed(tmp_path: Path) -> None:
+    before = processes()
     settings = demo_settings(PLAN, str(tmp_path))
     fresh_folder(settings.data)
-    async with running_stack(settings) as stack:
-        kafka, clickhouse = stack.addresses["kafka"], stack.addresses["clickhouse"]
-        async with watching(kafka, settings.run) as watch:
+    async with peak_memory() as peak, running_stack(settings) as stack:
+        assert {name: part.state for name, part in stack.parts.items()} == {part.name: State.READY for part in PARTS}
+        assert listening(processes() - before) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+        async with watching(stack.addresses["kafka"], settings.run) as watch:
             killing = asyncio.create_task(kill_one_after_the_other(stack, watch))
-            summary = await go_round(stack, PLAN, Phases(), Peak(), tmp_path / "reward.png", print)
+            summary = await go_round(stack, PLAN, Phases(), peak, tmp_path / "reward.png", print)
             await killing
 
-        ledger = await read_ledger(kafka)
-        assert ledger.adds_up, ledger
-        assert ledger.rejected_by["group"]["evaluation"] == 4 * PLAN.heldout_tasks
-        assert {name: part.restarts for name, part in stack.parts.items() if name in KILLED} == dict.fromkeys(KILLED, 1)
-        assert all(part.state is State.READY for part in stack.parts.values())
-
-        steps = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, STEPS)]
-        trained = Counter(
-            name for step in steps if isinstance(step, Step) for group in step.groups for name in group.trajectory_ids
-        )
-        assert [step.step for step in steps if isinstance(step, Step)] == list(range(1, PLAN.steps + 1))
-        assert set(trained.values()) == {1}
+        await the_log_tells_one_story(stack)
         assert summary.steps == PLAN.steps
         assert summary.weights_published == PLAN.steps + 1
         assert summary.mixed_version_trajectories > 0
+        assert 0 < summary.peak_memory_bytes < MAX_RESIDENT
 
-        client = await asyncio.to_thread(open_client, clickhouse)
-        expected = (ledger.started, ledger.started, ledger.started, ledger.trained, ledger.rejected)
+        async def all_serve_again() -> bool:
+            return all(part.state is State.READY for part in stack.parts.values())
 
-        async def clickhouse_holds_the_same() -> bool:
-            rows = (await asyncio.to_thread(client.query, COUNTS)).result_rows
-            return tuple(rows[0]) == expected
+        assert await eventually(all_serve_again)
+        assert {name for name, part in stack.parts.items() if part.restarts} == set(KILLED)
+        await the_addresses_answer(stack)
+        members = processes() - before
+    assert not any(member.is_running() for member in members)
 
-        assert await eventually(clickhouse_holds_the_same)
+
+async def the_log_tells_one_story(stack: Stack) -> None:
+    """Every trajectory has one fate, every step is there once, and ClickHouse comes to hold the same."""
+    kafka = stack.addresses["kafka"]
+    ledger = await read_ledger(kafka)
+    assert ledger.adds_up, ledger
+    assert ledger.rejected_by["group"]["evaluation"] == 4 * PLAN.heldout_tasks
+
+    steps = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, STEPS)]
+    trained = Counter(
+        name for step in steps if isinstance(step, Step) for group in step.groups for name in group.trajectory_ids
+    )
+    assert [step.step for step in steps if isinstance(step, Step)] == list(range(1, PLAN.steps + 1))
+    assert set(trained.values()) == {1}
+
+    client = await asyncio.to_thread(open_client, stack.addresses["clickhouse"])
+    expected = (ledger.started, ledger.started, ledger.started, ledger.trained, ledger.rejected)
+
+    async def clickhouse_holds_the_same() -> bool:
+        rows = (await asyncio.to_thread(client.query, COUNTS)).result_rows
+        return tuple(rows[0]) == expected
+
+    assert await eventually(clickhouse_holds_the_same)
+
+
+async def the_addresses_answer(stack: Stack) -> None:
+    """Another shell is told every address, and each is right."""
+    asked = CliRunner().invoke(cli, ["status", "--json", "--data", str(stack.settings.data)])
+    shown = json.loads(asked.stdout)
+    assert {name: shown[name] for name in ("kafka", "clickhouse", "vllm", "dashboard")} == dict(stack.addresses)
+    async with httpx.AsyncClient(timeout=30) as client:
+        for url in (shown["dashboard"], shown["clickhouse"] + "/ping", shown["vllm"] + "/health"):
+            assert (await client.get(url, follow_redirects=True)).status_code == httpx.codes.OK, url
