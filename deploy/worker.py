@@ -56,7 +56,12 @@ def _workers(settings: Settings) -> int:
     from headrace.streams.workers import WorkersConfig, run_workers
 
     config = configured(
-        settings, "workers", WorkersConfig, bootstrap=_needed(settings, "kafka"), data_dir=settings.data
+        settings,
+        "workers",
+        WorkersConfig,
+        bootstrap=_needed(settings, "kafka"),
+        data_dir=settings.data,
+        member=settings.member,
     )
     status: int = run_workers(config, ready=notify_ready)
     return status
