@@ -21,7 +21,8 @@ def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
     value = (milliseconds & (1 << 48) - 1) << 80 | tail
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
-    return str(uuid.UUID(int=value))
+    digits = f"{value:032x}"  # uuid.UUID would take twice as long, on the host's thread
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def derived_id(*parts: str | int) -> str:
