@@ -187,6 +187,8 @@ class Component(Part):
     """Raw value."""
     weight: float
     """Its weight at the time, after any schedule."""
+    details: dict[str, float] = {}
+    """What the value was made of, where one number hides something: a judge's score by rubric."""
 
 
 class Reward(Record):
@@ -198,6 +200,8 @@ class Reward(Record):
     """The trajectory."""
     trajectory: Reference
     """Where its record stands in ``trajectories``."""
+    agent: str = ""
+    """Name of the agent; empty where the start is missing."""
     run: str = ""
     """Training run; empty where the start is missing."""
     task_id: str | None = None
@@ -206,6 +210,8 @@ class Reward(Record):
     """Group."""
     group_size: PositiveInt | None = None
     """Expected members."""
+    cohort_key: str | None = None
+    """Groups single attempts in production, where no prompt is tried twice."""
     purpose: Purpose = Purpose.TRAIN
     """Training data or measurement."""
     role: Role = Role.TRAINABLE
@@ -220,6 +226,10 @@ class Reward(Record):
     """Largest possible total, where the spec knows one: dashboards normalise by it."""
     unscored: str | None = None
     """Why there is no total."""
+    revision: NonNegativeInt = 0
+    """0 for the first; feedback that came after the window makes another of the same trajectory and spec."""
+    feedback: list[Reference] = []
+    """Where the feedback that it rests on stands in ``feedback``, in order."""
     defects: list[Defect] = []
     """Labels of the trajectory."""
     oldest_version: NonNegativeInt | None = None
@@ -269,6 +279,7 @@ class Reason(StrEnum):
     INCOMPLETE_GROUP = "incomplete_group"
     LATE_FOR_GROUP = "late_for_group"
     SURPLUS = "surplus"
+    NO_BASELINE = "no_baseline"
     STALE = "stale"
     OTHER_RUN = "other_run"
     VOCABULARY = "vocabulary"
@@ -312,6 +323,8 @@ class Member(Part):
     """Its reward."""
     advantage: float
     """Reward minus baseline: what the loss multiplies every sampled token's objective by."""
+    baseline: float | None = None
+    """What was subtracted from this member's reward, where members differ (leave-one-out); else the group's."""
     oldest_version: NonNegativeInt
     """Oldest policy version among its tokens."""
     sampled_tokens: PositiveInt
@@ -335,6 +348,10 @@ class TrainingGroup(Record):
     """Name of the baseline: ``mean`` …"""
     baseline_value: float
     """What was subtracted."""
+    cohort_key: str | None = None
+    """Cohort, for a group that was made of single attempts."""
+    expected: PositiveInt | None = None
+    """Members that the group should have had, where that was known."""
     scored: PositiveInt
     """Members that had a reward, trainable or not."""
     members: list[Member]

@@ -11,6 +11,7 @@ from headrace.schemas.envelope import Envelope, EnvelopeError, Headers, from_hea
 from headrace.schemas.model import Record
 from headrace.schemas.records import DeadLetterError
 from headrace.schemas.topics import MODELS
+from headrace.schemas.trace import continued
 from headrace.schemas.upcast import UPCASTERS, Upcaster, upcast
 
 
@@ -38,9 +39,21 @@ def encode(payload: Record, *, key: str, envelope: Envelope) -> Message:
     return Message(key.encode(), payload.model_dump_json().encode(), to_headers(envelope))
 
 
-def record_message(payload: Record, *, id: str, key: str, source: str, time_ms: int, subject: str) -> Message:
-    """A derived record as a Kafka record: ``id`` derived from what it was made of, ``time_ms`` from the log."""
-    envelope = Envelope(id=id, type=payload.TYPE, source=source, time_ms=time_ms, subject=subject)
+def record_message(
+    payload: Record, *, id: str, key: str, source: str, time_ms: int, subject: str, origin: str | None = None
+) -> Message:
+    """A derived record as a Kafka record: ``id`` derived from what it was made of, ``time_ms`` from the log.
+
+    ``origin`` is the ``traceparent`` of what it was made of; the record continues that trace.
+    """
+    envelope = Envelope(
+        id=id,
+        type=payload.TYPE,
+        source=source,
+        time_ms=time_ms,
+        subject=subject,
+        traceparent=continued(origin, id),
+    )
     return encode(payload, key=key, envelope=envelope)
 
 
