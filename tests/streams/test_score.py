@@ -8,6 +8,7 @@ from headrace.schemas.envelope import from_headers
 from headrace.schemas.events import VersionSpan
 from headrace.schemas.records import Defect, Reference, Reward, Trajectory
 from headrace.schemas.wire import decode
+from headrace.streams.rewards.schedule import linear
 from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
 from headrace.streams.score import INCOMPLETE_FACTS, reward_message, score, spec_for
 from tests.streams.attempts import attempt
@@ -71,7 +72,7 @@ def test_rewards_are_keyed_by_group_or_else_by_trajectory(group: str | None, key
 
 
 def test_a_weight_may_follow_a_schedule_of_the_newest_version() -> None:
-    @reward(weight=lambda version: max(0.0, 1 - version / 10))
+    @reward(weight=linear(1.0, 0.0, until=10))
     def shaping(trajectory: Trajectory) -> float:
         return 4.0
 
