@@ -10,6 +10,7 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.ports import HOST, remembered_ports
 from headrace.deploy.settings import PREFIX, Settings, configured
+from headrace.deploy.telemetry import metrics_url
 
 _EXTERNAL_TIMEOUT_S = 10.0
 
@@ -37,6 +38,8 @@ class Part:
     """Its address, ``{port}`` being the first of ``ports``; ``None`` where nobody connects to it."""
     external: Callable[[Settings], Awaitable[None]] | None = None
     """Checks the address in the setting called like the part, which replaces it; ``None``: nothing replaces it."""
+    metrics: bool = False
+    """Whether it answers Prometheus, on a port of its own in the setting ``metrics_ports``."""
     memory_mb: int = 150
     """Resident memory to reckon with, in MiB."""
 
@@ -78,19 +81,30 @@ def select(
 def resolve(settings: Settings, started: Collection[Part]) -> Settings:
     """``settings`` with a port for every part in ``started`` and the addresses that follow from them."""
     free = tuple(name for part in started for name in part.ports if getattr(settings, name) is None)
-    ports = remembered_ports(settings.data / "ports.json", free)
+    unwatched = [part.name for part in started if part.metrics and part.name not in settings.metrics_ports]
+    ports = remembered_ports(settings.data / "ports.json", (*free, *map(_metrics_port, unwatched)))
+    metrics_ports = {**settings.metrics_ports, **{name: ports[_metrics_port(name)] for name in unwatched}}
     chosen = {name: getattr(settings, name) or ports[name] for part in started for name in part.ports}
     addresses = {
         part.name: part.url.format(port=chosen[part.ports[0]]) for part in started if part.external and part.url
     }
-    return settings.model_copy(update={**chosen, **addresses, "member": settings.member or "local"})
+    return settings.model_copy(
+        update={**chosen, **addresses, "metrics_ports": metrics_ports, "member": settings.member or "local"}
+    )
 
 
 def address(part: Part, settings: Settings) -> str | None:
-    """Where ``part`` listens, by resolved ``settings``."""
+    """Where ``part`` listens, by resolved ``settings``: its own address, else that of its metrics."""
     if replaced(part, settings):
         return str(getattr(settings, part.name))
-    return part.url.format(port=getattr(settings, part.ports[0])) if part.url else None
+    if part.url:
+        return part.url.format(port=getattr(settings, part.ports[0]))
+    return metrics_url(settings.metrics_ports[part.name]) if part.metrics else None
+
+
+def _metrics_port(name: str) -> str:
+    """What the port of a part's metrics is remembered as."""
+    return f"{name}_metrics_port"
 
 
 def _worker(name: str) -> Callable[[Settings, Say], Awaitable[Command]]:
@@ -218,9 +232,11 @@ PARTS: tuple[Part, ...] = (
         external=_http_external("vllm", "/health"),
         memory_mb=2000,
     ),
-    Part("assemble", "events → trajectories", _worker("assemble"), needs=("kafka",)),
-    Part("workers", "score and group", _worker("workers"), needs=("kafka",), memory_mb=200),
-    Part("sink", "every topic → ClickHouse", _worker("sink"), needs=("kafka", "clickhouse"), memory_mb=300),
+    Part("assemble", "events → trajectories", _worker("assemble"), needs=("kafka",), metrics=True),
+    Part("workers", "score and group", _worker("workers"), needs=("kafka",), metrics=True, memory_mb=200),
+    Part(
+        "sink", "every topic → ClickHouse", _worker("sink"), needs=("kafka", "clickhouse"), metrics=True, memory_mb=300
+    ),
     Part("trainer", "training groups → weights", _worker("trainer"), needs=("kafka",), memory_mb=900),
     Part("follower", "weights → vLLM", _worker("follower"), needs=("kafka", "vllm"), memory_mb=250),
     Part(

@@ -68,6 +68,10 @@ class Settings(BaseSettings):
     """Port of the vLLM that is started; unset: a free one, remembered."""
     dashboard_port: Port | None = None
     """Port of the dashboard; unset: a free one, remembered."""
+    metrics_ports: Mapping[str, Port] = {}
+    """Ports on which workers answer Prometheus, by part: {"assemble": 9464}. The local stack fills in free ones."""
+    otlp: str | None = None
+    """Address of an OpenTelemetry collector (OTLP over HTTP, http://host:4318) for metrics and spans; unset: none."""
 
     run: str = "default"
     """Name of the training run."""

@@ -15,12 +15,14 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.notify import notify_ready
 from headrace.deploy.ports import HOST
 from headrace.deploy.settings import PREFIX, Settings, configured
+from headrace.deploy.telemetry import start_telemetry
 
 ConfigT = TypeVar("ConfigT")
 
 _EXTRAS = {
     "faust": "streams", "clickhouse_connect": "streams", "msgspec": "streams",
     "torch": "trainer", "transformers": "trainer", "safetensors": "trainer", "obstore": "trainer", "numpy": "trainer",
+    "prometheus_client": "streams", "opentelemetry": "streams",
     "chdb": "local", "starlette": "local", "uvicorn": "local",
 }  # fmt: skip
 """Which extra brings a module."""
@@ -35,6 +37,7 @@ def run_worker(name: str, settings: Settings) -> int:
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
     )
     try:
+        start_telemetry(name, settings)
         return WORKERS[name](settings)
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").split(".")[0])

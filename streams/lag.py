@@ -1,74 +1,173 @@
-"""How far every consumer group is behind, as rows of the table `lag`: a gauge, so a missed sample is no loss."""
+"""How far every consumer group is behind, in records and in seconds: a gauge, so a missed sample is no loss.
+
+    group     topic         partition   records   seconds
+    assemble  events        2              1840      0.31     1,840 offsets to go, the next of them 0.31 s old
+
+A group's place is its committed offset; the assembler's stands in the commit's metadata, as what it commits is the
+first event of its oldest open trajectory.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from aiokafka.structs import OffsetAndMetadata
 
+from headrace.schemas.log import open_consumer
 from headrace.schemas.topics import TOPICS
 from headrace.streams.columns import Row
+from headrace.streams.recovery import checkpoint_of
 
 log = logging.getLogger(__name__)
 
 MAX_GROUPS = 64
 """Groups measured; a broker that others use too may know thousands."""
 
+_PEEK_S = 1.0
+"""How long the next records of groups that are behind are waited for."""
 
-def lag_rows(
-    group: str, commits: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], ms: int
-) -> list[Row]:
-    """The lag of ``group`` in each partition it has committed: end minus commit, in offsets. ``ms`` is the time."""
+_PEEK_BYTES = 64 * 1024
+"""Fetched of a partition to see the time of one record; Kafka gives at least one record, however large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The distance of one group from the end of one partition."""
+
+    group: str
+    """Consumer group."""
+    topic: str
+    """Topic."""
+    partition: int
+    """Partition."""
+    records: int
+    """Offsets between the group's place and the end; transaction markers count."""
+    seconds: float
+    """Age of the next record that the group has not taken; 0 where there is none."""
+
+
+def place_of(commit: OffsetAndMetadata) -> int:
+    """The next offset that the group behind ``commit`` has not taken; −1 where it committed nothing."""
+    checkpoint = checkpoint_of(commit.metadata or "")
+    return max(checkpoint.next, commit.offset) if checkpoint else int(commit.offset)
+
+
+def lags(
+    places: Mapping[str, Mapping[TopicPartition, int]],
+    ends: Mapping[TopicPartition, int],
+    next_ms: Mapping[tuple[TopicPartition, int], int],
+    now_ms: int,
+) -> list[Lag]:
+    """The lag of every group in each partition it has a place in. ``next_ms``: time of the record at a place."""
     return [
-        {
-            "time": ms,
-            "consumer_group": group,
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "records": max(ends[partition] - offset, 0),
-        }
-        for partition, offset in sorted(commits.items())
-        if partition in ends and offset >= 0
+        Lag(
+            group,
+            partition.topic,
+            partition.partition,
+            max(ends[partition] - place, 0),
+            max(now_ms - next_ms.get((partition, place), now_ms), 0) / 1000,
+        )
+        for group, found in sorted(places.items())
+        for partition, place in sorted(found.items())
+        if partition in ends and place >= 0
     ]
 
 
-async def measure_lag(admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer) -> list[Row]:
-    """The lag of every group that has committed offsets of headrace's topics."""
-    names = {topic.name for topic in TOPICS}
-    groups = sorted(group for group, *_ in await admin.list_consumer_groups())
-    commits: dict[str, dict[TopicPartition, int]] = {}
-    for group in groups[:MAX_GROUPS]:
-        offsets = await admin.list_consumer_group_offsets(group)
-        ours = {partition: found.offset for partition, found in offsets.items() if partition.topic in names}
-        if ours:
-            commits[group] = ours
-    partitions = {partition for ours in commits.values() for partition in ours}
-    # Ends after commits: the other way round, a group could seem to be ahead of the log.
-    ends = await consumer.end_offsets(list(partitions)) if partitions else {}
-    now = time.time_ns() // 1_000_000
-    return [row for group, ours in commits.items() for row in lag_rows(group, ours, ends, now)]
+def lag_row(lag: Lag, now_ms: int) -> Row:
+    """``lag`` as a row of the table `lag`, measured at ``now_ms`` (Unix milliseconds)."""
+    return {
+        "time": now_ms,
+        "consumer_group": lag.group,
+        "topic": lag.topic,
+        "partition": lag.partition,
+        "records": lag.records,
+        "seconds": lag.seconds,
+    }
 
 
-async def watch_lag(
-    admin: AIOKafkaAdminClient,
-    consumer: AIOKafkaConsumer,
-    write: Callable[[list[Row]], Awaitable[None]],
-    *,
-    interval_s: float,
-    stop: asyncio.Event,
-) -> None:
-    """Measure every ``interval_s`` seconds until ``stop``, and hand the rows to ``write``."""
-    while not stop.is_set():
+class LagMeter:
+    """Measures on one broker; opened by :meth:`run`."""
+
+    def __init__(self, bootstrap: str, *, groups: Iterable[str] | None = None) -> None:
+        """``groups`` to measure; unset: every group that has committed offsets of headrace's topics."""
+        self.latest: list[Lag] = []
+        """The last measurement."""
+        self._bootstrap = bootstrap
+        self._groups = None if groups is None else sorted(groups)
+
+    async def run(
+        self,
+        *,
+        interval_s: float,
+        stop: asyncio.Event,
+        write: Callable[[list[Lag], int], Awaitable[None]] | None = None,
+    ) -> None:
+        """Measure every ``interval_s`` seconds until ``stop``, and hand lags and time (Unix ms) to ``write``.
+
+        A measurement that fails is logged and left out.
+        """
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
+        await admin.start()
         try:
-            rows = await measure_lag(admin, consumer)
-            if rows:
-                await write(rows)
-        except (KafkaError, ClickHouseError, OSError) as error:
-            log.warning("the lag was not measured: %s", error)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), interval_s)
+            async with open_consumer(self._bootstrap, max_partition_fetch_bytes=_PEEK_BYTES) as consumer:
+                while not stop.is_set():
+                    try:
+                        now_ms = time.time_ns() // 1_000_000
+                        self.latest = await self._measure(admin, consumer, now_ms)
+                        if write is not None and self.latest:
+                            await write(self.latest, now_ms)
+                    except (KafkaError, OSError) as error:
+                        log.warning("the lag was not measured: %s", error)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(stop.wait(), interval_s)
+        finally:
+            await admin.close()
+
+    async def _measure(self, admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, now_ms: int) -> list[Lag]:
+        names = {topic.name for topic in TOPICS}
+        groups = self._groups or sorted(group for group, *_ in await admin.list_consumer_groups())
+        places: dict[str, dict[TopicPartition, int]] = {}
+        for group in groups[:MAX_GROUPS]:
+            commits = await admin.list_consumer_group_offsets(group)
+            ours = {partition: place_of(commit) for partition, commit in commits.items() if partition.topic in names}
+            if ours:
+                places[group] = ours
+        partitions = {partition for ours in places.values() for partition in ours}
+        # Ends after commits: the other way round, a group could seem to be ahead of the log.
+        ends = await consumer.end_offsets(list(partitions)) if partitions else {}
+        behind = {
+            (partition, place)
+            for ours in places.values()
+            for partition, place in ours.items()
+            if 0 <= place < ends.get(partition, 0)
+        }
+        return lags(places, ends, await _times(consumer, behind), now_ms)
+
+
+async def _times(
+    consumer: AIOKafkaConsumer, places: Iterable[tuple[TopicPartition, int]]
+) -> dict[tuple[TopicPartition, int], int]:
+    """Time (Unix ms) of the first record at or after each place, as far as there is one."""
+    times: dict[tuple[TopicPartition, int], int] = {}
+    left: dict[TopicPartition, list[int]] = {}
+    for partition, place in places:
+        left.setdefault(partition, []).append(place)
+    while left:
+        # One place a partition at a time: groups that are behind in the same partition take turns.
+        wanted = {partition: waiting.pop() for partition, waiting in left.items()}
+        left = {partition: waiting for partition, waiting in left.items() if waiting}
+        consumer.assign(list(wanted))
+        for partition, place in wanted.items():
+            consumer.seek(partition, place)
+        deadline = time.monotonic() + _PEEK_S
+        while wanted and time.monotonic() < deadline:
+            batches = await consumer.getmany(*wanted, timeout_ms=200, max_records=len(wanted))
+            for partition, records in batches.items():
+                times[partition, wanted.pop(partition)] = records[0].timestamp
+    return times

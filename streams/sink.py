@@ -21,15 +21,17 @@ from time import monotonic
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
+from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.schemas.log import open_consumer, open_producer, partitions_of, send
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
 from headrace.streams.batches import convert
-from headrace.streams.columns import Row, arrow_table
+from headrace.streams.columns import arrow_table
 from headrace.streams.cuts import Pending, announced_cut, cut_metadata, deduplication_token
 from headrace.streams.database import PatientClient, Stopped
 from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.lag import watch_lag
+from headrace.streams.lag import Lag, LagMeter, lag_row
+from headrace.streams.metrics import observe_lag
 from headrace.streams.raw import LogRecord
 from headrace.streams.tables import LAG
 
@@ -206,13 +208,19 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
             await admin.start()
             stack.push_async_callback(admin.close)
             sink = _Sink(config, consumer, producer, admin, database)
+            meter = LagMeter(config.bootstrap)
+            observe_lag(lambda: meter.latest)
             consumer.subscribe([topic.name for topic in TOPICS], listener=sink.assignment)
 
-            async def write_lag(rows: list[Row]) -> None:
-                await database.insert_once(LAG, arrow_table(LAG, rows), f"lag:{rows[0]['time']}")
+            async def write_lag(measured: list[Lag], now_ms: int) -> None:
+                rows = [lag_row(lag, now_ms) for lag in measured]
+                try:
+                    await database.insert_once(LAG, arrow_table(LAG, rows), f"lag:{now_ms}")
+                except ClickHouseError as error:
+                    log.warning("the lag was not written: %s", error)
 
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(watch_lag(admin, consumer, write_lag, interval_s=config.lag_interval_s, stop=stop))
+                tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():
                     await sink.round()

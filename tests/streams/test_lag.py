@@ -1,0 +1,70 @@
+"""Lag in records and in seconds, by values and on a real broker."""
+
+import asyncio
+import time
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from headrace.schemas.log import open_consumer, open_producer
+from headrace.schemas.topics import EVENTS
+from headrace.streams.lag import Lag, LagMeter, lag_row, lags, place_of
+from headrace.streams.recovery import Checkpoint
+
+P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+def test_the_assemblers_place_is_what_it_took_and_not_its_oldest_open_trajectory() -> None:
+    metadata = Checkpoint(next=70, log_ms=5, output=3).to_metadata()
+    assert place_of(OffsetAndMetadata(40, metadata)) == 70
+
+
+def test_any_other_groups_place_is_its_commit() -> None:
+    assert place_of(OffsetAndMetadata(40, "")) == 40
+    assert place_of(OffsetAndMetadata(40, '{"v": 9}')) == 40
+
+
+def test_lag_is_the_distance_to_the_end_and_the_age_of_the_next_record() -> None:
+    found = lags({"g": {P0: 10, P1: 7}}, {P0: 15, P1: 7}, {(P0, 10): 4_000}, 9_500)
+    assert found == [Lag("g", "events", 0, 5, 5.5), Lag("g", "events", 1, 0, 0.0)]
+
+
+def test_a_partition_without_a_commit_or_without_an_end_has_no_lag() -> None:
+    assert lags({"g": {P0: -1, P1: 3}}, {P0: 15}, {}, 0) == []
+
+
+def test_a_clock_that_runs_ahead_makes_no_negative_age() -> None:
+    assert lags({"g": {P0: 1}}, {P0: 2}, {(P0, 1): 5_000}, 4_000)[0].seconds == 0
+
+
+def test_a_row_has_the_tables_columns() -> None:
+    assert lag_row(Lag("g", "events", 2, 5, 1.5), 7) == {
+        "time": 7, "consumer_group": "g", "topic": "events", "partition": 2, "records": 5, "seconds": 1.5,
+    }  # fmt: skip
+
+
+@pytest.mark.kafka
+async def test_two_groups_behind_in_one_partition_each_have_the_age_of_their_next_record(kafka: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    async with open_producer(kafka) as producer:
+        for age_s in (90, 60, 30):
+            sent = await producer.send(EVENTS.name, value=b"x", partition=0, timestamp_ms=now_ms - age_s * 1000)
+            await sent
+    for group, offset in (("slow", 0), ("fast", 2), ("done", 3)):
+        async with open_consumer(kafka, [EVENTS], group=group) as consumer:
+            while not consumer.assignment():
+                await consumer.getmany(timeout_ms=100)
+            await consumer.commit({TopicPartition(EVENTS.name, 0): offset})
+    meter, stop = LagMeter(kafka, groups=["slow", "fast", "done"]), asyncio.Event()
+    measuring = asyncio.create_task(meter.run(interval_s=0.1, stop=stop))
+    while not meter.latest:
+        await asyncio.sleep(0.05)
+        assert not measuring.done()
+    stop.set()
+    await measuring
+    found = {lag.group: lag for lag in meter.latest}
+    assert {name: lag.records for name, lag in found.items()} == {"slow": 3, "fast": 1, "done": 0}
+    assert found["slow"].seconds - found["fast"].seconds == pytest.approx(60)
+    assert found["fast"].seconds >= 30
+    assert found["done"].seconds == 0
