@@ -1,19 +1,18 @@
 """Score: a trajectory → its reward. Every trajectory gets one record, with a total or with the reason for none."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records import Defect, Reference, Reward, Trajectory
 from headrace.schemas.wire import Message, record_message
-from headrace.streams.rewards.context1 import SEARCH
-from headrace.streams.rewards.outcome import OUTCOME
-from headrace.streams.rewards.spec import RewardSpec, Score
+from headrace.streams.rewards.registry import DEFAULTS, Rewards, parse_rewards
+from headrace.streams.rewards.spec import Feedback, Score, Verdict
 
 SOURCE = "/streams/score"
 """``ce_source`` of rewards."""
 
-SPECS: Mapping[str, RewardSpec] = {"search": SEARCH}
-"""Agent name → its reward; every other agent has ``outcome@1``."""
+REWARDS_OF_AGENTS = parse_rewards(DEFAULTS)
+"""What agents are scored by where no setting says otherwise."""
 
 INCOMPLETE_FACTS = frozenset(
     {
@@ -28,26 +27,41 @@ INCOMPLETE_FACTS = frozenset(
 concern tokens only; such trajectories are scored, compared with their group and then not trained."""
 
 
-def spec_for(trajectory: Trajectory) -> RewardSpec:
-    """The reward of the trajectory's agent."""
-    return SPECS.get(trajectory.started.agent, OUTCOME) if trajectory.started else OUTCOME
+def hiding_defect(trajectory: Trajectory) -> Defect | None:
+    """The first label that leaves the trajectory without a total, whatever its spec: no judge need be asked."""
+    return next((defect for defect in trajectory.defects if defect in INCOMPLETE_FACTS), None)
 
 
-def score(trajectory: Trajectory, reference: Reference) -> Reward:
-    """The reward record of ``trajectory``, which stands at ``reference`` in ``trajectories``."""
-    spec = spec_for(trajectory)
-    hidden = next((defect for defect in trajectory.defects if defect in INCOMPLETE_FACTS), None)
-    scored = Score({}, None, hidden.value) if hidden else spec.score(trajectory)
+def score(
+    trajectory: Trajectory,
+    reference: Reference,
+    *,
+    rewards: Rewards = REWARDS_OF_AGENTS,
+    feedback: Sequence[Feedback] = (),
+    verdicts: Mapping[str, Verdict] | None = None,
+    revision: int = 0,
+) -> Reward:
+    """The reward record of ``trajectory``, which stands at ``reference`` in ``trajectories``.
+
+    ``feedback`` is all that is known of it, in any order; ``verdicts`` are the judges', by the name of their term.
+    ``revision`` counts the rewards of this trajectory under this spec that came before.
+    """
+    spec = rewards.of(trajectory)
+    given = sorted(feedback, key=lambda each: (each.reference.partition, each.reference.offset))
+    hidden = hiding_defect(trajectory)
+    scored = Score({}, None, hidden.value) if hidden else spec.score(trajectory, given, verdicts)
     started, versions = trajectory.started, trajectory.versions
     return Reward(
         trajectory_id=trajectory.trajectory_id,
         trajectory=reference,
         **(
             {
+                "agent": started.agent,
                 "run": started.run,
                 "task_id": started.task_id,
                 "group_id": started.group_id,
                 "group_size": started.group_size,
+                "cohort_key": started.cohort_key,
                 "purpose": started.purpose,
                 "role": started.role,
             }
@@ -59,6 +73,8 @@ def score(trajectory: Trajectory, reference: Reference) -> Reward:
         total=scored.total,
         maximum=spec.maximum,
         unscored=scored.unscored,
+        revision=revision,
+        feedback=[each.reference for each in given],
         defects=trajectory.defects,
         oldest_version=versions[0] if versions else None,
         newest_version=versions[-1] if versions else None,
@@ -69,13 +85,18 @@ def score(trajectory: Trajectory, reference: Reference) -> Reward:
     )
 
 
-def reward_message(reward: Reward) -> Message:
-    """``reward`` as a record of ``rewards``; scored twice under one spec, a trajectory has one record id."""
+def reward_message(reward: Reward, *, origin: str | None = None) -> Message:
+    """``reward`` as a record of ``rewards``; scored twice under one spec, a trajectory has one record id a revision.
+
+    ``origin`` is the ``traceparent`` of the trajectory's record.
+    """
+    revision = (reward.revision,) if reward.revision else ()
     return record_message(
         reward,
-        id=derived_id(Reward.TYPE, reward.trajectory_id, reward.spec),
+        id=derived_id(Reward.TYPE, reward.trajectory_id, reward.spec, *revision),
         key=reward.group_id or reward.trajectory_id,
         source=SOURCE,
         time_ms=reward.ended_ms,
         subject=reward.trajectory_id,
+        origin=origin,
     )

@@ -13,10 +13,15 @@ from itertools import groupby
 
 from headrace.schemas.events import ToolStatus
 from headrace.schemas.records import Component, Trajectory
-from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
+from headrace.streams.rewards.schedule import Schedule, linear
+from headrace.streams.rewards.spec import RewardSpec, Term, Unscorable, Weight, newest_version, reward, weight_at
 
 BETA = 2.0
-"""Recall counts β² times as much as precision. Published: 4 at first, 2 at the end; ours is 2 throughout."""
+"""Recall counts β² times as much as precision. Published: 4 at first, 2 at the end; ``search@1`` has 2 throughout."""
+FIRST_BETA = 4.0
+"""β at the start of the anneal."""
+ANNEALED_AT = 100
+"""Policy version at which β has come down to 2. Published: "between epochs"; the number is ours."""
 EPSILON = 0.01
 """Least reward of an attempt that earned anything, whatever its penalties. Not disclosed; ours."""
 
@@ -83,17 +88,6 @@ def prune_streaks(trajectory: Trajectory) -> list[int]:
     return [len(list(run)) for tool, run in groupby(tools) if tool == PRUNE_TOOL]
 
 
-@reward(weight=F_BETA_WEIGHT)
-def f_beta(trajectory: Trajectory) -> float:
-    """F_β of the answer against the targets, in [0, 1]. Only chunks that were shown can be found; guesses are wrong."""
-    targets = _task_chunks(trajectory, "targets")
-    answered = _chunk_ids(trajectory.answer)
-    if not answered:
-        return 0.0
-    found = len(answered & targets & shown_chunks(trajectory))
-    return f_score(found / len(answered), found / len(targets), BETA)
-
-
 @reward(weight=RECALL_WEIGHT)
 def trajectory_recall(trajectory: Trajectory) -> float:
     """Share of the targets ever shown, pruned or not; in [0, 1]."""
@@ -119,19 +113,55 @@ def turn_penalty(trajectory: Trajectory) -> float:
     return turn_cost(len(trajectory.turns))
 
 
-def _clamp(components: Mapping[str, Component]) -> float:
-    terms = [component.weight * component.value for component in components.values()]
-    return clamped(sum(term for term in terms if term > 0), -sum(term for term in terms if term < 0))
+def context1(
+    *, version: int, beta: Weight, epsilon: float = EPSILON, name: str = "search", records_beta: bool = True
+) -> RewardSpec:
+    """Context-1's reward at ``beta``, a constant or a schedule over the policy version.
+
+    With ``records_beta`` the β in force is a component of weight 0: an anneal that never ends can be seen.
+    """
+    if epsilon <= 0 or min((beta.first, beta.last) if isinstance(beta, Schedule) else (beta,)) <= 0:
+        raise ValueError(f"epsilon is {epsilon} and beta {beta}: both must be above 0")
+
+    def f_beta(trajectory: Trajectory) -> float:
+        """F_β of the answer against the targets, in [0, 1]. Only shown chunks can be found; guesses are wrong."""
+        targets = _task_chunks(trajectory, "targets")
+        answered = _chunk_ids(trajectory.answer)
+        if not answered:
+            return 0.0
+        found = len(answered & targets & shown_chunks(trajectory))
+        return f_score(found / len(answered), found / len(targets), weight_at(beta, newest_version(trajectory)))
+
+    def beta_in_force(trajectory: Trajectory) -> float:
+        """β at the trajectory's policy version; recorded, and without effect."""
+        return weight_at(beta, newest_version(trajectory))
+
+    def clamp(components: Mapping[str, Component]) -> float:
+        terms = [component.weight * component.value for component in components.values()]
+        earned, cost = sum(term for term in terms if term > 0), -sum(term for term in terms if term < 0)
+        return clamped(earned, cost, epsilon)
+
+    return RewardSpec(
+        name,
+        version,
+        (
+            Term("f_beta", f_beta, F_BETA_WEIGHT),
+            trajectory_recall,
+            answer_found,
+            prune_penalty,
+            turn_penalty,
+            *((Term("beta", beta_in_force, 0.0),) if records_beta else ()),
+        ),
+        maximum=F_BETA_WEIGHT + RECALL_WEIGHT + 1.0,
+        combine=clamp,
+    )
 
 
-SEARCH = RewardSpec(
-    "search",
-    1,
-    (f_beta, trajectory_recall, answer_found, prune_penalty, turn_penalty),
-    maximum=2.0,
-    combine=_clamp,
-)
+SEARCH = context1(version=1, beta=BETA, records_beta=False)
 """``search@1``: Context-1's reward at β = 2."""
+
+SEARCH_ANNEALED = context1(version=2, beta=linear(FIRST_BETA, BETA, until=ANNEALED_AT))
+"""``search@2``: recall counts more at first, as published: β goes from 4 to 2."""
 
 
 def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:

@@ -1,25 +1,70 @@
 """Every trajectory gets one reward record: a total, or the reason for none."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from headrace.schemas.envelope import from_headers
-from headrace.schemas.events import VersionSpan
+from headrace.schemas.ids import derived_id
 from headrace.schemas.records import Defect, Reference, Reward, Trajectory
 from headrace.schemas.wire import decode
-from headrace.streams.rewards.schedule import linear
-from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
-from headrace.streams.score import INCOMPLETE_FACTS, reward_message, score, spec_for
+from headrace.streams.rewards.registry import Rewards, parse_rewards
+from headrace.streams.rewards.spec import Feedback, RewardSpec, reward
+from headrace.streams.score import INCOMPLETE_FACTS, reward_message, score
 from tests.streams.attempts import attempt
 
 WHERE = Reference(partition=2, offset=77)
 
 
-def test_the_agent_chooses_the_spec() -> None:
-    assert spec_for(attempt("t", agent="search")).label == "search@1"
-    assert spec_for(attempt("t", agent="anybody")).label == "outcome@1"
-    assert spec_for(attempt("t", started=False)).label == "outcome@1"
+@pytest.mark.parametrize(("agent", "label"), [("search", "search@1"), ("anybody", "outcome@1")])
+def test_the_agent_chooses_the_spec(agent: str, label: str) -> None:
+    made = score(attempt("t", agent=agent), WHERE)
+    assert (made.agent, made.spec) == (agent, label)
+
+
+def test_a_setting_chooses_the_spec_of_an_agent_and_of_any_other() -> None:
+    rewards = parse_rewards({"helper": "search@2", "*": "search@1"})
+    assert score(attempt("t", agent="helper"), WHERE, rewards=rewards).spec == "search@2"
+    assert score(attempt("t", agent="other"), WHERE, rewards=rewards).spec == "search@1"
+    assert score(attempt("t", started=False), WHERE, rewards=rewards).spec == "search@1"
+
+
+def given(offset: int, value: float, signal: str = "kept") -> Feedback:
+    return Feedback(f"f{offset}", signal, value, 1000 + offset, Reference(partition=0, offset=offset))
+
+
+@reward(weight=1.0)
+def last_given(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
+    """The latest feedback's value; 0 without any."""
+    return feedback[-1].value if feedback else 0.0
+
+
+def test_the_reward_rests_on_the_feedback_it_names_in_the_order_of_the_log() -> None:
+    rewards = Rewards({}, RewardSpec("kept", 1, (last_given,)))
+    arrived = [given(7, 0.25), given(3, 1.0)]
+    made = score(attempt("t"), WHERE, rewards=rewards, feedback=arrived, revision=2)
+    assert (made.total, made.revision) == (0.25, 2)
+    assert [each.offset for each in made.feedback] == [3, 7]
+
+
+def test_a_revision_is_another_record_of_the_same_trajectory() -> None:
+    ids = [
+        from_headers(reward_message(score(attempt("t"), WHERE, revision=revision)).headers).id
+        for revision in (0, 0, 1, 2)
+    ]
+    assert len(set(ids)) == 3
+    assert ids[0] == ids[1] == derived_id(Reward.TYPE, "t", "outcome@1")
+
+
+def test_a_reward_continues_the_trace_of_its_trajectory() -> None:
+    origin = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    made = score(attempt("t"), WHERE)
+    continued = from_headers(reward_message(made, origin=origin).headers).traceparent
+    assert continued is not None
+    assert continued.split("-")[1] == origin.split("-")[1]
+    assert continued != origin
+    assert from_headers(reward_message(made).headers).traceparent is None
 
 
 def test_the_reward_says_where_its_trajectory_stands_and_what_it_was() -> None:
@@ -69,32 +114,3 @@ def test_rewards_are_keyed_by_group_or_else_by_trajectory(group: str | None, key
     assert message.key == key
     assert envelope.subject == "t"
     assert isinstance(record, Reward)
-
-
-def test_a_weight_may_follow_a_schedule_of_the_newest_version() -> None:
-    @reward(weight=linear(1.0, 0.0, until=10))
-    def shaping(trajectory: Trajectory) -> float:
-        return 4.0
-
-    spec = RewardSpec("annealed", 2, (shaping,))
-    assert spec.label == "annealed@2"
-    assert spec.score(attempt("t", version=5)).total == 2.0
-    assert spec.score(attempt("t", version=20)).total == 0.0
-    mixed = attempt("t", version=0)
-    spans = [VersionSpan(version=0, start=0, end=1), VersionSpan(version=5, start=1, end=2)]
-    mixed = mixed.model_copy(update={"segments": [mixed.segments[0].model_copy(update={"version_spans": spans})]})
-    assert spec.score(mixed).components["shaping"].weight == 0.5
-
-
-def test_one_component_that_cannot_be_computed_leaves_the_others_on_record() -> None:
-    @reward(weight=1.0)
-    def known(trajectory: Trajectory) -> float:
-        return 1.0
-
-    @reward(weight=1.0)
-    def judged(trajectory: Trajectory) -> float:
-        raise Unscorable("judge_timeout")
-
-    scored = RewardSpec("mixed", 1, (judged, known)).score(attempt("t"))
-    assert (scored.total, scored.unscored) == (None, "judge_timeout")
-    assert set(scored.components) == {"known"}

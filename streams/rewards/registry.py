@@ -1,0 +1,159 @@
+"""Where reward specs come from: ours by label, a user's by entry point, module or file; and which agent has which.
+
+    search@1                            one of ours
+    shop or shop@2                      entry point ``shop`` of a package, in the group ``headrace.rewards``
+    shop.rewards:CHECKOUT               a spec in a module that can be imported
+    rewards/checkout.py:CHECKOUT        a spec in a file
+
+Loading runs the user's code, so what is loaded is named by an operator's setting and never by an event.
+"""
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from headrace.schemas.records import Trajectory
+from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED
+from headrace.streams.rewards.outcome import OUTCOME
+from headrace.streams.rewards.spec import RewardSpec
+
+ENTRY_POINTS = "headrace.rewards"
+"""Entry point group in which packages offer specs."""
+
+OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in (OUTCOME, SEARCH, SEARCH_ANNEALED)}
+"""Specs that come with headrace, by label."""
+
+ANY_AGENT = "*"
+"""Stands for every agent that is not named."""
+
+
+class RewardNotLoaded(ValueError):
+    """No spec could be had from what was named; the message says why and what to do."""
+
+
+class Rewards(NamedTuple):
+    """Which agent is scored by which spec."""
+
+    by_agent: Mapping[str, RewardSpec]
+    """Agent name → its spec."""
+    default: RewardSpec
+    """Spec of every other agent."""
+
+    def of(self, trajectory: Trajectory) -> RewardSpec:
+        """The spec of the trajectory's agent; the default where its start is missing."""
+        return self.by_agent.get(trajectory.started.agent, self.default) if trajectory.started else self.default
+
+    @property
+    def specs(self) -> tuple[RewardSpec, ...]:
+        """Every spec in use, once."""
+        return tuple({spec.label: spec for spec in (*self.by_agent.values(), self.default)}.values())
+
+
+DEFAULTS: Mapping[str, str] = {"search": SEARCH.label, ANY_AGENT: OUTCOME.label}
+"""What agents are scored by where no setting says otherwise."""
+
+
+def load_spec(text: str) -> RewardSpec:
+    """The spec that ``text`` names, in one of the four forms above.
+
+    Raises :class:`RewardNotLoaded`; what a user's module raised while it was imported is its cause.
+    """
+    if text in OURS:
+        return OURS[text]
+    source, colon, name = text.rpartition(":")
+    if not colon:
+        return _offered(text)
+    if not name.isidentifier():
+        raise RewardNotLoaded(f"{text!r}: after the colon stands {name!r}, which is no name: use {source}:NAME")
+    module = _file_module(text, Path(source)) if source.endswith(".py") else _imported(text, source)
+    return _checked(text, getattr(module, name, None), module)
+
+
+def parse_rewards(specs: Mapping[str, str]) -> Rewards:
+    """Agent name → spec as text, ``*`` for any other agent; what is not said is as in ``DEFAULTS``.
+
+    Raises :class:`RewardNotLoaded`, also where two different specs have one label: records could not tell them apart.
+    """
+    loaded = {agent: load_spec(text) for agent, text in {**DEFAULTS, **specs}.items()}
+    by_label: dict[str, RewardSpec] = {}
+    for agent, spec in loaded.items():
+        if by_label.setdefault(spec.label, spec) != spec:
+            raise RewardNotLoaded(f"agent {agent!r}: another spec is labelled {spec.label} too: raise one's version")
+    default = loaded.pop(ANY_AGENT)
+    return Rewards(loaded, default)
+
+
+def offered() -> tuple[EntryPoint, ...]:
+    """Entry points under which installed packages offer specs, by name. Loads nothing."""
+    return tuple(sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
+
+
+def _offered(text: str) -> RewardSpec:
+    name = text.partition("@")[0]
+    entries = [entry for entry in offered() if entry.name in (text, name)]
+    if not entries:
+        known = ", ".join([*OURS, *(entry.name for entry in offered())])
+        raise RewardNotLoaded(
+            f"no reward {text!r}: there are {known}. For one of your own name module:NAME or path/to/file.py:NAME, "
+            f"or install a package with an entry point in the group {ENTRY_POINTS}"
+        )
+    found = [_loaded(text, entry) for entry in entries]
+    matching = [spec for spec in found if "@" not in text or spec.label == text]
+    if len(matching) != 1:
+        labels = ", ".join(spec.label for spec in found)
+        raise RewardNotLoaded(f"{text!r} names {len(matching)} specs; entry points of that name have {labels}")
+    return matching[0]
+
+
+def _loaded(text: str, entry: EntryPoint) -> RewardSpec:
+    try:
+        value = entry.load()
+    except Exception as error:  # a user's module may raise anything
+        raise RewardNotLoaded(f"{text!r}: loading entry point {entry.value} raised {error!r}") from error
+    return _checked(f"{entry.name} = {entry.value}", value)
+
+
+def _imported(text: str, name: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except Exception as error:  # a user's module may raise anything
+        raise RewardNotLoaded(
+            f"{text!r}: importing {name} raised {error!r}. Is its package installed in this environment?"
+        ) from error
+
+
+def _file_module(text: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise RewardNotLoaded(f"{text!r}: there is no file {path} (paths are relative to {Path.cwd()})")
+    # A name of its own: two files of one name are two modules, and one that is loaded twice is one.
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    name = f"headrace_reward_{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    described = spec_from_file_location(name, path)
+    if described is None or described.loader is None:
+        raise RewardNotLoaded(f"{text!r}: {path} cannot be read as a Python module")
+    module = module_from_spec(described)
+    sys.modules[name] = module
+    try:
+        described.loader.exec_module(module)
+    except Exception as error:  # a user's module may raise anything
+        del sys.modules[name]
+        raise RewardNotLoaded(f"{text!r}: running {path} raised {error!r}") from error
+    return module
+
+
+def _checked(text: str, value: Any, module: ModuleType | None = None) -> RewardSpec:
+    if isinstance(value, RewardSpec):
+        return value
+    names = sorted(name for name, each in vars(module).items() if isinstance(each, RewardSpec)) if module else []
+    raise RewardNotLoaded(
+        f"{text!r} is {'nothing' if value is None else f'a {type(value).__name__}'}, not a RewardSpec"
+        + (f": the module has {', '.join(names)}" if names else "")
+    )
