@@ -42,7 +42,10 @@ def parse_traceparent(traceparent: str | None) -> SpanContext | None:
 def continued(traceparent: str | None, record_id: str) -> str | None:
     """The ``traceparent`` of the derived record ``record_id`` in the trace of its origin; ``None`` without one."""
     origin = parse_traceparent(traceparent)
-    if origin is None:
-        return None
+    return None if origin is None else child(origin, record_id).traceparent
+
+
+def child(origin: SpanContext, record_id: str) -> SpanContext:
+    """The span of the derived record ``record_id``, in the trace of ``origin``."""
     span_id = hashlib.sha256(f"{origin.span_id}/{record_id}".encode()).hexdigest()[:16]
-    return SpanContext(origin.trace_id, span_id, origin.flags).traceparent
+    return SpanContext(origin.trace_id, span_id, origin.flags)
