@@ -77,7 +77,12 @@ WEIGHTS = Topic("weights", "run", (records.Weights,), 1, "Policy versions that c
 APPLIED = Topic("applied", "run", (records.Applied,), 1, "Policy versions that engines serve.")
 ALERTS = Topic("alerts", "run", (records.Alert,), 1, "What a person should know of.")
 DEAD_LETTERS = Topic(
-    "dead-letters", "topic:partition", (records.DeadLetter,), 1, "What could not be read, whole.", max_bytes=8 * _MIB
+    "dead-letters",
+    "topic:partition",
+    (records.DeadLetter, records.Repaired, records.Redriven),
+    1,
+    "What could not be read, whole, and what was done about it.",
+    max_bytes=8 * _MIB,
 )
 
 TOPICS: tuple[Topic, ...] = (

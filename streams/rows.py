@@ -248,9 +248,7 @@ def _dead_letter(letter: records.DeadLetter, envelope: Envelope) -> Rows:
     yield (
         tables.DEAD_LETTERS,
         {
-            "bad_topic": letter.topic,
-            "bad_partition": letter.partition,
-            "bad_offset": letter.offset,
+            **_original_place(letter),
             "error": letter.error,
             "message": letter.message,
             "key_base64": letter.key or "",
@@ -259,6 +257,25 @@ def _dead_letter(letter: records.DeadLetter, envelope: Envelope) -> Rows:
             # Kafka's "no timestamp" is −1, which the column cannot hold.
             "written_at": max(letter.timestamp_ms, 0),
             "trajectory_id": letter.trajectory_id or "",
+        },
+    )
+
+
+def _repaired(repair: records.Repaired, envelope: Envelope) -> Rows:
+    row = {"key_base64": repair.key or "", "value_base64": repair.value, "headers": _json(repair.headers)}
+    yield tables.DEAD_LETTER_ACTIONS, {"action": "repaired"} | _original_place(repair) | row
+
+
+def _redriven(redriven: records.Redriven, envelope: Envelope) -> Rows:
+    yield (
+        tables.DEAD_LETTER_ACTIONS,
+        {
+            "action": "redriven",
+            **_original_place(redriven),
+            "sha256": redriven.sha256,
+            "trajectory_id": redriven.trajectory_id or "",
+            "redrive_of": redriven.redrive_of or "",
+            "records": redriven.records,
         },
     )
 
@@ -283,6 +300,8 @@ _DERIVED: dict[type[Record], Callable[[Any, Envelope], Rows]] = {
     records.Applied: _applied,
     records.Alert: _alert,
     records.DeadLetter: _dead_letter,
+    records.Repaired: _repaired,
+    records.Redriven: _redriven,
     events.FeedbackGiven: _feedback,
     events.SdkStatsReported: _sdk_stats,
 }
@@ -295,6 +314,10 @@ def _trajectory_place(trajectory_id: str, reference: records.Reference) -> Row:
         "trajectory_partition": reference.partition,
         "trajectory_offset": reference.offset,
     }
+
+
+def _original_place(letter: records.DeadLetter | records.Repaired | records.Redriven) -> Row:
+    return {"bad_topic": letter.topic, "bad_partition": letter.partition, "bad_offset": letter.offset}
 
 
 def _sum_by_name(counts: Iterable[dict[str, int]]) -> dict[str, int]:

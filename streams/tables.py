@@ -282,6 +282,25 @@ DEAD_LETTERS = Table(
     ),
     key=("bad_topic", "bad_partition", "bad_offset", "id"),
 )
+DEAD_LETTER_ACTIONS = Table(
+    "dead_letter_actions",
+    "What was done about a dead letter.",
+    (
+        *_RECORD,
+        Column("action", LABEL, "repaired, or redriven: sent again."),
+        Column("bad_topic", LABEL, "Topic the original stood in."),
+        Column("bad_partition", COUNT, "Partition it stood in."),
+        Column("bad_offset", PLACE, "Offset it stood at."),
+        Column("key_base64", TEXT, "Repaired key, base64 (repaired)."),
+        Column("value_base64", JSON_TEXT, "Repaired bytes, base64 (repaired)."),
+        Column("headers", JSON_TEXT, "Repaired headers as JSON, values base64 (repaired)."),
+        Column("sha256", TEXT, "Hash of what was sent in the original's place (redriven)."),
+        Column("trajectory_id", TEXT, "Trajectory under which it was sent; empty where it has none (redriven)."),
+        Column("redrive_of", TEXT, "The closed trajectory that was sent again as a new one (redriven)."),
+        Column("records", COUNT, "Records that were sent (redriven)."),
+    ),
+    key=("bad_topic", "bad_partition", "bad_offset", "time", "id"),
+)
 FEEDBACK = Table(
     "feedback",
     "A judgement of a trajectory, perhaps much later.",
@@ -334,6 +353,7 @@ TABLES: tuple[Table, ...] = (
     APPLIED,
     ALERTS,
     DEAD_LETTERS,
+    DEAD_LETTER_ACTIONS,
     FEEDBACK,
     SDK_STATS,
     LAG,
@@ -349,7 +369,7 @@ TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
     topics.WEIGHTS.name: (WEIGHTS,),
     topics.APPLIED.name: (APPLIED,),
     topics.ALERTS.name: (ALERTS,),
-    topics.DEAD_LETTERS.name: (DEAD_LETTERS,),
+    topics.DEAD_LETTERS.name: (DEAD_LETTERS, DEAD_LETTER_ACTIONS),
     topics.FEEDBACK.name: (FEEDBACK,),
     topics.SDK_STATS.name: (SDK_STATS,),
 }

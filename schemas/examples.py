@@ -1,0 +1,335 @@
+"""One real, small record of every type: what `headrace topics NAME` and the AsyncAPI document show.
+
+They tell one story: an agent searches, prunes, is helped by a sub-agent and answers; its trajectory is scored, grouped
+with another attempt, trained, and the new weights are served.
+"""
+
+from array import array
+from base64 import b64encode
+from dataclasses import dataclass
+
+from headrace.schemas import events, records
+from headrace.schemas.envelope import Envelope, to_headers
+from headrace.schemas.ids import derived_id, uuid7
+from headrace.schemas.model import Record
+from headrace.schemas.tokens import prefix_hash
+from headrace.schemas.topics import TOPICS, Topic
+from headrace.schemas.wire import Message, encode
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A record as it could stand in a topic."""
+
+    topic: Topic
+    """Topic."""
+    key: str
+    """Key."""
+    envelope: Envelope
+    """What its headers say."""
+    payload: Record
+    """What its value says."""
+
+    @property
+    def message(self) -> Message:
+        """As Kafka takes it."""
+        return encode(self.payload, key=self.key, envelope=self.envelope)
+
+
+START_MS = 1_795_260_264_512
+"""2026-11-21T11:24:24.512Z: when the story begins."""
+
+RUN = "search-7"
+TRAJECTORY = uuid7(START_MS, b"\x11" * 10)
+OTHER = uuid7(START_MS + 40, b"\x22" * 10)
+HELPER = uuid7(START_MS + 900, b"\x33" * 10)
+GROUP = "search-7/ada-works/0"
+TASK = "ada-works"
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+_AT = records.Reference(partition=2, offset=331)
+_OTHER_AT = records.Reference(partition=0, offset=318)
+_PROMPT = array("i", [151, 872, 12, 9])
+_FIRST_ANSWER = array("i", [40, 41, 42])
+_SHOWN = array("i", [77, 78])
+_SECOND_ANSWER = array("i", [43, 44])
+_STARTED = events.TrajectoryStarted(
+    task_id=TASK,
+    group_id=GROUP,
+    group_size=2,
+    agent="search",
+    harness_version="1.4.0",
+    run=RUN,
+    task={"question": "Where does Ada work?", "targets": ["c17"], "answer_chunks": ["c17"]},
+)
+_SECOND_CALL = events.ModelCalled(
+    model="policy",
+    prefix_length=len(_PROMPT) + len(_FIRST_ANSWER),
+    prefix_sha256=prefix_hash(_PROMPT + _FIRST_ANSWER),
+    context_ids=_SHOWN,
+    sampled_ids=_SECOND_ANSWER,
+    logprobs=[-0.25, -0.0625],
+    version_spans=[events.VersionSpan(version=3, start=0, end=1), events.VersionSpan(version=4, start=1, end=2)],
+    sampling=events.Sampling(max_tokens=64, seed=7),
+    finish_reason="stop",
+    messages=[
+        {"role": "tool", "tool_call_id": "call-1", "content": "[c17] Ada works at the mill."},
+        {"role": "assistant", "content": "At the mill."},
+    ],
+    latency_s=0.41,
+    usage=events.Usage(prompt_tokens=9, completion_tokens=2),
+)
+_FACTS: tuple[Record, ...] = (
+    _STARTED,
+    events.SubagentStarted(name="reader", sub_trajectory_id=HELPER),
+    events.SubagentFinished(name="reader", sub_trajectory_id=HELPER, steps=4),
+    events.ToolCalled(call_id="call-1", tool="search_corpus", arguments={"query": "where does ada work"}),
+    events.ToolReturned(
+        call_id="call-1",
+        tool="search_corpus",
+        result={"chunk_ids": ["c17", "c3"], "text": "[c17] Ada works at the mill. …"},
+        latency_s=0.03,
+    ),
+    _SECOND_CALL,
+    events.ContextPruned(pruned_ids=["c3"], tokens_before=9, tokens_after=8),
+    events.ContextSummarized(summary="Ada works at the mill (c17).", tokens_before=8, tokens_after=5),
+    events.TrajectoryEnded(answer={"chunk_ids": ["c17"], "text": "At the mill."}, outcome=1.0),
+)
+_SCORED_TRAJECTORY = records.Trajectory(
+    trajectory_id=TRAJECTORY,
+    started=_STARTED,
+    segments=[
+        records.Segment(
+            token_ids=_PROMPT + _FIRST_ANSWER + _SHOWN + _SECOND_ANSWER,
+            loss_mask=[0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1],
+            logprobs=[-0.5, -0.125, -1.5, -0.25, -0.0625],
+            version_spans=[
+                events.VersionSpan(version=3, start=0, end=4),
+                events.VersionSpan(version=4, start=4, end=5),
+            ],
+        )
+    ],
+    turns=[
+        records.Turn(
+            sampled_tokens=3,
+            finish_reason="tool_calls",
+            tools=[
+                records.ToolUse(
+                    call_id="call-1",
+                    tool="search_corpus",
+                    arguments={"query": "where does ada work"},
+                    status=events.ToolStatus.OK,
+                    result={"chunk_ids": ["c17", "c3"], "text": "[c17] Ada works at the mill. …"},
+                    latency_s=0.03,
+                )
+            ],
+        ),
+        records.Turn(sampled_tokens=2, finish_reason="stop", pruned_ids=["c3"]),
+    ],
+    tools={"search_corpus": records.ToolStatistics(calls=1, seconds=0.03)},
+    critical_steps=2,
+    total_steps=2,
+    sampled_tokens=5,
+    status=events.EndStatus.COMPLETED,
+    answer={"chunk_ids": ["c17"], "text": "At the mill."},
+    outcome=1.0,
+    events=7,
+    first=records.Reference(partition=2, offset=7104),
+    last=records.Reference(partition=2, offset=7131),
+    started_ms=START_MS,
+    ended_ms=START_MS + 2400,
+)
+_REWARD = records.Reward(
+    trajectory_id=TRAJECTORY,
+    trajectory=_AT,
+    agent="search",
+    run=RUN,
+    task_id=TASK,
+    group_id=GROUP,
+    group_size=2,
+    spec="search@1",
+    components={
+        "f_beta": records.Component(value=0.9, weight=0.7),
+        "trajectory_recall": records.Component(value=1.0, weight=0.3),
+        "answer_found": records.Component(value=1.0, weight=1.0),
+        "prune_penalty": records.Component(value=0.1, weight=-1.0),
+    },
+    total=1.83,
+    maximum=2.0,
+    oldest_version=3,
+    newest_version=4,
+    sampled_tokens=5,
+    turns=2,
+    status=events.EndStatus.COMPLETED,
+    ended_ms=START_MS + 2400,
+)
+_MEMBERS = [
+    records.Member(
+        trajectory_id=TRAJECTORY, trajectory=_AT, reward=1.83, advantage=0.5, oldest_version=3, sampled_tokens=5
+    ),
+    records.Member(
+        trajectory_id=OTHER, trajectory=_OTHER_AT, reward=0.83, advantage=-0.5, oldest_version=3, sampled_tokens=9
+    ),
+]
+_GROUP = records.TrainingGroup(
+    group_id=GROUP,
+    run=RUN,
+    task_id=TASK,
+    spec="search@1",
+    baseline="mean",
+    baseline_value=1.33,
+    expected=2,
+    scored=2,
+    members=_MEMBERS,
+    oldest_version=3,
+)
+_STEP = records.Step(
+    run=RUN,
+    step=5,
+    version=5,
+    groups=[
+        records.TrainedGroup(
+            group_id=GROUP,
+            group=records.Reference(partition=1, offset=57),
+            trajectory_ids=[TRAJECTORY, OTHER],
+            trajectories=[_AT, _OTHER_AT],
+        )
+    ],
+    config_sha256="5b3c1d07a5c2f8e9d4a6b7c8e9f00112233445566778899aabbccddeeff00112",
+    data_sha256="9f00112233445566778899aabbccddeeff001125b3c1d07a5c2f8e9d4a6b7c8e",
+    metrics={"loss": -0.014, "k3": 0.002, "grad_norm": 0.37, "tokens": 14.0, "seconds": 1.9},
+)
+_BROKEN_PLACE = {"topic": "events", "partition": 2, "offset": 7104}
+_BROKEN = b'{"call_id": "call-2", "tool": "search_corpus", "arguments": {"query": "ada'
+_MENDED = b'{"call_id": "call-2", "tool": "search_corpus", "arguments": {"query": "ada"}}'
+
+
+def _base64(content: bytes) -> str:
+    return b64encode(content).decode()
+
+
+def _encoded_headers() -> list[tuple[str, str | None]]:
+    envelope = Envelope(uuid7(START_MS, b"\x44" * 10), events.ToolCalled.TYPE, "/agents/search", START_MS, OTHER, 3)
+    return [(name, _base64(content)) for name, content in to_headers(envelope)]
+
+
+_OTHERS: tuple[tuple[Record, str, str, str], ...] = (
+    # payload, key, source, subject
+    (
+        events.FeedbackGiven(signal="accepted", value=1.0, delay_s=12.5, comment="Just what I needed."),
+        TRAJECTORY,
+        "/agents/search",
+        TRAJECTORY,
+    ),
+    (events.SdkStatsReported(emitted=1204, sent=1200, dropped={"queue_full": 4}), "search", "/agents/search", "search"),
+    (events.ClockTicked(unix_ms=START_MS + 60_000), "clock", "/streams/assemble", "clock"),
+    (_SCORED_TRAJECTORY, TRAJECTORY, "/streams/assemble", TRAJECTORY),
+    (_REWARD, GROUP, "/streams/score", TRAJECTORY),
+    (_GROUP, GROUP, "/streams/group", GROUP),
+    (
+        records.Rejection(
+            trajectory_id=OTHER,
+            trajectory=_OTHER_AT,
+            stage=records.Stage.GROUP,
+            reason=records.Reason.ALL_FAIL,
+            run=RUN,
+            task_id=TASK,
+            group_id=GROUP,
+            policy_version=3,
+            reward=0.0,
+        ),
+        OTHER,
+        "/streams/group",
+        OTHER,
+    ),
+    (_STEP, RUN, "/trainer", RUN),
+    (
+        records.Weights(
+            run=RUN,
+            version=5,
+            parent=4,
+            kind="delta",
+            manifest_uri="file:///var/lib/headrace/store/search-7/5/manifest.json",
+            sha256="d07a5c2f8e9d4a6b7c8e9f00112233445566778899aabbccddeeff001125b3c1",
+            size=182_044,
+            step=5,
+        ),
+        RUN,
+        "/trainer",
+        RUN,
+    ),
+    (
+        records.Applied(
+            run=RUN, engine="127.0.0.1:8000", version=5, download_s=0.2, swap_s=0.04, canary_max_error=0.0009
+        ),
+        RUN,
+        "/headrace/follower/127.0.0.1:8000",
+        "127.0.0.1:8000",
+    ),
+    (
+        records.Alert(
+            run=RUN,
+            source="follower",
+            kind="canary_mismatch",
+            severity=records.Severity.CRITICAL,
+            message="Version 6 gives other log-probabilities than the trainer saw; version 5 is served again.",
+            details={"version": 6, "max_error": 1.7, "tolerance": 0.05},
+        ),
+        RUN,
+        "/headrace/follower/127.0.0.1:8000",
+        RUN,
+    ),
+    (
+        records.DeadLetter(
+            **_BROKEN_PLACE,
+            error=records.DeadLetterError.BAD_JSON,
+            message="headrace.tool.called.v1: Invalid JSON: EOF while parsing a string at line 1 column 74",
+            key=_base64(OTHER.encode()),
+            value=_base64(_BROKEN),
+            headers=_encoded_headers(),
+            timestamp_ms=START_MS,
+            trajectory_id=OTHER,
+        ),
+        "events:2",
+        "/streams/dead-letters",
+        OTHER,
+    ),
+    (
+        records.Repaired(
+            **_BROKEN_PLACE, key=_base64(OTHER.encode()), value=_base64(_MENDED), headers=_encoded_headers()
+        ),
+        "events:2",
+        "/headrace/dead-letters",
+        "events:2:7104",
+    ),
+    (
+        records.Redriven(
+            **_BROKEN_PLACE,
+            sha256="e9d4a6b7c8e9f00112233445566778899aabbccddeeff001125b3c1d07a5c2f8",
+            trajectory_id=derived_id("redrive", OTHER),
+            redrive_of=OTHER,
+            records=7,
+        ),
+        "events:2",
+        "/headrace/dead-letters",
+        "events:2:7104",
+    ),
+)
+
+
+def _examples() -> dict[str, Example]:
+    found: dict[str, Example] = {}
+    topic_of = {model: topic for topic in TOPICS for model in topic.models}
+    for sequence, fact in enumerate(_FACTS):
+        time_ms = START_MS + 300 * sequence
+        event_id = uuid7(time_ms, bytes([sequence]) * 10)
+        envelope = Envelope(event_id, fact.TYPE, "/agents/search", time_ms, TRAJECTORY, sequence, TRACE)
+        found[fact.TYPE] = Example(topic_of[type(fact)], TRAJECTORY, envelope, fact)
+    for payload, key, source, subject in _OTHERS:
+        envelope = Envelope(derived_id(payload.TYPE, subject), payload.TYPE, source, START_MS + 2400, subject)
+        found[payload.TYPE] = Example(topic_of[type(payload)], key, envelope, payload)
+    return found
+
+
+EXAMPLES: dict[str, Example] = _examples()
+"""By type."""
