@@ -1,0 +1,86 @@
+"""Toggle (Kimi K2.5): fewer tokens where a task is mastered, none of the pressure where it is not.
+
+    phase 0   a reward counts only if its group's mean accuracy is below λ, or the response is within the task's budget
+    phase 1   every reward counts as it is
+
+The phase is ⌊t/m⌋ mod 2 of the policy version t. A task's budget is a percentile of the lengths of its correct
+responses, estimated once at the start and frozen; a task without a correct response has none. It needs the whole
+group, so a group policy applies it, and not a reward spec. λ, m and the percentile are not published: ours.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+SOLVED = 1.0
+"""Outcome from which a response is correct."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toggle:
+    """The settings of one run."""
+
+    period: int = 10
+    """m: policy versions a phase lasts."""
+    accuracy: float = 0.5
+    """λ: from this mean accuracy of a group on, its task is mastered well enough to save tokens."""
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Task → longest response that counts, in sampled tokens, from :func:`length_budgets`."""
+
+    def __post_init__(self) -> None:
+        if self.period < 1:
+            raise ValueError(f"period is {self.period}: a phase lasts at least 1 version")
+        if not 0 < self.accuracy <= 1:
+            raise ValueError(f"accuracy is {self.accuracy}: it must be above 0 and at most 1")
+        if negative := [task for task, budget in self.budgets.items() if budget < 0]:
+            raise ValueError(f"budgets are negative for {', '.join(sorted(negative)[:5])}")
+
+    def limits(self, version: int) -> bool:
+        """Whether policy ``version`` is in phase 0, in which the budget counts."""
+        return version // self.period % 2 == 0
+
+
+def toggled(
+    rewards: Sequence[float],
+    lengths: Sequence[int],
+    *,
+    task_id: str,
+    version: int,
+    toggle: Toggle,
+    correct: Sequence[float] | None = None,
+) -> list[float]:
+    """The rewards of one group (G,) as they count: unchanged, or 0 where a response is over its task's budget.
+
+    ``lengths`` (G,) are in sampled tokens; ``version`` is the group's policy version. ``correct`` (G,) in [0, 1] is
+    what accuracy is the mean of, where rewards are more than right or wrong. Raises ``ValueError`` on unequal lengths.
+    """
+    accuracies = rewards if correct is None else correct
+    if not len(rewards) == len(lengths) == len(accuracies):
+        raise ValueError(
+            f"{len(rewards)} rewards, {len(lengths)} lengths and {len(accuracies)} accuracies of one group"
+        )
+    budget = toggle.budgets.get(task_id)
+    if not rewards or budget is None or not toggle.limits(version):
+        return list(rewards)
+    if math.fsum(accuracies) / len(accuracies) < toggle.accuracy:
+        return list(rewards)
+    return [reward if length <= budget else 0.0 for reward, length in zip(rewards, lengths, strict=True)]
+
+
+def length_budgets(
+    responses: Iterable[tuple[str, float, int]], *, percentile: float, solved: float = SOLVED
+) -> dict[str, int]:
+    """Task → the ``percentile``-th percentile of the lengths of its correct responses; tasks without one left out.
+
+    ``responses`` are (task, outcome, length in sampled tokens). The nearest-rank percentile, so that a budget is a
+    length that was seen: the smallest that at least ``percentile`` % of the correct responses keep.
+    """
+    if not 0 < percentile <= 100:
+        raise ValueError(f"percentile is {percentile}: it must be above 0 and at most 100")
+    lengths: dict[str, list[int]] = {}
+    for task_id, outcome, length in responses:
+        if outcome >= solved:
+            lengths.setdefault(task_id, []).append(length)
+    return {
+        task_id: sorted(seen)[math.ceil(percentile / 100 * len(seen)) - 1] for task_id, seen in sorted(lengths.items())
+    }
