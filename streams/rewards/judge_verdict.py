@@ -1,0 +1,82 @@
+"""From a judge's answers to its verdict: read strictly, and labelled where there is nothing to read.
+
+{"score": 4}    4    ```json {"score": 4} ```        a score
+"I'd say 4"     {"score": "4"}    7 out of 5          judge_unreadable
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.streams.rewards.judge import DISAGREEMENT, Combination, Judge, Scale
+from headrace.streams.rewards.spec import Verdict
+
+TIMEOUT = "judge_timeout"
+"""No answer in time, retries included."""
+ERROR = "judge_error"
+"""The endpoint refused, failed or could not be reached."""
+UNREADABLE = "judge_unreadable"
+"""It answered, and not with a score on the scale."""
+NOTHING_TO_JUDGE = "nothing_to_judge"
+"""Neither task, messages, tools nor answer are on record."""
+
+MAX_ANSWER_CHARS = 100_000
+"""A longer answer is not read."""
+
+_FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back for one question: a text, or the label of why there is none."""
+
+    rubric: str
+    """Name of the rubric."""
+    text: str | None
+    """What the judge said."""
+    label: str | None = None
+    """``judge_timeout`` or ``judge_error``."""
+
+
+def verdict(judge: Judge, answers: Sequence[Answer]) -> Verdict:
+    """The value in [0, 1] that ``answers`` (one a rubric) add up to, with each rubric's share of the scale.
+
+    One rubric without a score leaves the judge without a value: the mean over the others would be of another question.
+    """
+    if not answers:
+        return Verdict(None, NOTHING_TO_JUDGE)
+    label: str | None = None
+    shares: dict[str, float] = {}
+    for answer in answers:
+        score = None if answer.text is None else read_score(answer.text, judge.scale)
+        if score is None:
+            label = label or answer.label or UNREADABLE
+        else:
+            shares[answer.rubric] = judge.scale.share(score)
+    if label is None and shares.keys() != {rubric.name for rubric in judge.rubrics}:
+        raise ValueError(f"judge {judge.name!r} was asked {sorted(shares)}: an answer to each of its rubrics is needed")
+    if label is not None:
+        return Verdict(None, label, shares)
+    values = list(shares.values())
+    value = min(values) if judge.combination is Combination.MIN else math.fsum(values) / len(values)
+    spread = {DISAGREEMENT: max(values) - min(values)} if len(values) > 1 else {}
+    return Verdict(value, None, shares | spread)
+
+
+def read_score(text: str, scale: Scale) -> float | None:
+    """The score in ``text``: a JSON number or an object with a number as ``score``; ``None`` for anything else."""
+    if len(text) > MAX_ANSWER_CHARS:
+        return None
+    text = text.strip()
+    fenced = _FENCED.fullmatch(text)
+    try:
+        said = json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        return None
+    score = said.get("score") if isinstance(said, dict) else said
+    # True is an int to Python and no score. Python's JSON knows NaN, which is on no scale either.
+    if isinstance(score, bool) or not isinstance(score, int | float) or not scale.lowest <= score <= scale.highest:
+        return None
+    return None if scale.whole and score != int(score) else float(score)
