@@ -21,14 +21,11 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from headrace.schemas.records import Component, Reference, Trajectory
+from headrace.streams.rewards.judge import Judge
 from headrace.streams.rewards.schedule import Schedule
-
-if TYPE_CHECKING:
-    # At run time judges import this module for their verdicts.
-    from headrace.streams.rewards.judge import Judge
 
 logger = logging.getLogger(__name__)
 
@@ -95,14 +92,18 @@ class Term:
     weight: Weight
     """Its weight."""
     takes_feedback: bool = field(init=False)
-    """Whether the function has a second parameter, for the feedback."""
+    """Whether the function has a second parameter, for the feedback. Others with a default are its own affair."""
 
     def __post_init__(self) -> None:
         # Once here, and not at each call: looking at a signature takes longer than most components.
-        parameters = len(inspect.signature(self.function).parameters)
-        if parameters not in (1, 2):
+        names = [
+            name
+            for name, parameter in inspect.signature(self.function).parameters.items()
+            if parameter.default is parameter.empty or name == "feedback"
+        ]
+        if len(names) not in (1, 2):
             raise TypeError(f"reward component {self.name!r} must take (trajectory) or (trajectory, feedback)")
-        object.__setattr__(self, "takes_feedback", parameters == 2)
+        object.__setattr__(self, "takes_feedback", len(names) == 2)
 
     def __call__(self, trajectory: Trajectory, feedback: Sequence[Feedback] = ()) -> float:
         """The raw value, as the undecorated function gives it."""
@@ -120,7 +121,7 @@ class JudgedTerm:
 
     name: str
     """Name in ``Reward.components``, and of its verdict."""
-    judge: "Judge"
+    judge: Judge
     """Who is asked, and what."""
     weight: Weight
     """Its weight."""
@@ -140,7 +141,7 @@ def reward(*, weight: Weight) -> Callable[[ComponentFunction], Term]:
     return lambda function: Term(cast("Any", function).__name__, function, weight)
 
 
-def judged(name: str, judge: "Judge", *, weight: Weight) -> JudgedTerm:
+def judged(name: str, judge: Judge, *, weight: Weight) -> JudgedTerm:
     """A component that ``judge`` scores."""
     return JudgedTerm(name, judge, weight)
 

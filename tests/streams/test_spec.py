@@ -1,0 +1,181 @@
+"""A spec scores every component it can, and says in one word why there is no total."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.schemas.events import VersionSpan
+from headrace.schemas.records import Component, Reference, Trajectory
+from headrace.streams.rewards.judge import Judge, Rubric
+from headrace.streams.rewards.schedule import linear
+from headrace.streams.rewards.spec import (
+    Feedback,
+    RewardSpec,
+    Term,
+    Unscorable,
+    Verdict,
+    judged,
+    reward,
+)
+from tests.streams.attempts import attempt
+
+
+def test_a_weight_may_follow_a_schedule_of_the_newest_version() -> None:
+    @reward(weight=linear(1.0, 0.0, until=10))
+    def shaping(trajectory: Trajectory) -> float:
+        return 4.0
+
+    spec = RewardSpec("annealed", 2, (shaping,))
+    assert spec.label == "annealed@2"
+    assert spec.score(attempt("t", version=5)).total == 2.0
+    assert spec.score(attempt("t", version=20)).total == 0.0
+    mixed = attempt("t", version=0)
+    spans = [VersionSpan(version=0, start=0, end=1), VersionSpan(version=5, start=1, end=2)]
+    mixed = mixed.model_copy(update={"segments": [mixed.segments[0].model_copy(update={"version_spans": spans})]})
+    assert spec.score(mixed).components["shaping"].weight == 0.5
+
+
+def test_one_component_that_cannot_be_computed_leaves_the_others_on_record() -> None:
+    @reward(weight=1.0)
+    def known(trajectory: Trajectory) -> float:
+        return 1.0
+
+    @reward(weight=1.0)
+    def judged(trajectory: Trajectory) -> float:
+        raise Unscorable("judge_timeout")
+
+    scored = RewardSpec("mixed", 1, (judged, known)).score(attempt("t"))
+    assert (scored.total, scored.unscored) == (None, "judge_timeout")
+    assert set(scored.components) == {"known"}
+
+
+JUDGE = Judge("helpful", (Rubric("task", "The task is done."),), model="any")
+HELPFUL = judged("helpful", JUDGE, weight=linear(2.0, 0.0, until=6))
+
+
+def test_a_verdict_is_a_component_with_its_rubrics() -> None:
+    verdict = Verdict(0.5, details={"task": 0.25, "tone": 0.75})
+    scored = RewardSpec("judged", 1, (HELPFUL,)).score(attempt("t", version=3), (), {"helpful": verdict})
+    assert scored.components == {"helpful": Component(value=0.5, weight=1.0, details={"task": 0.25, "tone": 0.75})}
+    assert scored.total == 0.5
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "label"),
+    [
+        ({}, "not_judged"),
+        ({"other": Verdict(1.0)}, "not_judged"),
+        ({"helpful": Verdict(None, "judge_timeout")}, "judge_timeout"),
+        ({"helpful": Verdict(None)}, "not_judged"),
+        ({"helpful": Verdict(math.nan)}, "helpful_not_finite"),
+    ],
+)
+def test_without_a_verdict_there_is_no_total_and_nothing_is_guessed(verdicts: dict[str, Verdict], label: str) -> None:
+    scored = RewardSpec("judged", 1, (HELPFUL,)).score(attempt("t"), (), verdicts)
+    assert (scored.total, scored.unscored, scored.components) == (None, label, {})
+
+
+def test_a_spec_says_which_judges_and_whether_feedback_it_needs() -> None:
+    @reward(weight=1.0)
+    def kept(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
+        return float(len(feedback))
+
+    @reward(weight=1.0)
+    def plain(trajectory: Trajectory) -> float:
+        return 1.0
+
+    spec = RewardSpec("mixed", 1, (plain, kept, HELPFUL), feedback_window_ms=5)
+    assert spec.judges == (HELPFUL,)
+    assert (kept.takes_feedback, plain.takes_feedback, spec.takes_feedback) == (True, False, True)
+    assert not RewardSpec("plain", 1, (plain,)).takes_feedback
+    arrived = [Feedback("f", "kept", 1.0, 7, Reference(partition=0, offset=1))] * 3
+    assert kept(attempt("t"), arrived) == 3.0
+    assert plain(attempt("t"), arrived) == 1.0
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda trajectory: trajectory.nothing,
+        lambda trajectory: 1 / 0,
+        lambda trajectory: None,
+        lambda trajectory: "0.5",
+        lambda trajectory: 10**400,
+    ],
+)
+def test_a_component_that_raises_or_gives_no_number_takes_nobody_down(
+    broken: Callable[[Trajectory], float],
+) -> None:
+    @reward(weight=1.0)
+    def fine(trajectory: Trajectory) -> float:
+        return 1.0
+
+    scored = RewardSpec("user", 1, (Term("broken", broken, 1.0), fine)).score(attempt("t"))
+    assert (scored.total, scored.unscored) == (None, "broken_raised")
+    assert set(scored.components) == {"fine"}
+
+
+def test_a_component_that_raises_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    @reward(weight=1.0)
+    def explodes(trajectory: Trajectory) -> float:
+        raise KeyError("price")
+
+    spec = RewardSpec("logged once", 1, (explodes,))
+    with caplog.at_level(logging.ERROR):
+        for number in range(5):
+            spec.score(attempt(f"t{number}"))
+    (entry,) = [record for record in caplog.records if "logged once@1" in record.message]
+    assert entry.exc_info is not None
+    assert isinstance(entry.exc_info[1], KeyError)
+
+
+def test_what_combines_may_fail_too() -> None:
+    @reward(weight=1.0)
+    def fine(trajectory: Trajectory) -> float:
+        return 1.0
+
+    def of(combine: Callable[[Mapping[str, Component]], float]) -> str | None:
+        scored = RewardSpec("combined", 1, (fine,), combine=combine).score(attempt("t"))
+        assert scored.total is None
+        return scored.unscored
+
+    assert of(lambda components: components["absent"].value) == "combine_raised"
+    assert of(lambda components: math.inf) == "total_not_finite"
+
+
+@given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=1, max_size=5))
+def test_the_total_is_the_weighted_sum_of_what_is_on_record(terms: list[tuple[float, float]]) -> None:
+    made = tuple(
+        Term(f"c{number}", lambda trajectory, value=value: value, weight)  # type: ignore[misc]
+        for number, (value, weight) in enumerate(terms)
+    )
+    scored = RewardSpec("sum", 1, made).score(attempt("t"))
+    recorded = [component.weight * component.value for component in scored.components.values()]
+    assert scored.total == sum(recorded) == sum(weight * value for value, weight in terms)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"name": "a@b"}, "name without @"),
+        ({"name": ""}, "name without @"),
+        ({"version": 0}, "version from 1"),
+        ({"terms": ()}, "there must be one"),
+        ({"terms": (HELPFUL, HELPFUL)}, "different names"),
+        ({"feedback_window_ms": -1}, "cannot be negative"),
+    ],
+)
+def test_a_spec_that_makes_no_sense_is_an_error(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        replace(RewardSpec("x", 1, (HELPFUL,)), **fields)
+
+
+def test_a_function_of_other_parameters_is_an_error() -> None:
+    with pytest.raises(TypeError, match="must take"):
+        Term("odd", lambda: 1.0, 1.0)  # type: ignore[arg-type]

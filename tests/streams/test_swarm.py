@@ -1,0 +1,52 @@
+"""PARL: shaping that pays for sub-agents, and must end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.schemas.records import Trajectory
+from headrace.streams.rewards.swarm import ANNEALED_AT, SWARM, finished_share, parallel_share
+from tests.streams.attempts import attempt
+
+
+def orchestrator(assigned: int, finished: int, *, version: int = 0, outcome: float = 1.0) -> Trajectory:
+    made = attempt("t", agent="swarm", outcome=outcome, version=version)
+    return made.model_copy(update={"subagents_assigned": assigned, "subagents_finished": finished})
+
+
+@pytest.mark.parametrize(
+    ("assigned", "finished", "total"),
+    [
+        (0, 0, 1.0),
+        (1, 1, 1.0 + 0.3 * 0.1 + 0.2),
+        (4, 3, 1.0 + 0.3 * 0.4 + 0.2 * 0.75),
+        (10, 10, 1.5),
+        (40, 10, 1.0 + 0.3 + 0.2 * 0.25),
+    ],
+)
+def test_shaping_pays_for_work_given_out_and_brought_back(assigned: int, finished: int, total: float) -> None:
+    assert SWARM.score(orchestrator(assigned, finished)).total == pytest.approx(total)
+
+
+def test_lambda_reaches_zero_at_the_planned_version_and_stays_there() -> None:
+    def weights(version: int) -> list[float]:
+        components = SWARM.score(orchestrator(4, 4, version=version)).components
+        return [components[name].weight for name in ("parallel", "finish", "outcome")]
+
+    assert weights(0) == [0.3, 0.2, 1.0]
+    assert weights(ANNEALED_AT // 2) == pytest.approx([0.15, 0.1, 1.0])
+    assert weights(ANNEALED_AT - 1)[0] > 0
+    for version in (ANNEALED_AT, ANNEALED_AT + 1, 10 * ANNEALED_AT):
+        assert weights(version) == [0.0, 0.0, 1.0]
+
+
+def test_after_the_anneal_only_the_outcome_is_left() -> None:
+    busy, idle = (SWARM.score(orchestrator(n, n, version=ANNEALED_AT, outcome=0.25)).total for n in (40, 0))
+    assert busy == idle == 0.25
+
+
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_both_shares_stay_between_zero_and_one_and_grow(assigned: int, finished: int) -> None:
+    assert 0 <= parallel_share(assigned) <= parallel_share(assigned + 1) <= 1
+    assert 0 <= finished_share(assigned, finished) <= finished_share(assigned, finished + 1) <= 1
+    assert finished_share(0, finished) == 0
