@@ -1,20 +1,42 @@
 """``headrace topics``: what flows where."""
 
+from typing import TYPE_CHECKING, Any
+
 import click
+
+if TYPE_CHECKING:
+    from headrace.schemas.model import Record
+    from headrace.schemas.topics import Topic
+
+
+ARRAYS = (
+    "token ids, log-probabilities, loss mask: base64 of little-endian int32, float32, int8; compressed by zstd before "
+    "base64 where the text starts with zstd:"
+)
 
 
 @click.command("topics")
+@click.argument("name", required=False)
 @click.option("--create", is_flag=True, help="Create the topics that the broker does not have.")
 @click.option("--replication", default=-1, metavar="N", help="Of topics to create; else the cluster's default.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(create: bool, replication: int, kafka: str | None, data: str | None, as_json: bool) -> None:
-    """Print each topic: key, partitions, retention, types; or create them."""
+def command(
+    name: str | None, create: bool, replication: int, kafka: str | None, data: str | None, as_json: bool
+) -> None:
+    """Print each topic: key, partitions, retention, types; of one NAME also headers, fields and examples.
+
+    \b
+      headrace topics                          all of them, in short
+      headrace topics rewards                  every field with its sentence, and a record as it looks
+      headrace topics rewards --json | jq '.types[0].example.value'
+      headrace topics --create                 make those that the broker lacks
+    """
     import asyncio
     import json
 
-    from headrace.schemas.topics import TOPICS
+    from headrace.schemas.topics import TOPICS, topic_named
 
     created: list[str] = []
     if create:
@@ -29,30 +51,116 @@ def command(create: bool, replication: int, kafka: str | None, data: str | None,
             return await create_topics(bootstrap, replication=replication)
 
         created = asyncio.run(make())
+    if name is not None:
+        try:
+            topic = topic_named(name)
+        except KeyError as error:
+            raise click.BadParameter(str(error.args[0])) from error
+        shown = described(topic) | {"created": topic.name in created}
+        click.echo(json.dumps(shown, indent=1, ensure_ascii=False) if as_json else "\n".join(page(topic)))
+        return
     if as_json:
-        shown = [
-            {
-                "name": topic.name,
-                "key": topic.key,
-                "partitions": topic.partitions,
-                "retention_ms": topic.retention_ms,
-                "max_bytes": topic.max_bytes,
-                "types": [model.TYPE for model in topic.models],
-                "about": topic.about,
-                "created": topic.name in created,
-            }
-            for topic in TOPICS
-        ]
-        click.echo(json.dumps(shown, indent=1))
+        settings = [_settings(topic) | {"created": topic.name in created} for topic in TOPICS]
+        click.echo(json.dumps(settings, indent=1))
         return
     for topic in TOPICS:
-        days = topic.retention_ms // 86_400_000
-        kept = "kept for ever" if topic.retention_ms < 0 else f"kept {days} days"
-        made = "  (created)" if topic.name in created else ""
-        click.echo(f"{topic.name}: {topic.about}{made}")
-        click.echo(
-            f"    key {topic.key}, {topic.partitions} partition(s), {kept}, ≤ {topic.max_bytes >> 20} MiB a record"
+        first, *rest = summary(topic)
+        click.echo("\n".join([first + ("  (created)" if topic.name in created else ""), *rest]))
+
+
+def summary(topic: "Topic") -> list[str]:
+    """A topic in a few lines: what it carries, its settings, its types."""
+    days = topic.retention_ms // 86_400_000
+    kept = "kept for ever" if topic.retention_ms < 0 else f"kept {days} days"
+    settings = f"key {topic.key}, {topic.partitions} partition(s), {kept}, ≤ {topic.max_bytes >> 20} MiB a record"
+    types = [f"    {model.TYPE}  {_about(model)}" for model in topic.models]
+    return [f"{topic.name}: {topic.about}", f"    {settings}", *types]
+
+
+def page(topic: "Topic") -> list[str]:
+    """Everything about a topic: settings, headers, and each type with its fields and an example."""
+    import json
+    import textwrap
+
+    from headrace.schemas.examples import EXAMPLES
+    from headrace.schemas.fields import enums, fields
+    from headrace.schemas.headers import HEADERS
+
+    lines = [*summary(topic)[:2], "    fields in [brackets] may be left out; unknown ones may appear", f"    {ARRAYS}"]
+    lines += ["", "headers (CloudEvents 1.0, Kafka's binary binding; values are UTF-8)"]
+    lines += _columns([(header, shape["description"]) for header, shape in HEADERS.items()])
+    for model in topic.models:
+        lines += ["", f"{model.TYPE}  {_about(model)}"]
+        described_fields = fields(model)
+        lines += _columns(
+            [
+                (field.path, field.type if field.required else f"[{field.type}]", field.about)
+                for field in described_fields
+            ]
         )
-        for model in topic.models:
-            about = (model.__doc__ or "").strip().partition("\n")[0]
-            click.echo(f"    {model.TYPE}  {about}")
+        for name, values in enums(model).items():
+            lines += textwrap.wrap(
+                f"{name}: {' | '.join(values)}", 116, initial_indent="    ", subsequent_indent="        "
+            )
+        example = EXAMPLES[model.TYPE]
+        message = example.message
+        lines += ["", f"    an example, key {example.key}"]
+        lines += _columns([(header, content.decode()) for header, content in message.headers], indent=8)
+        value = json.dumps(json.loads(message.value), indent=1, ensure_ascii=False)
+        lines += [f"        {line}" for line in value.splitlines()]
+    return lines
+
+
+def described(topic: "Topic") -> dict[str, Any]:
+    """:func:`page` for machines."""
+    import json
+    from dataclasses import asdict
+
+    from headrace.schemas.examples import EXAMPLES
+    from headrace.schemas.fields import fields
+    from headrace.schemas.headers import HEADERS
+
+    types = []
+    for model in topic.models:
+        example = EXAMPLES[model.TYPE]
+        message = example.message
+        types.append(
+            {
+                "name": model.TYPE,
+                "about": _about(model),
+                "fields": [asdict(field) for field in fields(model)],
+                "example": {
+                    "key": example.key,
+                    "headers": {header: content.decode() for header, content in message.headers},
+                    "value": json.loads(message.value),
+                },
+            }
+        )
+    headers = {header: shape["description"] for header, shape in HEADERS.items()}
+    return _settings(topic) | {"headers": headers, "types": types}
+
+
+def _settings(topic: "Topic") -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "key": topic.key,
+        "partitions": topic.partitions,
+        "retention_ms": topic.retention_ms,
+        "max_bytes": topic.max_bytes,
+        "types": [model.TYPE for model in topic.models],
+        "about": topic.about,
+    }
+
+
+def _about(model: "type[Record]") -> str:
+    return (model.__doc__ or "").strip().partition("\n")[0]
+
+
+def _columns(rows: list[tuple[str, ...]], indent: int = 4) -> list[str]:
+    """``rows`` aligned; a cell wider than its column's share pushes the rest of its row to the right."""
+    widths = [min(34, max(len(row[column]) for row in rows)) for column in range(len(rows[0]) - 1)]
+    return [
+        " " * indent
+        + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,25 @@
+"""``headrace asyncapi``: the topics as an AsyncAPI document."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("asyncapi")
+@click.option("--write", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to this file.")
+def command(write: Path | None) -> None:
+    """Print the AsyncAPI 3.0 document (JSON) of every topic, type and header, with examples.
+
+    \b
+      headrace asyncapi --write asyncapi.json      for AsyncAPI Studio, a catalogue or a code generator
+    """
+    from headrace.schemas.asyncapi import asyncapi, render
+
+    text = render(asyncapi())
+    if write is None:
+        click.echo(text, nl=False)
+        return
+    there = write.exists() and write.read_text() == text
+    if not there:
+        write.write_text(text)
+    click.echo(f"{write}: {'as it was' if there else 'written'}.")
