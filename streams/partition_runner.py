@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced, kafka_errors
+from aiokafka.errors import GroupLoadInProgressError, InvalidProducerEpoch, KafkaError, ProducerFenced, kafka_errors
 from aiokafka.structs import OffsetAndMetadata
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
@@ -211,7 +211,10 @@ async def _committed(bootstrap: str, group: str, partition: TopicPartition) -> O
         commits = await admin.list_consumer_group_offsets(group, partitions=[partition])
     finally:
         await admin.close()
-    commit: OffsetAndMetadata = commits.get(partition, OffsetAndMetadata(-1, ""))
+    if partition not in commits:
+        # So answers a coordinator that is still loading: the client overlooks its error. "Nothing yet" is an entry, −1.
+        raise GroupLoadInProgressError(f"the coordinator of {group!r} said nothing of {partition}")
+    commit: OffsetAndMetadata = commits[partition]
     return commit
 
 

@@ -1,0 +1,42 @@
+"""What the runner of a partition asks the broker for, where the answer can mislead."""
+
+from typing import Any, ClassVar
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from headrace.streams import partition_runner
+
+PARTITION = TopicPartition("events", 3)
+COMMITTED = OffsetAndMetadata(42, '{"v": 1}')
+
+
+class Coordinator:
+    """Answers in place of the admin client: first ``ANSWERS`` in order."""
+
+    ANSWERS: ClassVar[list[dict[TopicPartition, OffsetAndMetadata]]] = []
+
+    def __init__(self, **_: Any) -> None:
+        """Takes whatever the client takes."""
+
+    async def start(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    async def list_consumer_group_offsets(self, *_: Any, **__: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The next answer."""
+        return self.ANSWERS.pop(0)
+
+
+@pytest.mark.parametrize("commit", [COMMITTED, OffsetAndMetadata(-1, "")])
+async def test_a_coordinator_that_is_still_loading_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, commit: OffsetAndMetadata
+) -> None:
+    # Its answer has an error on top, which the client does not look at, and no entry for the partition. Taken for
+    # "nothing committed", it made an assembler start from the beginning and write everything a second time.
+    monkeypatch.setattr(Coordinator, "ANSWERS", [{}, {}, {PARTITION: commit}])
+    monkeypatch.setattr(partition_runner, "AIOKafkaAdminClient", Coordinator)
+    assert await partition_runner._committed("localhost:9092", "assemble", PARTITION) == commit
