@@ -1,0 +1,314 @@
+"""What a log must become, worked out from all of it at once: the batch that the assembler is compared with.
+
+    expected({0: records, 1: records}, limits)
+    → Expected(trajectories={0: [b"{…}", …], 1: […]}, letters={(0, 17): late}, open={0: set(), 1: {"s9"}})
+
+Written without the fold. It knows the whole log, so for each trajectory it looks up when that closes, takes what came
+until then, sorts it and leaves doubles out. Bounds over a partition's trajectories together (``max_open``,
+``max_open_bytes``, ``remember``) are not modelled: a log that would reach one is refused.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
+from headrace.schemas.events import ClockTicked, TrajectoryEnded
+from headrace.schemas.records import DeadLetterError, Defect, Reference
+from headrace.schemas.topics import EVENTS
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.streams.assemble import MAX_NESTING, MAX_RECORD_BYTES, assemble, trajectory_message
+from headrace.streams.fold_limits import FoldLimits
+from headrace.streams.history import Event, History, Unreadable
+from headrace.streams.raw import LogRecord
+
+MODELS = {model.TYPE: model for model in EVENTS.models}
+TICK, END = ClockTicked.TYPE.encode(), TrajectoryEnded.TYPE.encode()
+MAX_ID_BYTES = 512
+RECORD_BYTES = 1024
+"""What a record counts beside its payload and headers."""
+
+Letters = dict[tuple[int, int], DeadLetterError]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Everything that must come out."""
+
+    trajectories: dict[int, list[bytes]]
+    """Payloads by partition, in the order in which they close."""
+    letters: Letters
+    """What is wrong with the records that could not be used, by partition and offset."""
+    open: dict[int, set[str]]
+    """Trajectories that are still under way at the end of the log, by partition."""
+
+
+def expected(records_by_partition: Mapping[int, Sequence[LogRecord]], limits: FoldLimits) -> Expected:
+    """The outcome of whole partitions, each given from its beginning in order of offset."""
+    out = Expected({}, {}, {})
+    for partition, records in records_by_partition.items():
+        log = Log(records, limits)
+        lives = [life_of(subject, indices, log) for subject, indices in by_subject(log, out.letters).items()]
+        refuse_what_is_not_modelled(lives, log)
+        ended = sorted((life for life in lives if life.closed is not None), key=lambda life: life.order)
+        out.trajectories[partition] = [payload(life, log, out.letters) for life in ended]
+        out.open[partition] = {life.subject.decode() for life in lives if life.closed is None}
+        for life in lives:
+            bury_what_was_unusable(life, log, out.letters)
+    return out
+
+
+class Log:
+    """A whole partition."""
+
+    def __init__(self, records: Sequence[LogRecord], limits: FoldLimits) -> None:
+        self.records = records
+        self.limits = limits
+        self.now: list[int] = []
+        """Log time as each record arrives: the latest timestamp so far."""
+        self.arrivals = [arrival_of(record, limits) for record in records]
+        for record in records:
+            self.now.append(max(record.timestamp, self.now[-1] if self.now else 0))
+
+    def first_at(self, time_ms: int) -> int:
+        """Index of the first record that arrives at that log time or later."""
+        return bisect_left(self.now, time_ms)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What shows of a record without decoding it."""
+
+    number: int | None
+    """Its sequence number."""
+    error: DeadLetterError | None
+    """What is wrong with it."""
+    size: int
+    """Bytes of payload and headers."""
+    ends: bool
+    """Whether it is a trajectory's end, and says at which number."""
+
+
+@dataclass(eq=False)
+class Life:
+    """One trajectory: the records that name it, and when it closes."""
+
+    subject: bytes
+    while_open: list[int] = field(default_factory=list)
+    """Indices of the records that came while it was open."""
+    after: list[int] = field(default_factory=list)
+    """Indices of the records that came once it was closed."""
+    closed: int | None = None
+    """Index of the record at which it closed."""
+    order: tuple[int, ...] = ()
+    """By this the trajectories of a partition close one after the other."""
+    too_large: bool = False
+    size: int = 0
+
+
+def by_subject(log: Log, letters: Letters) -> dict[bytes, list[int]]:
+    """Indices of the records that name each trajectory. A tick names none; what should and does not is unusable."""
+    named: dict[bytes, list[int]] = {}
+    for index, record in enumerate(log.records):
+        headers = dict(record.headers)
+        subject = headers.get(SUBJECT) or b""
+        if headers.get(TYPE) == TICK:
+            continue
+        if 0 < len(subject) <= MAX_ID_BYTES and is_utf8(subject):
+            named.setdefault(subject, []).append(index)
+        else:
+            letters[record.partition, record.offset] = DeadLetterError.BAD_HEADERS
+    return named
+
+
+def life_of(subject: bytes, indices: Sequence[int], log: Log) -> Life:
+    """Look up when the trajectory closes: complete, grown too large, or out of time."""
+    life = Life(subject)
+    limits = log.limits
+    for place, index in enumerate(indices):
+        if place and overdue(life, log) <= index:
+            life.after = list(indices[place:])
+            break
+        life.while_open.append(index)
+        content = Content(life, log)
+        life.size = content.size
+        complete = content.end is not None and not content.missing
+        life.too_large = not complete and content.size > limits.max_trajectory_bytes
+        if complete or life.too_large:
+            life.closed, life.order = index, (index, 1)
+            life.after = list(indices[place + 1 :])
+            return life
+    closing = overdue(life, log)
+    if closing < len(log.records):
+        deadline, kind, since = deadline_of(life, log)
+        life.closed, life.order = closing, (closing, 0, deadline, kind, since)
+    return life
+
+
+def deadline_of(life: Life, log: Log) -> tuple[int, int, int]:
+    """Log time at which it closes without anything else coming; whether for silence; index since when that holds."""
+    since = life.while_open[-1]
+    idle = (log.now[since] + log.limits.idle_timeout_ms, 1, since)
+    ends = [index for index in life.while_open if log.arrivals[index].ends]
+    first_end = next((index for index in ends if index not in Content(life, log).doubles), None)
+    if first_end is None:
+        return idle
+    return min(idle, (log.now[first_end] + log.limits.hole_grace_ms, 0, first_end))
+
+
+def overdue(life: Life, log: Log) -> int:
+    """Index of the record whose arrival closes it for lack of time."""
+    return log.first_at(deadline_of(life, log)[0])
+
+
+class Content:
+    """What came of a trajectory while it was open."""
+
+    def __init__(self, life: Life, log: Log) -> None:
+        self.readable: dict[int, int] = {}
+        """Sequence number → index of the first record that can hold its place."""
+        self.spoiled: dict[int, Defect] = {}
+        """Sequence number → label, where only unusable records came."""
+        self.labels: set[Defect] = set()
+        """Of unusable records without a place."""
+        self.doubles: set[int] = set()
+        """Indices of the records whose place was taken."""
+        self.unusable: dict[int, DeadLetterError] = {}
+        """By index."""
+        self.size = 0
+        numbers_of_ends = []
+        for index in life.while_open:
+            arrival = log.arrivals[index]
+            number, error = arrival.number, arrival.error
+            if number in self.readable or (error and number in self.spoiled):
+                self.doubles.add(index)
+                continue
+            if error:
+                self.unusable[index] = error
+            label = Defect.OVERSIZE if error is DeadLetterError.OVERSIZE else Defect.BAD_EVENT
+            if number is None or number >= log.limits.max_trajectory_events:
+                self.labels.add(label)
+                continue
+            if error:
+                self.spoiled[number] = label
+            else:
+                self.spoiled.pop(number, None)
+                self.readable[number] = index
+            self.size += RECORD_BYTES + (0 if error else arrival.size)
+            if arrival.ends:
+                numbers_of_ends.append(number)
+        there = self.readable.keys() | self.spoiled.keys()
+        self.end = min(numbers_of_ends, default=None)
+        self.top = max(there, default=-1) if self.end is None else self.end
+        self.missing = [number for number in range(self.top + 1) if number not in there]
+
+
+def payload(life: Life, log: Log, letters: Letters) -> bytes:
+    """The trajectory's record, and dead letters for the events of it that cannot be decoded or come after its end."""
+    content = Content(life, log)
+    assert life.closed is not None
+    named = [log.records[index] for index in life.while_open]
+    spoiled = {number: label for number, label in sorted(content.spoiled.items()) if number <= content.top}
+    labels = content.labels | set(spoiled.values())
+    labels |= {Defect.MISSING_EVENTS} if content.missing else set()
+    labels |= {Defect.NO_END} if content.end is None else set()
+    labels |= {Defect.OVERSIZE} if life.too_large else set()
+    events: list[Event | Unreadable] = []
+    for number, index in sorted(content.readable.items()):
+        record = log.records[index]
+        if number > content.top:
+            letters[record.partition, record.offset] = DeadLetterError.LATE
+            continue
+        try:
+            events.append(event_of(record))
+        except UnreadableRecord as error:
+            letters[record.partition, record.offset] = error.error
+            events.append(Unreadable(number))
+    history = History(
+        trajectory_id=life.subject.decode(),
+        records=(),
+        unreadable=spoiled,
+        missing=tuple(content.missing),
+        late=(),
+        labels=frozenset(labels),
+        duplicates=len(content.doubles),
+        first=Reference(partition=named[0].partition, offset=named[0].offset),
+        last=Reference(partition=named[-1].partition, offset=named[-1].offset),
+        first_ms=min(record.timestamp for record in named),
+        last_ms=max(record.timestamp for record in named),
+        closed_ms=log.now[life.closed],
+    )
+    value = trajectory_message(assemble(events, history), history.closed_ms).value
+    if len(value) > MAX_RECORD_BYTES:
+        raise ValueError("a trajectory beyond MAX_RECORD_BYTES: the oracle does not model that")
+    return value
+
+
+def bury_what_was_unusable(life: Life, log: Log, letters: Letters) -> None:
+    """Dead letters for what could not be used on arrival, and for what came too late."""
+    content = Content(life, log)
+    for index, error in content.unusable.items():
+        letters[log.records[index].partition, log.records[index].offset] = error
+    for index in life.after:
+        record, number = log.records[index], log.arrivals[index].number
+        known = number is not None and number <= content.top and number not in content.missing
+        if not known:
+            letters[record.partition, record.offset] = log.arrivals[index].error or DeadLetterError.LATE
+
+
+def refuse_what_is_not_modelled(lives: Sequence[Life], log: Log) -> None:
+    """Raise ``ValueError`` where a bound over all trajectories of the partition would be reached."""
+    ended = [life for life in lives if life.closed is not None]
+    changes = [(life.while_open[0], 1, life.size) for life in lives]
+    changes += [(life.closed or 0, -1, -life.size) for life in ended]
+    count = size = 0
+    for _, one, more in sorted(changes):
+        count, size = count + one, size + more
+        if count >= log.limits.max_open or size > log.limits.max_open_bytes:
+            raise ValueError("max_open or max_open_bytes would be reached")
+    if len(ended) > log.limits.remember:
+        raise ValueError("more trajectories than are remembered")
+
+
+def arrival_of(record: LogRecord, limits: FoldLimits) -> Arrival:
+    """Look at a record's headers and size."""
+    headers = dict(record.headers)
+    kind, text = headers.get(TYPE), headers.get(SEQUENCE) or b""
+    number = int(text) if text.isdigit() and len(text) <= 18 else None
+    size = len(record.value or b"") + sum(len(content or b"") for content in headers.values())
+    error = None
+    if kind is None or number is None:
+        error = DeadLetterError.BAD_HEADERS
+    elif number >= limits.max_trajectory_events:
+        error = DeadLetterError.OVERSIZE
+    elif kind.decode(errors="replace") not in MODELS:
+        error = DeadLetterError.UNKNOWN_TYPE
+    elif record.value is None:
+        error = DeadLetterError.NULL_VALUE
+    elif size > limits.max_event_bytes:
+        error = DeadLetterError.OVERSIZE
+    return Arrival(number, error, size, kind == END and number is not None and number < limits.max_trajectory_events)
+
+
+def event_of(record: LogRecord) -> Event:
+    """Decode one event with the models themselves."""
+    envelope, fact = decode(record.headers, record.value, MODELS)
+    if depth(json.loads(record.value or b"")) > MAX_NESTING:
+        raise UnreadableRecord(DeadLetterError.INVALID, "nested too deep")
+    return Event(envelope.time_ms, fact)  # type: ignore[arg-type]  # MODELS are the facts
+
+
+def depth(value: Any) -> int:
+    """How deep JSON is nested; 0 for a number or a text."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
