@@ -14,7 +14,7 @@ _COMMANDS = Path(__file__).with_name("commands")
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "The stack on this machine": ("demo", "up", "status", "down", "settings"),
-    "Data": ("import", "ledger", "topics", "topology", "tables", "schemas"),
+    "Data": ("import", "ledger", "tail", "topics", "topology", "tables", "schemas", "asyncapi"),
     "Models": ("base-model",),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }

@@ -1,0 +1,248 @@
+"""A record in a sentence, one function a type: what a person wants to know of it without reading the JSON.
+
+model.called        2+2 tokens after 7, v3–4, stop, 0.41 s
+trajectory.scored   search@1 1.83 of 2 = 0.7·0.9 f_beta + 0.3·1 trajectory_recall − 1·0.1 prune_penalty
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from functools import singledispatch
+from typing import Any, TypeAlias
+
+from headrace.schemas import events, records
+from headrace.schemas.model import Record
+
+Short: TypeAlias = Callable[[str], str]
+"""How ids are shown."""
+
+MAX_JSON_CHARACTERS = 80
+"""Longest piece of JSON or text in a sentence."""
+
+
+@singledispatch
+def sentence(payload: Record, short: Short) -> str:
+    """``payload`` in a sentence; a type that has no function of its own is shown as JSON."""
+    return _json(payload.model_dump(mode="json"))
+
+
+@sentence.register
+def _(fact: events.TrajectoryStarted, short: Short) -> str:
+    group = fact.group_id and f"group {short(fact.group_id)}" + (f" of {fact.group_size}" if fact.group_size else "")
+    return _joined(
+        f"{fact.agent} {fact.harness_version}".strip(),
+        f"task {short(fact.task_id)}",
+        group,
+        fact.cohort_key and f"cohort {fact.cohort_key}",
+        f"run {fact.run}",
+        fact.role is events.Role.FROZEN and "frozen",
+        fact.purpose is events.Purpose.EVALUATE and "evaluation",
+        not fact.consent and "no consent",
+        fact.parent_trajectory_id and f"helper of {short(fact.parent_trajectory_id)}",
+    )
+
+
+@sentence.register
+def _(fact: events.ModelCalled, short: Short) -> str:
+    if fact.sampled_ids is None:
+        tokens = f"{fact.model}, {fact.usage.prompt_tokens}+{fact.usage.completion_tokens} tokens, ids unknown"
+    else:
+        prefix = f" after {fact.prefix_length}" if fact.prefix_length else ""
+        tokens = f"{len(fact.context_ids or ())}+{len(fact.sampled_ids)} tokens{prefix}"
+    versions = _versions(span.version for span in fact.version_spans)
+    return _joined(tokens, versions, fact.finish_reason, _seconds(fact.latency_s), fact.hidden and "redacted")
+
+
+@sentence.register
+def _(fact: events.ToolCalled, short: Short) -> str:
+    return f"{fact.tool} {_json(fact.arguments)}"
+
+
+@sentence.register
+def _(fact: events.ToolReturned, short: Short) -> str:
+    how = fact.status + (f" ({fact.error_class})" if fact.error_class else "")
+    return _joined(f"{fact.tool} {how}", _seconds(fact.latency_s), fact.result is not None and _json(fact.result))
+
+
+@sentence.register
+def _(fact: events.ContextSummarized, short: Short) -> str:
+    return _joined(f"{fact.tokens_before} → {fact.tokens_after} tokens", fact.summary and _cut(fact.summary))
+
+
+@sentence.register
+def _(fact: events.ContextPruned, short: Short) -> str:
+    return _joined(f"{fact.tokens_before} → {fact.tokens_after} tokens", _cut(" ".join(fact.pruned_ids)))
+
+
+@sentence.register
+def _(fact: events.SubagentStarted, short: Short) -> str:
+    return f"{fact.name} as {short(fact.sub_trajectory_id)} in stage {fact.stage}"
+
+
+@sentence.register
+def _(fact: events.SubagentFinished, short: Short) -> str:
+    return f"{fact.name} {fact.status} in {_count(fact.steps, 'step')}"
+
+
+@sentence.register
+def _(fact: events.TrajectoryEnded, short: Short) -> str:
+    answer = fact.answer is not None and _json(fact.answer)
+    return _joined(fact.status, _outcome(fact.outcome), fact.error and _cut(fact.error), answer)
+
+
+@sentence.register
+def _(fact: events.ClockTicked, short: Short) -> str:
+    return f"log time {fact.unix_ms} ms"
+
+
+@sentence.register
+def _(fact: events.FeedbackGiven, short: Short) -> str:
+    after = fact.delay_s is not None and f"{_number(fact.delay_s)} s after the end"
+    return _joined(f"{fact.signal} {_number(fact.value)}", after, fact.comment and _cut(fact.comment))
+
+
+@sentence.register
+def _(fact: events.SdkStatsReported, short: Short) -> str:
+    dropped = [f"{count:,} dropped: {reason}" for reason, count in sorted(fact.dropped.items())]
+    return _joined(f"{fact.emitted:,} emitted", f"{fact.sent:,} sent", f"{fact.queued:,} queued", *dropped)
+
+
+@sentence.register
+def _(trajectory: records.Trajectory, short: Short) -> str:
+    started = trajectory.started
+    tokens = sum(len(segment.token_ids) for segment in trajectory.segments)
+    return _joined(
+        started.agent if started else "no start",
+        _count(len(trajectory.turns), "turn"),
+        f"{tokens} tokens, {trajectory.sampled_tokens} sampled",
+        _versions(trajectory.versions),
+        trajectory.status or "no end",
+        _outcome(trajectory.outcome),
+        trajectory.missing and f"{len(trajectory.missing)} missing",
+        trajectory.defects and "not trainable: " + " ".join(trajectory.defects),
+    )
+
+
+@sentence.register
+def _(reward: records.Reward, short: Short) -> str:
+    of = f" of {_number(reward.maximum)}" if reward.maximum is not None else ""
+    head = f"{reward.spec} {f'unscored: {reward.unscored}' if reward.total is None else _number(reward.total) + of}"
+    terms = ""
+    for name, part in reward.components.items():
+        sign = ("− " if part.weight < 0 else "+ ") if terms else ("−" if part.weight < 0 else "")
+        terms += f"{' ' if terms else ''}{sign}{_number(abs(part.weight))}·{_number(part.value)} {name}"
+    weighed = sum(part.weight * part.value for part in reward.components.values())
+    exact = reward.total is not None and math.isclose(weighed, reward.total, abs_tol=1e-6)
+    if terms:
+        head += f" {'=' if exact else 'from'} {terms}"
+    return _joined(head, reward.revision and f"revision {reward.revision}")
+
+
+@sentence.register
+def _(rejection: records.Rejection, short: Short) -> str:
+    reward = rejection.reward is not None and f"reward {_number(rejection.reward)}"
+    group = rejection.group_id and f"group {short(rejection.group_id)}"
+    return _joined(f"{rejection.reason} at {rejection.stage}", reward, _versions([rejection.policy_version]), group)
+
+
+@sentence.register
+def _(group: records.TrainingGroup, short: Short) -> str:
+    advantages = sorted(member.advantage for member in group.members)
+    span = f"advantages {_signed(advantages[0])} … {_signed(advantages[-1])}" if advantages else "no member"
+    members = f"{len(group.members)} of {group.expected or group.scored}"
+    return _joined(
+        group.spec,
+        members,
+        f"{group.baseline} {_number(group.baseline_value)}",
+        span,
+        _versions([group.oldest_version]),
+    )
+
+
+@sentence.register
+def _(step: records.Step, short: Short) -> str:
+    trajectories = sum(len(group.trajectory_ids) for group in step.groups)
+    figures = [f"{name} {_number(value)}" for name, value in list(step.metrics.items())[:5]]
+    groups = f"{_count(len(step.groups), 'group')} with {trajectories} trajectories"
+    return _joined(f"step {step.step} made v{step.version}", groups, *figures)
+
+
+@sentence.register
+def _(weights: records.Weights, short: Short) -> str:
+    parent = f" on v{weights.parent}" if weights.parent is not None else ""
+    return _joined(f"v{weights.version}{parent}", weights.kind, f"{weights.size:,} bytes", f"step {weights.step}")
+
+
+@sentence.register
+def _(applied: records.Applied, short: Short) -> str:
+    return _joined(
+        f"v{applied.version} served by {applied.engine}",
+        f"fetched in {_number(applied.download_s)} s",
+        f"swapped in {_number(applied.swap_s)} s",
+        f"canary error {_number(applied.canary_max_error)}",
+    )
+
+
+@sentence.register
+def _(alert: records.Alert, short: Short) -> str:
+    return f"{alert.severity} {alert.kind}: {alert.message}"
+
+
+@sentence.register
+def _(letter: records.DeadLetter, short: Short) -> str:
+    return f"{letter.topic}[{letter.partition}]@{letter.offset} {letter.error}: {_cut(letter.message, 200)}"
+
+
+@sentence.register
+def _(repair: records.Repaired, short: Short) -> str:
+    return f"{repair.topic}[{repair.partition}]@{repair.offset} repaired"
+
+
+@sentence.register
+def _(redriven: records.Redriven, short: Short) -> str:
+    where = f"{redriven.topic}[{redriven.partition}]@{redriven.offset} sent again"
+    if redriven.redrive_of is None:
+        return where
+    return f"{where} with all of {short(redriven.redrive_of)} as {short(redriven.trajectory_id or '')}"
+
+
+def _joined(*parts: str | int | bool | list[Any] | None) -> str:
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _json(value: Any) -> str:
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str, most: int = MAX_JSON_CHARACTERS) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
+
+
+def _signed(value: float) -> str:
+    return ("+" if value >= 0 else "") + _number(value)
+
+
+def _seconds(value: float | None) -> str | None:
+    return None if value is None else f"{_number(value)} s"
+
+
+def _outcome(value: float | None) -> str | None:
+    return None if value is None else f"outcome {_number(value)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _versions(versions: Iterable[int | None]) -> str | None:
+    """``v3`` or ``v3–4``; ``v?`` where an engine did not say."""
+    found = list(versions)
+    known = [version for version in found if version is not None]
+    if not known:
+        return "v?" if found else None
+    return f"v{known[0]}" if min(known) == max(known) else f"v{min(known)}–{max(known)}"

@@ -1,0 +1,130 @@
+"""Every record is a line that a person can read, or says why it cannot be read."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from headrace.deploy.tail.line import as_json, is_id, line, shortened
+from headrace.deploy.tail.record import see
+from headrace.deploy.tail.sentence import sentence
+from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
+from headrace.schemas.records import Component, Reward
+from headrace.streams.raw import StoredRecord
+
+SENTENCES = {
+    "trajectory.started": "search 1.4.0, task ada-works, group search-7/ada-works/0 of 2, run search-7",
+    "model.called": "2+2 tokens after 7, v3–4, stop, 0.41 s",
+    "tool.called": 'search_corpus {"query": "where does ada work"}',
+    "tool.returned": 'search_corpus ok, 0.03 s, {"chunk_ids": ["c17", "c3"], "text": "[c17] Ada works at the mill. …"}',
+    "context.summarized": "8 → 5 tokens, Ada works at the mill (c17).",
+    "context.pruned": "9 → 8 tokens, c3",
+    "subagent.started": "reader as 01a1fdd9…333333 in stage 0",
+    "subagent.finished": "reader completed in 4 steps",
+    "trajectory.ended": 'completed, outcome 1, {"chunk_ids": ["c17"], "text": "At the mill."}',
+    "clock.ticked": "log time 1795260324512 ms",
+    "feedback.given": "accepted 1, 12.5 s after the end, Just what I needed.",
+    "sdk.stats": "1,204 emitted, 1,200 sent, 0 queued, 4 dropped: queue_full",
+    "trajectory.assembled": "search, 2 turns, 11 tokens, 5 sampled, v3–4, completed, outcome 1",
+    "trajectory.scored": "search@1 1.83 of 2 = 0.7·0.9 f_beta + 0.3·1 trajectory_recall + 1·1 answer_found"
+    " − 1·0.1 prune_penalty",
+    "trajectory.rejected": "zero_variance_all_fail at group, reward 0, v3, group search-7/ada-works/0",
+    "group.formed": "search@1, 2 of 2, mean 1.33, advantages −0.5 … +0.5, v3",
+    "step.trained": "step 5 made v5, 1 group with 2 trajectories, loss −0.014, k3 0.002, grad_norm 0.37, tokens 14, "
+    "seconds 1.9",
+    "weights.published": "v5 on v4, delta, 182,044 bytes, step 5",
+    "weights.applied": "v5 served by 127.0.0.1:8000, fetched in 0.2 s, swapped in 0.04 s, canary error 0.0009",
+    "alert.raised": "critical canary_mismatch: Version 6 gives other log-probabilities than the trainer saw; version 5 "
+    "is served again.",
+    "record.dead": "events[2]@7104 bad_json: headrace.tool.called.v1: Invalid JSON: EOF while parsing a string at "
+    "line 1 column 74",
+    "record.repaired": "events[2]@7104 repaired",
+    "record.redriven": "events[2]@7104 sent again with all of 01a1fdd9…222222 as ",
+}
+
+
+def stored(example: Example, offset: int = 7) -> StoredRecord:
+    message = example.message
+    return StoredRecord(
+        example.topic.name, 1, offset, example.envelope.time_ms, message.key, message.value, message.headers
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_every_type_has_a_sentence_of_its_own(example: Example) -> None:
+    shown = line(see(stored(example)))
+    assert type(example.payload) in sentence.registry
+    assert (shown.text[: len(SENTENCES[shown.type])], shown.unreadable) == (SENTENCES[shown.type], False)
+    assert len(shown.text) < 250
+
+
+def test_a_line_says_when_where_what_and_about_whom() -> None:
+    shown = line(see(stored(EXAMPLES["headrace.tool.called.v1"])))
+    assert shown[:4] == ("2026-11-21 11:24:25.412", "1:7", "tool.called", "01a1fdd9…111111 #3")
+
+
+def test_ids_are_whole_where_asked_and_the_shortened_form_finds_them() -> None:
+    seen = see(stored(EXAMPLES["headrace.tool.called.v1"]))
+    assert line(seen, full=True).subject == f"{TRAJECTORY} #3"
+    assert is_id(TRAJECTORY, shortened(TRAJECTORY))
+    assert not is_id(OTHER, shortened(TRAJECTORY))
+    assert shortened("short") == "short"
+
+
+def test_a_total_that_is_not_the_sum_of_its_terms_is_not_called_so() -> None:
+    reward = EXAMPLES[Reward.TYPE].payload
+    assert isinstance(reward, Reward)
+    clamped = reward.model_copy(update={"components": {"a": Component(value=5, weight=1)}, "total": 2.0})
+    assert sentence(clamped, str) == "search@1 2 of 2 from 1·5 a"
+    assert sentence(clamped.model_copy(update={"total": None, "unscored": "no_end", "revision": 1}), str) == (
+        "search@1 unscored: no_end from 1·5 a, revision 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"value": b'{"call_id": "c"'}, "unreadable, bad_json"),
+        ({"value": None}, "unreadable, null_value"),
+        ({"headers": []}, "unreadable, bad_headers: header ce_id is missing"),
+        ({"headers": [("ce_subject", b"\xff\x1b[31m"), ("ce_type", b"x")]}, "unreadable, bad_headers"),
+        ({"value": b"{}"}, "unreadable, invalid"),
+    ],
+)
+def test_what_cannot_be_read_is_shown_as_such(change: dict[str, object], expected: str) -> None:
+    record = replace(stored(EXAMPLES["headrace.tool.called.v1"]), **change)  # type: ignore[arg-type]
+    shown = line(see(record))
+    assert shown.unreadable
+    assert shown.text.startswith(expected)
+    assert "".join(shown[:5]).isprintable()
+    assert as_json(see(record))["error"] in expected
+
+
+def test_a_terminal_is_not_moved_by_what_a_record_says() -> None:
+    example = EXAMPLES["headrace.alert.raised.v1"]
+    rude = replace(example, payload=example.payload.model_copy(update={"message": "\x1b[2Jgone\nand a line"}))
+    assert line(see(stored(rude))).text == "critical canary_mismatch: …[2Jgone…and a line"
+
+
+def test_json_holds_place_envelope_and_payload() -> None:
+    shown = json.loads(json.dumps(as_json(see(stored(EXAMPLES["headrace.tool.called.v1"])))))
+    assert shown["data"]["arguments"] == {"query": "where does ada work"}
+    assert {name: shown[name] for name in ("topic", "partition", "offset", "key", "subject", "sequence", "time")} == {
+        "topic": "events",
+        "partition": 1,
+        "offset": 7,
+        "key": TRAJECTORY,
+        "subject": TRAJECTORY,
+        "sequence": 3,
+        "time": "2026-11-21T11:24:25.412Z",
+    }
+
+
+def test_token_arrays_are_text_in_json_and_numbers_where_asked() -> None:
+    seen = see(stored(EXAMPLES["headrace.trajectory.assembled.v1"]))
+    assert as_json(seen)["data"]["segments"][0]["loss_mask"] == "AAAAAAEBAQAAAQE="
+    shown = json.loads(json.dumps(as_json(seen, arrays=True)))["data"]
+    assert shown["segments"][0]["loss_mask"] == [0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+    assert shown["segments"][0]["logprobs"] == [-0.5, -0.125, -1.5, -0.25, -0.0625]
+    assert shown["status"] == "completed"
+    assert shown["started"]["task_id"] == "ada-works"

@@ -1,0 +1,152 @@
+"""`headrace tail` against a real broker: from any place, transactions and unreadable records in between."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.deploy import kafka as deployed
+from headrace.deploy.cli import cli
+from headrace.deploy.ports import HOST, free_port
+from headrace.schemas.events import ToolCalled
+from headrace.schemas.examples import EXAMPLES
+from headrace.schemas.log import open_producer
+from headrace.schemas.topics import REJECTED
+from headrace.schemas.wire import Message
+
+CALLS = 6
+
+
+def headrace(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def tail(kafka: str, topic: str, *arguments: str) -> list[str]:
+    shown = headrace("tail", topic, "--kafka", kafka, *arguments)
+    assert shown.exit_code == 0, shown.output
+    return shown.output.splitlines()
+
+
+@pytest.fixture(scope="module")
+def log(kafka: str) -> str:
+    """`events` with one record of every type, an aborted transaction, and then calls, one a transaction."""
+    asyncio.run(fill(kafka))
+    return kafka
+
+
+async def fill(kafka: str) -> None:
+    call = EXAMPLES[ToolCalled.TYPE].message
+
+    async def send(topic: str, value: bytes | None, message: Message, seconds_ago: int) -> None:
+        time_ms = (int(time.time()) - seconds_ago) * 1000
+        await producer.send(topic, value, message.key, headers=message.headers, timestamp_ms=time_ms)
+
+    async with open_producer(kafka, transactional_id="test") as producer:
+        async with producer.transaction():
+            for example in EXAMPLES.values():
+                await send(example.topic.name, example.message.value, example.message, 1200)
+            await send("events", b'{"call_id": "c"', call, 1200)
+            await send("events", None, Message(b"k", b"", [("ce_type", b"x")]), 1200)
+        await producer.begin_transaction()
+        await send("events", b"never seen", call, 1200)
+        await producer.abort_transaction()
+        for number in range(CALLS):
+            async with producer.transaction():
+                value = json.dumps({"call_id": f"n{number}", "tool": "count"}).encode()
+                await send("events", value, call, 600 - number)
+
+
+@pytest.mark.kafka
+def test_the_last_records_in_order_of_time_though_each_stands_before_a_marker(log: str) -> None:
+    shown = [json.loads(line) for line in tail(log, "events", "--from", "-4", "--json")]
+    assert [record["data"]["call_id"] for record in shown] == ["n2", "n3", "n4", "n5"]
+    assert len(tail(log, "events")) == 10
+
+
+@pytest.mark.kafka
+def test_from_the_beginning_everything_committed_is_shown_and_bad_records_do_not_stop_it(log: str) -> None:
+    lines = tail(log, "events", "--from", "beginning")
+    assert len(lines) == sum(example.topic.name == "events" for example in EXAMPLES.values()) + 2 + CALLS
+    assert sum("unreadable, bad_json" in line for line in lines) == 1
+    assert sum("unreadable, bad_headers" in line for line in lines) == 1
+    assert not any("never seen" in line for line in lines)
+
+
+@pytest.mark.kafka
+def test_filters_a_limit_and_a_time(log: str) -> None:
+    assert len(tail(log, "events", "--where", "tool=count", "--limit", "2")) == 2
+    assert len(tail(log, "events", "--from", "15m", "--type", "tool.called")) == CALLS
+    assert tail(log, "events", "--from", "now") == []
+    (line,) = tail(log, REJECTED.name, "--where", "reason=zero_variance_all_fail", "--full")
+    assert "zero_variance_all_fail at group" in line
+
+
+@pytest.mark.kafka
+def test_raw_is_the_value_as_it_stands(log: str) -> None:
+    assert tail(log, "rewards", "--raw") == [EXAMPLES["headrace.trajectory.scored.v1"].message.value.decode()]
+
+
+@pytest.mark.kafka
+def test_following_goes_on_until_ctrl_c_which_is_no_error(log: str, tmp_path: Path) -> None:
+    output = tmp_path / "followed"
+    argv = [sys.executable, "-m", "headrace.deploy.cli", "tail", "rewards", "-f", "--json", "--kafka", log]
+    with output.open("w") as target:
+        follower = subprocess.Popen(argv, stdout=target, stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"})
+    try:
+        wait_for_lines(output, 1, follower)
+        send_reward(log)
+        wait_for_lines(output, 2, follower)
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(timeout=30) == 0
+        assert follower.stderr is not None
+        assert b"Traceback" not in follower.stderr.read()
+    finally:
+        follower.kill()
+        follower.communicate()
+
+
+def send_reward(kafka: str) -> None:
+    async def send() -> None:
+        message = EXAMPLES["headrace.trajectory.scored.v1"].message
+        async with open_producer(kafka) as producer:
+            await producer.send_and_wait("rewards", message.value, message.key, headers=message.headers)
+
+    asyncio.run(send())
+
+
+def wait_for_lines(file: Path, count: int, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 60
+    while len(file.read_text().splitlines()) < count:
+        assert process.poll() is None
+        assert time.monotonic() < deadline, file.read_text()
+        time.sleep(0.05)
+
+
+@pytest.mark.kafka
+def test_an_unknown_topic_is_answered_with_those_the_broker_has(log: str) -> None:
+    shown = headrace("tail", "rewardz", "--kafka", log)
+    assert shown.exit_code == 1
+    assert "no topic 'rewardz'" in shown.output
+    assert "rewards" in shown.output
+
+
+def test_wrong_options_are_answered_with_what_is_possible() -> None:
+    assert "neither beginning, now" in headrace("tail", "events", "--from", "soon").output
+    assert "as in total>0.5" in headrace("tail", "events", "--where", "soon").output
+    assert "exclude one another" in headrace("tail", "events", "--json", "--raw").output
+
+
+def test_a_broker_away_is_a_sentence_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = deployed.wait_until_answers
+    monkeypatch.setattr(deployed, "wait_until_answers", lambda bootstrap, timeout_s: waits(bootstrap, 0.3))
+    shown = headrace("tail", "events", "--kafka", f"{HOST}:{free_port()}")
+    assert shown.exit_code == 1
+    assert "HEADRACE_KAFKA" in shown.output
+    assert "Traceback" not in shown.output
