@@ -1,0 +1,334 @@
+"""What a reward does when it is called: does it give the same again, elsewhere and later, and leave its input alone?
+
+Every component is called on every sample under four settings: as it comes; again in the reverse order; with the clock
+and time zone elsewhere; with other random seeds. And on variants of a sample that recorded runs seldom hold and live
+traffic does: no answer, no turns, a tool that never returned.
+"""
+
+import os
+import random
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from typing import overload
+
+import time_machine
+
+from headrace.schemas.records import Trajectory
+from headrace.streams.rewards.finding import Finding, Problem, Sample
+from headrace.streams.rewards.spec import RewardSpec, Term, Unscorable, Verdict
+
+STAND_IN = Verdict(0.5)
+"""What a judge is taken to have said: the middle of its scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The world that a component is called in."""
+
+    unix_s: float = 1_700_000_000.0
+    """The clock, which stands still."""
+    timezone: str = "UTC0"
+    """The time zone, in POSIX form."""
+    seed: int = 1
+    """Seed of the global random generators before every call."""
+
+
+AS_IT_COMES = Setting()
+ELSEWHEN = Setting(unix_s=1_737_123_456.789, timezone="XXX-5:45")
+OTHER_SEED = Setting(seed=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a component did with a trajectory."""
+
+    value: float | None = None
+    """What it returned, if that is a number."""
+    unscorable: str | None = None
+    """Why it says that it has no value."""
+    error: str | None = None
+    """What it raised, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """What all calls showed."""
+
+    values: Mapping[str, Sequence[float | None]]
+    """Component → value by sample."""
+    totals: Sequence[float | None]
+    """Total by sample."""
+    unscored: Mapping[str, Counter[str]]
+    """Component, or ``total`` → reasons for no value."""
+    ms: float
+    """Milliseconds a trajectory, all components: the fastest of the passes, for machines are noisy."""
+    findings: Sequence[Finding]
+    """What is wrong with it."""
+
+
+def observe(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
+    """Call every component of ``spec`` on every sample under every setting."""
+    terms = [term for term in spec.terms if isinstance(term, Term)]
+    findings = _mutations(terms, samples)
+    if findings:
+        # Components that write would spoil the samples for the others: each call has a copy of its own.
+        samples = _Copies(samples)
+    calls: dict[str, list[Call]] = {}
+    seconds = 0.0
+    for term in terms:
+        first, spent = _pass(term, samples, AS_IT_COMES)
+        backwards, spent_again = _pass(term, samples[::-1], AS_IT_COMES)
+        later, _ = _pass(term, samples, ELSEWHEN)
+        reseeded, _ = _pass(term, samples, OTHER_SEED)
+        calls[term.name] = first
+        seconds += min(spent, spent_again)
+        findings += _failures(term, samples, first)
+        findings += _differences(term, samples, first, backwards[::-1], later, reseeded)
+        findings += _variants_that_fail(term, samples, first)
+    totals, reasons, more = _totals(spec, samples, calls)
+    unscored = {name: Counter(c.unscorable for c in made if c.unscorable) for name, made in calls.items()}
+    return Observations(
+        values={name: [call.value for call in made] for name, made in calls.items()},
+        totals=totals,
+        unscored={**unscored, "total": reasons},
+        ms=seconds * 1000 / len(samples) if samples else 0.0,
+        findings=[*findings, *more],
+    )
+
+
+def _mutations(terms: Sequence[Term], samples: Sequence[Sample]) -> list[Finding]:
+    found: dict[str, Finding] = {}
+    for sample in samples:
+        before = sample.trajectory.model_dump_json()
+        copy = sample.trajectory.model_copy(deep=True)
+        for term in terms:
+            _call(term, Sample(copy, sample.feedback))
+            if copy.model_dump_json() != before:
+                copy = sample.trajectory.model_copy(deep=True)
+                found[term.name] = found.get(term.name) or Finding(
+                    Problem.CHANGES_TRAJECTORY,
+                    term.name,
+                    "changes the trajectory that it is given",
+                    sample.trajectory.trajectory_id,
+                    "Copy lists and dicts before changing them: the next component sees the same trajectory.",
+                )
+    return list(found.values())
+
+
+class _Copies(Sequence[Sample]):
+    """Samples that are copied each time they are looked at."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "_Copies": ...
+
+    def __getitem__(self, index: int | slice) -> "Sample | _Copies":
+        if isinstance(index, slice):
+            return _Copies(self._samples[index])
+        sample = self._samples[index]
+        return Sample(sample.trajectory.model_copy(deep=True), sample.feedback)
+
+
+def _pass(term: Term, samples: Sequence[Sample], setting: Setting) -> tuple[list[Call], float]:
+    """One call a sample, in order, and the seconds that they took together."""
+    with _world(setting):
+        started = time.perf_counter()
+        made = [_call(term, sample, setting.seed) for sample in samples]
+        return made, time.perf_counter() - started
+
+
+def _call(term: Term, sample: Sample, seed: int = 1) -> Call:
+    _seed(seed)
+    try:
+        value = term(sample.trajectory, sample.feedback)
+        # A number, as a spec sees it: numpy's are, None and text are not.
+        isfinite(value)
+        return Call(value=float(value))
+    except Unscorable as error:
+        return Call(unscorable=error.reason)
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything: that is what is looked for
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return Call(error=f"{type(error).__name__}({error}) at {os.path.basename(frame.filename)}:{frame.lineno}")
+
+
+def _failures(term: Term, samples: Sequence[Sample], calls: Sequence[Call]) -> Iterator[Finding]:
+    raised = [(sample, call) for sample, call in zip(samples, calls, strict=True) if call.error]
+    if raised:
+        sample, call = raised[0]
+        yield Finding(
+            Problem.RAISES,
+            term.name,
+            f"raises on {len(raised)} of {len(samples)} trajectories: {call.error}",
+            sample.trajectory.trajectory_id,
+            f"Such trajectories get no total ({term.name}_raised). Score what the policy got wrong as 0; raise "
+            "Unscorable('why') where the task itself lacks what it rests on.",
+        )
+    odd = [s for s, call in zip(samples, calls, strict=True) if call.value is not None and not isfinite(call.value)]
+    if odd:
+        yield Finding(
+            Problem.NOT_FINITE,
+            term.name,
+            f"is NaN or infinite on {len(odd)} of {len(samples)} trajectories",
+            odd[0].trajectory.trajectory_id,
+            "Look for a division by zero; such trajectories get no total.",
+        )
+
+
+def _differences(
+    term: Term,
+    samples: Sequence[Sample],
+    first: Sequence[Call],
+    again: Sequence[Call],
+    later: Sequence[Call],
+    reseeded: Sequence[Call],
+) -> Iterator[Finding]:
+    # Only the first kind is said: what is not the same twice is not the same at another time either.
+    for problem, second, where, do in (
+        (
+            Problem.NOT_DETERMINISTIC,
+            again,
+            "when it was asked again, in another order",
+            "Look for a generator of its own, a cache, or a variable outside the function that it changes.",
+        ),
+        (
+            Problem.READS_CLOCK,
+            later,
+            "with the clock and the time zone elsewhere",
+            "Use the trajectory's own times (started_ms, ended_ms): a replay next year must give the same.",
+        ),
+        (
+            Problem.READS_RANDOM,
+            reseeded,
+            "with another random seed",
+            "Derive what is to be random from the trajectory_id: a replay must give the same.",
+        ),
+    ):
+        for sample, one, other in zip(samples, first, second, strict=True):
+            if not _same(one, other):
+                says = f"gave {_shown(one)}, and {_shown(other)} {where}"
+                yield Finding(problem, term.name, says, sample.trajectory.trajectory_id, do)
+                return
+
+
+def _variants_that_fail(term: Term, samples: Sequence[Sample], first: Sequence[Call]) -> Iterator[Finding]:
+    for sample, call in zip(samples, first, strict=True):
+        if call.error is not None:
+            continue  # The plain trajectory fails already, and that has been said.
+        for kind, variant in variants(sample.trajectory):
+            failed = _call(term, Sample(variant, sample.feedback))
+            if failed.error or (failed.value is not None and not isfinite(failed.value)):
+                yield Finding(
+                    Problem.RAISES if failed.error else Problem.NOT_FINITE,
+                    term.name,
+                    f"on the same trajectory {kind}: {failed.error or failed.value}",
+                    sample.trajectory.trajectory_id,
+                    "Live traffic holds such trajectories: decide what they score.",
+                )
+                return
+        return
+
+
+def variants(trajectory: Trajectory) -> Iterator[tuple[str, Trajectory]]:
+    """``trajectory`` as live traffic might have sent it, each with what is different about it."""
+
+    def other(**fields: object) -> Trajectory:
+        return trajectory.model_copy(update=fields, deep=True)
+
+    yield "without an answer", other(answer=None)
+    yield "with an answer of another shape", other(answer=[{"unexpected": 1}])
+    yield "without turns", other(turns=[], tools={}, sampled_tokens=0)
+    yield "without token ids", other(segments=[], sampled_tokens=0)
+    yield "without an outcome", other(outcome=None)
+    silent = [
+        turn.model_copy(
+            update={
+                "messages": None,
+                "tools": [
+                    use.model_copy(update={"status": None, "result": None, "latency_s": None}) for use in turn.tools
+                ],
+            }
+        )
+        for turn in trajectory.turns
+    ]
+    yield "with hidden messages and tools that never returned", other(turns=silent)
+
+
+def _totals(
+    spec: RewardSpec, samples: Sequence[Sample], calls: Mapping[str, Sequence[Call]]
+) -> tuple[list[float | None], Counter[str], list[Finding]]:
+    verdicts = {term.name: STAND_IN for term in spec.judges}
+    totals: list[float | None] = []
+    reasons: Counter[str] = Counter()
+    findings: list[Finding] = []
+    for number, sample in enumerate(samples):
+        if any(made[number].error for made in calls.values()):
+            totals.append(None)
+            continue
+        with _world(AS_IT_COMES):
+            _seed(AS_IT_COMES.seed)
+            scored = spec.score(sample.trajectory, sample.feedback, verdicts)
+        totals.append(scored.total)
+        if scored.unscored:
+            reasons[scored.unscored] += 1
+        if scored.unscored in ("combine_raised", "total_not_finite") and not findings:
+            findings.append(
+                Finding(
+                    Problem.RAISES if scored.unscored == "combine_raised" else Problem.NOT_FINITE,
+                    None,
+                    f"combining the components fails: {scored.unscored}",
+                    sample.trajectory.trajectory_id,
+                    "It must give a finite number for any values of the components.",
+                )
+            )
+    return totals, reasons, findings
+
+
+@contextmanager
+def _world(setting: Setting) -> Iterator[None]:
+    """The clock, the time zone and the random generators of ``setting``; all are put back."""
+    state, timezone = random.getstate(), os.environ.get("TZ")
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    os.environ["TZ"] = setting.timezone
+    time.tzset()
+    try:
+        with time_machine.travel(setting.unix_s, tick=False):
+            yield
+    finally:
+        if timezone is None:
+            del os.environ["TZ"]
+        else:
+            os.environ["TZ"] = timezone
+        time.tzset()
+        random.setstate(state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+
+
+def _same(one: Call, other: Call) -> bool:
+    # NaN is the same as NaN here; where an error was raised does not matter.
+    return _shown(one) == _shown(other) or (one.error is not None and other.error is not None)
+
+
+def _shown(call: Call) -> str:
+    return repr(call.value) if call.value is not None else call.unscorable or f"an error ({call.error})"
