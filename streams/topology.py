@@ -5,10 +5,12 @@ shells (``assembler``, ``workers``) run these functions on Kafka and write to no
 everything goes that cannot be read.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.model import Record
 from headrace.schemas.topics import (
     ALERTS,
     APPLIED,
@@ -27,6 +29,7 @@ from headrace.schemas.topics import (
 )
 from headrace.streams.assemble import assemble
 from headrace.streams.group import group
+from headrace.streams.rewards.spec import Feedback
 from headrace.streams.score import score
 
 
@@ -62,6 +65,9 @@ class Neighbour:
 
 Topology = tuple[Processor, ...]
 
+READ_FROM: Mapping[type, type[Record]] = {Feedback: FeedbackGiven}
+"""Working types in the functions' annotations, and the record that each is read from."""
+
 TOPOLOGY: Topology = (
     Processor(
         "assemble",
@@ -72,10 +78,10 @@ TOPOLOGY: Topology = (
     ),
     Processor(
         "score",
-        reads=(TRAJECTORIES,),
+        reads=(TRAJECTORIES, FEEDBACK),
         run=score,
         writes=(REWARDS,),
-        about="Every trajectory gets a reward by the spec of its agent, or the reason for none.",
+        about="Every trajectory gets a reward by the spec of its agent, with its feedback, or the reason for none.",
     ),
     Processor(
         "group",

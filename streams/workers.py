@@ -1,13 +1,12 @@
-"""The Faust shell of score and group: records in, pure functions, records out. One app a processor.
+"""What a worker process runs: score, group or both, each a Faust app with a consumer group, and so a lag, of its own.
 
-A batch goes: decode, fold, make state durable (group only), send, wait for the broker, acknowledge. A crash anywhere
-repeats a batch; ids that follow from content and state keyed by id make the repetition invisible. What cannot be
-decoded goes to ``dead-letters`` and the agent goes on; any other exception ends the process.
+A batch goes: decode, fold, make state durable, send, wait for the broker, acknowledge. A crash anywhere repeats a
+batch; ids that follow from content and state keyed by id make the repetition invisible. What cannot be decoded goes to
+``dead-letters`` and the agent goes on; any other exception ends the process.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,27 +14,16 @@ from typing import Any
 import faust
 
 from headrace.schemas.log import open_consumer, partitions_of
-from headrace.schemas.records import Reference, Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, REWARDS, TRAJECTORIES
-from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.continuity import Continuity
-from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.faust_app import (
-    batches,
-    current,
-    decode_as,
-    new_app,
-    raw_topic,
-    run_apps,
-    send_all,
-    stored_record,
-)
+from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
+from headrace.streams.faust_app import new_app, run_apps
+from headrace.streams.feedback_join import JoinLimits
+from headrace.streams.group_policy import GroupPolicies, parse_policies
 from headrace.streams.group_worker import GroupWorker
 from headrace.streams.groups import GroupLimits
-from headrace.streams.raw import LogRecord, Outgoing
-from headrace.streams.score import reward_message, score
-
-logger = logging.getLogger(__name__)
+from headrace.streams.rewards.judge_client import JudgeClient
+from headrace.streams.rewards.registry import Rewards, parse_rewards
+from headrace.streams.score_intake import hears_feedback
+from headrace.streams.score_worker import ScoreWorker
 
 PROCESSORS = ("score", "group")
 """What a worker can run."""
@@ -59,8 +47,28 @@ class WorkersConfig:
     """Records that a processor takes at once, at most: one round trip to the broker a stage."""
     member: str | None = None
     """Name of this process among the workers: after a crash it has its partitions back at once."""
+    rewards: Mapping[str, str] = field(default_factory=dict)
+    """Agent → its reward spec: ``{"search": "search@1", "shop": "shop.rewards:CHECKOUT"}``; ``*`` is every other agent.
+    What is named is imported and run."""
+    judge_url: str | None = None
+    """Endpoint that speaks OpenAI's API (``http://host:port``), for rewards that have judges."""
+    judge_key_file: Path | None = None
+    """File that holds the endpoint's API key, as a mounted secret does."""
+    judge_concurrency: int = 16
+    """Questions to judges in flight."""
+    judge_batch: int = 32
+    """Trajectories that are judged at once; where a reward has judges, no more records are read at once."""
+    judge_wait_s: float = 120.0
+    """How long a batch waits for its judges, in seconds; what has no answer by then is labelled ``judge_timeout``."""
+    group_policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Reward spec → how its rewards become groups: ``{"checkout": {"by": "cohort", "baseline": "running"}}``; ``*`` is
+    every other spec. The fields are those of ``GroupPolicy``."""
     limits: GroupLimits = field(init=False)
-    """The same in the fold's terms."""
+    """The group's times in the fold's terms."""
+    policies: GroupPolicies = field(init=False)
+    """The same as values."""
+    join_limits: JoinLimits = field(init=False)
+    """The feedback join's, likewise."""
 
     def __post_init__(self) -> None:
         unknown = set(self.processors) - set(PROCESSORS)
@@ -68,61 +76,78 @@ class WorkersConfig:
             raise ValueError(f"processors is {self.processors!r}: name one or both of {', '.join(PROCESSORS)}")
         if self.group_timeout_s <= 0 or self.remember_s < self.group_timeout_s:
             raise ValueError("group_timeout_s must be above 0, and remember_s at least as long")
-        if self.batch < 1:
-            raise ValueError(f"batch is {self.batch}: it must be at least 1")
+        if min(self.batch, self.judge_batch, self.judge_concurrency) < 1 or self.judge_wait_s <= 0:
+            raise ValueError("batch, judge_batch and judge_concurrency start at 1, and judge_wait_s must be above 0")
+        judged = [spec.label for spec in parse_rewards(self.rewards).specs if spec.judges]
+        if judged and self.judge_url is None:
+            raise ValueError(f"judge_url is not set, and {', '.join(judged)} must ask judges: give it an endpoint")
+        if self.judge_key_file is not None and not self.judge_key_file.is_file():
+            raise ValueError(f"judge_key_file names {self.judge_key_file}, which is not a file")
         limits = GroupLimits(timeout_ms=round(self.group_timeout_s * 1000), remember_ms=round(self.remember_s * 1000))
         object.__setattr__(self, "limits", limits)
+        object.__setattr__(self, "policies", parse_policies(self.group_policies))
+        object.__setattr__(self, "join_limits", JoinLimits(remember_ms=limits.remember_ms))
 
 
 def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
     """Run the processors until SIGTERM or SIGINT. ``ready`` is called once all of them have their partitions.
 
     Returns the exit status: 0 after a signal, 1 where a processor failed (the log says why). Raises ``LookupError``
-    where the topics are missing. Owns the process's event loop and signals.
+    where topics are missing, and ``ValueError`` where feedback cannot be joined by partition. Owns the process's event
+    loop and signals.
     """
-    sources, partitions = asyncio.run(_partition_counts(config.bootstrap))
+    rewards = parse_rewards(config.rewards)
+    sources, partitions, feedback = asyncio.run(_partition_counts(config.bootstrap))
+    if hears_feedback(rewards) and feedback != sources:
+        raise ValueError(
+            f"{FEEDBACK.name} has {feedback} partitions and {TRAJECTORIES.name} {sources}: feedback is joined by "
+            "partition, so both need as many, as events has. Make the topic anew; its records can be copied by key."
+        )
     folder = config.data_dir / "faust"
     apps = []
     for name in config.processors:
         app = new_app(f"headrace-{name}", config.bootstrap, folder, batch=config.batch, member=config.member)
         if name == "score":
-            add_score(app, config.bootstrap, config.batch)
+            _add_score(app, config, rewards, sources)
         else:
             GroupWorker(
-                app, config.bootstrap, config.limits, partitions=partitions, sources=sources, batch=config.batch
+                app,
+                config.bootstrap,
+                config.limits,
+                policies=config.policies,
+                partitions=partitions,
+                sources=sources,
+                batch=config.batch,
             )
         apps.append(app)
     return run_apps(apps, ready=ready)
 
 
-def scored(record: LogRecord) -> Outgoing:
-    """What becomes of a record of ``trajectories``: its reward or, where it cannot be read, its dead letter."""
-    try:
-        trajectory = decode_as(record, Trajectory)
-    except UnreadableRecord as error:
-        logger.warning("%s[%d]@%d cannot be scored: %s", record.topic, record.partition, record.offset, error)
-        return Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp)
-    reward = score(trajectory, Reference(partition=record.partition, offset=record.offset))
-    return Outgoing(REWARDS, reward_message(reward), record.timestamp)
+def _add_score(app: faust.App, config: WorkersConfig, rewards: Rewards, partitions: int) -> None:
+    judged = any(spec.judges for spec in rewards.specs)
+    key = config.judge_key_file.read_text().strip() if config.judge_key_file else None
+    judging = JudgeClient(config.judge_url, key=key, concurrency=config.judge_concurrency) if config.judge_url else None
+    if judging is not None:
+
+        async def close(*_: Any, **__: Any) -> None:
+            await judging.close()
+
+        app.on_before_shutdown.connect(close)
+    ScoreWorker(
+        app,
+        config.bootstrap,
+        rewards,
+        config.join_limits,
+        partitions=partitions,
+        batch=min(config.batch, config.judge_batch) if judged else config.batch,
+        judging=judging,
+        judge_wait_s=config.judge_wait_s,
+    )
 
 
-def add_score(app: faust.App, bootstrap: str, batch: int) -> None:
-    """Make ``app`` score ``trajectories`` into ``rewards``, ``batch`` at a time."""
-    continuity = Continuity(app, bootstrap, TRAJECTORIES, transactional=True)
-
-    @app.agent(raw_topic(app, TRAJECTORIES), name="score")
-    async def score_trajectories(stream: Any) -> None:
-        async for batched in batches(stream, batch):
-            events = current(app, batched)
-            arrived = [stored_record(event) for event in events]
-            for record in arrived:
-                await continuity.check(record)
-            await send_all(app, [scored(record) for record in arrived])
-            for event in events:
-                event.ack()
-
-
-async def _partition_counts(bootstrap: str) -> tuple[int, int]:
-    """Partitions of ``trajectories``, and of ``rewards``: the table's changelog must have as many as these."""
+async def _partition_counts(bootstrap: str) -> tuple[int, int, int]:
+    """Partitions of ``trajectories``, ``rewards`` and ``feedback``."""
     async with open_consumer(bootstrap) as consumer:
-        return len(await partitions_of(consumer, TRAJECTORIES)), len(await partitions_of(consumer, REWARDS))
+        topics = (TRAJECTORIES, REWARDS, FEEDBACK)
+        trajectories, rewards, feedback = [len(await partitions_of(consumer, topic)) for topic in topics]
+        return trajectories, rewards, feedback

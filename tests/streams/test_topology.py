@@ -13,13 +13,14 @@ from headrace.deploy.commands.topology import command
 from headrace.schemas.model import Record
 from headrace.schemas.records import Reward, Trajectory
 from headrace.schemas.topics import TOPICS
-from headrace.streams.topology import NEIGHBOURS, TOPOLOGY, Neighbour, Processor, describe, mermaid, with_run
+from headrace.streams.topology import NEIGHBOURS, READ_FROM, TOPOLOGY, Neighbour, Processor, describe, mermaid, with_run
 
 README = Path(__file__).parents[2] / "README.md"
 
 
 def records_in(annotation: Any) -> set[type[Record]]:
-    """Every payload type that an annotation mentions, in unions, containers and dataclasses."""
+    """Every payload type that an annotation mentions, in unions, containers, dataclasses and working types."""
+    annotation = READ_FROM.get(annotation, annotation) if isinstance(annotation, type) else annotation
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return {annotation}
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
@@ -64,9 +65,9 @@ assemble
   The events of a trajectory become one record: tokens, turns, tools, and labels for what is wrong.
 
 score
-  trajectories → rewards
+  trajectories, feedback → rewards
   headrace.streams.score.score
-  Every trajectory gets a reward by the spec of its agent, or the reason for none.
+  Every trajectory gets a reward by the spec of its agent, with its feedback, or the reason for none.
 
 group
   rewards → training, rejected

@@ -39,16 +39,16 @@ from tests.streams.attempts import attempt, rewarded, trajectory_message
 WORKER = """
 import json, logging, sys
 from pathlib import Path
-from headrace.streams import workers
+from headrace.streams import score_intake, workers
 logging.basicConfig(level="INFO", stream=sys.stderr)
 bootstrap, folder, options, raises_on = sys.argv[1:]
 if raises_on:
-    honest = workers.score
-    def score(trajectory, reference):
+    honest = score_intake.score
+    def score(trajectory, reference, **options):
         if trajectory.trajectory_id == raises_on:
             raise RuntimeError("planted")
-        return honest(trajectory, reference)
-    workers.score = score
+        return honest(trajectory, reference, **options)
+    score_intake.score = score
 config = workers.WorkersConfig(bootstrap=bootstrap, data_dir=Path(folder), **json.loads(options))
 sys.exit(workers.run_workers(config, ready=lambda: print("READY", flush=True)))
 """

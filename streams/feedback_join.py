@@ -1,0 +1,298 @@
+"""Trajectories meet their feedback: when a trajectory is scored, and with which feedback. One partition of both topics.
+
+    trajectory ──▶ waits until log time is past its end + window ──▶ revision 0, with the feedback given by then
+    feedback ──before the trajectory──▶ kept
+             ──later──▶ revision n + 1, with all feedback so far
+             ──twice──▶ nothing
+
+Whether feedback was in time follows from its timestamp and not from when it is noticed, so however the two topics
+interleave, and whatever is delivered twice, the same rewards come out. The join holds where a trajectory stands, never
+its tokens. What falls due is scored outside and handed back with :meth:`Join.decided`; the shell makes decision and
+state durable in one record before it announces the reward.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+from headrace.schemas.model import Part
+from headrace.schemas.records import Reward
+from headrace.streams.rewards.spec import Feedback, Verdict
+
+WINDOW_OVERFLOW = "window_overflow"
+"""Why there is no total where too many trajectories waited for feedback, and this one could not."""
+
+
+SURPLUS = "feedback_surplus"
+"""Counted: feedback beyond ``max_feedback`` of its trajectory."""
+TOO_LATE = "feedback_too_late"
+"""Counted: feedback later than ``remember_ms`` after the window."""
+UNCLAIMED = "feedback_unclaimed"
+"""Counted: feedback that was forgotten before a trajectory came for it."""
+FORGOTTEN_EARLY = "forgotten_early"
+"""Counted: memories that had to go for ``max_remembered``."""
+TRAJECTORY_GONE = "trajectory_gone"
+"""Counted: rewards that could not be made since the trajectory is past its topic's retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinLimits:
+    """How long and how many, in each partition."""
+
+    remember_ms: int = 24 * 3600 * 1000
+    """Log time after the window for which feedback makes revisions; as long is feedback kept that came first."""
+    max_open: int = 50_000
+    """Trajectories that wait for feedback; beyond it the next to fall due has no total (``window_overflow``)."""
+    max_remembered: int = 200_000
+    """Scored trajectories, and feedback without a trajectory, that are remembered; the oldest is forgotten."""
+    max_feedback: int = 64
+    """Feedback that counts for one trajectory; further ones stay in their topic and out of its reward."""
+
+
+class Decided(Part):
+    """A reward that is durable and perhaps not announced."""
+
+    reward: Reward
+    """The reward."""
+    time_ms: int
+    """Log time of the decision: the timestamp of its record."""
+
+
+class Attempt(Part):
+    """What is known of a trajectory: the table's value."""
+
+    since_ms: int
+    """Log time from which it is remembered: the end of its window or, while it is unknown, its first feedback."""
+    offset: int | None = None
+    """Where it stands in ``trajectories``; ``None`` while only feedback is known."""
+    arrived_ms: int = 0
+    """Timestamp of its record."""
+    origin: str | None = None
+    """``traceparent`` of its record."""
+    takes_feedback: bool = False
+    """Whether its spec makes revisions."""
+    heard: list[Feedback] = []
+    """Its feedback, in the order of the log."""
+    revisions: int = 0
+    """Rewards that were decided, revision 0 included."""
+    verdicts: dict[str, Verdict] = {}
+    """What judges said, by term: a judge is asked once, and revisions rest on the same verdict."""
+    decided: list[Decided] = []
+    """Rewards that are perhaps not announced."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for its window to end."""
+        return self.offset is not None and self.revisions == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A trajectory as it comes in."""
+
+    trajectory_id: str
+    """The trajectory."""
+    offset: int
+    """Where it stands in ``trajectories``."""
+    ended_ms: int
+    """When it ended."""
+    arrived_ms: int
+    """Timestamp of its record."""
+    window_ms: int = 0
+    """How long its reward waits for feedback."""
+    takes_feedback: bool = True
+    """Whether its spec makes revisions."""
+    origin: str | None = None
+    """``traceparent`` of its record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A reward that is to be made."""
+
+    trajectory_id: str
+    """The trajectory."""
+    offset: int
+    """Where it stands in ``trajectories``."""
+    revision: int
+    """0 for the first."""
+    feedback: tuple[Feedback, ...]
+    """What it rests on."""
+    time_ms: int
+    """Log time of the decision."""
+    unscored: str | None = None
+    """Why it has no total whatever the spec says."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What some records, or some time, did. Every ``due`` must be decided before ``stored`` is written."""
+
+    due: list[Due] = field(default_factory=list)
+    """Rewards to be made, in order."""
+    stored: dict[str, Attempt | None] = field(default_factory=dict)
+    """Trajectory id → what to keep; ``None`` forgets it."""
+
+
+class Join:
+    """The join of one partition. Mutable, but a function of what was fed in."""
+
+    def __init__(self, limits: JoinLimits, stored: Mapping[str, Attempt] | None = None) -> None:
+        """Start empty or from what was ``stored``, by trajectory id."""
+        self.limits = limits
+        self.counts: Counter[str] = Counter()
+        """What reached a limit, by name."""
+        self._attempts = dict(stored or {})
+        self._due = [(one.since_ms, name) for name, one in self._attempts.items() if one.is_open]
+        self._memory = [(one.since_ms, name) for name, one in self._attempts.items() if not one.is_open]
+        self._open = len(self._due)
+        heapify(self._due)
+        heapify(self._memory)
+
+    def __len__(self) -> int:
+        """Trajectories of which anything is known."""
+        return len(self._attempts)
+
+    @property
+    def open(self) -> int:
+        """Trajectories that wait for their window to end."""
+        return self._open
+
+    @property
+    def newest_ms(self) -> int:
+        """Newest log time that what is known bears witness of; 0 where there is nothing."""
+        known = self._attempts.values()
+        return max((max([one.arrived_ms, *(each.time_ms for each in one.heard)]) for one in known), default=0)
+
+    def add_trajectory(self, arrival: Arrival, changes: Changes) -> None:
+        """A trajectory came; it falls due at once where its spec has no window."""
+        name = arrival.trajectory_id
+        before = self._attempts.get(name)
+        if before is not None and before.offset is not None:
+            return
+        after = Attempt(
+            since_ms=arrival.ended_ms + arrival.window_ms,
+            offset=arrival.offset,
+            arrived_ms=arrival.arrived_ms,
+            origin=arrival.origin,
+            takes_feedback=arrival.takes_feedback,
+            heard=before.heard if before else [],
+        )
+        self._keep(name, after, changes)
+        self._open += 1
+        if arrival.window_ms == 0:
+            self._close(name, changes)
+            return
+        heappush(self._due, (after.since_ms, name))
+        while self._open > self.limits.max_open:
+            self.counts[WINDOW_OVERFLOW] += 1
+            self._close(self._next_due(), changes, unscored=WINDOW_OVERFLOW)
+
+    def add_feedback(self, trajectory_id: str, feedback: Feedback, changes: Changes) -> None:
+        """Feedback came, before the trajectory or after it."""
+        before = self._attempts.get(trajectory_id)
+        if before is None:
+            self._keep(trajectory_id, Attempt(since_ms=feedback.time_ms, heard=[feedback]), changes)
+            self._remember(trajectory_id, changes)
+        elif any(each.id == feedback.id for each in before.heard):
+            return
+        elif len(before.heard) >= self.limits.max_feedback:
+            self.counts[SURPLUS] += 1
+        elif before.revisions:
+            self._revise(trajectory_id, feedback, changes)
+        else:
+            self._keep(trajectory_id, before.model_copy(update={"heard": [*before.heard, feedback]}), changes)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether :meth:`pass_time` may find anything."""
+        return bool(self._due and self._due[0][0] < now_ms) or bool(
+            self._memory and self._memory[0][0] + self.limits.remember_ms < now_ms
+        )
+
+    def pass_time(self, now_ms: int, changes: Changes, *, at_most: int | None = None) -> None:
+        """Log time is ``now_ms``: windows that ended before are closed, ``at_most`` so many, and memories forgotten."""
+        while self._due and self._due[0][0] < now_ms and (at_most is None or len(changes.due) < at_most):
+            self._close(self._next_due(), changes)
+        while self._memory and self._memory[0][0] + self.limits.remember_ms < now_ms:
+            if not self._forget_oldest(changes):
+                break
+
+    def verdicts(self, trajectory_id: str) -> Mapping[str, Verdict]:
+        """What judges said of it so far, by term."""
+        return self._attempts[trajectory_id].verdicts
+
+    def decided(self, due: Due, reward: Reward, verdicts: Mapping[str, Verdict], changes: Changes) -> None:
+        """``due`` was scored: the reward is kept with the state until :meth:`announced`."""
+        before = self._attempts[due.trajectory_id]
+        decided = [*before.decided, Decided(reward=reward, time_ms=due.time_ms)]
+        update = {"decided": decided, "verdicts": before.verdicts | dict(verdicts)}
+        self._keep(due.trajectory_id, before.model_copy(update=update), changes)
+
+    def announced(self, trajectory_id: str) -> Attempt:
+        """The rewards of ``trajectory_id`` are in the log; returns what is kept."""
+        self._attempts[trajectory_id] = self._attempts[trajectory_id].model_copy(update={"decided": []})
+        return self._attempts[trajectory_id]
+
+    def _close(self, name: str, changes: Changes, *, unscored: str | None = None) -> None:
+        """The window of ``name`` is over: revision 0, and a revision for each feedback that is too late for it."""
+        attempt = self._attempts[name]
+        in_time = [each for each in attempt.heard if each.time_ms <= attempt.since_ms]
+        late = [each for each in attempt.heard if each.time_ms > attempt.since_ms]
+        self._open -= 1
+        self._make(name, attempt.model_copy(update={"heard": in_time}), attempt.since_ms, changes, unscored)
+        for feedback in late:
+            self._revise(name, feedback, changes)
+        self._remember(name, changes)
+
+    def _revise(self, name: str, feedback: Feedback, changes: Changes) -> None:
+        """Feedback on what is scored: a revision, where the spec makes any and still remembers."""
+        attempt = self._attempts[name]
+        if not attempt.takes_feedback:
+            return
+        if feedback.time_ms > attempt.since_ms + self.limits.remember_ms:
+            self.counts[TOO_LATE] += 1
+            return
+        heard = [*attempt.heard, feedback]
+        self._make(name, attempt.model_copy(update={"heard": heard}), feedback.time_ms, changes)
+
+    def _make(self, name: str, attempt: Attempt, time_ms: int, changes: Changes, unscored: str | None = None) -> None:
+        """The next reward of ``attempt`` falls due."""
+        assert attempt.offset is not None, f"{name} is not known"
+        due = Due(
+            trajectory_id=name,
+            offset=attempt.offset,
+            revision=attempt.revisions,
+            feedback=tuple(attempt.heard),
+            time_ms=max(time_ms, attempt.since_ms, attempt.arrived_ms),
+            unscored=unscored,
+        )
+        changes.due.append(due)
+        self._keep(name, attempt.model_copy(update={"revisions": attempt.revisions + 1}), changes)
+
+    def _next_due(self) -> str:
+        return heappop(self._due)[1]
+
+    def _remember(self, name: str, changes: Changes) -> None:
+        heappush(self._memory, (self._attempts[name].since_ms, name))
+        while len(self._attempts) - self._open > self.limits.max_remembered and self._forget_oldest(changes):
+            self.counts[FORGOTTEN_EARLY] += 1
+
+    def _forget_oldest(self, changes: Changes) -> bool:
+        """Whether the oldest memory could go. What has just changed cannot: it is written first."""
+        since_ms, name = self._memory[0]
+        attempt = self._attempts.get(name)
+        if attempt is not None and not attempt.is_open and attempt.since_ms == since_ms:
+            if name in changes.stored:
+                return False
+            if attempt.offset is None:
+                self.counts[UNCLAIMED] += len(attempt.heard)
+            del self._attempts[name]
+            changes.stored[name] = None
+        # Else it stands elsewhere in the heap: its trajectory came after its feedback.
+        heappop(self._memory)
+        return True
+
+    def _keep(self, name: str, attempt: Attempt, changes: Changes) -> None:
+        self._attempts[name] = attempt
+        changes.stored[name] = attempt
