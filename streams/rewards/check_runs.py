@@ -6,42 +6,21 @@ traffic does: no answer, no turns, a tool that never returned.
 """
 
 import os
-import random
-import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import overload
 
-import time_machine
-
-from headrace.schemas.records import Trajectory
+from headrace.streams.rewards.check_variants import variants
+from headrace.streams.rewards.check_world import AS_IT_COMES, ELSEWHEN, OTHER_SEED, Setting, seed_by, world
 from headrace.streams.rewards.finding import Finding, Problem, Sample
 from headrace.streams.rewards.spec import RewardSpec, Term, Unscorable, Verdict
 
 STAND_IN = Verdict(0.5)
 """What a judge is taken to have said: the middle of its scale."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The world that a component is called in."""
-
-    unix_s: float = 1_700_000_000.0
-    """The clock, which stands still."""
-    timezone: str = "UTC0"
-    """The time zone, in POSIX form."""
-    seed: int = 1
-    """Seed of the global random generators before every call."""
-
-
-AS_IT_COMES = Setting()
-ELSEWHEN = Setting(unix_s=1_737_123_456.789, timezone="XXX-5:45")
-OTHER_SEED = Setting(seed=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +53,11 @@ class Observations:
 
 def observe(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
     """Call every component of ``spec`` on every sample under every setting."""
+    with world(AS_IT_COMES):
+        return _observed(spec, samples)
+
+
+def _observed(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
     terms = [term for term in spec.terms if isinstance(term, Term)]
     findings = _mutations(terms, samples)
     if findings:
@@ -90,7 +74,10 @@ def observe(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
         seconds += min(spent, spent_again)
         findings += _failures(term, samples, first)
         findings += _differences(term, samples, first, backwards[::-1], later, reseeded)
-        findings += _variants_that_fail(term, samples, first)
+        if not any(call.error for call in first):
+            # Of one that has a value, if any: an unscorable one may say no more about its variants.
+            chosen = next((n for n, call in enumerate(first) if call.value is not None), 0)
+            findings += _variants_that_fail(term, samples[chosen : chosen + 1])
     totals, reasons, more = _totals(spec, samples, calls)
     unscored = {name: Counter(c.unscorable for c in made if c.unscorable) for name, made in calls.items()}
     return Observations(
@@ -145,14 +132,14 @@ class _Copies(Sequence[Sample]):
 
 def _pass(term: Term, samples: Sequence[Sample], setting: Setting) -> tuple[list[Call], float]:
     """One call a sample, in order, and the seconds that they took together."""
-    with _world(setting):
+    with world(setting):
         started = time.perf_counter()
         made = [_call(term, sample, setting.seed) for sample in samples]
         return made, time.perf_counter() - started
 
 
 def _call(term: Term, sample: Sample, seed: int = 1) -> Call:
-    _seed(seed)
+    seed_by(seed, sample.trajectory.trajectory_id)
     try:
         value = term(sample.trajectory, sample.feedback)
         # A number, as a spec sees it: numpy's are, None and text are not.
@@ -224,10 +211,8 @@ def _differences(
                 return
 
 
-def _variants_that_fail(term: Term, samples: Sequence[Sample], first: Sequence[Call]) -> Iterator[Finding]:
-    for sample, call in zip(samples, first, strict=True):
-        if call.error is not None:
-            continue  # The plain trajectory fails already, and that has been said.
+def _variants_that_fail(term: Term, samples: Sequence[Sample]) -> Iterator[Finding]:
+    for sample in samples:
         for kind, variant in variants(sample.trajectory):
             failed = _call(term, Sample(variant, sample.feedback))
             if failed.error or (failed.value is not None and not isfinite(failed.value)):
@@ -239,32 +224,6 @@ def _variants_that_fail(term: Term, samples: Sequence[Sample], first: Sequence[C
                     "Live traffic holds such trajectories: decide what they score.",
                 )
                 return
-        return
-
-
-def variants(trajectory: Trajectory) -> Iterator[tuple[str, Trajectory]]:
-    """``trajectory`` as live traffic might have sent it, each with what is different about it."""
-
-    def other(**fields: object) -> Trajectory:
-        return trajectory.model_copy(update=fields, deep=True)
-
-    yield "without an answer", other(answer=None)
-    yield "with an answer of another shape", other(answer=[{"unexpected": 1}])
-    yield "without turns", other(turns=[], tools={}, sampled_tokens=0)
-    yield "without token ids", other(segments=[], sampled_tokens=0)
-    yield "without an outcome", other(outcome=None)
-    silent = [
-        turn.model_copy(
-            update={
-                "messages": None,
-                "tools": [
-                    use.model_copy(update={"status": None, "result": None, "latency_s": None}) for use in turn.tools
-                ],
-            }
-        )
-        for turn in trajectory.turns
-    ]
-    yield "with hidden messages and tools that never returned", other(turns=silent)
 
 
 def _totals(
@@ -278,9 +237,8 @@ def _totals(
         if any(made[number].error for made in calls.values()):
             totals.append(None)
             continue
-        with _world(AS_IT_COMES):
-            _seed(AS_IT_COMES.seed)
-            scored = spec.score(sample.trajectory, sample.feedback, verdicts)
+        seed_by(AS_IT_COMES.seed, sample.trajectory.trajectory_id)
+        scored = spec.score(sample.trajectory, sample.feedback, verdicts)
         totals.append(scored.total)
         if scored.unscored:
             reasons[scored.unscored] += 1
@@ -295,34 +253,6 @@ def _totals(
                 )
             )
     return totals, reasons, findings
-
-
-@contextmanager
-def _world(setting: Setting) -> Iterator[None]:
-    """The clock, the time zone and the random generators of ``setting``; all are put back."""
-    state, timezone = random.getstate(), os.environ.get("TZ")
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy else None
-    os.environ["TZ"] = setting.timezone
-    time.tzset()
-    try:
-        with time_machine.travel(setting.unix_s, tick=False):
-            yield
-    finally:
-        if timezone is None:
-            del os.environ["TZ"]
-        else:
-            os.environ["TZ"] = timezone
-        time.tzset()
-        random.setstate(state)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
 
 
 def _same(one: Call, other: Call) -> bool:

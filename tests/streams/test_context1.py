@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 from headrace.schemas.events import ToolStatus
 from headrace.schemas.records import Turn
 from headrace.streams.rewards.context1 import (
+    ANNEALED_AT,
     SEARCH,
+    SEARCH_ANNEALED,
+    context1,
     context1_reward,
     prune_streaks,
     shown_chunks,
 )
+from headrace.streams.rewards.schedule import step
 from tests.streams.attempts import attempt, prunes, shows
 
 TASK = {"targets": ["c1", "c2"], "answer_chunks": ["c2"]}
@@ -104,6 +108,35 @@ def test_the_spec_is_the_formula_on_what_the_trajectory_shows() -> None:
     turns = [shows("c1", "x"), prunes(5), *[Turn(sampled_tokens=1)] * 68]
     done = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1", "x", "y"]})
     assert SEARCH.score(done).total == pytest.approx(context1_reward(1 / 3, 0.5, 0.5, 0.0, [5], 70, beta=2.0))
+
+
+@pytest.mark.parametrize(
+    ("version", "beta"), [(0, 4.0), (ANNEALED_AT // 2, 3.0), (ANNEALED_AT, 2.0), (5 * ANNEALED_AT, 2.0)]
+)
+def test_the_anneal_goes_from_four_to_two_and_stands_on_record(version: int, beta: float) -> None:
+    done = attempt(
+        "t", agent="search", task=TASK, turns=[shows("c1", "x")], answer={"chunk_ids": ["c1", "x"]}, version=version
+    )
+    scored = SEARCH_ANNEALED.score(done)
+    assert scored.total == pytest.approx(context1_reward(0.5, 0.5, 0.5, 0.0, [], 1, beta=beta))
+    assert (scored.components["beta"].value, scored.components["beta"].weight) == (beta, 0.0)
+
+
+def test_beta_and_epsilon_are_the_makers_choice() -> None:
+    spec = context1(version=3, beta=step(4.0, 2.0, at=10), epsilon=0.05)
+    turns = [shows("c1"), *[Turn(sampled_tokens=1)] * 127]
+    slow = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": []})
+    assert spec.score(slow).total == 0.05
+    answered = {"chunk_ids": ["c1", "c2", "x", "y"]}
+    early, late = (
+        attempt("t", task=TASK, turns=[shows("c1", "c2", "x", "y")], answer=answered, version=version)
+        for version in (9, 10)
+    )
+    assert spec.score(early).total == pytest.approx(context1_reward(0.5, 1.0, 1.0, 1.0, [], 1, beta=4.0))
+    assert spec.score(late).total == pytest.approx(context1_reward(0.5, 1.0, 1.0, 1.0, [], 1, beta=2.0))
+    for wrong in ({"epsilon": 0.0}, {"beta": 0.0}):
+        with pytest.raises(ValueError, match="must be above 0"):
+            context1(**({"version": 4, "beta": 2.0} | wrong))  # type: ignore[arg-type]
 
 
 def test_a_pruned_chunk_still_counts_as_seen() -> None:

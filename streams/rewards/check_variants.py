@@ -1,0 +1,30 @@
+"""Trajectories that recorded runs seldom hold and live traffic does, made of one that was recorded."""
+
+from collections.abc import Iterator
+
+from headrace.schemas.records import Trajectory
+
+
+def variants(trajectory: Trajectory) -> Iterator[tuple[str, Trajectory]]:
+    """``trajectory`` as live traffic might have sent it, each with what is different about it."""
+
+    def other(**fields: object) -> Trajectory:
+        return trajectory.model_copy(update=fields, deep=True)
+
+    yield "without an answer", other(answer=None)
+    yield "with an answer of another shape", other(answer=[{"unexpected": 1}])
+    yield "without turns", other(turns=[], tools={}, sampled_tokens=0)
+    yield "without token ids", other(segments=[], sampled_tokens=0)
+    yield "without an outcome", other(outcome=None)
+    silent = [
+        turn.model_copy(
+            update={
+                "messages": None,
+                "tools": [
+                    use.model_copy(update={"status": None, "result": None, "latency_s": None}) for use in turn.tools
+                ],
+            }
+        )
+        for turn in trajectory.turns
+    ]
+    yield "with hidden messages and tools that never returned", other(turns=silent)
