@@ -31,6 +31,10 @@ def report_text(report: Report) -> str:
         f"{report.spec} on {report.samples} trajectories, policy versions {oldest} to {newest}, "
         f"{report.ms:.3g} ms a trajectory"
     ]
+    if report.groups:
+        lines.append(
+            f"{report.groups} groups, {report.equal_groups} of them without a difference, so without a gradient"
+        )
     if report.left_out:
         lines.append(f"left out, for no reward is asked about them: {_counts(report.left_out)}")
     titles = ("component", "weight", "least", "mean", "most", "without a value")

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from headrace.schemas.records import Trajectory
 from headrace.streams.rewards.check_declared import declared_findings
 from headrace.streams.rewards.check_runs import Observations, observe
-from headrace.streams.rewards.check_values import value_findings
+from headrace.streams.rewards.check_values import group_differences, value_findings
 from headrace.streams.rewards.finding import CheckLimits, Finding, Problem, Sample
-from headrace.streams.rewards.spec import RewardSpec, newest_version
+from headrace.streams.rewards.spec import NOT_JUDGED, JudgedTerm, RewardSpec, newest_version
 from headrace.streams.score import hiding_defect
 
 
@@ -47,6 +47,10 @@ class Report:
     """Trajectories that no spec is asked about, by defect."""
     versions: tuple[int, int]
     """Oldest and newest policy version of the samples."""
+    groups: int
+    """Groups with two totals or more."""
+    equal_groups: int
+    """Those of them whose totals are all equal: they carry no gradient."""
     ms: float
     """Milliseconds a trajectory, all components."""
     rows: tuple[Row, ...]
@@ -84,11 +88,14 @@ def check(spec: RewardSpec, samples: Sequence[Sample], limits: CheckLimits | Non
                 do="Name a file of recorded runs, or the Kafka whose `trajectories` it is to be tried on.",
             )
         )
+    groups, equal_groups = group_differences(asked, observed.totals)
     return Report(
         spec=spec.label,
         samples=len(asked),
         left_out=dict(left_out),
         versions=_versions(asked),
+        groups=groups,
+        equal_groups=equal_groups,
         ms=observed.ms,
         rows=_rows(spec, observed),
         findings=tuple(sorted(findings, key=lambda finding: not finding.wrong)),
@@ -102,14 +109,13 @@ def _versions(samples: Sequence[Sample]) -> tuple[int, int]:
 
 
 def _rows(spec: RewardSpec, observed: Observations) -> tuple[Row, ...]:
-    rows = [
-        Row(
-            term.name,
-            f"{term.weight:g}" if isinstance(term.weight, int | float) else str(term.weight),
-            tuple(value for value in observed.values.get(term.name, ()) if value is not None),
-            dict(observed.unscored.get(term.name, {})),
-        )
-        for term in spec.terms
-    ]
+    rows = []
+    for term in spec.terms:
+        weight = f"{term.weight:g}" if isinstance(term.weight, int | float) else str(term.weight)
+        if isinstance(term, JudgedTerm):
+            rows.append(Row(term.name, weight, (), {NOT_JUDGED: len(observed.totals)}))
+        else:
+            values = tuple(value for value in observed.values[term.name] if value is not None)
+            rows.append(Row(term.name, weight, values, dict(observed.unscored[term.name])))
     totals = tuple(total for total in observed.totals if total is not None)
-    return (*rows, Row("total", "", totals, dict(observed.unscored.get("total", {}))))
+    return (*rows, Row("total", "", totals, dict(observed.unscored["total"])))

@@ -50,6 +50,17 @@ def length_of(sample: Sample) -> int:
     return sample.trajectory.sampled_tokens or len(sample.trajectory.turns)
 
 
+def group_differences(samples: Sequence[Sample], totals: Sequence[float | None]) -> tuple[int, int]:
+    """Groups with two totals or more, and how many of them have equal ones and so no gradient."""
+    groups: defaultdict[str, list[float]] = defaultdict(list)
+    for sample, total in zip(samples, totals, strict=True):
+        started = sample.trajectory.started
+        if started and started.group_id and total is not None:
+            groups[started.group_id].append(total)
+    compared = [group for group in groups.values() if len(group) > 1]
+    return len(compared), sum(len(set(group)) == 1 for group in compared)
+
+
 def _complete(spec: RewardSpec, samples: Sequence[Sample]) -> bool:
     """Whether the totals are those of production: with feedback where it is used, and no judge's stand-in."""
     return not spec.judges and (not spec.takes_feedback or any(sample.feedback for sample in samples))
@@ -92,17 +103,12 @@ def _spread(scored: Sequence[tuple[Sample, float]]) -> Iterator[Finding]:
             "Nothing is learnt from a reward that does not tell attempts apart.",
         )
         return
-    groups: defaultdict[str, list[float]] = defaultdict(list)
-    for sample, total in scored:
-        started = sample.trajectory.started
-        if started and started.group_id:
-            groups[started.group_id].append(total)
-    compared = [group for group in groups.values() if len(group) > 1]
-    if compared and all(len(set(group)) == 1 for group in compared):
+    compared, equal = group_differences([sample for sample, _ in scored], [total for _, total in scored])
+    if compared and equal == compared:
         yield Finding(
             Problem.NO_DIFFERENCE_IN_GROUPS,
             None,
-            f"is equal inside each of {len(compared)} groups",
+            f"is equal inside each of {compared} groups",
             scored[0][0].trajectory.trajectory_id,
             "Groups of equal rewards carry no gradient and are dropped: it sees the task and not the attempt.",
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from headrace.streams.rewards.registry import OURS
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 
 DATA = Path(__file__).parent.parent / "data"
+AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline-gpt4o-tasks-00-24.jsonl"
 RUNS = DATA / "runs.jsonl"
 TABLES = f"{DATA / 'user_rewards' / 'table_rewards.py'}:TABLES"
 BROKEN = '''
@@ -141,6 +143,19 @@ def test_records_of_trajectories_do_as_well_as_runs(tmp_path: Path) -> None:
     assert len(reported) == 1
     assert reported[0].startswith("14: trajectory_id: ")
     assert headrace("check", "outcome@1", str(file), "--one-process").exit_code == 0
+
+
+@pytest.mark.skipif(
+    not AIRLINE.exists() and "CI" not in os.environ,
+    reason="the recorded airline runs are not beside this checkout (shared/data)",
+)
+def test_the_airline_runs_have_fourteen_groups_without_a_difference() -> None:
+    done = headrace("check", "outcome@1", str(AIRLINE), "--one-process")
+    assert done.exit_code == 0, done.output
+    assert "25 groups, 14 of them without a difference, so without a gradient" in done.output
+    assert [line.split() for line in done.output.splitlines() if line.startswith("  outcome")] == [
+        ["outcome", "1", "0", "0.31", "1"]
+    ]
 
 
 @pytest.mark.parametrize(

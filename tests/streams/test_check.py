@@ -54,6 +54,7 @@ def of(function: Callable[[Trajectory], float], *, weight: float | Schedule = 1.
 def test_a_sound_reward_has_no_findings() -> None:
     report = check(OUTCOME, samples())
     assert (report.findings, report.wrong, report.samples, report.versions) == ((), 0, 12, (0, 11))
+    assert (report.groups, report.equal_groups) == (3, 0)
     (row, total) = report.rows
     assert (row.name, row.weight, row.values) == ("outcome", "1", (0.0, 1.0) * 6)
     assert (total.name, total.values) == ("total", row.values)
@@ -202,6 +203,7 @@ class TestTotal:
     def test_no_difference_inside_any_group(self) -> None:
         report = self.of(lambda trajectory: float(trajectory.started.group_id[1:]))  # type: ignore[union-attr,index]
         assert (Problem.NO_DIFFERENCE_IN_GROUPS, None) in found(report)
+        assert (report.groups, report.equal_groups) == (3, 3)
         assert (Problem.CONSTANT, None) not in found(report)
 
     @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -269,6 +271,7 @@ def test_judges_are_not_asked_and_their_stand_in_makes_no_findings() -> None:
     judge = Judge("helpful", (Rubric("task", "Done?"),), model="any")
     report = check(RewardSpec("judged", 1, (judged("helpful", judge, weight=1.0),)), samples())
     assert report.findings == ()
+    assert report.rows[0].unscored == {"not_judged": 12}
     assert report.rows[-1].values == (0.5,) * 12
 
 
