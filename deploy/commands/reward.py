@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from headrace.streams.rewards.spec import RewardSpec
 
 _SPEC_HELP = """\b
-SPEC: search@1                    one of ours (`headrace reward list`)
-      shop                        entry point of an installed package, in the group headrace.rewards
-      shop.rewards:CHECKOUT       a RewardSpec in a module
-      rewards/checkout.py:CHECKOUT   a RewardSpec in a file
+SPEC: search@1                      one of ours (`headrace reward list`)
+      shop, shop@2                  entry point of an installed package, in the group headrace.rewards
+      shop.rewards:CHECKOUT         a RewardSpec in a module
+      rewards/checkout.py:CHECKOUT  a RewardSpec in a file
 """
 
 _files = click.argument(
@@ -47,7 +47,7 @@ def list_specs() -> None:
 @command.command(epilog=_SPEC_HELP)
 @click.argument("spec")
 def show(spec: str) -> None:
-    """What SPEC is made of: its components, their weights by policy version, and what each measures."""
+    """Components of SPEC, what each measures, and its weight by policy version."""
     from headrace.deploy.reward_report import spec_text
 
     click.echo(spec_text(_loaded(spec)), nl=False)
@@ -95,12 +95,13 @@ def check(
     one_process: bool,
     as_json: bool,
 ) -> None:
-    """Run SPEC on recorded trajectories and say what is wrong with it; the exit status is then 1.
+    """Run SPEC on recorded trajectories and say what is wrong with it.
 
     FILE… hold recorded runs, as `headrace import` takes them, or records of `trajectories`; without a file, the newest
     trajectories of a Kafka are taken, with the feedback on them. Judges are not asked. Said is what raises, is no
     number, differs between two runs, at another time, under another seed or in another process; what changes its
-    trajectory, is constant, over its maximum, slow or follows length; and weights that never get where they plan to.
+    trajectory, is constant, over its maximum, slow or follows length; and weights that never get where they plan to. The exit status is 1 where
+    something is wrong, and 0 where things are only worth a look.
     """
     import json
     from dataclasses import asdict, replace
