@@ -98,10 +98,11 @@ def check(
     """Run SPEC on recorded trajectories and say what is wrong with it.
 
     FILE… hold recorded runs, as `headrace import` takes them, or records of `trajectories`; without a file, the newest
-    trajectories of a Kafka are taken, with the feedback on them. Judges are not asked. Said is what raises, is no
-    number, differs between two runs, at another time, under another seed or in another process; what changes its
-    trajectory, is constant, over its maximum, slow or follows length; and weights that never get where they plan to. The exit status is 1 where
-    something is wrong, and 0 where things are only worth a look.
+    trajectories of a Kafka are taken, with the feedback on them. Judges are not asked.
+
+    Wrong is what raises, is no number, differs between two runs, at another time, under another seed or in another
+    process; what changes its trajectory, is constant, over its maximum, slow or follows length; and a weight that does
+    not get where it plans to. The exit status is then 1. What is only worth a look leaves it at 0.
     """
     import json
     from dataclasses import asdict, replace
