@@ -6,6 +6,7 @@ records is a marker; behind anything longer the log is asked. A process that fin
 anything behind the hole; its restart reads from the committed offset.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import faust
@@ -29,6 +30,10 @@ class Continuity:
         self._expected: dict[int, int] | None = None
         self._heard: set[int] = set()
         app.on_partitions_revoked.connect(self._forget)
+
+    def begin(self, offsets: Mapping[int, int]) -> None:
+        """Each partition goes on at its offset in ``offsets``: for an app that knows what it committed."""
+        self._expected = dict(offsets)
 
     def following(self, partition: int) -> int | None:
         """The offset after the last record checked; ``None`` where none was since the last rebalance."""

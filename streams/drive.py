@@ -16,7 +16,7 @@ from typing import Protocol
 from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reference, Rejection, Reward, TrainingGroup, Trajectory
+from headrace.schemas.records import Reference, Reward, Trajectory
 from headrace.schemas.topics import EVENTS, REWARDS, TOPICS
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
 from headrace.streams.assemble import SOURCE, assemble, settle
@@ -130,11 +130,10 @@ class _Group:
 
     @staticmethod
     def _outgoing(changes: Changes) -> list[Outgoing]:
-        decided: list[tuple[TrainingGroup | Rejection, int]] = list(changes.at_once)
-        for kept in changes.stored.values():
-            if kept is not None:
-                decided += [(output, kept.state.closed_ms or kept.state.opened_ms) for output in kept.outputs]
-        return [Outgoing(*output_message(output, time_ms), time_ms) for output, time_ms in decided]
+        return [
+            Outgoing(*output_message(each.record, each.time_ms, origin=each.origin), each.time_ms)
+            for each in changes.outputs
+        ]
 
 
 def _operator(processor: Processor, fold_limits: FoldLimits, group_limits: GroupLimits) -> Operator:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import aiokafka
 import faust
@@ -55,7 +55,7 @@ class _CommittedConsumer(driver.Consumer):
         acknowledged.clear()
         self._acked_index[tp].clear()
         self._gap.pop(tp, None)
-        return int(last) + 1
+        return int(last) + 1 if cast("_App", self.app).commits_offsets else None
 
 
 class _IdempotentProducer(driver.Producer):
@@ -77,6 +77,8 @@ class _Flow(FlowControlEvent):
 
 
 class _App(faust.App):
+    commits_offsets = True
+
     @cached_property
     def flow_control(self) -> FlowControlEvent:
         return _Flow(loop=self.loop)
@@ -113,6 +115,13 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
     app.transport = _Transport(app.conf.broker_consumer, app)
     app.producer_transport = _Transport(app.conf.broker_producer, app)
     return app
+
+
+def leave_commits_to_transactions(app: faust.App) -> None:
+    """``app`` acknowledges, and its own transactions commit: Faust would put an older offset behind theirs."""
+    cast("_App", app).commits_offsets = False
+    # Faust looks for commits of its own, and would warn for ever.
+    app.conf.broker_commit_livelock_soft_timeout = float("inf")
 
 
 def raw_topic(app: faust.App, topic: Topic) -> faust.TopicT:

@@ -5,29 +5,32 @@ batch after the other; after an outage it may be hours ahead in one of them. Tim
 then expire groups whose other members are waiting in another partition. Expiring late is harmless, early is not.
 """
 
+import msgspec
+
 IDLE_AFTER = 10_000
 """Records of other sources after which one that was silent no longer holds time back."""
 
 
-class Watermark:
+class Watermark(msgspec.Struct, tag_field="kind", tag="clock"):
     """The least of the newest timestamps of the sources. A function of the records seen; moves forward only."""
 
-    def __init__(self, sources: int) -> None:
-        """``sources`` is how many there are; until each was heard of (or is idle), nothing is known."""
-        self.sources = sources
-        self.newest_ms: int | None = None
-        """Newest timestamp of any source."""
-        self.passed_ms: int | None = None
-        """Time that every source has passed, Unix milliseconds; ``None`` while unknown."""
-        self._records = 0
-        self._newest: dict[int, tuple[int, int]] = {}
+    sources: int
+    """How many there are; until each was heard of (or is idle), nothing is known."""
+    newest_ms: int | None = None
+    """Newest timestamp of any source."""
+    passed_ms: int | None = None
+    """Time that every source has passed, Unix milliseconds; ``None`` while unknown."""
+    records: int = 0
+    """Records seen."""
+    newest: dict[int, tuple[int, int]] = {}
+    """Source → its newest timestamp, and how many records had been seen with its latest."""
 
     def see(self, source: int, timestamp_ms: int) -> None:
         """Take notice of a record of ``source``."""
-        self._records += 1
-        before, _ = self._newest.get(source, (timestamp_ms, 0))
-        self._newest[source] = max(before, timestamp_ms), self._records
+        self.records += 1
+        before, _ = self.newest.get(source, (timestamp_ms, 0))
+        self.newest[source] = max(before, timestamp_ms), self.records
         self.newest_ms = max(timestamp_ms, self.newest_ms or 0)
-        heard = [newest for newest, at in self._newest.values() if self._records - at < IDLE_AFTER]
-        if len(self._newest) >= self.sources or self._records >= IDLE_AFTER:
+        if len(self.newest) >= self.sources or self.records >= IDLE_AFTER:
+            heard = [newest for newest, at in self.newest.values() if self.records - at < IDLE_AFTER]
             self.passed_ms = max(min(heard), self.passed_ms or 0)

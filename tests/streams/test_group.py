@@ -8,16 +8,19 @@ from headrace.schemas.envelope import from_headers
 from headrace.schemas.events import Purpose, Role
 from headrace.schemas.records import Defect, Reason, Rejection, Reward, TrainingGroup
 from headrace.schemas.topics import REJECTED, TRAINING
-from headrace.streams.group import MAX_GROUP_SIZE, GroupState, Outputs, expire, group, output_message
+from headrace.streams.group import expire, group, output_message
+from headrace.streams.group_decision import Outputs
+from headrace.streams.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupPolicy, Incomplete
+from headrace.streams.group_state import GroupState
 from tests.streams.attempts import START_MS, rewarded
 
 
-def fold(rewards: list[Reward]) -> tuple[GroupState | None, Outputs]:
+def fold(rewards: list[Reward], policy: GroupPolicy = DEFAULT_POLICY) -> tuple[GroupState | None, Outputs]:
     """All of ``rewards`` into one group: the state at the end and everything that came out."""
     state: GroupState | None = None
     outputs: Outputs = []
     for reward in rewards:
-        state, more = group(state, reward)
+        state, more = group(state, reward, policy=policy)
         outputs += more
     return state, outputs
 
@@ -30,7 +33,7 @@ def test_a_group_waits_for_its_size() -> None:
     state, outputs = fold([rewarded("a", 0.0)])
     assert outputs == []
     assert state is not None
-    assert [member.trajectory_id for member in state.members] == ["a"]
+    assert list(state.members) == ["a"]
 
 
 def test_advantages_are_rewards_minus_the_mean() -> None:
@@ -149,7 +152,7 @@ def test_the_same_trajectory_again_is_no_second_member() -> None:
     state, outputs = fold([rewarded("a", 0.0), rewarded("a", 1.0, offset=99)])
     assert outputs == []
     assert state is not None
-    assert [member.total for member in state.members] == [0.0]
+    assert [member.total for member in state.members.values()] == [0.0]
 
 
 def test_the_size_may_come_with_a_later_member() -> None:
@@ -162,19 +165,71 @@ def test_an_incomplete_group_expires_at_its_deadline_and_not_before() -> None:
     assert state is not None
     assert expire(state, START_MS + 599, 600) == (state, [])
     closed, rejections = expire(state, START_MS + 5000, 600)
-    assert [(each.trajectory_id, each.reason) for each in rejections] == [
-        ("a", Reason.INCOMPLETE_GROUP),
-        ("b", Reason.INCOMPLETE_GROUP),
-    ]
+    assert list(reasons(rejections).items()) == [("a", Reason.INCOMPLETE_GROUP), ("b", Reason.INCOMPLETE_GROUP)]
     assert closed.closed_ms == START_MS + 600
     assert expire(closed, START_MS + 9000, 600) == (closed, [])
     assert reasons(group(closed, rewarded("c", 1.0))[1]) == {"c": Reason.LATE_FOR_GROUP}
 
 
-def test_state_survives_json() -> None:
-    for state in (fold([rewarded("a", 0.0)])[0], fold([rewarded("a", 0.0), rewarded("b", 1.0)])[0]):
-        assert state is not None
-        assert GroupState.model_validate_json(state.model_dump_json()) == state
+def revised(reward: Reward, total: float, revision: int = 1) -> Reward:
+    return reward.model_copy(update={"total": total, "revision": revision})
+
+
+def test_a_revision_takes_the_rewards_place_while_the_group_is_open() -> None:
+    first = rewarded("a", 0.0)
+    _, outputs = fold([first, revised(first, 0.25), revised(first, 0.5, 2), revised(first, 0.25), rewarded("b", 1.0)])
+    (training,) = outputs
+    assert isinstance(training, TrainingGroup)
+    assert [member.reward for member in training.members] == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        [rewarded("a", 0.0), rewarded("b", 1.0)],
+        [rewarded("c", 0.0), rewarded("b", 1.0)],
+        [rewarded("c", 0.0)],
+        [rewarded("a", purpose=Purpose.EVALUATE)],
+    ],
+    ids=["group forgotten", "member of a closed group", "was late", "rejected from elsewhere", "rejected at once"],
+)
+def test_a_revision_is_no_second_fate_of_a_trajectory(before: list[Reward]) -> None:
+    state, _ = fold(before)
+    late = revised(rewarded("a", 0.0, purpose=before[-1].purpose if before else Purpose.TRAIN), 1.0)
+    assert group(state, late) == (state, [])
+
+
+SHRINK = GroupPolicy(incomplete=Incomplete.SHRINK, min_members=2)
+
+
+def test_an_incomplete_group_may_shrink_to_the_members_that_came() -> None:
+    state, _ = fold([rewarded("b", 0.0, size=4), rewarded("a", 1.0, size=4), rewarded("c", None, size=4)], SHRINK)
+    assert state is not None
+    closed, outputs = expire(state, START_MS + 600, 600, SHRINK)
+    training = outputs[0]
+    assert isinstance(training, TrainingGroup)
+    assert [(member.trajectory_id, member.advantage) for member in training.members] == [("a", 0.5), ("b", -0.5)]
+    assert (training.expected, training.scored) == (4, 2)
+    assert reasons(outputs) == {"c": Reason.UNSCORED}
+    assert reasons(group(closed, rewarded("d", 1.0), policy=SHRINK)[1]) == {"d": Reason.LATE_FOR_GROUP}
+
+
+def test_a_group_does_not_shrink_below_its_smallest_size() -> None:
+    state, _ = fold([rewarded("a", 0.0, size=4), rewarded("b", None, size=4)], SHRINK)
+    assert state is not None
+    _, outputs = expire(state, START_MS + 600, 600, SHRINK)
+    assert reasons(outputs) == {"a": Reason.INCOMPLETE_GROUP, "b": Reason.INCOMPLETE_GROUP}
+
+
+def test_a_policy_may_say_the_size_and_the_time() -> None:
+    policy = GroupPolicy(size=2, within_s=5)
+    _, outputs = fold([rewarded("a", 0.0, size=None), rewarded("b", 1.0, size=None)], policy)
+    assert isinstance(outputs[0], TrainingGroup)
+    state, _ = fold([rewarded("a", 0.0, size=None)], policy)
+    assert state is not None
+    assert expire(state, START_MS + 4999, 600, policy) == (state, [])
+    assert reasons(expire(state, START_MS + 5000, 600, policy)[1]) == {"a": Reason.INCOMPLETE_GROUP}
 
 
 def test_outputs_go_to_their_topics_under_ids_that_do_not_change() -> None:

@@ -1,0 +1,67 @@
+"""Baselines: what is subtracted from a reward to make an advantage. Floats in, floats out.
+
+Axis n: the scored members of one group. None of them divides by a standard deviation (Kimi K2.5, Dr. GRPO): that
+weighs an almost solved task as much as an undecided one. ``b_i`` may not depend on ``r_i`` itself, or the gradient is
+biased; only the mean does, by the factor (n−1)/n, which is why leave-one-out is there.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+
+
+class Baseline(StrEnum):
+    """Which baseline a group has."""
+
+    MEAN = "mean"
+    LEAVE_ONE_OUT = "leave_one_out"
+    RUNNING = "running"
+    THRESHOLD = "threshold"
+
+
+def mean(rewards: Sequence[float]) -> list[float]:
+    """(n,) b_i = (1/n) Σ_j r_j: the group's mean (GRPO). Advantages sum to 0. ``rewards`` must not be empty."""
+    return [sum(rewards) / len(rewards)] * len(rewards)
+
+
+def leave_one_out(rewards: Sequence[float]) -> list[float]:
+    """(n,) b_i = (1/(n−1)) Σ_{j≠i} r_j: the mean of the others (RLOO, Ahmadian et al. 2024).
+
+    The advantage is n/(n−1) times that of the mean. A member alone has no others: its own reward, so no advantage.
+    """
+    if len(rewards) < 2:
+        return list(rewards)
+    total = sum(rewards)
+    return [(total - reward) / (len(rewards) - 1) for reward in rewards]
+
+
+def constant(rewards: Sequence[float], value: float) -> list[float]:
+    """(n,) b_i = ``value``: a threshold, or a mean of earlier rewards. Equal rewards then have a gradient too."""
+    return [value] * len(rewards)
+
+
+class RunningMean(msgspec.Struct, frozen=True, tag_field="kind", tag="running"):
+    """The mean of a cohort's rewards so far: a baseline where every prompt has one response.
+
+    s ← d·s + r and w ← d·w + 1, from 0; the mean is s/w, unbiased from the first reward on. d = ½^(1/half-life).
+    """
+
+    cohort: tuple[str, str, str]
+    """Run, reward spec with its version, cohort key."""
+    total: float = 0.0
+    """s: rewards, older ones weighing less."""
+    weight: float = 0.0
+    """w: their weights."""
+    count: int = 0
+    """Rewards so far."""
+
+    def value(self, warmup: int) -> float | None:
+        """The mean; ``None`` before there were ``warmup`` rewards."""
+        return self.total / self.weight if self.count >= max(1, warmup) else None
+
+    def after(self, reward: float, half_life: float | None) -> Self:
+        """The mean with ``reward`` in it. ``half_life``: rewards after which one weighs half; ``None``: never less."""
+        decay = 1.0 if half_life is None else 0.5 ** (1 / half_life)
+        return type(self)(self.cohort, decay * self.total + reward, decay * self.weight + 1, self.count + 1)
