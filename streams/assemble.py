@@ -4,20 +4,24 @@ The pure function is :func:`assemble`. Around it :func:`settle` decodes, and giv
 and a dead letter for each event that turned out to be unreadable. An unreadable event labels; the rest goes on.
 """
 
-import re
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable
+from typing import Any
 
-from headrace.schemas.envelope import Envelope
+import msgspec
+
+from headrace.schemas.envelope import TRACEPARENT, Envelope, to_headers
 from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records import DeadLetterError, Defect, Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
-from headrace.schemas.wire import Message, UnreadableRecord, decode, record_message
+from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
+from headrace.schemas.trace import continued
+from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.history import Dead, Event, Fact, History, Unreadable
-from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.event_decoder import read_event
+from headrace.streams.history import Dead, Event, History, Unreadable
+from headrace.streams.raw import Outgoing
 from headrace.streams.segments import SegmentFold
+from headrace.streams.structs import encode_struct, writing
 from headrace.streams.turns import TurnFold
 
 SOURCE = "/streams/assemble"
@@ -25,12 +29,9 @@ SOURCE = "/streams/assemble"
 MAX_RECORD_BYTES = 24 * 1024 * 1024
 """Largest trajectory record; ``trajectories`` takes 32 MiB. A larger one goes without tokens and turns, and says so."""
 
-MAX_NESTING = 150
-"""Depth of JSON in an event. Parsers stop at 200, and a trajectory nests its events deeper than they came."""
-
-_MODELS = {model.TYPE: model for model in EVENTS.models}
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _ORDER = {defect: number for number, defect in enumerate(Defect)}
+_LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
+_Trajectory = writing(Trajectory)
 
 
 def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajectory:
@@ -38,6 +39,54 @@ def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajecto
 
     Defects are listed in the order of :class:`Defect`: the first is the reason a rejection will name.
     """
+    return Trajectory.model_validate(_assembled(events, history), from_attributes=True)
+
+
+def settle(outcome: History | Dead) -> list[Outgoing]:
+    """What the fold's ``outcome`` becomes: a trajectory and then its dead letters, or one dead letter.
+
+    Never raises for what is in an event.
+    """
+    if isinstance(outcome, Dead):
+        return [_letter(outcome)]
+    events: list[Event | Unreadable] = []
+    letters: list[Outgoing] = []
+    plain = True
+    for sequence, record in outcome.records:
+        try:
+            event = read_event(record)
+        except UnreadableRecord as error:
+            letters.append(_letter(Dead(record, error, outcome.trajectory_id)))
+            events.append(Unreadable(sequence))
+        else:
+            events.append(event)
+            plain = plain and event.plain
+    letters += [_letter(Dead(record, _LATE, outcome.trajectory_id)) for record in outcome.late]
+    trajectory = _assembled(events, outcome)
+    message = _message(trajectory, outcome, plain)
+    if len(message.value) > MAX_RECORD_BYTES:
+        message = _message(_without_bulk(trajectory), outcome, plain)
+    return [Outgoing(TRAJECTORIES, message, outcome.closed_ms), *letters]
+
+
+def trajectory_message(trajectory: Trajectory, time_ms: int, origin: str | None = None) -> Message:
+    """``trajectory`` as a Kafka record; its id follows from where its first event stands, and its trace from
+    ``origin``, the ``traceparent`` of its first event.
+    """
+    id = derived_id(Trajectory.TYPE, trajectory.trajectory_id, trajectory.first.partition, trajectory.first.offset)
+    envelope = Envelope(
+        id=id,
+        type=Trajectory.TYPE,
+        source=SOURCE,
+        time_ms=max(0, time_ms),
+        subject=trajectory.trajectory_id,
+        traceparent=continued(origin, id),
+    )
+    return Message(trajectory.trajectory_id.encode(), encode_struct(trajectory), to_headers(envelope))
+
+
+def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajectory:
+    """As :func:`assemble`, but a struct with a trajectory's fields, made of structs, and nothing validated twice."""
     segments, turns = SegmentFold(), TurnFold()
     started: TrajectoryStarted | None = None
     ended: TrajectoryEnded | None = None
@@ -50,18 +99,17 @@ def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajecto
             defects.add(Defect.BAD_EVENT)
             continue
         times.append(event.time_ms)
-        match event.fact:
-            case TrajectoryStarted():
-                started = started or event.fact
-            case TrajectoryEnded():
-                ended = event.fact
-            case ClockTicked():
-                pass
-            case ModelCalled():
-                segments.add(event.fact)
-                turns.add(event.fact)
-            case _:
-                turns.add(event.fact)
+        fact: Any = event.fact
+        kind = fact.TYPE
+        if kind == ModelCalled.TYPE:
+            segments.add(fact)
+            turns.add(fact)
+        elif kind == TrajectoryStarted.TYPE:
+            started = started or fact
+        elif kind == TrajectoryEnded.TYPE:
+            ended = fact
+        elif kind != ClockTicked.TYPE:
+            turns.add(fact)
     if started is None:
         defects.add(Defect.NO_START)
     elif not started.consent:
@@ -70,7 +118,7 @@ def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajecto
         defects.add(Defect.FROZEN_ROLE)
     if not segments.sampled_tokens and Defect.NO_TOKEN_IDS not in segments.defects:
         defects.add(Defect.NOTHING_SAMPLED)
-    return Trajectory(
+    return _Trajectory(
         trajectory_id=history.trajectory_id,
         started=started,
         segments=segments.segments(),
@@ -96,43 +144,19 @@ def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajecto
     )
 
 
-def settle(outcome: History | Dead) -> list[Outgoing]:
-    """What the fold's ``outcome`` becomes: a trajectory and then its dead letters, or one dead letter.
-
-    Never raises for what is in an event.
-    """
-    if isinstance(outcome, Dead):
-        return [_letter(outcome)]
-    letters: list[Outgoing] = []
-
-    def decoded() -> Iterator[Event | Unreadable]:
-        for sequence, record in outcome.records:
-            try:
-                yield _event(record)
-            except UnreadableRecord as error:
-                letters.append(_letter(Dead(record, error, outcome.trajectory_id)))
-                yield Unreadable(sequence)
-
-    trajectory = assemble(decoded(), outcome)
-    late = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
-    letters += [_letter(Dead(record, late, outcome.trajectory_id)) for record in outcome.late]
-    message = trajectory_message(trajectory, outcome.closed_ms)
-    if len(message.value) > MAX_RECORD_BYTES:
-        message = trajectory_message(_without_bulk(trajectory), outcome.closed_ms)
-    return [Outgoing(TRAJECTORIES, message, outcome.closed_ms), *letters]
+def _message(assembled: Trajectory, history: History, plain: bool) -> Message:
+    """The record of what :func:`_assembled` gave; not ``plain``: written by the model."""
+    trajectory = assembled if plain else Trajectory.model_validate(assembled, from_attributes=True)
+    return trajectory_message(trajectory, history.closed_ms, _origin(history))
 
 
-def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:
-    """``trajectory`` as a Kafka record; its id follows from where its first event stands."""
-    first = trajectory.first
-    return record_message(
-        trajectory,
-        id=derived_id(Trajectory.TYPE, trajectory.trajectory_id, first.partition, first.offset),
-        key=trajectory.trajectory_id,
-        source=SOURCE,
-        time_ms=max(0, time_ms),
-        subject=trajectory.trajectory_id,
-    )
+def _origin(history: History) -> str | None:
+    """The ``traceparent`` of the first event that has one."""
+    for _, record in history.records:
+        traceparent = dict(record.headers).get(TRACEPARENT)
+        if traceparent is not None:
+            return traceparent.decode(errors="replace")
+    return None
 
 
 def _letter(dead: Dead) -> Outgoing:
@@ -140,31 +164,9 @@ def _letter(dead: Dead) -> Outgoing:
     return Outgoing(DEAD_LETTERS, message, dead.record.timestamp)
 
 
-def _event(record: LogRecord) -> Event:
-    """Decode one event; raises :class:`UnreadableRecord`. Pydantic today: whatever replaces it goes here."""
-    envelope: Envelope
-    envelope, fact = decode(record.headers, record.value, _MODELS)
-    if record.value is not None and _nesting(record.value) > MAX_NESTING:
-        raise UnreadableRecord(DeadLetterError.INVALID, f"{envelope.type}: nested deeper than {MAX_NESTING}")
-    return Event(envelope.time_ms, cast(Fact, fact))
-
-
-def _nesting(value: bytes) -> int:
-    """Upper bound of the depth of JSON; exact where there are enough brackets to matter."""
-    brackets = value.count(b"[") + value.count(b"{")
-    if brackets <= MAX_NESTING:
-        return brackets
-    depth = deepest = 0
-    for token in _BRACKETS.finditer(value):
-        if token.group() in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif token.group() in b"]}":
-            depth -= 1
-    return deepest
-
-
-def _without_bulk(trajectory: Trajectory) -> Trajectory:
-    """``trajectory`` without tokens and turns, labelled: too large for the topic, and still counted."""
-    defects = sorted({*trajectory.defects, Defect.OVERSIZE}, key=_ORDER.__getitem__)
-    return trajectory.model_copy(update={"segments": [], "turns": [], "tools": {}, "defects": defects})
+def _without_bulk(assembled: Trajectory) -> Trajectory:
+    """What :func:`_assembled` gave, without tokens and turns, labelled: too large for the topic, and still counted."""
+    defects = sorted({*assembled.defects, Defect.OVERSIZE}, key=_ORDER.__getitem__)
+    struct: Any = assembled
+    less: Trajectory = msgspec.structs.replace(struct, segments=[], turns=[], tools={}, defects=defects)
+    return less

@@ -1,7 +1,7 @@
 """The per-event path: records of one ``events`` partition in, closed trajectories and dead letters out.
 
 A state machine without clock, randomness or I/O. What it does follows from the records alone, so a replay gives the
-same bytes. Records stay the raw bytes they came as; on arrival only three headers are looked at.
+same bytes. Records stay the raw bytes they came as; on arrival only their headers are looked at (:mod:`arrival`).
 
 | a record …                                | is …                                                         |
 |-------------------------------------------|--------------------------------------------------------------|
@@ -25,26 +25,20 @@ Log time is the latest timestamp in the partition. What a record's time closes i
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
-from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
-from headrace.schemas.events import ClockTicked, TrajectoryEnded
+from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.records import DeadLetterError, Defect
-from headrace.schemas.topics import EVENTS
-from headrace.schemas.upcast import UPCASTERS
 from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.arrival import END, MAX_ID_BYTES, TICK, Arrival, arrival_of, problem_with
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.history import Dead, History
 from headrace.streams.open_trajectory import OpenTrajectory
 from headrace.streams.raw import LogRecord
 
-_TICK = ClockTicked.TYPE.encode()
-_END = TrajectoryEnded.TYPE.encode()
-_KNOWN = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.models} | set(UPCASTERS)))
-
 _RECORD_BYTES = 1024
 """Memory that a held record takes beside its payload and headers, about: Python's objects."""
 
-_MAX_ID_BYTES = 512
 _NEVER = 1 << 62
 
 
@@ -111,122 +105,93 @@ class PartitionFold:
             self.log_ms = record.timestamp
             if self.log_ms >= self._look_at:
                 self._close_overdue(record.offset, out)
-        headers = dict(record.headers)
-        kind = headers.get(TYPE)
-        if kind == _TICK:
+        arrival = arrival_of(record)
+        if arrival.kind == TICK:
             return out
-        subject = headers.get(SUBJECT)
-        if subject is None or (subject not in self._open and not _is_id(subject)):
-            message = f"header {SUBJECT} is missing, not UTF-8, empty or longer than {_MAX_ID_BYTES} bytes"
-            out.append(Dead(record, UnreadableRecord(DeadLetterError.BAD_HEADERS, message)))
+        subject = arrival.subject
+        trajectory = self._open.get(subject) if subject is not None else None
+        if subject is None or (trajectory is None and not arrival.names_trajectory):
+            message = f"header {SUBJECT} is missing, not UTF-8, empty or longer than {MAX_ID_BYTES} bytes"
+            out.append(Dead(arrival, UnreadableRecord(DeadLetterError.BAD_HEADERS, message)))
             return out
-        sequence = _natural(headers.get(SEQUENCE))
-        size = len(record.value or b"") + _bytes_of(headers)
-        known = self._remembered.get(subject)
-        if known is not None:
-            self._recall(record, subject, known, self._problem(record, kind, sequence, size), sequence, out)
-            return out
-        trajectory = self._open.get(subject)
         if trajectory is None:
-            trajectory = self._start(record, subject, log_ms_before)
+            known = self._remembered.get(subject)
+            if known is not None:
+                self._recall(arrival, subject, known, out)
+                return out
+            trajectory = self._start(arrival, subject, log_ms_before)
         self._quiet.move_to_end(subject)
-        trajectory.touch(record, self.log_ms)
-        self._add(trajectory, subject, record, kind, sequence, size, out)
+        trajectory.touch(arrival, self.log_ms)
+        self._add(trajectory, subject, arrival, out)
         while self._open and self._is_full():
-            self._close(next(iter(self._open)), record.offset, out, Defect.OVERSIZE)
+            self._close(next(iter(self._open)), arrival.offset, out, Defect.OVERSIZE)
         return out
 
-    def _start(self, record: LogRecord, subject: bytes, log_ms_before: int) -> OpenTrajectory:
+    def _start(self, arrival: Arrival, subject: bytes, log_ms_before: int) -> OpenTrajectory:
+        time_ms = arrival.timestamp
         trajectory = OpenTrajectory(
-            subject.decode(), record.partition, record.offset, log_ms_before, record.timestamp, record.timestamp
+            subject.decode(), arrival.partition, arrival.offset, log_ms_before, time_ms, time_ms
         )
         self._open[subject] = self._quiet[subject] = trajectory
         self._look_at = min(self._look_at, self.log_ms + self.limits.idle_timeout_ms)
         return trajectory
 
-    def _add(
-        self,
-        trajectory: OpenTrajectory,
-        subject: bytes,
-        record: LogRecord,
-        kind: bytes | None,
-        sequence: int | None,
-        size: int,
-        out: list[History | Dead],
-    ) -> None:
-        """Put ``record`` in its place; close the trajectory where that completes it."""
-        if sequence is not None and sequence in trajectory.records:
+    def _add(self, trajectory: OpenTrajectory, subject: bytes, arrival: Arrival, out: list[History | Dead]) -> None:
+        """Put an event in its place; close the trajectory where that completes it."""
+        sequence = arrival.sequence
+        if sequence in trajectory.records:
             trajectory.duplicates += 1
             return
-        problem = self._problem(record, kind, sequence, size)
-        if problem is not None and sequence in trajectory.unreadable:
-            trajectory.duplicates += 1
-            return
-        if problem is not None:
-            out.append(Dead(record, problem, trajectory.trajectory_id))
-            label = Defect.OVERSIZE if problem.error is DeadLetterError.OVERSIZE else Defect.BAD_EVENT
-            if sequence is None or sequence >= self.limits.max_trajectory_events:
-                trajectory.labels.add(label)
-                return
-            trajectory.unreadable[sequence] = label
-            size = 0
-        elif sequence is not None:
+        size = _RECORD_BYTES
+        problem = problem_with(arrival, self.limits)
+        if problem is None and sequence is not None:
             trajectory.unreadable.pop(sequence, None)  # sent again, repaired
-            trajectory.records[sequence] = record
-        trajectory.size += size + _RECORD_BYTES
-        self._open_bytes += size + _RECORD_BYTES
+            trajectory.records[sequence] = arrival
+            size += arrival.size
+        elif problem is not None and not self._spoil(trajectory, arrival, problem, out):
+            return
+        trajectory.size += size
+        self._open_bytes += size
         trajectory.advance()
-        if kind == _END:
+        if arrival.kind == END and sequence is not None:
             self._note_end(trajectory, subject, sequence)
         if trajectory.is_complete:
-            self._close(subject, record.offset, out)
+            self._close(subject, arrival.offset, out)
         elif trajectory.size > self.limits.max_trajectory_bytes:
-            self._close(subject, record.offset, out, Defect.OVERSIZE)
+            self._close(subject, arrival.offset, out, Defect.OVERSIZE)
 
-    def _note_end(self, trajectory: OpenTrajectory, subject: bytes, sequence: int | None) -> None:
-        if sequence is None:
-            return
+    def _spoil(
+        self, trajectory: OpenTrajectory, arrival: Arrival, problem: UnreadableRecord, out: list[History | Dead]
+    ) -> bool:
+        """Label the place of an event that cannot be used; ``False`` where it has none or is labelled already."""
+        sequence = arrival.sequence
+        if sequence in trajectory.unreadable:
+            trajectory.duplicates += 1
+            return False
+        out.append(Dead(arrival, problem, trajectory.trajectory_id))
+        label = Defect.OVERSIZE if problem.error is DeadLetterError.OVERSIZE else Defect.BAD_EVENT
+        if sequence is None or sequence >= self.limits.max_trajectory_events:
+            trajectory.labels.add(label)
+            return False
+        trajectory.unreadable[sequence] = label
+        return True
+
+    def _note_end(self, trajectory: OpenTrajectory, subject: bytes, sequence: int) -> None:
         if trajectory.end is None:
             trajectory.end_log_ms = self.log_ms
             self._ended[subject] = trajectory
             self._look_at = min(self._look_at, self.log_ms + self.limits.hole_grace_ms)
         trajectory.end = sequence if trajectory.end is None else min(trajectory.end, sequence)
 
-    def _recall(
-        self,
-        record: LogRecord,
-        subject: bytes,
-        known: Remembered,
-        problem: UnreadableRecord | None,
-        sequence: int | None,
-        out: list[History | Dead],
-    ) -> None:
-        """A record of a trajectory that is closed."""
-        known.touched = record.offset
+    def _recall(self, arrival: Arrival, subject: bytes, known: Remembered, out: list[History | Dead]) -> None:
+        """An event of a trajectory that is closed."""
+        known.touched = arrival.offset
+        sequence = arrival.sequence
         if sequence is not None and known.holds(sequence):
             self.duplicates += 1
             return
         late = UnreadableRecord(DeadLetterError.LATE, f"event {sequence} came after its trajectory was closed")
-        out.append(Dead(record, problem or late, subject.decode()))
-
-    def _problem(
-        self, record: LogRecord, kind: bytes | None, sequence: int | None, size: int
-    ) -> UnreadableRecord | None:
-        """Why ``record`` cannot be used, as far as that shows without decoding it."""
-        if kind is None or sequence is None:
-            message = f"header {TYPE if kind is None else SEQUENCE} is missing or malformed"
-            return UnreadableRecord(DeadLetterError.BAD_HEADERS, message)
-        if sequence >= self.limits.max_trajectory_events:
-            message = f"sequence number {sequence}: max_trajectory_events is {self.limits.max_trajectory_events}"
-            return UnreadableRecord(DeadLetterError.OVERSIZE, message)
-        if kind not in _KNOWN:
-            return UnreadableRecord(DeadLetterError.UNKNOWN_TYPE, f"no model for type {kind[:200]!r} in {EVENTS.name}")
-        if record.value is None:
-            return UnreadableRecord(DeadLetterError.NULL_VALUE, f"{kind.decode()}: the value is null")
-        if size > self.limits.max_event_bytes:
-            message = f"{size} bytes of payload and headers: max_event_bytes is {self.limits.max_event_bytes}"
-            return UnreadableRecord(DeadLetterError.OVERSIZE, message)
-        return None
+        out.append(Dead(arrival, problem_with(arrival, self.limits) or late, subject.decode()))
 
     def _deadlines(self) -> Iterator[tuple[int, bytes]]:
         """The next deadline of each kind."""
@@ -239,7 +204,8 @@ class PartitionFold:
 
     def _close_overdue(self, offset: int, out: list[History | Dead]) -> None:
         while overdue := [entry for entry in self._deadlines() if entry[0] <= self.log_ms]:
-            self._close(min(overdue)[1], offset, out)
+            # min() takes the first of equals: an end before a silence
+            self._close(min(overdue, key=itemgetter(0))[1], offset, out)
         deadline = self.deadline_ms
         self._look_at = _NEVER if deadline is None else deadline
 
@@ -269,22 +235,3 @@ class PartitionFold:
             if next(iter(self._remembered.values())).touched >= resume_from:
                 return
             self._remembered.popitem(last=False)
-
-
-def _is_id(subject: bytes) -> bool:
-    if not 0 < len(subject) <= _MAX_ID_BYTES:
-        return False
-    try:
-        subject.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _natural(value: bytes | None) -> int | None:
-    """A sequence number; of more than 18 digits it is none."""
-    return int(value) if value is not None and value.isdigit() and len(value) < 19 else None
-
-
-def _bytes_of(headers: dict[str, bytes | None]) -> int:
-    return sum(map(len, filter(None, headers.values())))

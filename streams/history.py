@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from headrace.schemas.events import (
     ClockTicked,
@@ -18,6 +18,7 @@ from headrace.schemas.events import (
 )
 from headrace.schemas.records import Defect, Reference
 from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.arrival import Arrival
 from headrace.streams.raw import LogRecord
 
 Fact: TypeAlias = (
@@ -35,14 +36,15 @@ Fact: TypeAlias = (
 """Every payload of the topic ``events``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A fact in its place."""
 
     time_ms: int
     """When it happened, by the agent's clock, Unix milliseconds."""
     fact: Fact
-    """What happened."""
+    """What happened: the model, or a struct with its fields."""
+    plain: bool = False
+    """Whether msgspec writes its values as pydantic would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,13 @@ class History:
 
     trajectory_id: str
     """The trajectory."""
-    records: tuple[tuple[int, LogRecord], ...]
+    records: tuple[tuple[int, Arrival], ...]
     """Sequence number and record, ascending."""
     unreadable: Mapping[int, Defect]
     """Sequence numbers that came and were dead letters at once, with the label that follows."""
     missing: tuple[int, ...]
     """Sequence numbers that never came, ascending."""
-    late: tuple[LogRecord, ...]
+    late: tuple[Arrival, ...]
     """Records after the trajectory's end that came before it was closed."""
     labels: frozenset[Defect]
     """Labels that follow from how it closed."""

@@ -4,8 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.schemas.records import Defect, Reference
+from headrace.streams.arrival import Arrival
 from headrace.streams.history import History
-from headrace.streams.raw import LogRecord
+from headrace.streams.structs import writing
+
+_Reference = writing(Reference)
 
 
 @dataclass(slots=True)
@@ -28,7 +31,7 @@ class OpenTrajectory:
     """Offset of its latest record."""
     quiet_since: int = 0
     """Log time of its latest record."""
-    records: dict[int, LogRecord] = field(default_factory=dict)
+    records: dict[int, Arrival] = field(default_factory=dict)
     """By sequence number, in order of arrival."""
     unreadable: dict[int, Defect] = field(default_factory=dict)
     """Sequence numbers that came as dead letters, with the label that follows."""
@@ -50,11 +53,13 @@ class OpenTrajectory:
         """Whether the end and everything before it are there."""
         return self.end is not None and self.end < self.contiguous
 
-    def touch(self, record: LogRecord, log_ms: int) -> None:
-        """Note that ``record`` named it."""
-        self.last = record.offset
-        self.first_ms = min(self.first_ms, record.timestamp)
-        self.last_ms = max(self.last_ms, record.timestamp)
+    def touch(self, arrival: Arrival, log_ms: int) -> None:
+        """Note that ``arrival`` named it."""
+        self.last = arrival.offset
+        if arrival.timestamp < self.first_ms:
+            self.first_ms = arrival.timestamp
+        if arrival.timestamp > self.last_ms:
+            self.last_ms = arrival.timestamp
         self.quiet_since = log_ms
 
     def advance(self) -> None:
@@ -79,11 +84,11 @@ class OpenTrajectory:
             records=tuple(entry for entry in records if entry[0] <= top),
             unreadable=unreadable,
             missing=missing,
-            late=tuple(record for number, record in records if number > top),
+            late=tuple(arrival for number, arrival in records if number > top),
             labels=frozenset(found),
             duplicates=self.duplicates,
-            first=Reference(partition=self.partition, offset=self.first),
-            last=Reference(partition=self.partition, offset=self.last),
+            first=_Reference(partition=self.partition, offset=self.first),
+            last=_Reference(partition=self.partition, offset=self.last),
             first_ms=self.first_ms,
             last_ms=self.last_ms,
             closed_ms=log_ms,

@@ -7,18 +7,23 @@
 Nothing is guessed: a prefix that does not match by length and hash ends the tokens of the trajectory with a label.
 """
 
+import hashlib
+import sys
 from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.schemas.arrays import FloatArray, IntArray
 from headrace.schemas.events import ModelCalled, VersionSpan
 from headrace.schemas.records import Defect, Segment
-from headrace.schemas.tokens import prefix_hash
+from headrace.streams.structs import writing
 
 MAX_TOKENS = 1_000_000
 """Tokens of a trajectory, over all segments; beyond, it is labelled and its tokens are left out."""
 
 _TOKEN_FIELDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
+
+_Segment, _VersionSpan = writing(Segment), writing(VersionSpan)
 
 
 @dataclass(slots=True)
@@ -30,6 +35,18 @@ class _Draft:
     logprobs: FloatArray | None = field(default_factory=lambda: array("f"))
     version_spans: list[VersionSpan] | None = field(default_factory=list)
     sampled: int = 0
+    hashed: int = 0
+    """Tokens of ``token_ids`` that are in ``hash``."""
+    hash: Any = field(default_factory=hashlib.sha256)
+
+    def prefix_sha256(self) -> str:
+        """``schemas.tokens.prefix_hash`` of ``token_ids``, which only grow: each token is hashed once."""
+        fresh = self.token_ids[self.hashed :]
+        if sys.byteorder == "big":
+            fresh.byteswap()
+        self.hash.update(fresh)
+        self.hashed += len(fresh)
+        return str(self.hash.hexdigest())
 
     def extend(self, context_ids: IntArray, call: ModelCalled, sampled_ids: IntArray) -> None:
         """Append a call's new context, masked, and what it sampled."""
@@ -53,8 +70,7 @@ class _Draft:
                 _append_span(self.version_spans, span, self.sampled)
 
     def finished(self) -> Segment:
-        # Every array was checked when its event was read: validating again would walk all tokens twice.
-        return Segment.model_construct(
+        return _Segment(
             token_ids=self.token_ids,
             loss_mask=self.loss_mask,
             logprobs=self.logprobs,
@@ -67,7 +83,7 @@ def _append_span(spans: list[VersionSpan], span: VersionSpan, shift: int) -> Non
     start = span.start + shift
     if spans and spans[-1].version == span.version:
         start = spans.pop().start
-    spans.append(VersionSpan(version=span.version, start=start, end=span.end + shift))
+    spans.append(_VersionSpan(version=span.version, start=start, end=span.end + shift))
 
 
 class SegmentFold:
@@ -106,21 +122,23 @@ class SegmentFold:
             self.defects.add(Defect.TRUNCATED_SAMPLING)
 
     def _append(self, call: ModelCalled, context_ids: IntArray, sampled_ids: IntArray) -> None:
-        current = self._drafts[-1].token_ids if self._drafts else array("i")
+        draft = self._drafts[-1] if self._drafts else _Draft()
+        current = draft.token_ids
         if call.prefix_length:
-            if call.prefix_length != len(current) or call.prefix_sha256 != prefix_hash(current):
+            if call.prefix_length != len(current) or call.prefix_sha256 != draft.prefix_sha256():
                 self._lose(Defect.BROKEN_PREFIX)
                 return
         elif current and context_ids[: len(current)] == current:
             # An SDK that sends whole contexts: what was there already is the prefix.
             context_ids = context_ids[len(current) :]
         else:
-            self._drafts.append(_Draft())
+            draft = _Draft()
+            self._drafts.append(draft)
         self._tokens += len(context_ids) + len(sampled_ids)
         if self._tokens > self._max_tokens:
             self._lose(Defect.OVERSIZE)
             return
-        self._drafts[-1].extend(context_ids, call, sampled_ids)
+        draft.extend(context_ids, call, sampled_ids)
 
     def _lose(self, why: Defect) -> None:
         self.defects.add(why)

@@ -8,8 +8,9 @@ that searches before it asks) is a turn of its own, in which nothing was sampled
 
 import math
 from collections import defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.schemas.events import (
     ContextPruned,
@@ -23,6 +24,9 @@ from headrace.schemas.events import (
     ToolStatus,
 )
 from headrace.schemas.records import ToolStatistics, ToolUse, Turn
+from headrace.streams.structs import writing
+
+_Turn, _ToolUse, _ToolStatistics = writing(Turn), writing(ToolUse), writing(ToolStatistics)
 
 
 @dataclass(slots=True)
@@ -36,7 +40,7 @@ class _Use:
 
     def finished(self) -> ToolUse:
         returned = self.returned
-        return ToolUse(
+        return _ToolUse(
             call_id=self.call_id,
             tool=self.tool,
             arguments=self.called.arguments if self.called else {},
@@ -59,7 +63,7 @@ class _Draft:
     summarized: bool = False
 
     def finished(self) -> Turn:
-        return Turn(
+        return _Turn(
             sampled_tokens=self.sampled_tokens,
             finish_reason=self.finish_reason,
             messages=self.messages,
@@ -88,24 +92,48 @@ class TurnFold:
 
     def add(self, fact: TurnFact) -> None:
         """Take the next fact."""
-        match fact:
-            case ModelCalled():
-                self.model_calls += 1
-                self._drafts.append(_Draft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages))
-            case ToolCalled():
-                self._use(_Use(fact.tool, fact.call_id, fact))
-            case ToolReturned():
-                self._return(fact)
-            case ContextPruned():
-                self._turn().pruned_ids.extend(fact.pruned_ids)
-            case ContextSummarized():
-                self._turn().summarized = True
-            case SubagentStarted():
-                self.subagents_assigned += 1
-            case SubagentFinished():
-                self.subagents_finished += fact.status is EndStatus.COMPLETED
-                self._subagent_steps += fact.steps
-                self._slowest[fact.stage] = max(self._slowest.get(fact.stage, 0), fact.steps)
+        self._TAKE[fact.TYPE](self, fact)
+
+    def _called(self, fact: ModelCalled) -> None:
+        self.model_calls += 1
+        self._drafts.append(_Draft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages))
+
+    def _used(self, fact: ToolCalled) -> None:
+        self._use(_Use(fact.tool, fact.call_id, fact))
+
+    def _returned(self, fact: ToolReturned) -> None:
+        """Pair with the oldest call of this id that still waits: some agents use an id again in a later turn."""
+        waiting = self._waiting.get(fact.call_id)
+        if waiting:
+            waiting.popleft().returned = fact
+        else:
+            # The call's own event is missing: the use happened all the same.
+            self._use(_Use(fact.tool, fact.call_id, None, fact))
+
+    def _pruned(self, fact: ContextPruned) -> None:
+        self._turn().pruned_ids.extend(fact.pruned_ids)
+
+    def _summarized(self, fact: ContextSummarized) -> None:
+        self._turn().summarized = True
+
+    def _assigned(self, fact: SubagentStarted) -> None:
+        self.subagents_assigned += 1
+
+    def _finished(self, fact: SubagentFinished) -> None:
+        self.subagents_finished += fact.status is EndStatus.COMPLETED
+        self._subagent_steps += fact.steps
+        self._slowest[fact.stage] = max(self._slowest.get(fact.stage, 0), fact.steps)
+
+    # By type and not by class: a fact may be a model or a struct that stands for it.
+    _TAKE: ClassVar[dict[str, Callable[..., None]]] = {
+        ModelCalled.TYPE: _called,
+        ToolCalled.TYPE: _used,
+        ToolReturned.TYPE: _returned,
+        ContextPruned.TYPE: _pruned,
+        ContextSummarized.TYPE: _summarized,
+        SubagentStarted.TYPE: _assigned,
+        SubagentFinished.TYPE: _finished,
+    }
 
     def turns(self) -> list[Turn]:
         """The turns, in order."""
@@ -139,15 +167,6 @@ class TurnFold:
         if use.returned is None:
             self._waiting[use.call_id].append(use)
 
-    def _return(self, fact: ToolReturned) -> None:
-        """Pair with the oldest call of this id that still waits: some agents use an id again in a later turn."""
-        waiting = self._waiting.get(fact.call_id)
-        if waiting:
-            waiting.popleft().returned = fact
-        else:
-            # The call's own event is missing: the use happened all the same.
-            self._use(_Use(fact.tool, fact.call_id, None, fact))
-
 
 def _statistics(uses: list[_Use]) -> ToolStatistics:
     errors: dict[str, int] = {}
@@ -161,4 +180,4 @@ def _statistics(uses: list[_Use]) -> ToolStatistics:
         longer = seconds + (use.returned.latency_s or 0.0)
         if math.isfinite(longer):  # JSON has no infinity: one absurd latency must not spoil the record
             seconds = longer
-    return ToolStatistics(calls=len(uses), errors=errors, seconds=seconds)
+    return _ToolStatistics(calls=len(uses), errors=errors, seconds=seconds)

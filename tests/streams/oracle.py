@@ -19,7 +19,8 @@ from headrace.schemas.events import ClockTicked, TrajectoryEnded
 from headrace.schemas.records import DeadLetterError, Defect, Reference
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.assemble import MAX_NESTING, MAX_RECORD_BYTES, assemble, trajectory_message
+from headrace.streams.assemble import MAX_RECORD_BYTES, assemble, trajectory_message
+from headrace.streams.event_decoder import MAX_NESTING
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.history import Event, History, Unreadable
 from headrace.streams.raw import LogRecord

@@ -26,7 +26,8 @@ from headrace.schemas.model import Record
 from headrace.schemas.records import Defect, Reference, Segment, Trajectory
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import TRAJECTORIES
-from headrace.streams.assemble import MAX_NESTING, assemble, settle
+from headrace.streams.assemble import assemble, settle
+from headrace.streams.event_decoder import MAX_NESTING
 from headrace.streams.fold import PartitionFold
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.history import Event, History

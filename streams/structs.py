@@ -1,0 +1,197 @@
+"""Pydantic models → msgspec structs of the same fields: the models stay the one schema, the structs are the fast way.
+
+    reader = StructReader(ToolCalled)
+    reader.read(b'{"call_id": "c1", "tool": "search"}')      a struct with ToolCalled's fields, defaults and properties
+    reader.read(b'{"call_id": "c1", "tool": 5}')             raises Doubt
+
+A reader takes only what the model is sure to take, with the same values; whatever else comes it doubts, and the model
+has the last word: lax forms that pydantic takes (``"5"`` for 5), numbers that the two would write differently, broken
+JSON. ``tests/streams/test_structs.py`` holds both to that.
+"""
+
+import functools
+import operator
+import types
+import typing
+from array import array
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any, Generic, TypeVar, cast
+
+import msgspec
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from headrace.schemas.arrays import ArrayType, encode_array
+
+M = TypeVar("M", bound=BaseModel)
+
+PLAIN_FLOAT = 1e10
+"""Bound of the floats that are read: pydantic writes exponents as ``1e+16`` and msgspec as ``1e16``. Far enough below
+that a sum over a trajectory stays under it too."""
+
+_BOUNDS = {Ge: "ge", Gt: "gt", Le: "le"}
+
+
+class Doubt(ValueError):
+    """The payload may be good, but only the model can tell."""
+
+
+class StructReader(Generic[M]):
+    """Reads one type's payloads into a struct that can be used like the model."""
+
+    def __init__(self, model: type[M]) -> None:
+        self._known = msgspec.json.Decoder(_reading(model, True), float_hook=_plain)
+        self._other = _reading(model, False)
+
+    def read(self, value: bytes) -> M:
+        """The payload in ``value``; raises :class:`Doubt`."""
+        try:
+            return cast(M, self._known.decode(value))
+        except (ValueError, RecursionError) as doubt:
+            raise Doubt(str(doubt)) from doubt
+
+    def read_beside_unknown_fields(self, value: bytes) -> M:
+        """As :meth:`read`, where there are fields that the model does not know; they are checked and left out."""
+        try:
+            return cast(M, msgspec.convert(_ANY.decode(value), self._other))
+        except (ValueError, RecursionError) as doubt:
+            raise Doubt(str(doubt)) from doubt
+
+
+def _plain(text: str) -> float:
+    """A float where the model says ``Any``."""
+    value = float(text)
+    if abs(value) >= PLAIN_FLOAT:
+        raise Doubt(f"{text} would be written in another form")
+    return value
+
+
+_ANY = msgspec.json.Decoder(float_hook=_plain)
+
+
+def writing(model: type[M]) -> type[M]:
+    """A struct with ``model``'s fields in order, to be filled with values that are right already, and encoded."""
+    return cast(type[M], _writing(model))
+
+
+@functools.cache
+def _writing(model: type[BaseModel]) -> Any:
+    fields = [(name, Any, *_default(info, _writing)) for name, info in model.model_fields.items()]
+    return msgspec.defstruct(model.__name__, fields, kw_only=True, gc=False)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=lambda value: _write(value))
+
+
+def encode_struct(struct: object) -> bytes:
+    """``struct`` as the JSON that its model would write."""
+    return _ENCODER.encode(struct)
+
+
+def _write(value: object) -> object:
+    if isinstance(value, array):
+        return encode_array(value)
+    if isinstance(value, BaseModel):
+        return msgspec.Raw(value.model_dump_json().encode())
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+@functools.cache
+def _reading(model: type[BaseModel], strict: bool) -> type[Any]:
+    """The struct that a payload is decoded into: the model's types, bounds, checks and properties."""
+
+    def nested(part: type[BaseModel]) -> type[Any]:
+        return _reading(part, strict)
+
+    fields = [
+        (name, _type(info.annotation, info.metadata, nested), *_default(info, nested))
+        for name, info in model.model_fields.items()
+    ]
+    namespace: dict[str, Any] = {name: thing for name, thing in vars(model).items() if isinstance(thing, property)}
+    namespace["TYPE"] = getattr(model, "TYPE", None)
+    check = _checks(model)
+    if check is not None:
+        namespace["__post_init__"] = check
+    return msgspec.defstruct(model.__name__, fields, kw_only=True, forbid_unknown_fields=strict, namespace=namespace)
+
+
+def _type(annotation: Any, metadata: list[Any], nested: Callable[[type[BaseModel]], type[Any]]) -> Any:
+    """``annotation`` in msgspec's terms; raises ``TypeError`` for what has none."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _type(arguments[0], [*arguments[1:], *metadata], nested)
+    if any(isinstance(entry, ArrayType) for entry in metadata):
+        return str  # made an array by _checks
+    if annotation in (int, float):
+        bounds = {_BOUNDS[type(entry)]: getattr(entry, _BOUNDS[type(entry)]) for entry in metadata}
+        if annotation is float:
+            bounds |= {} if "le" in bounds else {"lt": PLAIN_FLOAT}
+            bounds |= {} if bounds.keys() & {"ge", "gt"} else {"gt": -PLAIN_FLOAT}
+        return Annotated[annotation, msgspec.Meta(**bounds)] if bounds else annotation
+    if metadata:
+        raise TypeError(f"{annotation} with {metadata}: not known here")
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, (_type(argument, [], nested) for argument in arguments))
+    if origin in (list, dict):
+        return origin[tuple(_type(argument, [], nested) for argument in arguments)]
+    if annotation in (str, bool, Any, type(None)):
+        return annotation
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return nested(annotation)
+    raise TypeError(f"{annotation}: not known here")
+
+
+def _default(info: FieldInfo, nested: Callable[[Any], type[Any]]) -> tuple[Any, ...]:
+    """Nothing for a required field; else its default, made anew each time where it could be changed."""
+    if info.default_factory is not None:
+        return (msgspec.field(default_factory=cast(Callable[[], Any], info.default_factory)),)
+    if info.default is PydanticUndefined:
+        return ()
+    if isinstance(info.default, BaseModel):
+        if info.default != type(info.default)():
+            raise TypeError(f"{info.default!r}: a default that is not all defaults is not known here")
+        return (msgspec.field(default_factory=nested(type(info.default))),)
+    if isinstance(info.default, list | dict):
+        if info.default:
+            raise TypeError(f"{info.default!r}: a default that is not empty is not known here")
+        return (msgspec.field(default_factory=type(info.default)),)
+    return (info.default,)
+
+
+def _array_types(model: type[BaseModel]) -> dict[str, ArrayType]:
+    """The fields that are token arrays."""
+    found = {}
+    for name, info in model.model_fields.items():
+        optional = (entry for option in typing.get_args(info.annotation) for entry in typing.get_args(option))
+        for entry in (*info.metadata, *optional):
+            if isinstance(entry, ArrayType):
+                found[name] = entry
+    return found
+
+
+def _checks(model: type[BaseModel]) -> Callable[[Any], None] | None:
+    """What follows once the fields are there: arrays are unpacked, and the model's own validators look."""
+    decorators = model.__pydantic_decorators__
+    if decorators.field_validators or decorators.validators or decorators.root_validators:
+        raise TypeError(f"{model.__name__}: validators of single fields are not known here")
+    arrays = tuple(_array_types(model).items())
+    validators = tuple(found.func for found in decorators.model_validators.values())
+    if any(found.info.mode != "after" for found in decorators.model_validators.values()):
+        raise TypeError(f"{model.__name__}: only validators of the whole are known here")
+    if not arrays and not validators:
+        return None
+
+    def check(struct: Any) -> None:
+        for name, kind in arrays:
+            text = getattr(struct, name)
+            if text is not None:
+                setattr(struct, name, kind.read(text))
+        for validator in validators:
+            validator(struct)
+
+    return check
