@@ -32,9 +32,7 @@ def report_text(report: Report) -> str:
         f"{report.ms:.3g} ms a trajectory"
     ]
     if report.groups:
-        lines.append(
-            f"{report.groups} groups, {report.equal_groups} of them without a difference, so without a gradient"
-        )
+        lines.append(f"groups: {report.groups}, without a difference and so without a gradient: {report.equal_groups}")
     if report.left_out:
         lines.append(f"left out, for no reward is asked about them: {_counts(report.left_out)}")
     titles = ("component", "weight", "least", "mean", "most", "without a value")
