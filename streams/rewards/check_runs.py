@@ -33,6 +33,8 @@ class Call:
     """Why it says that it has no value."""
     error: str | None = None
     """What it raised, and where."""
+    seconds: float = 0.0
+    """How long it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Observations:
     unscored: Mapping[str, Counter[str]]
     """Component, or ``total`` → reasons for no value."""
     ms: float
-    """Milliseconds a trajectory, all components: the fastest of the passes, for machines are noisy."""
+    """Milliseconds a trajectory, all components: of each call the fastest of four, for machines are noisy."""
     findings: Sequence[Finding]
     """What is wrong with it."""
 
@@ -66,14 +68,17 @@ def _observed(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
     calls: dict[str, list[Call]] = {}
     seconds = 0.0
     for term in terms:
-        first, spent = _pass(term, samples, AS_IT_COMES)
-        backwards, spent_again = _pass(term, samples[::-1], AS_IT_COMES)
-        later, _ = _pass(term, samples, ELSEWHEN)
-        reseeded, _ = _pass(term, samples, OTHER_SEED)
+        first, again, later, reseeded = passes = (
+            _pass(term, samples, AS_IT_COMES),
+            # Backwards, and then in order again to be compared.
+            _pass(term, samples[::-1], AS_IT_COMES)[::-1],
+            _pass(term, samples, ELSEWHEN),
+            _pass(term, samples, OTHER_SEED),
+        )
         calls[term.name] = first
-        seconds += min(spent, spent_again)
+        seconds += sum(min(call.seconds for call in of_sample) for of_sample in zip(*passes, strict=True))
         findings += _failures(term, samples, first)
-        findings += _differences(term, samples, first, backwards[::-1], later, reseeded)
+        findings += _differences(term, samples, first, again, later, reseeded)
         if not any(call.error for call in first):
             # Of one that has a value, if any: an unscorable one may say no more about its variants.
             chosen = next((n for n, call in enumerate(first) if call.value is not None), 0)
@@ -130,23 +135,23 @@ class _Copies(Sequence[Sample]):
         return Sample(sample.trajectory.model_copy(deep=True), sample.feedback)
 
 
-def _pass(term: Term, samples: Sequence[Sample], setting: Setting) -> tuple[list[Call], float]:
-    """One call a sample, in order, and the seconds that they took together."""
+def _pass(term: Term, samples: Sequence[Sample], setting: Setting) -> list[Call]:
+    """One call a sample, in order."""
     with world(setting):
-        started = time.perf_counter()
-        made = [_call(term, sample, setting.seed) for sample in samples]
-        return made, time.perf_counter() - started
+        return [_call(term, sample, setting.seed) for sample in samples]
 
 
 def _call(term: Term, sample: Sample, seed: int = 1) -> Call:
     seed_by(seed, sample.trajectory.trajectory_id)
+    started = time.perf_counter()
     try:
         value = term(sample.trajectory, sample.feedback)
+        seconds = time.perf_counter() - started
         # A number, as a spec sees it: numpy's are, None and text are not.
         isfinite(value)
-        return Call(value=float(value))
+        return Call(value=float(value), seconds=seconds)
     except Unscorable as error:
-        return Call(unscorable=error.reason)
+        return Call(unscorable=error.reason, seconds=time.perf_counter() - started)
     except Exception as error:  # noqa: BLE001 - a user's function may raise anything: that is what is looked for
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return Call(error=f"{type(error).__name__}({error}) at {os.path.basename(frame.filename)}:{frame.lineno}")
