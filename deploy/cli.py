@@ -14,7 +14,17 @@ _COMMANDS = Path(__file__).with_name("commands")
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "The stack on this machine": ("demo", "up", "status", "down", "settings"),
-    "Data": ("import", "ledger", "tail", "topics", "topology", "tables", "schemas", "asyncapi"),
+    "Data": (
+        "import",
+        "ledger",
+        "tail",
+        "dead-letters",
+        "topics",
+        "topology",
+        "tables",
+        "schemas",
+        "asyncapi",
+    ),
     "Rewards": ("reward",),
     "Models": ("base-model",),
     "Single processes (Kubernetes, systemd)": ("worker",),

@@ -71,13 +71,13 @@ def line(seen: Seen, *, full: bool = False) -> Line:
     if seen.payload is not None:
         text = sentence(seen.payload, short)
     else:
-        text = f"unreadable, {seen.error.error}: {_printable(str(seen.error))}" if seen.error else "unreadable"
+        text = f"unreadable, {seen.error.error}: {printable(str(seen.error))}" if seen.error else "unreadable"
     return Line(
-        time=_utc(seen.envelope.time_ms if seen.envelope else seen.raw.timestamp),
+        time=utc(seen.envelope.time_ms if seen.envelope else seen.raw.timestamp),
         place=f"{seen.raw.partition}:{seen.raw.offset}",
-        type=_printable(short_type(seen.type)) or "?",
-        subject=_printable(subject) or "?",
-        text=_printable(text),
+        type=printable(short_type(seen.type)) or "?",
+        subject=printable(subject) or "?",
+        text=printable(text),
         unreadable=seen.payload is None,
     )
 
@@ -100,7 +100,7 @@ def as_json(seen: Seen, *, arrays: bool = False) -> dict[str, Any]:
             "id": envelope.id,
             "type": envelope.type,
             "source": envelope.source,
-            "time": _utc(envelope.time_ms).replace(" ", "T") + "Z",
+            "time": utc(envelope.time_ms).replace(" ", "T") + "Z",
             "subject": envelope.subject,
             "sequence": envelope.sequence,
             "traceparent": envelope.traceparent,
@@ -116,6 +116,20 @@ def as_json(seen: Seen, *, arrays: bool = False) -> dict[str, Any]:
     return shown
 
 
+def utc(unix_ms: int) -> str:
+    """``2026-11-21 11:24:24.512``; a time out of range stays a number."""
+    try:
+        moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{unix_ms} ms"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{unix_ms % 1000:03d}"
+
+
+def printable(text: str) -> str:
+    """``text`` without what would move a terminal's cursor or colours: records are not trusted."""
+    return "".join(character if character.isprintable() else ELLIPSIS for character in text)
+
+
 def _plain(value: Any) -> Any:
     """A model as JSON takes it, token arrays as lists of numbers."""
     if isinstance(value, BaseModel):
@@ -129,18 +143,5 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _utc(unix_ms: int) -> str:
-    try:
-        moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{unix_ms} ms"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{unix_ms % 1000:03d}"
-
-
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "replace")
-
-
-def _printable(text: str) -> str:
-    """``text`` without what would move a terminal's cursor or colours: records are not trusted."""
-    return "".join(character if character.isprintable() else ELLIPSIS for character in text)

@@ -1,0 +1,114 @@
+"""Dead letters for people: one a line, or one whole with the place of the error marked.
+
+0:17  2026-11-21 11:24:24.512  events[2]@7104  bad_json  01a1fdd9…222222 #3  repaired
+"""
+
+from typing import Any
+
+from headrace.deploy.tail.line import printable, shortened, utc
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.letter_box import Letter
+from headrace.streams.redrive import Plan, Redrive
+from headrace.streams.repair import Content, json_error, readable
+
+MAX_CHARACTERS = 160
+"""What is shown of a value, unless all of it is asked for: it may hold what users said."""
+
+
+def state(letter: Letter) -> str:
+    """What was done about it: ``repaired``, ``sent again``, both, or nothing."""
+    return ", ".join(word for word, holds in (("repaired", letter.repair), ("sent again", letter.redriven)) if holds)
+
+
+def row(letter: Letter, *, full: bool = False) -> str:
+    """``letter`` in a line."""
+    dead = letter.dead
+    subject = letter.content.subject or dead.trajectory_id or "?"
+    number = letter.content.sequence
+    about = printable((subject if full else shortened(subject)) + ("" if number is None else f" #{number}"))
+    place = f"{dead.topic}[{dead.partition}]@{dead.offset}"
+    return "  ".join(
+        [letter.name.ljust(6), utc(dead.timestamp_ms), place, str(dead.error).ljust(12), about, state(letter)]
+    ).rstrip()
+
+
+def page(letter: Letter, *, full: bool = False) -> list[str]:
+    """``letter`` whole: where it stood, what is wrong and where, every byte (``full``), what was done about it."""
+    dead = letter.dead
+    lines = [
+        f"dead letter  {letter.name}",
+        f"stood at     {dead.topic}[{dead.partition}]@{dead.offset}, written {utc(dead.timestamp_ms)}",
+        f"error        {dead.error}: {printable(dead.message)}",
+        f"trajectory   {dead.trajectory_id or 'cannot be told'}",
+        *_content(letter.content, full),
+    ]
+    if letter.repair is not None:
+        lines.insert(4, "as repaired:")
+    try:
+        envelope, _ = readable(dead.topic, letter.content)
+        lines.append(f"today        readable, as {envelope.type}")
+    except (UnreadableRecord, KeyError) as error:
+        lines.append(f"today        unreadable: {printable(str(error.args[0]))}")
+    for done in letter.redriven:
+        how = (
+            f"with all {done.records} events of {done.redrive_of} as {done.trajectory_id}"
+            if done.redrive_of
+            else "alone"
+        )
+        lines.append(f"sent again   {how}")
+    return lines
+
+
+def as_json(letter: Letter) -> dict[str, Any]:
+    """``letter`` for programs."""
+    return {
+        "letter": letter.name,
+        **letter.dead.model_dump(mode="json"),
+        "repair": letter.repair and letter.repair.model_dump(mode="json"),
+        "redriven": [done.model_dump(mode="json") for done in letter.redriven],
+    }
+
+
+def outcome(plan: Plan, *, dry_run: bool = False) -> str:
+    """What a plan does, or why it does nothing, in a line."""
+    if not isinstance(plan, Redrive):
+        return f"{plan.letter.name}  not sent: {printable(plan.why)}"
+    names = ", ".join(letter.name for letter in plan.letters)
+    verb = "would be sent" if dry_run else "sent"
+    (first, *_) = plan.done
+    if first.redrive_of is None:
+        about = (
+            f", event {plan.letters[0].content.sequence} of {first.trajectory_id}" if first.topic == "events" else ""
+        )
+        return f"{names}  {verb} to {first.topic}{about}"
+    missing = f"; events {', '.join(map(str, plan.still_missing))} never came" if plan.still_missing else ""
+    return (
+        f"{names}  {verb} with all of {first.redrive_of}, {first.records} events, as {first.trajectory_id}, "
+        f"a trajectory of its own{missing}"
+    )
+
+
+def _content(content: Content, full: bool) -> list[str]:
+    key = "null" if content.key is None else printable(content.key.decode("utf-8", "replace"))
+    lines = [f"key          {key}"]
+    for name, value in content.headers:
+        shown = "null" if value is None else _text(value, full)
+        lines.append(f"header       {printable(name)}: {shown}")
+    value = content.value
+    if value is None:
+        return [*lines, "value        null, or too large for a letter: it stands where it stood"]
+    problem = json_error(value)
+    if problem is None or full:
+        lines.append(f"value        {len(value)} bytes: {_text(value, full)}")
+    if problem is not None:
+        place, why = problem
+        before = printable(value[max(0, place - 60) : place].decode("utf-8", "replace"))
+        after = printable(value[place : place + 20].decode("utf-8", "replace"))
+        lines += [f"value        {len(value)} bytes, no JSON: {why} at byte {place}:"]
+        lines += [f"             {before}{after}", f"             {' ' * len(before)}^"]
+    return lines
+
+
+def _text(value: bytes, full: bool) -> str:
+    text = printable(value.decode("utf-8", "replace"))
+    return text if full or len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}… (--full shows all)"

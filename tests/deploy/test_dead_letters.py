@@ -1,0 +1,210 @@
+"""`headrace dead-letters` on a real broker, with a real assembler: listed, shown, repaired, sent again, once."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.deploy.cli import cli
+from headrace.schemas.envelope import ID
+from headrace.schemas.headers import REDRIVE, REDRIVE_OF
+from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.records import DeadLetterError, Trajectory
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES, Topic
+from headrace.schemas.wire import Message, UnreadableRecord, decode
+from headrace.streams.assembler import AssemblerConfig, run_assembler
+from headrace.streams.dead_letters import dead_letter_message
+from headrace.streams.ledger import read_ledger
+from headrace.streams.raw import StoredRecord
+from headrace.streams.score import reward_message
+from tests.streams.attempts import rewarded
+from tests.streams.builders import T0, session
+
+pytestmark = pytest.mark.kafka
+
+GOOD = [record.value or b"" for record in session("any", "ask", "tool", "answer")]
+BROKEN = GOOD[2][:-9]
+
+
+def headrace(*arguments: str, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, input=stdin)
+
+
+def dead_letters(kafka: str, *arguments: str, stdin: bytes | None = None) -> str:
+    done = headrace("dead-letters", *arguments, "--kafka", kafka, stdin=stdin)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def attempt(trajectory_id: str, broken: bytes | None = BROKEN) -> list[StoredRecord]:
+    """A session whose third event is ``broken``."""
+    records = session(trajectory_id, "ask", "tool", "answer")
+    return [*records[:2], replace(records[2], value=broken), *records[3:]]
+
+
+async def produce(kafka: str, records: list[StoredRecord]) -> None:
+    async with open_producer(kafka) as producer:
+        for record in records:
+            await producer.send_and_wait(EVENTS.name, record.value, record.key, headers=list(record.headers))
+
+
+async def everything(kafka: str, topic: Topic) -> list[tuple[Message, object]]:
+    found = []
+    async for record in read_to_end(kafka, topic):
+        message = Message(record.key or b"", record.value or b"", list(record.headers))
+        found.append((message, decode(record.headers, record.value)[1]))
+    return found
+
+
+def trajectories(kafka: str) -> dict[str, Trajectory]:
+    found = [payload for _, payload in asyncio.run(everything(kafka, TRAJECTORIES))]
+    by_id = {payload.trajectory_id: payload for payload in found if isinstance(payload, Trajectory)}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+@contextmanager
+def assembling(kafka: str) -> Iterator[None]:
+    """An assembler beside the test, in a thread of its own: the commands run loops of theirs."""
+    ended, ready = Event(), Event()
+
+    async def assemble() -> None:
+        stop = asyncio.Event()
+        config = AssemblerConfig(kafka, member="one", commit_interval_s=0.05, idle_timeout_s=60, hole_grace_s=1)
+        task = asyncio.create_task(run_assembler(config, stop=stop, ready=ready.set))
+        await asyncio.to_thread(ended.wait)
+        stop.set()
+        await task
+
+    thread = Thread(target=lambda: asyncio.run(assemble()))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield
+    finally:
+        ended.set()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def until_assembled(kafka: str, count: int) -> dict[str, Trajectory]:
+    for _ in range(300):
+        if len(found := trajectories(kafka)) >= count:
+            return found
+        Event().wait(0.2)
+    raise AssertionError(f"{len(trajectories(kafka))} of {count} trajectories")
+
+
+def named(kafka: str, trajectory_id: str) -> dict[str, object]:
+    """The one letter of a trajectory."""
+    (line,) = dead_letters(kafka, "list", "--trajectory", trajectory_id, "--json").splitlines()
+    found: dict[str, object] = json.loads(line)
+    return found
+
+
+def test_a_broken_event_is_repaired_and_its_trajectory_assembled_anew(kafka: str, tmp_path: Path) -> None:
+    with assembling(kafka):
+        asyncio.run(produce(kafka, [*attempt("closed"), *session("whole", "ask", "answer")]))
+        before = until_assembled(kafka, 2)
+        assert before["closed"].defects == ["bad_event"]
+        letter = named(kafka, "closed")
+        name = str(letter["letter"])
+        assert (letter["error"], letter["redriven"]) == ("bad_json", [])
+
+        shown = dead_letters(kafka, "show", name)
+        assert "no JSON: Unterminated string" in shown
+        assert "today        unreadable" in shown
+
+        refused = headrace("dead-letters", "redrive", name, "--kafka", kafka)
+        assert refused.exit_code == 1
+        assert "repair it first" in refused.output
+
+        mended = tmp_path / "mended.json"
+        mended.write_bytes(GOOD[2])
+        assert "could be repaired" in dead_letters(kafka, "repair", name, "--value", str(mended), "--dry-run")
+        assert named(kafka, "closed")["repair"] is None
+        assert "repaired: headrace.tool.called.v1" in dead_letters(kafka, "repair", name, "--value", "-", stdin=GOOD[2])
+        assert "today        readable" in dead_letters(kafka, "show", name)
+
+        assert "would be sent with all of closed, 6 events" in dead_letters(kafka, "redrive", name, "--dry-run")
+        assert len(trajectories(kafka)) == 2
+        assert "sent with all of closed, 6 events" in dead_letters(kafka, "redrive", name)
+        after = until_assembled(kafka, 3)
+        (new_id,) = after.keys() - before.keys()
+        assert after[new_id].defects == []
+        assert after[new_id].events == len(GOOD)
+        assert after[new_id].segments == until_assembled(kafka, 3)["closed"].segments
+        assert after["closed"] == before["closed"]
+
+        again = dead_letters(kafka, "redrive", name)
+        assert "it was sent again before, just so" in again
+        assert dead_letters(kafka, "list", "--open") == ""
+        assert "repaired, sent again" in dead_letters(kafka, "list")
+
+        sent = [headers for headers in asyncio.run(headers_of_events(kafka)) if headers.get(REDRIVE_OF) == b"closed"]
+        assert [headers.get(REDRIVE) for headers in sent].count(f"dead-letters:{name}".encode()) == 1
+        assert len(sent) == len({headers[ID] for headers in sent}) == len(GOOD)
+        ledger = asyncio.run(read_ledger(kafka))
+        assert (ledger.started, ledger.adds_up) == (3, True)
+
+
+def test_an_event_of_an_open_trajectory_takes_its_place(kafka: str) -> None:
+    records = attempt("open", broken=None)
+    with assembling(kafka):
+        asyncio.run(produce(kafka, records[:4]))
+        letter = until_dead(kafka, "open")
+        name = str(letter["letter"])
+        dead_letters(kafka, "repair", name, "--value", "-", stdin=GOOD[2])
+        assert "sent to events, event 2 of open" in dead_letters(kafka, "redrive", "--trajectory", "open")
+        asyncio.run(produce(kafka, records[4:]))
+        assert until_assembled(kafka, 4)["open"].defects == []
+    assert "could be read" in headrace("dead-letters", "redrive", name, "--kafka", kafka).output
+
+
+def test_a_record_of_a_derived_topic_is_sent_again_once_this_version_can_read_it(kafka: str) -> None:
+    asyncio.run(write_letter_of_a_reward(kafka))
+    assert "1 of 1 dead letters" in headrace("dead-letters", "redrive", "--topic", "rewards", "--kafka", kafka).output
+    ((message, _),) = asyncio.run(everything(kafka, REWARDS))
+    assert message.value == REWARD.value
+    assert message.headers[:-1] == REWARD.headers
+    assert message.headers[-1][0] == REDRIVE
+    assert "0 of 0 dead letters" in headrace("dead-letters", "redrive", "--topic", "rewards", "--kafka", kafka).output
+
+
+def test_what_is_no_letter_or_no_choice_is_answered_with_what_to_do(kafka: str) -> None:
+    assert (
+        "`headrace dead-letters list` names them" in headrace("dead-letters", "show", "0:999", "--kafka", kafka).output
+    )
+    assert "Say which" in headrace("dead-letters", "redrive", "--kafka", kafka).output
+    assert "Say what changes" in headrace("dead-letters", "repair", "0:0", "--kafka", kafka).output
+    wrong = headrace("dead-letters", "repair", "0:0", "--value", "-", "--kafka", kafka, stdin=b"[]")
+    assert wrong.exit_code == 1
+    assert "still be unreadable, invalid" in wrong.output
+
+
+REWARD = reward_message(rewarded("r"))
+
+
+async def write_letter_of_a_reward(kafka: str) -> None:
+    original = StoredRecord("rewards", 1, 7, T0, REWARD.key, REWARD.value, REWARD.headers)
+    letter = dead_letter_message(original, UnreadableRecord(DeadLetterError.INVALID, "an older worker could not"))
+    async with open_producer(kafka) as producer:
+        await (await send(producer, DEAD_LETTERS, letter))
+
+
+async def headers_of_events(kafka: str) -> list[dict[str, bytes]]:
+    return [dict(record.headers) async for record in read_to_end(kafka, EVENTS)]
+
+
+def until_dead(kafka: str, trajectory_id: str) -> dict[str, object]:
+    for _ in range(300):
+        if dead_letters(kafka, "list", "--trajectory", trajectory_id, "--json"):
+            return named(kafka, trajectory_id)
+        Event().wait(0.2)
+    raise AssertionError(f"no dead letter of {trajectory_id}")
