@@ -1,0 +1,85 @@
+"""What is broken, how and for how long, from a seed. Nothing here touches a process."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """A kind of fault."""
+
+    KILL = "kill"
+    """SIGKILL of a worker, which is started again."""
+    TERM = "term"
+    """SIGTERM of a worker, which is started again."""
+    FREEZE = "freeze"
+    """SIGSTOP of a worker until others have its partitions, then SIGCONT: a zombie."""
+    CUT = "cut"
+    """A worker's connections are reset; it may connect again at once."""
+    STALL = "stall"
+    """A worker's connections stay and carry nothing."""
+    REFUSE = "refuse"
+    """A worker's connections are reset and new ones refused."""
+    REBALANCE = "rebalance"
+    """One more worker comes, and goes again."""
+    BROKER_KILL = "broker-kill"
+    """SIGKILL of the broker, which is started again on the same data."""
+    BROKER_TERM = "broker-term"
+    """SIGTERM of the broker, which is started again on the same data."""
+
+
+BROKER_KINDS = frozenset({Kind.BROKER_KILL, Kind.BROKER_TERM})
+
+_HOLD_S = {
+    Kind.KILL: (0.0, 4.0),
+    Kind.TERM: (0.0, 2.0),
+    Kind.FREEZE: (11.0, 16.0),
+    Kind.CUT: (0.0, 0.0),
+    Kind.STALL: (2.0, 15.0),
+    Kind.REFUSE: (1.0, 8.0),
+    Kind.REBALANCE: (4.0, 10.0),
+    Kind.BROKER_KILL: (0.0, 2.0),
+    Kind.BROKER_TERM: (0.0, 2.0),
+}
+"""How long it lasts, from and to. A frozen worker must outlast the session timeout of 10 s; a stalled one may."""
+
+_WEIGHT = {Kind.KILL: 4, Kind.CUT: 3, Kind.BROKER_KILL: 1, Kind.BROKER_TERM: 1}
+"""How often a kind is drawn after the first round; 2 where nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault to come."""
+
+    kind: Kind
+    """What."""
+    after_s: float
+    """Seconds after the fault before it."""
+    hold_s: float
+    """How long it lasts."""
+    choice: float
+    """In [0, 1): which of the workers that are whole by then."""
+
+
+def faults(seed: int, *, gap_s: float = 2.5) -> Iterator[Fault]:
+    """Faults without end, ``gap_s`` apart in the mean: every kind once, then at random.
+
+    A freeze comes first, as it takes the longest, and the broker last in the first round, so that even a short run has
+    a zombie among workers that go on.
+    """
+    chance = random.Random(f"faults-{seed}")
+    workers = [kind for kind in Kind if kind not in BROKER_KINDS and kind is not Kind.FREEZE]
+    broker = sorted(BROKER_KINDS)
+    chance.shuffle(workers)
+    chance.shuffle(broker)
+    for kind in (Kind.FREEZE, *workers, *broker):
+        yield _fault(kind, chance, gap_s)
+    kinds = list(Kind)
+    weights = [_WEIGHT.get(kind, 2) for kind in kinds]
+    while True:
+        yield _fault(chance.choices(kinds, weights)[0], chance, gap_s)
+
+
+def _fault(kind: Kind, chance: random.Random, gap_s: float) -> Fault:
+    return Fault(kind, min(3 * gap_s, chance.expovariate(1 / gap_s)), chance.uniform(*_HOLD_S[kind]), chance.random())

@@ -1,0 +1,182 @@
+"""Do what a fault says to the rig, and note what came of it."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tests.chaos.faults import BROKER_KINDS, Fault, Kind
+from tests.chaos.rig import TAKEN_OVER, Rig, Slot
+from tests.chaos.watch import Sample, Watch
+
+_TAKEOVER_S = 45.0
+"""A frozen worker is woken after so long even where nobody took its partitions, as the broker was away too."""
+_WAKES_S = 15.0
+"""A zombie with something to commit notices within this time."""
+_BROKER_RESTS_S = 30.0
+"""After so long a broker is broken again even where its last end was not overcome yet."""
+_LOOK_S = 0.2
+
+
+@dataclass(slots=True)
+class Inflicted:
+    """A fault that was done."""
+
+    kind: Kind
+    """What."""
+    target: str
+    """Whom: a worker or the broker."""
+    began_s: float
+    """When, in seconds from the start of the run."""
+    ended_s: float = 0.0
+    """When it was over."""
+    recovered_s: float | None = None
+    """Seconds from its begin until everything was folded that stood in the log at its begin."""
+    taken_over: bool = False
+    """Of a frozen worker: whether others had taken its partitions before it woke."""
+    fenced: bool = False
+    """Of a frozen worker: whether it was refused when it woke, and said so."""
+
+
+class Havoc:
+    """Inflicts faults, several at a time, on those that are whole."""
+
+    def __init__(self, rig: Rig, watch: Watch, say: Callable[[str], None]) -> None:
+        self.done: list[Inflicted] = []
+        """In the order in which they began."""
+        self._rig = rig
+        self._watch = watch
+        self._say = say
+        self._enough: Callable[[], bool] = lambda: False
+
+    @property
+    def was_everything(self) -> bool:
+        """Whether each kind of fault has been, and is over."""
+        return {each.kind for each in self.done if each.ended_s} == set(Kind)
+
+    async def go_on(self, faults: Iterator[Fault], enough: Callable[[], bool]) -> None:
+        """Inflict ``faults`` until it is ``enough``; waits for those under way.
+
+        Raises what a fault raised, such as a broker that does not come back.
+        """
+        self._enough = enough
+        async with asyncio.TaskGroup() as group:
+            for fault in faults:
+                await asyncio.sleep(fault.after_s)
+                await _until(lambda fault=fault: enough() or bool(self._whole(fault)))  # type: ignore[misc]
+                if enough():
+                    return
+                target = self._take(fault)
+                noted = Inflicted(fault.kind, target.name if target else "broker", self._watch.now_s)
+                self.done.append(noted)
+                self._say(f"{noted.began_s:6.1f} s  {fault.kind.value} of {noted.target}")
+                group.create_task(self._inflict(fault, target, noted))
+
+    def _whole(self, fault: Fault) -> list[Slot | None]:
+        """Those that the fault can be for: workers or, as ``None``, the broker. None twice at a time."""
+        rig = self._rig
+        if fault.kind in BROKER_KINDS:
+            return [] if rig.broker_busy else [None]
+        if fault.kind is Kind.REBALANCE:
+            return [] if rig.spare.busy else [rig.spare]
+        at_work = set(rig.owners().values()) if fault.kind is Kind.FREEZE else {slot.name for slot in rig.regulars}
+        return [slot for slot in rig.regulars if slot.runs and not slot.busy and slot.name in at_work]
+
+    def _take(self, fault: Fault) -> Slot | None:
+        """The one that the fault is for, marked as busy."""
+        whole = self._whole(fault)
+        slot = whole[int(fault.choice * len(whole))]
+        if slot is None:
+            self._rig.broker_busy = True
+        else:
+            slot.busy = True
+        return slot
+
+    async def _inflict(self, fault: Fault, slot: Slot | None, noted: Inflicted) -> None:
+        if slot is None:
+            await self._rig.end_broker(at_once=fault.kind is Kind.BROKER_KILL)
+            await asyncio.sleep(fault.hold_s)
+            await self._rig.start_broker()
+            noted.ended_s = self._watch.now_s
+            # Broken again before all is folded, it would show nothing but that nothing works.
+            before = _last_before(self._watch.samples, noted.began_s)
+            await _until(lambda: self._enough() or self._watch.samples[-1].is_past(before), _BROKER_RESTS_S)
+            self._rig.broker_busy = False
+        else:
+            await self._inflict_on(slot, fault, noted)
+            noted.ended_s = self._watch.now_s
+            slot.busy = False
+
+    async def _inflict_on(self, slot: Slot, fault: Fault, noted: Inflicted) -> None:
+        match fault.kind:
+            case Kind.KILL:
+                slot.leave()
+                slot.kill()
+                await asyncio.sleep(fault.hold_s)
+                slot.want()
+            case Kind.TERM:
+                slot.leave()
+                await slot.terminate()
+                await asyncio.sleep(fault.hold_s)
+                slot.want()
+            case Kind.FREEZE:
+                await self._freeze(slot, fault.hold_s, noted)
+            case Kind.CUT:
+                slot.proxy.cut()
+            case Kind.STALL:
+                slot.proxy.stall()
+                await asyncio.sleep(fault.hold_s)
+                slot.proxy.flow()
+            case Kind.REFUSE:
+                slot.proxy.refuse()
+                slot.proxy.cut()
+                await asyncio.sleep(fault.hold_s)
+                await slot.proxy.listen()
+            case Kind.REBALANCE:
+                slot.want()
+                await asyncio.sleep(fault.hold_s)
+                slot.leave()
+                await slot.terminate()
+            case _:
+                raise ValueError(f"{fault.kind} is not a worker's")
+
+    async def _freeze(self, slot: Slot, hold_s: float, noted: Inflicted) -> None:
+        """Stop the worker until others have its partitions, wake it, and see what it says."""
+        held = {partition for partition, name in self._rig.owners().items() if name == slot.name}
+        said = slot.log_size
+        if not slot.freeze():
+            return
+        await asyncio.sleep(hold_s)
+        await _until(lambda: self._enough() or self._has_none_of(slot, held), _TAKEOVER_S)
+        noted.taken_over = self._has_none_of(slot, held)
+        if slot.thaw() and noted.taken_over:
+            noted.fenced = await _until(lambda: TAKEN_OVER in slot.log_since(said), _WAKES_S)
+
+    def _has_none_of(self, slot: Slot, partitions: set[int]) -> bool:
+        owners = self._rig.owners()
+        return bool(partitions) and all(owners[partition] != slot.name for partition in partitions)
+
+    def note_recoveries(self) -> None:
+        """Fill in when each fault was overcome, from what the watch saw since."""
+        samples = self._watch.samples
+        for noted in self.done:
+            before = _last_before(samples, noted.began_s)
+            later = (sample for sample in samples if sample.at_s > noted.began_s and sample.is_past(before))
+            first = next(later, None)
+            noted.recovered_s = None if first is None else first.at_s - noted.began_s
+
+
+def _last_before(samples: list[Sample], at_s: float) -> Sample:
+    return max(
+        (sample for sample in samples if sample.at_s <= at_s), key=lambda sample: sample.at_s, default=samples[0]
+    )
+
+
+async def _until(holds: Callable[[], bool], seconds: float | None = None) -> bool:
+    """Whether it came to hold within ``seconds``."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not holds():  # noqa: ASYNC110 - a log file has no event to wait for
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        return False
+    return True
