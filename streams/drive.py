@@ -5,27 +5,33 @@
     records = drive(with_run(TOPOLOGY, "score", brief), events)
     records["rewards"][0].total
 
+    drive(TOPOLOGY, [*events, *feedback], rewards=parse_rewards({"shop": "shop.rewards:CHECKOUT"}), until_ms=…)
+
 Everything runs as it does on Kafka, on one partition: offsets are assigned in order, log time is the events' time, and
 each function sees its input as it was written, so what does not survive the wire does not survive here either.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
-from headrace.schemas.events import ClockTicked
+from headrace.schemas.events import ClockTicked, FeedbackGiven
 from headrace.schemas.model import Record
 from headrace.schemas.records import Reference, Reward, Trajectory
-from headrace.schemas.topics import EVENTS, REWARDS, TOPICS
+from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TOPICS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
 from headrace.streams.assemble import SOURCE, assemble, settle
+from headrace.streams.feedback_join import JoinLimits
 from headrace.streams.fold import PartitionFold
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.group import group, output_message
 from headrace.streams.groups import Changes, GroupLimits, Groups
 from headrace.streams.raw import Outgoing, StoredRecord
-from headrace.streams.score import reward_message
+from headrace.streams.rewards.judge_question import Question
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.score import REWARDS_OF_AGENTS, reward_message, score
+from headrace.streams.scoring import Scoring
 from headrace.streams.topology import Processor, Topology
 
 
@@ -46,15 +52,21 @@ def drive(
     until_ms: int | None = None,
     fold_limits: FoldLimits | None = None,
     group_limits: GroupLimits | None = None,
+    rewards: Rewards = REWARDS_OF_AGENTS,
+    judge: Callable[[Question], str] | None = None,
+    join_limits: JoinLimits | None = None,
 ) -> dict[str, list[Record]]:
     """Run ``events`` through ``topology``; returns each topic's records in order, by topic name.
 
-    Events are (envelope, fact) pairs, or messages where a test wants broken ones. ``until_ms`` lets log time go on
-    after the last event, so that what is still incomplete times out. The function of ``score`` may be replaced
-    (:func:`with_run`); ``assemble`` and ``group`` keep state and run as they are: ``ValueError`` otherwise.
+    Events are (envelope, fact) pairs, or messages where a test wants broken ones; feedback may stand among them.
+    ``until_ms`` lets log time go on after the last event, so that what is still incomplete times out. ``rewards`` say
+    which agent has which reward; ``judge`` answers what its judges are asked, and without one such components are
+    ``not_judged``. The function of ``score`` may be replaced (:func:`with_run`), and then sees no feedback;
+    ``assemble`` and ``group`` keep state and run as they are: ``ValueError`` otherwise.
     """
+    scoring = Scoring(rewards, judge, join_limits or JoinLimits())
     operators = [
-        (processor, _operator(processor, fold_limits or FoldLimits(), group_limits or GroupLimits()))
+        (processor, _operator(processor, fold_limits or FoldLimits(), scoring, group_limits or GroupLimits()))
         for processor in topology
     ]
     written: dict[str, list[Record]] = {topic.name: [] for topic in TOPICS}
@@ -75,9 +87,10 @@ def drive(
 
     log_ms = 0
     for event in events:
-        message, time_ms = _arriving(event)
-        log_ms = time_ms or log_ms
-        run([Outgoing(EVENTS, message, log_ms)])
+        message, envelope = _arriving(event)
+        log_ms = envelope.time_ms if envelope else log_ms
+        about = FEEDBACK if envelope and envelope.type == FeedbackGiven.TYPE else EVENTS
+        run([Outgoing(about, message, log_ms)])
     if until_ms is not None:
         for _, operator in operators:
             run(operator.pass_time(until_ms))
@@ -97,11 +110,15 @@ class _Assemble:
         return [Outgoing(EVENTS, encode(fact, key="clock", envelope=envelope), until_ms)]
 
 
-class _Score:
+class _Replaced:
+    """A function in the place of score's."""
+
     def __init__(self, processor: Processor) -> None:
         self._run = processor.run
 
     def take(self, record: StoredRecord) -> list[Outgoing]:
+        if record.topic != TRAJECTORIES.name:
+            return []
         _, trajectory = decode(record.headers, record.value)
         reward = self._run(trajectory, Reference(partition=record.partition, offset=record.offset))
         if not isinstance(trajectory, Trajectory) or not isinstance(reward, Reward):
@@ -136,9 +153,9 @@ class _Group:
         ]
 
 
-def _operator(processor: Processor, fold_limits: FoldLimits, group_limits: GroupLimits) -> Operator:
+def _operator(processor: Processor, fold_limits: FoldLimits, scoring: Scoring, group_limits: GroupLimits) -> Operator:
     if processor.name == "score":
-        return _Score(processor)
+        return scoring if processor.run is score else _Replaced(processor)
     if processor.run is assemble:
         return _Assemble(fold_limits)
     if processor.run is group:
@@ -146,15 +163,15 @@ def _operator(processor: Processor, fold_limits: FoldLimits, group_limits: Group
     raise ValueError(f"processor {processor.name!r} runs {processor.run}: only score's function can be replaced")
 
 
-def _arriving(event: Message | tuple[Envelope, Record]) -> tuple[Message, int | None]:
-    """The event as a message, and its time; ``None`` where its headers do not tell."""
+def _arriving(event: Message | tuple[Envelope, Record]) -> tuple[Message, Envelope | None]:
+    """The event as a message, and its envelope; ``None`` where its headers are none."""
     if isinstance(event, Message):
         try:
-            return event, from_headers(event.headers).time_ms
+            return event, from_headers(event.headers)
         except EnvelopeError:
             return event, None
     envelope, fact = event
-    return encode(fact, key=envelope.subject, envelope=envelope), envelope.time_ms
+    return encode(fact, key=envelope.subject, envelope=envelope), envelope
 
 
 def _readable(record: StoredRecord) -> list[Record]:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import aiokafka
 import faust
@@ -18,13 +18,9 @@ from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent
 
 from headrace.schemas.log import MAX_REQUEST_BYTES, RETRY_BACKOFF_MS
-from headrace.schemas.model import Record
-from headrace.schemas.records import DeadLetterError
 from headrace.schemas.topics import Topic
-from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
-
-R = TypeVar("R", bound=Record)
+from headrace.streams.typed_record import R, typed
 
 BATCH_WITHIN_S = 0.05
 """How long it waits for a batch to fill: what a stage adds to the way of a lone trajectory."""
@@ -160,10 +156,7 @@ def stored_record(event: faust.Event) -> StoredRecord:
 
 def decode_as(record: LogRecord, model: type[R]) -> R:
     """The payload of ``record``; raises :class:`UnreadableRecord` where it is none or of another type."""
-    envelope, payload = decode(record.headers, record.value)
-    if not isinstance(payload, model):
-        raise UnreadableRecord(DeadLetterError.INVALID, f"{envelope.type} does not belong in {record.topic}")
-    return payload
+    return typed(record, model)[1]
 
 
 async def send_all(app: faust.App, outgoing: Iterable[Outgoing]) -> None:

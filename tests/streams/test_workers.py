@@ -33,7 +33,7 @@ from headrace.streams.faust_app import new_app
 from headrace.streams.group import GroupState, group, output_message
 from headrace.streams.raw import StoredRecord
 from headrace.streams.score import reward_message, score
-from headrace.streams.workers import WorkersConfig, scored
+from headrace.streams.workers import WorkersConfig
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 
 WORKER = """
@@ -136,22 +136,6 @@ def oracle(bootstrap: str, prefix: str) -> dict[Topic, dict[str, bytes]]:
             topic, message = output_message(output, 0)
             expected[topic][from_headers(message.headers).id] = message.value
     return expected
-
-
-def test_an_unreadable_trajectory_becomes_a_dead_letter_that_says_where_it_stood() -> None:
-    message = trajectory_message(attempt("t"))
-    record = StoredRecord("trajectories", 1, 42, 1000, message.key, b"{", message.headers)
-    topic, letter_message, timestamp_ms = scored(record)
-    _, letter = decode(letter_message.headers, letter_message.value)
-    assert isinstance(letter, DeadLetter)
-    assert (topic, timestamp_ms) == (DEAD_LETTERS, 1000)
-    assert (letter.topic, letter.partition, letter.offset, letter.error) == (
-        "trajectories",
-        1,
-        42,
-        DeadLetterError.BAD_JSON,
-    )
-    assert original_bytes(letter) == b"{"
 
 
 def test_a_worker_refuses_processors_that_do_not_exist(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""Feedback and judges on a real broker: windows, revisions, kill -9, and a reward that is never said in two ways."""
+
+import asyncio
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+
+from headrace.deploy.children import end_of
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.log import open_producer
+from headrace.schemas.records import Reward
+from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES, Topic
+from headrace.schemas.wire import Message, decode, encode
+from headrace.streams.workers import WorkersConfig, run_workers
+from tests.streams.attempts import attempt, trajectory_message
+from tests.streams.judged_rewards import WINDOW_MS
+from tests.streams.test_workers import by_id, records, until, worker
+
+START_MS = time.time_ns() // 1_000_000
+"""Now: the broker soon deletes what bears a time before its retention."""
+
+SPECS = Path(__file__).parent / "judged_rewards.py"
+ONLY_SCORE = {"processors": ["score"]}
+
+
+def produce(bootstrap: str, topic: Topic, timed: list[tuple[Message, int]], partition: int | None = None) -> None:
+    """Write messages under the timestamps that they come with, Unix milliseconds."""
+
+    async def run() -> None:
+        async with open_producer(bootstrap) as producer:
+            sent = [
+                await producer.send(
+                    topic.name, message.value, message.key, partition, timestamp_ms=time_ms, headers=message.headers
+                )
+                for message, time_ms in timed
+            ]
+            await asyncio.gather(*sent)
+
+    asyncio.run(run())
+
+
+def ended(name: str, at_ms: int = START_MS, **fields: Any) -> tuple[Message, int]:
+    return trajectory_message(attempt(name, ended_ms=at_ms, group=None, **fields)), at_ms
+
+
+def given(name: str, at_ms: int, value: float = 1.0) -> tuple[Message, int]:
+    """Feedback whose id follows from what it says: the same feedback twice is one."""
+    fact = FeedbackGiven(signal="accepted", value=value)
+    envelope = Envelope(f"{name}/{at_ms}/{value}", fact.TYPE, "/test", at_ms, name)
+    return encode(fact, key=name, envelope=envelope), at_ms
+
+
+def rewards(bootstrap: str, prefix: str) -> dict[tuple[str, int], Reward]:
+    """Every reward by trajectory and revision; fails where one was said in two ways."""
+    found = records(bootstrap, REWARDS, prefix)
+    by_id(found)
+    made = [decode(record.headers, record.value)[1] for record in found]
+    return {(each.trajectory_id, each.revision): each for each in made if isinstance(each, Reward)}
+
+
+def totals(bootstrap: str, prefix: str) -> dict[str, dict[int, float | None]]:
+    """Trajectory → revision → total."""
+    found: dict[str, dict[int, float | None]] = defaultdict(dict)
+    for (name, revision), reward in rewards(bootstrap, prefix).items():
+        found[name][revision] = reward.total
+    return dict(found)
+
+
+@pytest.mark.kafka
+def test_feedback_within_the_window_counts_and_later_feedback_makes_a_revision(kafka: str, tmp_path: Path) -> None:
+    options = ONLY_SCORE | {"rewards": {"*": f"{SPECS}:LIKED", "hasty": f"{SPECS}:HASTY"}}
+    within, after = START_MS + WINDOW_MS, START_MS + WINDOW_MS + 1
+    with worker(kafka, tmp_path, **options) as running:
+        produce(kafka, FEEDBACK, [given("win-early", START_MS - 9, 0.25)], 1)
+        produce(kafka, TRAJECTORIES, [ended("win-early"), ended("win-none"), ended("win-late")], 1)
+        produce(kafka, FEEDBACK, [given("win-early", within, 0.5), given("win-late", after, 2.0)], 1)
+        # Log time of both topics goes on, and closes the windows.
+        produce(kafka, TRAJECTORIES, [ended("win-next", after + 10)], 1)
+        produce(kafka, FEEDBACK, [given("win-unknown", after + 10)], 1)
+        expected = {"win-early": {0: 0.75}, "win-none": {0: 0.0}, "win-late": {0: 0.0, 1: 2.0}}
+        until(lambda: expected.items() <= totals(kafka, "win-").items(), "windows are closed", running.log)
+        # The same feedback again, as a host that retries sends it, and more.
+        produce(kafka, FEEDBACK, [given("win-late", after, 2.0), given("win-late", after + 20, 4.0)], 1)
+        until(lambda: 2 in totals(kafka, "win-late").get("win-late", {}), "a revision is made", running.log)
+        # Nothing follows this one: its window is closed by silence.
+        produce(kafka, TRAJECTORIES, [ended("win-last", after + 30, agent="hasty")], 1)
+        until(lambda: totals(kafka, "win-last") == {"win-last": {0: 0.0}}, "silence closes a window", running.log)
+        running.terminate()
+        assert running.wait(30) == 0, end_of(running.log)
+    assert totals(kafka, "win-late") == {"win-late": {0: 0.0, 1: 2.0, 2: 6.0}}
+    assert [len(rewards(kafka, "win-late")["win-late", revision].feedback) for revision in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.kafka
+def test_kill_9_in_the_middle_of_open_windows_makes_the_same_rewards(kafka: str, tmp_path: Path) -> None:
+    options = ONLY_SCORE | {"rewards": {"*": f"{SPECS}:LIKED"}, "batch": 10}
+    count, after = 200, START_MS + WINDOW_MS + 1
+    names = [f"cut-{number}" for number in range(count)]
+    with worker(kafka, tmp_path, **options) as first:
+        for partition in range(4):
+            mine = names[partition::4]
+            produce(kafka, TRAJECTORIES, [ended(name) for name in mine], partition)
+            produce(kafka, FEEDBACK, [given(name, START_MS + 5) for name in mine[::2]], partition)
+            produce(kafka, TRAJECTORIES, [ended(f"later-{partition}", after + 10)], partition)
+            produce(kafka, FEEDBACK, [given(name, after, 2.0) for name in mine[::3]], partition)
+            produce(kafka, FEEDBACK, [given(f"later-{partition}", after + 10)], partition)
+        until(lambda: len(rewards(kafka, "cut-")) > 20, "some rewards are out", first.log)
+        first.kill_command()
+        assert first.wait(30) != 0
+    expected: dict[str, dict[int, float | None]] = {}
+    for partition in range(4):
+        for number, name in enumerate(names[partition::4]):
+            first_total = float(number % 2 == 0)
+            expected[name] = {0: first_total} | ({1: first_total + 2.0} if number % 3 == 0 else {})
+    with worker(kafka, tmp_path, **options) as second:
+        until(lambda: totals(kafka, "cut-") == expected, "all windows are closed", second.log)
+
+
+@pytest.mark.kafka
+def test_feedback_with_other_partitions_than_trajectories_is_refused_with_what_to_do(
+    kafka: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+        await admin.start()
+        await admin.create_partitions({FEEDBACK.name: NewPartitions(total_count=5)})
+        await admin.close()
+
+    asyncio.run(run())
+    config = WorkersConfig(bootstrap=kafka, data_dir=tmp_path, rewards={"*": f"{SPECS}:LIKED"}, processors=("score",))
+    with pytest.raises(ValueError, match="feedback has 5 partitions and trajectories 4"):
+        run_workers(config, ready=lambda: None)
