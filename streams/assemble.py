@@ -1,7 +1,7 @@
 """A closed trajectory's records → its ``Trajectory``: the only place where events are decoded, once each.
 
-The pure function is :func:`assemble`. Around it :func:`settle` decodes, and gives what goes to Kafka: the trajectory,
-and a dead letter for each event that turned out to be unreadable. An unreadable event labels; the rest goes on.
+The pure function is :func:`assemble`. Around it :func:`conclude` decodes and encodes, and says which events
+turned out to be unreadable. An unreadable event labels; the rest goes on.
 """
 
 from collections.abc import Iterable
@@ -48,25 +48,37 @@ def settle(outcome: History | Dead) -> list[Outgoing]:
     Never raises for what is in an event.
     """
     if isinstance(outcome, Dead):
-        return [_letter(outcome)]
+        return [letter(outcome)]
+    trajectory, dead = conclude(outcome)
+    return [trajectory, *map(letter, dead)]
+
+
+def conclude(history: History) -> tuple[Outgoing, list[Dead]]:
+    """The record of a closed trajectory, and its events that cannot be read or stand beyond its end."""
     events: list[Event | Unreadable] = []
-    letters: list[Outgoing] = []
+    dead: list[Dead] = []
     plain = True
-    for sequence, record in outcome.records:
+    for sequence, arrival in history.records:
         try:
-            event = read_event(record)
+            event = read_event(arrival)
         except UnreadableRecord as error:
-            letters.append(_letter(Dead(record, error, outcome.trajectory_id)))
+            dead.append(Dead(arrival, error, history.trajectory_id))
             events.append(Unreadable(sequence))
         else:
             events.append(event)
             plain = plain and event.plain
-    letters += [_letter(Dead(record, _LATE, outcome.trajectory_id)) for record in outcome.late]
-    trajectory = _assembled(events, outcome)
-    message = _message(trajectory, outcome, plain)
+    dead += [Dead(arrival, _LATE, history.trajectory_id) for arrival in history.late]
+    trajectory = _assembled(events, history)
+    message = _message(trajectory, history, plain)
     if len(message.value) > MAX_RECORD_BYTES:
-        message = _message(_without_bulk(trajectory), outcome, plain)
-    return [Outgoing(TRAJECTORIES, message, outcome.closed_ms), *letters]
+        message = _message(_without_bulk(trajectory), history, plain)
+    return Outgoing(TRAJECTORIES, message, history.closed_ms), dead
+
+
+def letter(dead: Dead) -> Outgoing:
+    """The dead letter of a record."""
+    message = dead_letter_message(dead.record, dead.error, dead.trajectory_id)
+    return Outgoing(DEAD_LETTERS, message, dead.record.timestamp)
 
 
 def trajectory_message(trajectory: Trajectory, time_ms: int, origin: str | None = None) -> Message:
@@ -157,11 +169,6 @@ def _origin(history: History) -> str | None:
         if traceparent is not None:
             return traceparent.decode(errors="replace")
     return None
-
-
-def _letter(dead: Dead) -> Outgoing:
-    message = dead_letter_message(dead.record, dead.error, dead.trajectory_id)
-    return Outgoing(DEAD_LETTERS, message, dead.record.timestamp)
 
 
 def _without_bulk(assembled: Trajectory) -> Trajectory:

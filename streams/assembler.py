@@ -101,14 +101,25 @@ async def run_assembler(config: AssemblerConfig, *, stop: asyncio.Event, ready: 
         runners = _Runners(config, consumer, ready)
         consumer.subscribe([EVENTS.name], listener=runners)
         stopping = asyncio.ensure_future(stop.wait())
-        first: set[asyncio.Future[Any]] = {stopping, runners.failed}
+        staying = asyncio.ensure_future(_stay(consumer))
+        first: set[asyncio.Future[Any]] = {stopping, staying, runners.failed}
         try:
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
+            staying.cancel()
             await runners.end()
-        if runners.failed.done():
-            runners.failed.result()
+        for ended in (runners.failed, staying):
+            if ended.done() and not ended.cancelled():
+                ended.result()
+
+
+async def _stay(consumer: AIOKafkaConsumer) -> None:
+    """Ask for records, of which there are none, as long as this process is in the group: who stops asking is taken for
+    dead in the end, and what goes wrong with the membership is said to who asks.
+    """
+    while True:
+        await consumer.getmany(timeout_ms=60_000)
 
 
 class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types here
@@ -128,7 +139,7 @@ class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         await self.end()
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Start a runner for each partition; nothing is read before it has recovered."""
+        """Start a runner for each partition, which reads by itself: the consumer only says which they are."""
         partitions = sorted(assigned)
         self._consumer.pause(*partitions)
         for partition in partitions:

@@ -67,12 +67,15 @@ class PartitionFold:
         self.limits = limits
         self.log_ms = log_ms
         self.duplicates = 0
-        """Records dropped as duplicates of closed trajectories' events."""
+        """Records dropped because their place was taken."""
+        self.held_events = 0
+        """Events of open trajectories."""
+        self.held_bytes = 0
+        """Memory of all open trajectories together, about."""
         self._remembered: OrderedDict[bytes, Remembered] = OrderedDict(remembered)
         self._open: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by first record
         self._quiet: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by latest record
         self._ended: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by end; those that wait for missing events
-        self._open_bytes = 0
         self._look_at = _NEVER  # no deadline is earlier than this log time
 
     @property
@@ -89,6 +92,11 @@ class PartitionFold:
     def deadline_ms(self) -> int | None:
         """Log time at which the next trajectory closes if nothing else comes; ``None`` with none open."""
         return min((deadline for deadline, _ in self._deadlines()), default=None)
+
+    @property
+    def oldest_open_ms(self) -> int | None:
+        """Log time before the first record of the trajectory that is open longest; ``None`` with none open."""
+        return next(iter(self._open.values())).log_ms_before if self._open else None
 
     def resume_point(self, position: int) -> tuple[int, int]:
         """Where a restart must read from, ``position`` being the next offset, and the log time before that record."""
@@ -141,17 +149,19 @@ class PartitionFold:
         sequence = arrival.sequence
         if sequence in trajectory.records:
             trajectory.duplicates += 1
+            self.duplicates += 1
             return
         size = _RECORD_BYTES
         problem = problem_with(arrival, self.limits)
         if problem is None and sequence is not None:
             trajectory.unreadable.pop(sequence, None)  # sent again, repaired
             trajectory.records[sequence] = arrival
+            self.held_events += 1
             size += arrival.size
         elif problem is not None and not self._spoil(trajectory, arrival, problem, out):
             return
         trajectory.size += size
-        self._open_bytes += size
+        self.held_bytes += size
         trajectory.advance()
         if arrival.kind == END and sequence is not None:
             self._note_end(trajectory, subject, sequence)
@@ -167,6 +177,7 @@ class PartitionFold:
         sequence = arrival.sequence
         if sequence in trajectory.unreadable:
             trajectory.duplicates += 1
+            self.duplicates += 1
             return False
         out.append(Dead(arrival, problem, trajectory.trajectory_id))
         label = Defect.OVERSIZE if problem.error is DeadLetterError.OVERSIZE else Defect.BAD_EVENT
@@ -212,7 +223,7 @@ class PartitionFold:
     def _is_full(self) -> bool:
         return (
             len(self._open) > self.limits.max_open
-            or self._open_bytes > self.limits.max_open_bytes
+            or self.held_bytes > self.limits.max_open_bytes
             or len(self._remembered) > self.limits.max_remembered
         )
 
@@ -221,7 +232,8 @@ class PartitionFold:
         trajectory = self._open.pop(subject)
         del self._quiet[subject]
         self._ended.pop(subject, None)
-        self._open_bytes -= trajectory.size
+        self.held_bytes -= trajectory.size
+        self.held_events -= len(trajectory.records)
         history = trajectory.closed(self.log_ms, labels)
         out.append(history)
         top = len(history.records) + len(history.unreadable) + len(history.missing) - 1

@@ -4,10 +4,11 @@ The shell does, again and again: ``take`` records; in one transaction send ``pen
 A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.resume` goes on and sends nothing twice.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
-from headrace.streams.assemble import settle
+from headrace.schemas.records import DeadLetterError
+from headrace.streams.assemble import conclude, letter
 from headrace.streams.fold import PartitionFold
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.history import Dead
@@ -27,6 +28,10 @@ class PartitionAssembly:
         """What is to be sent with the next commit, in order."""
         self.pending_bytes = 0
         """Payload of ``pending``."""
+        self.trajectories = 0
+        """Trajectories closed since the start."""
+        self.dead_letters: Counter[DeadLetterError] = Counter()
+        """Dead letters since the start, by what is wrong."""
         self._sent_before = sent_before  # dead letters of input offsets before this one were sent already
         self._outputs = outputs  # offsets of the remembered trajectories' records
         self._output_end = end
@@ -64,12 +69,20 @@ class PartitionAssembly:
     def take(self, record: LogRecord) -> None:
         """Fold the next record."""
         for outcome in self.fold.arrive(record):
-            if isinstance(outcome, Dead) and outcome.record.offset < self._sent_before:
-                continue
-            for outgoing in settle(outcome):
-                self.pending.append(outgoing)
-                self.pending_bytes += len(outgoing.message.value)
+            if isinstance(outcome, Dead):
+                dead = [outcome] if outcome.record.offset >= self._sent_before else []
+            else:
+                trajectory, dead = conclude(outcome)
+                self.trajectories += 1
+                self._put(trajectory)
+            for found in dead:
+                self.dead_letters[found.error.error] += 1
+                self._put(letter(found))
         self.position = record.offset + 1
+
+    def _put(self, outgoing: Outgoing) -> None:
+        self.pending.append(outgoing)
+        self.pending_bytes += len(outgoing.message.value)
 
     def sent(self, trajectory_offsets: Iterable[int]) -> tuple[int, Checkpoint]:
         """Note that ``pending`` was sent, its trajectories to these offsets; returns the input offset to commit and

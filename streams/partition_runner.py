@@ -7,7 +7,8 @@ partition before (a zombie's open transaction is aborted, its next one refused);
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,22 +21,23 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_expo
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import KafkaRecord, open_consumer, open_producer
+from headrace.schemas.log import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assemble import SOURCE
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.partition import PartitionAssembly
+from headrace.streams.partition_reader import PartitionReader, open_reader
 from headrace.streams.raw import Outgoing
 from headrace.streams.recovery import Emitted, checkpoint_of, emitted_of
+from headrace.streams.runner_status import RunnerStatus
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_POLL_MS = 50
-_POLL_RECORDS = 1000
-"""Records folded without giving others a turn: some 20 ms."""
+_IDLE_S = 0.01
+"""Between two looks at a log that has nothing new."""
 
 _PENDING_BYTES = 8 * 1024 * 1024
 """Output that is held before it is committed ahead of its time."""
@@ -63,6 +65,29 @@ class RunnerConfig:
     """The wall's time, Unix milliseconds: for ticks only."""
 
 
+@dataclass(slots=True)
+class _Commits:
+    """Transactions of one runner."""
+
+    done: int = 0
+    failed: int = 0
+    last_s: float = 0.0
+    all_s: float = 0.0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around one transaction."""
+        begin = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.failed += 1
+            raise
+        self.done += 1
+        self.last_s = time.monotonic() - begin
+        self.all_s += self.last_s
+
+
 class PartitionRunner:
     """Assembles one partition from :meth:`run`'s start until ``stop``."""
 
@@ -74,6 +99,9 @@ class PartitionRunner:
         self._source = TopicPartition(EVENTS.name, partition)
         self._target = TopicPartition(TRAJECTORIES.name, partition)
         self._stopping = asyncio.Event()
+        self._reader: PartitionReader | None = None
+        self._assembly: PartitionAssembly | None = None
+        self._commits = _Commits()
         self._tick_offset = -1
         self._committed_position = -1
         self._next_commit = 0.0
@@ -82,10 +110,35 @@ class PartitionRunner:
         """End soon: commit what was folded, read nothing more."""
         self._stopping.set()
 
-    async def run(self) -> None:
-        """Assemble until :meth:`stop`. The consumer must have the partition assigned and paused.
+    @property
+    def status(self) -> RunnerStatus | None:
+        """Where it stands; ``None`` before it has recovered."""
+        assembly, reader, commits = self._assembly, self._reader, self._commits
+        if assembly is None or reader is None:
+            return None
+        fold = assembly.fold
+        return RunnerStatus(
+            partition=self._source.partition,
+            position=assembly.position,
+            log_end=reader.end,
+            log_ms=fold.log_ms,
+            open_trajectories=fold.open_count,
+            oldest_open_ms=fold.oldest_open_ms,
+            held_events=fold.held_events,
+            held_bytes=fold.held_bytes,
+            duplicates=fold.duplicates,
+            dead_letters=dict(assembly.dead_letters),
+            trajectories=assembly.trajectories,
+            commits=commits.done,
+            commits_failed=commits.failed,
+            last_commit_s=commits.last_s,
+            all_commits_s=commits.all_s,
+        )
 
-        Raises :class:`PartitionTakenOver` where another process fenced this one, and aiokafka's errors where the
+    async def run(self) -> None:
+        """Assemble until :meth:`stop`.
+
+        Raises :class:`PartitionTakenOver` where another process fenced this one, and the clients' errors where the
         broker stays away. What was not committed then is done again by whoever has the partition next.
         """
         name = f"headrace-{self._config.group}-{self._source.partition}"
@@ -96,15 +149,17 @@ class PartitionRunner:
                 assembly = await self._unless_stopped(self._recover())
                 if assembly is None:
                     return
-                self._consumer.seek(self._source, assembly.position)
-                self._consumer.resume(self._source)
-                self.recovered.set()
-                await self._assemble(producer, assembly)
+                async with self._open(self._source, assembly.position) as reader:
+                    self._assembly, self._reader = assembly, reader
+                    self.recovered.set()
+                    await self._assemble(producer, reader, assembly)
         except ProducerFenced as error:
             raise PartitionTakenOver(
                 f"another process with the group {self._config.group!r} took over {EVENTS.name}"
                 f"[{self._source.partition}]: this one was silent for too long, or runs twice under one name"
             ) from error
+        finally:
+            self._reader = None
 
     async def _recover(self) -> PartitionAssembly:
         """The assembly as of the last commit."""
@@ -116,8 +171,8 @@ class PartitionRunner:
             begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
             output_begin = (await reader.beginning_offsets([self._target]))[self._target]
             output_end = (await reader.end_offsets([self._target]))[self._target]
-            known_from = checkpoint.output if checkpoint else output_end - self._config.limits.remember
-            outputs = await _read_back(reader, self._target, max(known_from, output_begin), output_end)
+        known_from = checkpoint.output if checkpoint else output_end - self._config.limits.remember
+        outputs = await self._read_back(max(known_from, output_begin), output_end)
         position = max(commit.offset, begin)
         logger.info(
             "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
@@ -127,25 +182,36 @@ class PartitionRunner:
             self._config.limits, checkpoint, outputs, position=position, output_end=output_end
         )
 
-    async def _assemble(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> None:
+    def _open(self, place: TopicPartition, offset: int) -> AbstractAsyncContextManager[PartitionReader]:
+        return open_reader(self._config.bootstrap, place.topic, place.partition, offset)
+
+    async def _read_back(self, begin: int, end: int) -> list[Emitted]:
+        """The trajectories in ``[begin, end)``. What is none was not written by an assembler, and is passed over."""
+        found: list[Emitted] = []
+        async with self._open(self._target, begin) as reader:
+            while reader.position < end:
+                records = reader.read()
+                for record in records:
+                    try:
+                        found.append(emitted_of(record))
+                    except ValueError as error:
+                        logger.warning("passed over: %s", error)
+                await asyncio.sleep(0 if records else _IDLE_S)
+        return [emitted for emitted in found if emitted.offset < end]
+
+    async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
         while not self._stopping.is_set():
-            for record in await self._poll():
+            records = reader.read()
+            for record in records:
                 assembly.take(record)
                 if assembly.pending_bytes > _PENDING_BYTES:
                     await self._commit(producer, assembly)
-            if not self._stopping.is_set():
-                # Also past transaction markers, which are offsets without a record; else they would look like lag.
-                assembly.position = max(assembly.position, await self._consumer.position(self._source))
+            # Also past transaction markers, which are offsets without a record; else they would look like lag.
+            assembly.position = reader.position
             if time.monotonic() >= self._next_commit:
                 await self._commit(producer, assembly)
+            await asyncio.sleep(0 if records else _IDLE_S)
         await self._commit(producer, assembly)
-
-    async def _poll(self) -> list[KafkaRecord]:
-        """The next records, or none after a moment."""
-        polled: dict[TopicPartition, list[KafkaRecord]] | None = await self._unless_stopped(
-            self._consumer.getmany(self._source, timeout_ms=_POLL_MS, max_records=_POLL_RECORDS)
-        )
-        return (polled or {}).get(self._source, [])
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
         """The result of ``work``, or ``None`` where :meth:`stop` comes first: a rebalance waits for that."""
@@ -164,16 +230,18 @@ class PartitionRunner:
         tick = self._tick(assembly)
         if assembly.position == self._committed_position and not assembly.pending and tick is None:
             return
-        async with producer.transaction():
-            sending = [await self._send(producer, outgoing) for outgoing in assembly.pending]
-            ticked = await self._send(producer, tick) if tick else None
-            sent = await asyncio.gather(*sending)
-            offset, checkpoint = assembly.sent(result.offset for result in sent if result.topic == self._target.topic)
-            if ticked is not None:
-                self._tick_offset = (await ticked).offset
-            await producer.send_offsets_to_transaction(
-                {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
-            )
+        with self._commits.timed():
+            async with producer.transaction():
+                sending = [await self._send(producer, outgoing) for outgoing in assembly.pending]
+                ticked = await self._send(producer, tick) if tick else None
+                sent = await asyncio.gather(*sending)
+                places = (result.offset for result in sent if result.topic == self._target.topic)
+                offset, checkpoint = assembly.sent(places)
+                if ticked is not None:
+                    self._tick_offset = (await ticked).offset
+                await producer.send_offsets_to_transaction(
+                    {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
+                )
         self._committed_position = assembly.position
 
     async def _send(self, producer: AIOKafkaProducer, outgoing: Outgoing) -> Any:
@@ -222,20 +290,3 @@ def _tick_message(now_ms: int) -> Message:
     fact = ClockTicked(unix_ms=now_ms)
     envelope = Envelope(id=uuid7(now_ms), type=fact.TYPE, source=SOURCE, time_ms=now_ms, subject="clock")
     return encode(fact, key="clock", envelope=envelope)
-
-
-async def _read_back(reader: AIOKafkaConsumer, partition: TopicPartition, begin: int, end: int) -> list[Emitted]:
-    """The trajectories in ``[begin, end)``. What is none was not written by an assembler, and is passed over."""
-    reader.seek(partition, begin)
-    found: list[Emitted] = []
-    # The position passes transaction markers, which are offsets without a record.
-    while await reader.position(partition) < end:
-        batches = await reader.getmany(partition, timeout_ms=500)
-        for record in batches.get(partition, []):
-            if record.offset >= end:
-                break
-            try:
-                found.append(emitted_of(record))
-            except ValueError as error:
-                logger.warning("passed over: %s", error)
-    return found
