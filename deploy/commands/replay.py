@@ -1,0 +1,158 @@
+"""``headrace replay``: history worked over again, into topics of its own."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from headrace.deploy.settings import Settings
+    from headrace.schemas.side_topics import ReplayFinished
+    from headrace.streams.replay_pipeline import Rules
+
+STAGES = ("events", "trajectories", "rewards")
+
+
+@click.command("replay")
+@click.argument("name")
+@click.option("--from", "begin", metavar="WHEN", help="Where the range begins. Default: with the log.")
+@click.option("--to", "end", metavar="WHEN", help="Before what it ends. Default: with the log as of now.")
+@click.option(
+    "--stage", type=click.Choice(STAGES), default="trajectories", show_default=True,
+    help="What to start from; everything after it is made again.",
+)  # fmt: skip
+@click.option(
+    "--rewards", "specs", multiple=True, metavar="[AGENT=]SPEC",
+    help="Score AGENT (default: every agent) by SPEC: search@2, package.module:NAME, path/to/file.py:NAME.",
+)  # fmt: skip
+@click.option(
+    "--group-policy", "policies", multiple=True, metavar="SPEC.FIELD=VALUE",
+    help="How rewards become groups: '*.baseline=leave_one_out', 'tab.threshold=0.2'.",
+)  # fmt: skip
+@click.option("--delete", is_flag=True, help="Delete the replay's topics instead.")
+@click.option("--json", "as_json", is_flag=True, help="The manifest as JSON.")
+@click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
+def command(
+    name: str,
+    begin: str | None,
+    end: str | None,
+    stage: str,
+    specs: tuple[str, ...],
+    policies: tuple[str, ...],
+    delete: bool,
+    as_json: bool,
+    kafka: str | None,
+    data: str | None,
+) -> None:
+    """Work a range of the log over again, by the same rules as live processing or by others.
+
+    Writes replay.NAME.trajectories, .rewards, .training, .rejected, .dead-letters and, at the end, .manifest; nothing
+    live is touched. `headrace diff NAME` shows what would have changed.
+
+    \b
+    WHEN is a time           2026-11-20 or 2026-11-20T08:30:00Z, as Kafka has it of the records
+    or a time ago            7d, 12h, 30m
+    or offsets by partition  0:7104,1:6998 (of the topic that --stage names; other partitions are not read)
+
+    A range is read as if the log began and ended with it. A trajectory or a group that its beginning may have cut is
+    left out and counted, and so is what is still open at its end. What is not said here is as the workers' settings
+    have it (HEADRACE_OPTIONS).
+
+    The same range, rules and code give the same bytes. A replay that was interrupted is completed by running it again;
+    a name under which something else stands is refused.
+    """
+    import asyncio
+    import json
+    import sys
+    import time
+
+    from aiokafka.errors import KafkaError
+
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.settings import load_settings
+    from headrace.deploy.state import address_of
+    from headrace.schemas.side_topics import ReplayStage
+    from headrace.streams.replay import ReplayConfig, run_replay
+    from headrace.streams.replay_catalog import delete_replay
+    from headrace.streams.replay_range import parse_bound
+    from headrace.streams.replay_sink import ReplayRefused
+
+    bootstrap = address_of("kafka", kafka, data)
+    started, read = time.monotonic(), 0
+
+    def progress(records: int) -> None:
+        nonlocal read
+        read += records
+        if sys.stderr.isatty():
+            click.echo(f"\r{read:,} records read", nl=False, err=True)
+
+    async def run() -> "ReplayFinished | list[str]":
+        await wait_until_answers(bootstrap, 10.0)
+        if delete:
+            return await delete_replay(bootstrap, name)
+        config = ReplayConfig(
+            bootstrap,
+            name,
+            ReplayStage(stage),
+            begin=parse_bound(begin, time.time_ns() // 1_000_000) if begin else None,
+            end=parse_bound(end, time.time_ns() // 1_000_000) if end else None,
+            rules=rules_of(load_settings(data=data), bootstrap, specs, policies),
+        )
+        return await run_replay(config, progress)
+
+    try:
+        done = asyncio.run(run())
+    except (KafkaError, LookupError, ValueError, ReplayRefused) as error:
+        raise StackError(f"{error}.") from error
+    if read and sys.stderr.isatty():
+        click.echo(err=True)
+    if isinstance(done, list):
+        click.echo("\n".join([f"deleted {topic}" for topic in done] or [f"there is no replay {name!r}"]))
+    elif as_json:
+        click.echo(json.dumps(done.model_dump(mode="json"), indent=1))
+    else:
+        click.echo("\n".join(summary(done, time.monotonic() - started)))
+
+
+def rules_of(settings: "Settings", bootstrap: str, specs: tuple[str, ...], policies: tuple[str, ...]) -> "Rules":
+    """The rules of the workers' settings, with other rewards and group policies where they are given.
+
+    Raises ``StackError`` or ``ValueError`` naming what cannot be understood.
+    """
+    from headrace.deploy.settings import configured, parse_options
+    from headrace.streams.assembler import AssemblerConfig
+    from headrace.streams.group_policy import parse_policies
+    from headrace.streams.replay_pipeline import Rules
+    from headrace.streams.rewards.registry import ANY_AGENT, parse_rewards
+    from headrace.streams.workers import WorkersConfig
+
+    assembler = configured(settings, "assemble", AssemblerConfig, bootstrap=bootstrap)
+    workers = configured(settings, "workers", WorkersConfig, bootstrap=bootstrap, data_dir=settings.data)
+    named = [spec.rpartition("=") for spec in specs]
+    return Rules(
+        rewards=parse_rewards({agent or ANY_AGENT: spec for agent, _, spec in named}),
+        fold=assembler.limits,
+        groups=workers.limits,
+        policies=parse_policies(parse_options(policies) or {}, name="--group-policy"),
+    )
+
+
+def summary(done: "ReplayFinished", seconds: float) -> list[str]:
+    """The manifest as lines for a person."""
+    from datetime import UTC, datetime
+
+    def moment(unix_ms: int) -> str:
+        return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+
+    (topic, spans), *_ = done.spans.items()
+    offsets = ", ".join(f"{span.partition}:{span.start}–{span.stop}" for span in spans)
+    rows = [
+        ("range", f"{topic} {offsets}"),
+        ("log time", f"{moment(done.begin_ms)} to {moment(done.end_ms)}"),
+        ("rewards", ", ".join(f"{agent} {spec}" for agent, spec in done.rewards.items())),
+        *((name.replace("_", " "), f"{count:,}") for name, count in done.counts.items()),
+        ("sha256", done.sha256),
+    ]
+    lines = [f"replay {done.name}, from {done.stage} on, in {seconds:.1f} s"]
+    return [*lines, *(f"  {label:<36}{value}" for label, value in rows), f"`headrace diff {done.name}` compares it"]

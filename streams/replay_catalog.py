@@ -1,0 +1,64 @@
+"""Which replays there are: their manifests, and how to be rid of one."""
+
+import asyncio
+
+from aiokafka.admin import AIOKafkaAdminClient
+
+from headrace.schemas.log import read_to_end
+from headrace.schemas.side_topics import MANIFEST, PREFIX, ReplayFinished, side_topic
+from headrace.schemas.wire import decode
+
+
+class NoReplay(LookupError):
+    """There is no such replay, or it was not finished; the message says which and what to do."""
+
+
+async def find_replay(bootstrap: str, name: str) -> ReplayFinished:
+    """The manifest of the replay ``name``; raises :class:`NoReplay`."""
+    manifest = side_topic(MANIFEST, name)
+    names = await replay_names(bootstrap)
+    if name not in names:
+        known = f"there are {', '.join(names)}" if names else f"`headrace replay {name}` makes it"
+        raise NoReplay(f"no replay {name!r}: {known}")
+    async for record in read_to_end(bootstrap, manifest):
+        _, payload = decode(record.headers, record.value, {ReplayFinished.TYPE: ReplayFinished})
+        if isinstance(payload, ReplayFinished):
+            return payload
+    raise NoReplay(f"replay {name!r} was not finished: run the same `headrace replay` again to complete it")
+
+
+async def replay_names(bootstrap: str) -> list[str]:
+    """Replays that have topics, finished or not."""
+    end = f".{MANIFEST.name}"
+    return sorted(
+        topic.removeprefix(PREFIX).removesuffix(end)
+        for topic in await _topics(bootstrap)
+        if topic.startswith(PREFIX) and topic.endswith(end)
+    )
+
+
+async def delete_replay(bootstrap: str, name: str) -> list[str]:
+    """Delete the topics of the replay ``name``, and wait until they are gone; returns their names."""
+    prefix = side_topic(MANIFEST, name).name.removesuffix(MANIFEST.name)
+    found = sorted(topic for topic in await _topics(bootstrap) if topic.startswith(prefix))
+    if found:
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            await admin.delete_topics(found)
+        finally:
+            await admin.close()
+    for _ in range(600):
+        if not set(found) & set(await _topics(bootstrap)):
+            return found
+        await asyncio.sleep(0.1)
+    raise TimeoutError(f"the broker was told to delete {', '.join(found)} and still has them after a minute")
+
+
+async def _topics(bootstrap: str) -> list[str]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        return list(await admin.list_topics())
+    finally:
+        await admin.close()
