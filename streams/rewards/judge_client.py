@@ -60,12 +60,13 @@ class _Refused(_Failed):
 class JudgeClient:
     """A client of one endpoint. Use it in an ``async with``, or ``await .close()``."""
 
-    def __init__(self, url: str, *, key: str | None = None, concurrency: int = 16) -> None:
+    def __init__(self, url: str, *, key: str | None = None, concurrency: int = 16, pause_s: float = 0.5) -> None:
         """``url``: what stands before ``/v1``. ``key``: sent as bearer token, and shown nowhere. ``concurrency``: calls
-        in flight; further ones wait."""
+        in flight; further ones wait. ``pause_s``: before the second call of a question; it doubles each time."""
         self._url = url.rstrip("/").removesuffix("/v1")
         self._key = key
         self._concurrency = concurrency
+        self._pause_s = pause_s
         self._calls = asyncio.Semaphore(concurrency)
         self._unstructured: set[tuple[str, Endpoint]] = set()
         self._session: aiohttp.ClientSession | None = None
@@ -92,7 +93,7 @@ class JudgeClient:
         """What became of ``question``, retries included; a failure is noted in ``failures``."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_NotNow),
-            wait=wait_exponential_jitter(initial=0.5, max=10.0, jitter=0.5),
+            wait=wait_exponential_jitter(multiplier=self._pause_s, max=10.0, jitter=self._pause_s),
             stop=stop_after_attempt(question.judge.attempts),
             reraise=True,
         )
@@ -188,7 +189,7 @@ def _text_of(body: bytes, endpoint: Endpoint) -> str:
         choice: dict[str, Any] = json.loads(body)["choices"][0]
         text = choice["message"]["content"] if endpoint is Endpoint.CHAT else choice["text"]
         finished = choice.get("finish_reason")
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _Failed(UNREADABLE, f"the response is no completion ({error!r}): {body[:200]!r}") from error
     if not isinstance(text, str):
         raise _Failed(UNREADABLE, f"the completion holds no text (finish_reason {finished!r})")

@@ -19,11 +19,12 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def records_in(annotation: Any) -> set[type[Record]]:
-    """Every payload type that an annotation mentions, in unions, containers, dataclasses and working types."""
+    """Every payload type that an annotation mentions, in unions, containers, dataclasses, named tuples and working types."""
     annotation = READ_FROM.get(annotation, annotation) if isinstance(annotation, type) else annotation
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return {annotation}
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+    composed = dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields")
+    if composed and isinstance(annotation, type):
         return set().union(*(records_in(hint) for hint in typing.get_type_hints(annotation).values()))
     found: set[type[Record]] = set()
     for argument in typing.get_args(annotation):
