@@ -1,0 +1,65 @@
+"""Every trajectory with its sampled tokens and their mean log-probability. Needs aiokafka[lz4,zstd] and zstandard.
+
+python with_aiokafka.py localhost:9092
+"""
+
+import asyncio
+import base64
+import json
+import sys
+from array import array
+from typing import Any
+
+import zstandard
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+MAX_BYTES = 16 << 20  # of a decoded array: a bound against decompression bombs
+
+
+def decoded(text: str | None, typecode: str) -> "array[Any]":
+    """A token array: base64 of little-endian int32 (i), float32 (f) or int8 (b); behind ``zstd:`` compressed."""
+    raw = base64.b64decode((text or "").removeprefix("zstd:"))
+    if text and text.startswith("zstd:"):
+        if not 0 <= zstandard.frame_content_size(raw) <= MAX_BYTES:
+            raise ValueError(f"an array of {zstandard.frame_content_size(raw)} bytes")
+        raw = zstandard.ZstdDecompressor().decompress(raw)
+    values = array(typecode, raw)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def line(trajectory_id: str, value: bytes) -> str:
+    """What to print of a trajectory."""
+    segments = json.loads(value)["segments"]
+    logprobs = [each for segment in segments for each in decoded(segment["logprobs"], "f")]
+    sampled = sum(sum(decoded(segment["loss_mask"], "b")) for segment in segments)
+    mean = f"{sum(logprobs) / len(logprobs):.4f}" if logprobs else "none"
+    return f"{trajectory_id} {sampled} tokens, mean log-prob {mean}"
+
+
+async def main(bootstrap: str) -> None:
+    """Read to the end as of now."""
+    consumer = AIOKafkaConsumer(
+        "trajectories",
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",  # the default sees aborted records
+    )
+    lines = {}  # by ce_id: equal ids are one record, written twice
+    await consumer.start()
+    try:
+        partitions = [TopicPartition("trajectories", n) for n in consumer.partitions_for_topic("trajectories") or ()]
+        for partition, end in (await consumer.end_offsets(partitions)).items():
+            while await consumer.position(partition) < end:
+                for record in (await consumer.getmany(partition, timeout_ms=1000)).get(partition, ()):
+                    headers = dict(record.headers)
+                    if headers["ce_type"] == b"headrace.trajectory.assembled.v1":
+                        lines[headers["ce_id"]] = line(headers["ce_subject"].decode(), record.value or b"")
+    finally:
+        await consumer.stop()
+    print("\n".join(sorted(lines.values())))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
