@@ -27,9 +27,8 @@ def row(letter: Letter, *, full: bool = False) -> str:
     number = letter.content.sequence
     about = printable((subject if full else shortened(subject)) + ("" if number is None else f" #{number}"))
     place = f"{dead.topic}[{dead.partition}]@{dead.offset}"
-    return "  ".join(
-        [letter.name.ljust(6), utc(dead.timestamp_ms), place, str(dead.error).ljust(12), about, state(letter)]
-    ).rstrip()
+    columns = (f"{letter.name:<6}", utc(dead.timestamp_ms), f"{place:<18}", f"{dead.error:<12}", about, state(letter))
+    return "  ".join(columns).rstrip()
 
 
 def page(letter: Letter, *, full: bool = False) -> list[str]:
@@ -104,7 +103,7 @@ def _content(content: Content, full: bool) -> list[str]:
         place, why = problem
         before = printable(value[max(0, place - 60) : place].decode("utf-8", "replace"))
         after = printable(value[place : place + 20].decode("utf-8", "replace"))
-        lines += [f"value        {len(value)} bytes, no JSON: {why} at byte {place}:"]
+        lines += [f"value        {len(value)} bytes, no JSON: {why}, byte {place}:"]
         lines += [f"             {before}{after}", f"             {' ' * len(before)}^"]
     return lines
 

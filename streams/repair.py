@@ -147,7 +147,7 @@ def json_error(value: bytes | None) -> tuple[int, str] | None:
     except UnicodeDecodeError as error:
         return error.start, f"not UTF-8: {error.reason}"
     except json.JSONDecodeError as error:
-        return len(error.doc[: error.pos].encode()), error.msg
+        return len(error.doc[: error.pos].encode()), error.msg.removesuffix(" at")
     return None
 
 

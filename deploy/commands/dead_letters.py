@@ -179,6 +179,8 @@ def redrive(
 
     from headrace.deploy.dead_letter_page import outcome
     from headrace.deploy.errors import StackError
+    from headrace.schemas.wire import UnreadableRecord
+    from headrace.streams.letter_box import TooManyLetters
     from headrace.streams.redrive import Redrive
     from headrace.streams.redriver import plan_redrive, send_again
 
@@ -190,7 +192,10 @@ def redrive(
         letters = _named(bootstrap, list(names))
     else:
         letters = [letter for letter in _read(bootstrap, _wanted(error, topic, trajectory)) if not letter.redriven]
-    plans = asyncio.run(plan_redrive(bootstrap, letters))
+    try:
+        plans = asyncio.run(plan_redrive(bootstrap, letters))
+    except (LookupError, TooManyLetters, UnreadableRecord) as problem:
+        raise StackError(f"What these letters belong to cannot be read: {problem}. Nothing was sent.") from problem
     redrives = [plan for plan in plans if isinstance(plan, Redrive)]
     if redrives and not dry_run:
         try:

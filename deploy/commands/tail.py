@@ -109,6 +109,6 @@ def command(
 
 def coloured(line: "Line") -> str:
     """``line`` in columns; click takes the colours away where the output is no terminal."""
-    columns = {"time": line.time, "place": f"{line.place:<9}", "type": f"{line.type:<18}", "subject": line.subject}
+    columns = {"time": line.time, "place": f"{line.place:<8}", "type": f"{line.type:<20}", "subject": line.subject}
     styled = [click.style(text, fg=_COLOURS[name]) for name, text in columns.items()]
     return "  ".join([*styled, click.style(line.text, fg="red") if line.unreadable else line.text])

@@ -45,12 +45,20 @@ def _(fact: events.TrajectoryStarted, short: Short) -> str:
 @sentence.register
 def _(fact: events.ModelCalled, short: Short) -> str:
     if fact.sampled_ids is None:
-        tokens = f"{fact.model}, {fact.usage.prompt_tokens}+{fact.usage.completion_tokens} tokens, ids unknown"
+        usage = fact.usage.prompt_tokens or fact.usage.completion_tokens
+        counted = usage and f"{fact.usage.prompt_tokens}+{fact.usage.completion_tokens} tokens"
+        tokens = _joined(fact.model, counted, "token ids unknown")
     else:
         prefix = f" after {fact.prefix_length}" if fact.prefix_length else ""
         tokens = f"{len(fact.context_ids or ())}+{len(fact.sampled_ids)} tokens{prefix}"
-    versions = _versions(span.version for span in fact.version_spans)
-    return _joined(tokens, versions, fact.finish_reason, _seconds(fact.latency_s), fact.hidden and "redacted")
+    return _joined(
+        tokens,
+        _versions(span.version for span in fact.version_spans),
+        fact.finish_reason,
+        _seconds(fact.latency_s),
+        fact.hidden and "redacted",
+        fact.messages and _message(fact.messages[-1]),
+    )
 
 
 @sentence.register
@@ -114,7 +122,7 @@ def _(trajectory: records.Trajectory, short: Short) -> str:
     return _joined(
         started.agent if started else "no start",
         _count(len(trajectory.turns), "turn"),
-        f"{tokens} tokens, {trajectory.sampled_tokens} sampled",
+        f"{tokens} tokens, {trajectory.sampled_tokens} sampled" if tokens else "no tokens",
         _versions(trajectory.versions),
         trajectory.status or "no end",
         _outcome(trajectory.outcome),
@@ -142,7 +150,8 @@ def _(reward: records.Reward, short: Short) -> str:
 def _(rejection: records.Rejection, short: Short) -> str:
     reward = rejection.reward is not None and f"reward {_number(rejection.reward)}"
     group = rejection.group_id and f"group {short(rejection.group_id)}"
-    return _joined(f"{rejection.reason} at {rejection.stage}", reward, _versions([rejection.policy_version]), group)
+    version = rejection.policy_version is not None and f"v{rejection.policy_version}"
+    return _joined(f"{rejection.reason} at {rejection.stage}", reward, version, group)
 
 
 @sentence.register
@@ -208,6 +217,15 @@ def _(redriven: records.Redriven, short: Short) -> str:
 
 def _joined(*parts: str | int | bool | list[Any] | None) -> str:
     return ", ".join(str(part) for part in parts if part)
+
+
+def _message(message: dict[str, Any]) -> str | None:
+    """The answer, or the names of the tools that it calls; whatever form somebody gave it."""
+    content = message.get("content")
+    if content:
+        return _cut(content) if isinstance(content, str) else _json(content)
+    calls = message.get("tool_calls")
+    return f"calls {_json(calls)}" if calls else None
 
 
 def _json(value: Any) -> str:

@@ -14,7 +14,7 @@ from headrace.streams.raw import StoredRecord
 
 SENTENCES = {
     "trajectory.started": "search 1.4.0, task ada-works, group search-7/ada-works/0 of 2, run search-7",
-    "model.called": "2+2 tokens after 7, v3–4, stop, 0.41 s",
+    "model.called": "2+2 tokens after 7, v3–4, stop, 0.41 s, At the mill.",
     "tool.called": 'search_corpus {"query": "where does ada work"}',
     "tool.returned": 'search_corpus ok, 0.03 s, {"chunk_ids": ["c17", "c3"], "text": "[c17] Ada works at the mill. …"}',
     "context.summarized": "8 → 5 tokens, Ada works at the mill (c17).",
