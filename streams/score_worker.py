@@ -93,7 +93,10 @@ class ScoreWorker:
         if FEEDBACK in self._reads:
             app.agent(raw_topic(app, FEEDBACK), name="hear")(self._hear)
         app.timer(interval=TICK_S)(self._tick)
+        # Before it asks anybody to let go, Faust would wait for the batch in hand to be acknowledged: for judges too.
+        app.conf.stream_wait_empty = False
         app.on_partitions_revoked.connect(self._let_go)
+        app.on_before_shutdown.connect(self._let_go)
         app.on_rebalance_complete.connect(self._take_over)
 
     async def _score(self, stream: Any) -> None:
@@ -273,11 +276,12 @@ class ScoreWorker:
         self._reported = counts
 
     async def _let_go(self, *_: Any, **__: Any) -> None:
-        """Before a rebalance: finish the batch in hand, or drop it where judges are at it; then touch nothing."""
+        """Before a rebalance or the end: finish the batch in hand, or drop it where judges are at it; commit."""
         self._revoked.set()
         async with self._lock:
             self._owning = False
             self._joins = {}
+        await self.app.consumer.commit()
 
     async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the table is recovered for the partitions that are ours now."""

@@ -1,8 +1,13 @@
 """Feedback and judges on a real broker: windows, revisions, kill -9, and a reward that is never said in two ways."""
 
 import asyncio
+import json
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +124,87 @@ def test_kill_9_in_the_middle_of_open_windows_makes_the_same_rewards(kafka: str,
             expected[name] = {0: first_total} | ({1: first_total + 2.0} if number % 3 == 0 else {})
     with worker(kafka, tmp_path, **options) as second:
         until(lambda: totals(kafka, "cut-") == expected, "all windows are closed", second.log)
+
+
+@contextmanager
+def moody_judge(pause_s: float = 0.0) -> Iterator[tuple[str, list[str]]]:
+    """A judge that never says the same twice in a row: its address, and what it was asked."""
+    asked: list[str] = []
+
+    class Judge(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"])
+            time.sleep(pause_s)
+            text = str(len(asked) % 5 + 1)
+            body = json.dumps({"choices": [{"text": text, "finish_reason": "stop"}]}).encode()
+            with suppress(OSError):
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.kafka
+def test_a_judge_that_changes_its_mind_is_asked_again_after_kill_9_and_no_reward_ever_changes(
+    kafka: str, tmp_path: Path
+) -> None:
+    names = [f"moody-{number}" for number in range(120)]
+    with moody_judge(pause_s=0.05) as (url, asked):
+        options = ONLY_SCORE | {"rewards": {"*": f"{SPECS}:JUDGED"}, "judge_url": url, "judge_batch": 8}
+        with worker(kafka, tmp_path, **options) as first:
+            produce(kafka, TRAJECTORIES, [ended(name, answer=name) for name in names])
+            until(lambda: len(rewards(kafka, "moody-")) > 20, "some are judged", first.log)
+            first.kill_command()
+            assert first.wait(30) != 0
+        with worker(kafka, tmp_path, **options) as second:
+            until(lambda: len(rewards(kafka, "moody-")) == len(names), "all are judged", second.log)
+            before = rewards(kafka, "moody-")
+            asked_before = len(asked)
+            produce(kafka, FEEDBACK, [given(names[0], START_MS + 5)])
+            until(lambda: (names[0], 1) in rewards(kafka, names[0]), "a revision is made", second.log)
+            second.terminate()
+            assert second.wait(30) == 0, end_of(second.log)
+    assert len(asked) == asked_before, "a revision rests on the verdicts that are there"
+    assert all(0.0 <= (reward.total or 0.0) <= 1.0 and reward.unscored is None for reward in before.values())
+    revised = rewards(kafka, names[0])[names[0], 1]
+    assert revised.components["helpful"] == before[names[0], 0].components["helpful"]
+    assert before[names[0], 0].components["helpful"].details.keys() == {"task", "user", "disagreement"}
+
+
+@pytest.mark.kafka
+def test_a_judge_that_is_away_leaves_a_label_and_one_that_hangs_does_not_hold_up_the_end(
+    kafka: str, tmp_path: Path
+) -> None:
+    options = ONLY_SCORE | {"rewards": {"*": f"{SPECS}:HASTY", "judged": f"{SPECS}:JUDGED"}, "judge_wait_s": 2}
+    with worker(kafka, tmp_path, **options, judge_url="http://127.0.0.1:1") as running:
+        produce(kafka, TRAJECTORIES, [ended("away-1", agent="judged", answer="a")], 3)
+        until(lambda: bool(rewards(kafka, "away-1")), "it is labelled", running.log)
+        running.terminate()
+        assert running.wait(30) == 0, end_of(running.log)
+    made = rewards(kafka, "away-1")["away-1", 0]
+    assert (made.total, made.unscored) in {(None, "judge_error"), (None, "judge_timeout")}
+    with (
+        moody_judge(pause_s=60) as (url, asked),
+        worker(kafka, tmp_path, **{**options, "judge_wait_s": 300}, judge_url=url) as hanging,
+    ):
+        produce(kafka, TRAJECTORIES, [ended("away-2", agent="judged", answer="a")], 3)
+        until(lambda: bool(asked), "the judge is asked", hanging.log)
+        hanging.terminate()
+        assert hanging.wait(30) == 0, end_of(hanging.log)
+    assert not rewards(kafka, "away-2")
 
 
 @pytest.mark.kafka
