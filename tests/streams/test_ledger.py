@@ -1,190 +1,236 @@
-"""The ledger adds up exactly when every trajectory has one fate, in whatever order it is read and however often."""
+"""The ledger is right at any moment: whoever writes what in between, and however often it reads on."""
 
 import json
-from collections.abc import Mapping
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import count
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.deploy.commands.ledger import command, table
-from headrace.schemas.envelope import Envelope
-from headrace.schemas.events import ClockTicked, ToolCalled, TrajectoryStarted
-from headrace.schemas.log import open_producer, send
-from headrace.schemas.records import (
-    Member,
-    Reason,
-    Reference,
-    Rejection,
-    Stage,
-    Step,
-    TrainedGroup,
-    TrainingGroup,
+from headrace.deploy.commands.ledger import command
+from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.records import Alert, Reason, Stage
+from headrace.schemas.topics import ALERTS, Topic
+from headrace.streams.ledger import TOPICS_AGAINST_THE_STREAM, LedgerReader, read_ledger
+from headrace.streams.ledger_tally import Ledger, Tally
+from headrace.streams.raw import LogRecord, StoredRecord
+from tests.streams.fates import CIRCLE, Sent, assembled, event, grouped, rejected, scored, through, trained
+
+MAKES: tuple[Callable[[str], Sent], ...] = (
+    event,
+    assembled,
+    scored,
+    grouped,
+    lambda name: trained(1, name),
 )
-from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAJECTORIES, Topic
-from headrace.schemas.wire import Message, encode, record_message
-from headrace.streams.group import output_message
-from headrace.streams.ledger import Ledger, Tally, read_ledger
-from headrace.streams.score import reward_message
-from tests.streams.attempts import attempt, rewarded, trajectory_message
-
-WHERE = Reference(partition=0, offset=0)
-Sent = tuple[Topic, Message]
+"""What each writer makes of what the one before it made."""
+TOPICS = tuple(reversed(TOPICS_AGAINST_THE_STREAM))
+PARTITIONS = 2
 
 
-def event(trajectory_id: str, started: bool = True) -> Sent:
-    fact = TrajectoryStarted(task_id="q", agent="a") if started else ToolCalled(call_id="c", tool="t")
-    envelope = Envelope(id="e", type=fact.TYPE, source="/a", time_ms=0, subject=trajectory_id, sequence=0)
-    return EVENTS, encode(fact, key=trajectory_id, envelope=envelope)
+class SimulatedLog:
+    """Topics that grow while they are read: before every record that a reader gets, some writer may write one."""
+
+    def __init__(self, moves: Callable[[], int]) -> None:
+        self.topics: dict[str, dict[int, list[StoredRecord]]] = {
+            topic.name: {partition: [] for partition in range(PARTITIONS)} for topic in TOPICS
+        }
+        self.moves = moves
+        self.numbers = count()
+        self.stages: list[list[str]] = [[] for _ in MAKES]
+        """Stage → trajectories that got so far and not further."""
+
+    def write(self, sent: Sent) -> None:
+        topic, message = sent
+        partition = self.topics[topic.name][len(message.value) % PARTITIONS]
+        headers = list(message.headers)
+        partition.append(
+            StoredRecord(topic.name, len(message.value) % PARTITIONS, len(partition), 0, b"", message.value, headers)
+        )
+
+    def someone_writes(self) -> None:
+        """One writer takes a step: 0 starts a trajectory, n makes stage n of one; higher ones reject. Or nothing."""
+        move = self.moves()
+        if move == 0:
+            name = f"t{next(self.numbers)}"
+            self.stages[0].append(name)
+            self.write(event(name))
+        elif move < len(MAKES) and self.stages[move - 1]:
+            name = self.stages[move - 1].pop(0)
+            self.stages[move].append(name)
+            self.write(MAKES[move](name))
+        elif move == len(MAKES) and self.stages[2]:
+            self.write(rejected(self.stages[2].pop()))
+        elif move == len(MAKES) + 1 and self.stages[3]:
+            self.write(rejected(self.stages[3].pop(), Reason.STALE, Stage.ADMISSION))
+
+    async def read(self, topic: Topic, start: Mapping[int, int]) -> AsyncIterator[LogRecord]:
+        ends = {partition: len(records) for partition, records in self.topics[topic.name].items()}
+        for partition, end in ends.items():
+            for offset in range(start.get(partition, 0), end):
+                self.someone_writes()
+                yield self.topics[topic.name][partition][offset]
+        self.someone_writes()
+
+    def counted_anew(self, ends: Mapping[str, Mapping[int, int]]) -> Ledger:
+        tally = Tally()
+        for name, partitions in ends.items():
+            for partition, end in partitions.items():
+                for record in self.topics[name][partition][:end]:
+                    tally.add(name, dict(record.headers), record.value)
+        return tally.ledger()
 
 
-def assembled(trajectory_id: str) -> Sent:
-    return TRAJECTORIES, trajectory_message(attempt(trajectory_id))
+MOVES = st.lists(st.integers(0, len(MAKES) + 2), max_size=200)
 
 
-def scored(trajectory_id: str) -> Sent:
-    return REWARDS, reward_message(rewarded(trajectory_id))
+def moves_of(drawn: list[int]) -> Callable[[], int]:
+    left = iter(drawn)
+    return lambda: next(left, len(MAKES) + 2)
 
 
-def grouped(*trajectory_ids: str) -> Sent:
-    members = [
-        Member(trajectory_id=each, trajectory=WHERE, reward=1, advantage=1, oldest_version=0, sampled_tokens=1)
-        for each in trajectory_ids
-    ]
-    group = TrainingGroup(
-        group_id="g",
-        run="r",
-        task_id="q",
-        spec="s@1",
-        baseline="mean",
-        baseline_value=0,
-        scored=1,
-        members=members,
-        oldest_version=0,
-    )
-    return output_message(group, 0)
+@given(drawn=MOVES, before=st.integers(0, 60), rounds=st.integers(1, 6))
+async def test_at_no_moment_is_there_an_effect_without_its_cause(drawn: list[int], before: int, rounds: int) -> None:
+    log = SimulatedLog(moves_of(drawn))
+    for _ in range(before):
+        log.someone_writes()
+    reader = LedgerReader(log.read)
+    for _ in range(rounds):
+        await reader.catch_up()
+        found = reader.tally.ledger()
+        assert found.adds_up, found.conflicts
+        assert found == log.counted_anew(reader._next)
+        for _ in range(3):
+            log.someone_writes()
 
 
-def rejected(trajectory_id: str, reason: Reason = Reason.ALL_FAIL, stage: Stage = Stage.GROUP) -> Sent:
-    return output_message(Rejection(trajectory_id=trajectory_id, trajectory=WHERE, stage=stage, reason=reason), 0)
+async def test_read_with_the_stream_there_would_be_effects_without_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The order is what makes it right: in the other one the same log seems to contradict itself.
+    monkeypatch.setattr("headrace.streams.ledger.TOPICS_AGAINST_THE_STREAM", TOPICS)
+    log = SimulatedLog(moves_of([0, 0, 1, 0, 1, 2, 0, 1, 2, 3] * 20))
+    for _ in range(10):
+        log.someone_writes()
+    reader = LedgerReader(log.read)
+    await reader.catch_up()
+    assert not reader.tally.ledger().adds_up
 
 
-def trained(number: int, *trajectory_ids: str) -> Sent:
-    group = TrainedGroup(
-        group_id="g", group=WHERE, trajectory_ids=list(trajectory_ids), trajectories=[WHERE] * len(trajectory_ids)
-    )
-    step = Step(run="r", step=number, version=number, groups=[group], config_sha256="", data_sha256="", metrics={})
-    return STEPS, record_message(step, id="s", key="r", source="/trainer", time_ms=0, subject="r")
+@given(drawn=MOVES, cut_after=st.integers(0, 40))
+async def test_a_round_that_was_cut_off_is_set_right_by_the_next(drawn: list[int], cut_after: int) -> None:
+    log = SimulatedLog(moves_of(drawn))
+    for _ in range(50):
+        log.someone_writes()
+    given_out = count()
+    cut = True
+
+    async def unreliable(topic: Topic, start: Mapping[int, int]) -> AsyncIterator[LogRecord]:
+        async for record in log.read(topic, start):
+            if cut and next(given_out) == cut_after:
+                raise ConnectionError
+            yield record
+
+    reader = LedgerReader(unreliable)
+    try:
+        await reader.catch_up()
+    except ConnectionError:
+        cut = False
+        await reader.catch_up()
+    assert reader.tally.ledger().adds_up
+    assert reader.tally.ledger() == log.counted_anew(reader._next)
 
 
-def ledger(*sent: Sent, cut: frozenset[str] = frozenset()) -> Ledger:
-    tally = Tally()
-    for topic, message in sent:
-        headers: Mapping[str, bytes | None] = dict(message.headers)
-        tally.add(topic.name, headers, message.value)
-    return tally.ledger(cut=cut)
+async def test_nothing_is_read_twice() -> None:
+    log = SimulatedLog(moves_of([]))
+    for sent in CIRCLE:
+        log.write(sent)
+    read: list[tuple[str, int, int]] = []
+
+    async def noted(topic: Topic, start: Mapping[int, int]) -> AsyncIterator[LogRecord]:
+        async for record in log.read(topic, start):
+            read.append((record.topic, record.partition, record.offset))
+            yield record
+
+    reader = LedgerReader(noted)
+    await reader.catch_up()
+    for sent in through("new"):
+        log.write(sent)
+    await reader.catch_up()
+    assert len(set(read)) == len(read) == len(CIRCLE) + 3
 
 
-def through(trajectory_id: str, *further: Sent) -> tuple[Sent, ...]:
-    """Everything up to the reward, and what came then."""
-    return event(trajectory_id), assembled(trajectory_id), scored(trajectory_id), *further
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(command, arguments)
+    return result.exit_code, result.output
 
 
-CIRCLE: tuple[Sent, ...] = (
-    event("open"),
-    event("headless", started=False),
-    *(event("unscored"), assembled("unscored")),
-    *through("ungrouped"),
-    *through("untrained", grouped("untrained")),
-    *through("trained", grouped("trained"), trained(2, "trained")),
-    *through("stale", grouped("stale"), rejected("stale", Reason.STALE, Stage.ADMISSION)),
-    *through("flat", rejected("flat")),
-)
+def following(bootstrap: str, *options: str) -> "subprocess.Popen[str]":
+    argv = [sys.executable, "-m", "headrace.deploy.cli", "ledger", "--kafka", bootstrap, "--follow", *options]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_each_trajectory_is_counted_under_its_fate() -> None:
-    found = ledger(*CIRCLE)
-    assert (found.started, found.seen_without_start) == (7, 1)
-    assert (found.trained, found.trained_by_step) == (1, {"r/2": 1})
-    assert found.rejected_by == {"admission": {"stale": 1}, "group": {"zero_variance_all_fail": 1}}
-    assert found.pending_by == {"open": 2, "unscored": 1, "ungrouped": 1, "untrained": 1}
-    assert (found.rejected, found.pending, found.conflicts, found.adds_up) == (2, 5, [], True)
-
-
-@given(st.permutations(CIRCLE * 2))
-def test_order_and_repetition_change_nothing(sent: list[Sent]) -> None:
-    assert ledger(*sent) == ledger(*CIRCLE)
-
-
-def test_an_empty_log_adds_up() -> None:
-    assert ledger().adds_up
-
-
-def test_ticks_and_events_without_headers_are_no_trajectories() -> None:
-    tick = ClockTicked(unix_ms=1)
-    envelope = Envelope(id="e", type=tick.TYPE, source="/a", time_ms=0, subject="clock")
-    bare = Message(b"k", b"{}", [])
-    assert ledger((EVENTS, encode(tick, key="clock", envelope=envelope)), (EVENTS, bare)) == ledger()
-
-
-@pytest.mark.parametrize(
-    ("further", "says"),
-    [
-        ((grouped("t"), trained(1, "t"), rejected("t", Reason.STALE, Stage.ADMISSION)), "both trained and rejected"),
-        ((grouped("t"), trained(1, "t"), trained(2, "t")), "trained in 2 steps: r/1, r/2"),
-        ((rejected("t"), rejected("t", Reason.STALE, Stage.ADMISSION)), "rejected 2 times"),
-    ],
-)
-def test_two_fates_are_a_conflict(further: tuple[Sent, ...], says: str) -> None:
-    found = ledger(*through("t", *further))
-    assert not found.adds_up
-    assert says in found.conflicts[0]
-
-
-@pytest.mark.parametrize("missing", [0, 1, 2, 3])
-def test_a_record_that_a_later_one_was_made_of_cannot_be_missing(missing: int) -> None:
-    sent = [*through("t", grouped("t"), trained(1, "t"))]
-    del sent[missing]
-    assert not ledger(*sent).adds_up
-
-
-def test_events_cut_by_their_retention_are_told_apart_from_errors() -> None:
-    sent = [scored("t"), grouped("t"), trained(1, "t")]
-    found = ledger(*sent, cut=frozenset({"events", "trajectories"}))
-    assert (found.started, found.expired, found.trained, found.adds_up) == (0, 1, 1, True)
-    assert not ledger(*sent).adds_up
-
-
-def test_a_record_that_cannot_be_read_is_said() -> None:
-    _, message = rejected("t")
-    found = ledger(*through("t"), (REJECTED, Message(message.key, b"{", message.headers)))
-    assert (found.unreadable, found.adds_up) == (1, False)
-
-
-def test_only_so_many_conflicts_are_named() -> None:
-    found = ledger(*(scored(f"t{number}") for number in range(150)))
-    assert (len(found.conflicts), found.conflicting) == (100, 150)
-    assert table(found.as_dict())[-1] == "  and 50 more"
-
-
-def test_the_table_says_whether_it_adds_up() -> None:
-    assert "It adds up: 8." in table(ledger(*CIRCLE).as_dict())
-    assert any(line.startswith("IT DOES NOT ADD UP") for line in table(ledger(scored("t")).as_dict()))
+async def write(bootstrap: str, *sent: Sent) -> None:
+    async with open_producer(bootstrap) as producer:
+        for topic, message in sent:
+            await (await send(producer, topic, message))
 
 
 @pytest.mark.kafka
 async def test_the_log_of_a_broker_is_counted(kafka: str) -> None:
-    async with open_producer(kafka) as producer:
-        for topic, message in CIRCLE:
-            await (await send(producer, topic, message))
-    assert await read_ledger(kafka) == ledger(*CIRCLE)
+    await write(kafka, *CIRCLE)
+    tally = Tally()
+    for topic, message in CIRCLE:
+        tally.add(topic.name, dict(message.headers), message.value)
+    assert await read_ledger(kafka) == tally.ledger()
 
 
 @pytest.mark.kafka
-def test_the_command_prints_it(kafka: str) -> None:
-    shown = CliRunner().invoke(command, ["--kafka", kafka])
-    assert shown.exit_code == 0, shown.output
-    assert "It adds up" in shown.output
-    as_json = CliRunner().invoke(command, ["--kafka", kafka, "--json"])
-    assert json.loads(as_json.output)["adds_up"] is True
+def test_the_command_prints_it_whole_and_by_key(kafka: str) -> None:
+    status, shown = invoke("--kafka", kafka)
+    assert (status, "It adds up: 8." in shown) == (0, True)
+    status, shown = invoke("--kafka", kafka, "--by", "stage")
+    assert status == 0
+    assert "ungrouped" in shown
+    assert json.loads(invoke("--kafka", kafka, "--json")[1])["adds_up"] is True
+    by_step = json.loads(invoke("--kafka", kafka, "--by", "step", "--json")[1])["by"]
+    assert by_step["rows"]["r/2"] == {"trained": 1, "rejected": 0, "pending": 0}
+    assert invoke("--kafka", kafka, "--by", "step", "--follow")[0] == 2
+
+
+@pytest.mark.kafka
+async def test_followed_it_tells_of_what_comes_and_ends_with_an_alert_where_it_stays_wrong(kafka: str) -> None:
+    follower = following(kafka, "--every", "0.2", "--patience", "2", "--json")
+    assert follower.stdout is not None
+    try:
+        first = json.loads(follower.stdout.readline())
+        assert first["adds_up"]
+        await write(kafka, *through("follow"))
+        while (seen := json.loads(follower.stdout.readline()))["started"] == first["started"]:
+            assert seen["adds_up"]
+        await write(kafka, trained(7, "follow"))
+        _, said = follower.communicate(timeout=60)
+    finally:
+        follower.kill()
+    assert follower.returncode == 1
+    assert "follow reached the trainer and is in no group" in said
+    alerts = [Alert.model_validate_json(record.value or b"") async for record in read_to_end(kafka, ALERTS)]
+    assert [(alert.source, alert.kind, alert.details["conflicting"]) for alert in alerts] == [
+        ("ledger", "ledger_mismatch", 1)
+    ]
+
+
+@pytest.mark.kafka
+async def test_a_follower_that_is_asked_to_end_ends_well(kafka: str) -> None:
+    await write(kafka, grouped("follow"))  # what the test before left wrong
+    follower = following(kafka, "--every", "30")
+    assert follower.stdout is not None
+    try:
+        assert "adds up" in follower.stdout.readline()
+        follower.send_signal(signal.SIGTERM)
+        assert follower.wait(30) == 0
+    finally:
+        follower.kill()
