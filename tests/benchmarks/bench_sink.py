@@ -1,6 +1,6 @@
 """How fast the log flows into ClickHouse, beside raw Arrow inserts of the same rows in the same run.
 
-    python tests/benchmarks/bench_sink.py [--kafka HOST:PORT] [--clickhouse URL] [--trajectories 5000]
+    python -m tests.benchmarks.bench_sink [--kafka HOST:PORT] [--clickhouse URL] [--trajectories 5000]
 
 20 events of about 600 bytes a trajectory. Without addresses both servers are started for the run; with them, use ones
 that are thrown away. Compare rows of one run with each other, not figures of different machines.
@@ -15,14 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench_assemble import broker, fill
-
 from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.log import create_topics, read_to_end
 from headrace.schemas.topics import EVENTS
 from headrace.streams.batches import convert
 from headrace.streams.database import ensure_tables, insert, open_client
 from headrace.streams.sink import SinkConfig, run_sink
+from tests.benchmarks.load import broker, fill
 
 BATCH = 8192
 FRONT = """

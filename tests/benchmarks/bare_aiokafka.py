@@ -1,0 +1,24 @@
+"""Reads ``events`` with aiokafka and throws them away: python bare_aiokafka.py BOOTSTRAP GROUP. Runs until killed."""
+
+import asyncio
+import sys
+import time
+
+from headrace.schemas.log import open_consumer
+from headrace.schemas.topics import EVENTS
+
+COMMIT_S = 0.05
+"""Often, and by hand: the client's own commits starve while records flow, and commits show how far it came."""
+
+
+async def main(bootstrap: str, group: str) -> None:
+    async with open_consumer(bootstrap, [EVENTS], group=group) as consumer:
+        next_commit = 0.0
+        while True:
+            await consumer.getmany(timeout_ms=20, max_records=1000)
+            if time.monotonic() > next_commit:
+                await consumer.commit()
+                next_commit = time.monotonic() + COMMIT_S
+
+
+asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""The broker that a benchmark measures on, and what it says of who has come how far."""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.records_to_delete import RecordsToDelete
+from aiokafka.errors import KafkaError
+
+from headrace.deploy.children import Child
+from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.ports import free_port
+from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics, open_consumer, partitions_of
+from headrace.schemas.topics import EVENTS, PARTITIONS, Topic
+from headrace.streams.recovery import checkpoint_of
+from tests.conftest import CACHE
+
+HEAP_MB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One broker with all topics, thrown away at the end."""
+
+    bootstrap: str
+    broker: psutil.Process
+    admin: AIOKafkaAdminClient
+    reader: AIOKafkaConsumer
+    folder: Path
+    """For whatever the measured programs write."""
+
+    async def ends(self, topic: str = EVENTS.name) -> dict[TopicPartition, int]:
+        """Where the partitions of ``topic`` end for a reader of committed records."""
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        ends: dict[TopicPartition, int] = await self.reader.end_offsets(partitions)
+        return ends
+
+    async def done(self, group: str) -> int:
+        """Events that ``group`` has committed as processed.
+
+        Our assembler commits the oldest event it still needs and says in the metadata how far it came; that counts.
+        """
+        try:
+            commits = await self.admin.list_consumer_group_offsets(group)
+        except KafkaError:  # No coordinator yet, or one that is busy with a rebalance.
+            return 0
+        positions = (
+            checkpoint.next if (checkpoint := checkpoint_of(commit.metadata or "")) else commit.offset
+            for partition, commit in commits.items()
+            if partition.topic == EVENTS.name
+        )
+        return sum(max(position, 0) for position in positions)
+
+    async def create(self, topic: str) -> None:
+        """An empty topic for somebody's output, with as many partitions as ``events``."""
+        await self.admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
+        with suppress(LookupError):
+            await partitions_of(self.reader, Topic(topic, "", (), PARTITIONS, ""))
+
+    async def empty(self, topic: str) -> None:
+        """Delete what ``topic`` holds; its offsets go on."""
+        ends = await self.ends(topic)
+        await self.admin.delete_records({partition: RecordsToDelete(end) for partition, end in ends.items()})
+
+    async def drop(self, prefix: str) -> None:
+        """Delete the topics whose names start with ``prefix``."""
+        topics = [topic for topic in await self.admin.list_topics() if topic.startswith(prefix)]
+        if topics:
+            await self.admin.delete_topics(topics)
+
+    async def committed(self, topic: str) -> int:
+        """How many records a reader of committed records finds in ``topic``."""
+        ends, count = await self.ends(topic), 0
+        async with open_consumer(self.bootstrap) as consumer:
+            consumer.assign(list(ends))
+            await consumer.seek_to_beginning()
+            while any([await consumer.position(partition) < end for partition, end in ends.items()]):
+                batches = await consumer.getmany(timeout_ms=200, max_records=5000)
+                count += sum(map(len, batches.values()))
+        return count
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds of ``processes`` and their children so far, user and system."""
+    family = {each for process in processes for each in (process, *process.children(recursive=True))}
+    return sum(sum(each.cpu_times()[:2]) for each in family)
+
+
+def memory_mb(processes: Iterable[psutil.Process]) -> float:
+    """Resident memory of ``processes`` and their children, in MiB."""
+    family = {each for process in processes for each in (process, *process.children(recursive=True))}
+    return float(sum(each.memory_info().rss for each in family) / 2**20)
+
+
+@asynccontextmanager
+async def cluster(bootstrap: str | None = None) -> AsyncIterator[Cluster]:
+    """A fresh broker with all topics."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made = Broker(folder / "kafka", free_port(), free_port(), MAX_REQUEST_BYTES, heap_mb=HEAP_MB)
+        child = Child(await prepare_broker(made, await kafka_jars(CACHE)), folder / "kafka.log")
+        try:
+            await wait_until_answers(made.bootstrap, 90)
+            await create_topics(made.bootstrap)
+            admin = AIOKafkaAdminClient(bootstrap_servers=made.bootstrap)
+            await admin.start()
+            try:
+                async with open_consumer(made.bootstrap) as reader:
+                    await partitions_of(reader, EVENTS)
+                    yield Cluster(made.bootstrap, psutil.Process(child.pid), admin, reader, folder)
+            finally:
+                await admin.close()
+        finally:
+            child.kill()

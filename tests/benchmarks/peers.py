@@ -1,0 +1,118 @@
+"""Who is measured: ours, the peers, and the bare loops that nobody can beat. Each builds what it needs, once.
+
+Kafka Streams is compiled by Maven, Quix Streams installed by uv into an environment of its own; both are kept in the
+cache folder under a name that follows from what they are made of.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+from headrace.deploy.children import Command
+from headrace.deploy.kafka import java
+from tests.benchmarks.contender import Contender, Start, worker
+from tests.conftest import CACHE
+
+HERE = Path(__file__).parent
+PROJECT = HERE / "kafka_streams"
+QUIX = "quixstreams==3.28.0"
+COMMIT_S = 0.15
+"""Seconds between two commits of Quix, whose default is 5 s; as in the Kafka Streams topology."""
+
+
+def assembler(start: Start) -> Command:
+    """Our assembler, with its settings as they are shipped."""
+    return worker("assemble", start, {"group": start.group})
+
+
+def kafka_streams(start: Start, *, store: str = "memory", threads: int = 1) -> Command:
+    """The topology in ``kafka_streams/``."""
+    built = kafka_streams_classes()
+    logging = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    argv = (java(), "-Xmx2g", logging, "-cp", f"{built / 'classes'}{os.pathsep}{built / 'libs'}{os.sep}*")
+    arguments = (start.bootstrap, start.group, start.output, store, str(threads), str(start.folder))
+    return Command((*argv, "headrace.benchmarks.Assembly", *arguments))
+
+
+def quix(start: Start, *, form: str = "keys") -> Command:
+    """The program in ``quix_assembly.py``."""
+    arguments = (start.bootstrap, start.group, start.output, form, str(COMMIT_S), str(start.folder))
+    return Command((str(quix_python()), str(HERE / "quix_assembly.py"), *arguments))
+
+
+def bare_aiokafka(start: Start) -> Command:
+    """The asyncio client, doing nothing with what it reads."""
+    return Command((sys.executable, str(HERE / "bare_aiokafka.py"), start.bootstrap, start.group))
+
+
+def bare_librdkafka(start: Start) -> Command:
+    """The client in C that Quix rests on, doing nothing with what it reads."""
+    return Command((sys.executable, str(HERE / "bare_librdkafka.py"), start.bootstrap, start.group))
+
+
+CONTENDERS = (
+    Contender("headrace", "headrace, one process", assembler, ours=True),
+    Contender("headrace-4", "headrace, four processes", assembler, processes=4, ours=True),
+    Contender("kafka-streams", "Kafka Streams, in-memory store, one thread", kafka_streams),
+    Contender("kafka-streams-4", "Kafka Streams, in-memory store, four threads", partial(kafka_streams, threads=4)),
+    Contender("kafka-streams-rocksdb", "Kafka Streams, RocksDB, one thread", partial(kafka_streams, store="rocksdb")),
+    Contender("quix", "Quix Streams, one state key an event", quix, share=0.3),
+    Contender("quix-list", "Quix Streams, a list in its state", partial(quix, form="list"), share=0.2),
+    Contender("bare-aiokafka", "bare aiokafka loop, nothing parsed", bare_aiokafka, writes=False),
+    Contender("bare-librdkafka", "bare confluent-kafka loop, nothing parsed", bare_librdkafka, writes=False),
+)
+
+
+@cache
+def kafka_streams_classes() -> Path:
+    """A folder with ``classes`` and ``libs``, compiled by Maven the first time; raises ``RuntimeError``."""
+    sources = [PROJECT / "pom.xml", *sorted(PROJECT.rglob("*.java"))]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    built = CACHE / f"kafka-streams-{digest}"
+    if not (built / "libs").is_dir():
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise RuntimeError("the Kafka Streams topology is built by Maven, and there is no `mvn` on the PATH")
+        making = built.with_name(f"{built.name}.{os.getpid()}")
+        argv = (maven, "-q", "-B", "-f", str(PROJECT / "pom.xml"), f"-Dbuild.folder={making}", "compile")
+        _run(*argv, "dependency:copy-dependencies", f"-DoutputDirectory={making / 'libs'}")
+        _publish(making, built)
+    return built
+
+
+@cache
+def quix_python() -> Path:
+    """The interpreter of an environment with Quix Streams; raises ``RuntimeError``.
+
+    Never ours: its pins are not ours.
+    """
+    built = CACHE / f"{QUIX.replace('==', '-')}-python{sys.version_info.major}.{sys.version_info.minor}"
+    interpreter = Path("bin", "python")
+    if not (built / interpreter).exists():
+        uv = shutil.which("uv", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
+        if uv is None:
+            raise RuntimeError("Quix Streams is installed by uv, and there is no `uv` beside Python or on the PATH")
+        making = built.with_name(f"{built.name}.{os.getpid()}")
+        _run(uv, "venv", "-q", "--relocatable", "--python", sys.executable, str(making))
+        _run(uv, "pip", "install", "-q", "--python", str(making / interpreter), QUIX)
+        _publish(making, built)
+    return built / interpreter
+
+
+def _publish(making: Path, built: Path) -> None:
+    """Give the finished folder its name; where another process was faster, its work is as good."""
+    try:
+        making.rename(built)
+    except OSError:
+        shutil.rmtree(making)
+
+
+def _run(*argv: str) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(argv)} failed:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")

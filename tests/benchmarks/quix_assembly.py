@@ -1,0 +1,69 @@
+"""The assembly on Quix Streams: events of a trajectory are kept in its state until its end comes, then go out as one.
+
+    python quix_assembly.py BOOTSTRAP GROUP OUTPUT FORM COMMIT_S FOLDER
+
+Runs in an environment of its own, see ``peers.py``. Exactly once; nothing is parsed, and there is no rule for holes,
+duplicates, late events or timeouts. FORM is how the state is kept: ``list``, one list a trajectory, as its guide does
+it, or ``keys``, one key an event as plain bytes, the fastest that was found.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from quixstreams import Application, State
+
+ENDED = b"headrace.trajectory.ended.v1"
+
+
+def assemble_list(value: bytes, _key: Any, _time: int, headers: list[tuple[str, bytes]], state: State) -> bytes | None:
+    """All events of the trajectory where ``value`` is its last, else ``None``."""
+    events = state.get("events", [])
+    events.append(value.decode())
+    if dict(headers)["ce_type"] != ENDED:
+        state.set("events", events)
+        return None
+    state.delete("events")
+    return "".join(events).encode()
+
+
+def assemble_keys(value: bytes, _key: Any, _time: int, headers: list[tuple[str, bytes]], state: State) -> bytes | None:
+    """The same, with a state key an event."""
+    attributes = dict(headers)
+    sequence = int(attributes["ce_sequence"])
+    if attributes["ce_type"] != ENDED:
+        state.set_bytes(sequence, value)
+        return None
+    earlier = [state.get_bytes(number) or b"" for number in range(sequence)]
+    for number in range(sequence):
+        state.delete(number)
+    return b"".join([*earlier, value])
+
+
+FORMS = {"list": assemble_list, "keys": assemble_keys}
+
+
+def main() -> None:
+    """Run until killed."""
+    bootstrap, group, output, form, commit_s, folder = sys.argv[1:]
+    app = Application(
+        bootstrap,
+        consumer_group=group,
+        auto_offset_reset="earliest",
+        processing_guarantee="exactly-once",
+        commit_interval=float(commit_s),
+        state_dir=Path(folder),
+        # librdkafka waits a second before it fetches again once its queue was full.
+        consumer_extra_config={"fetch.queue.backoff.ms": 2, "group.instance.id": group},
+        producer_extra_config={"linger.ms": 20, "batch.size": 256 * 1024},
+    )
+    trajectories = app.topic(output, key_serializer="bytes", value_serializer="bytes")
+    frame = app.dataframe(app.topic("events", key_deserializer="bytes", value_deserializer="bytes"))
+    frame = frame.apply(FORMS[form], stateful=True, metadata=True)
+    frame = frame.filter(lambda trajectory: trajectory is not None)
+    frame.to_topic(trajectories)
+    app.run()
+
+
+if __name__ == "__main__":
+    main()

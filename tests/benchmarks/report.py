@@ -1,0 +1,148 @@
+"""The figures as a page: every table beside the machine, the date and the command that made it."""
+
+import statistics
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tests.benchmarks.contender import Sample
+
+Figures = dict[str, Any]
+
+OURS = "headrace"
+
+
+def median(samples: Iterable[Figures]) -> Sample:
+    """The sample of medians."""
+    columns = {name: [sample[name] for sample in samples] for name in Sample.__dataclass_fields__}
+    return Sample(**{name: statistics.median(column) for name, column in columns.items()})
+
+
+def quantile(ascending: Sequence[float], share: float) -> float:
+    """The smallest value that at least ``share`` of all are not above."""
+    return ascending[min(len(ascending) - 1, int(len(ascending) * share))]
+
+
+def markdown(figures: Figures) -> str:
+    """The page."""
+    parts = ["# Speed of the stream side, beside its peers"]
+    parts += [section(figures[name]) for name, section in SECTIONS.items() if name in figures]
+    return "\n\n".join(parts) + "\n"
+
+
+def throughput(figures: Figures) -> str:
+    """Events to trajectories, a row a contender."""
+    rows = {name: median(samples) for name, samples in figures["samples"].items()}
+    table = _table(
+        ("", "k events/s", "k events/core-second", "ours ÷ it, wall", "ours ÷ it, core", "MiB", "broker s/M events"),
+        [
+            (
+                figures["titles"][name],
+                f"{row.per_s / 1e3:.1f}",
+                f"{row.per_core_s / 1e3:.1f}",
+                *_beside(rows, name),
+                f"{row.memory_mb:.0f}",
+                f"{row.broker_s_per_million:.1f}",
+            )
+            for name, row in rows.items()
+        ],
+    )
+    text = f"""{figures["events"]:,} events of {figures["bytes_an_event"]} bytes, 20 a trajectory,
+        {figures["open"]} trajectories open at a time in each of 4 partitions. Every row but the bare loops writes one
+        record a trajectory, exactly once. Each is a process of its own (four where it says so) on the same log.
+        {_rounds(figures)}, the first third of each not counted. Ours validates every event, and knows holes,
+        duplicates, late events and timeouts; the peers parse nothing. Ratios of rows with four processes or threads
+        are to our four processes."""
+    if OURS in rows and f"{OURS}-4" in rows:
+        text += (
+            f" Our four processes do {rows[f'{OURS}-4'].per_s / rows[OURS].per_s:.1f} × one, with the broker beside."
+        )
+    return _section("Events → trajectories", text, table, "throughput.png", figures)
+
+
+def _beside(rows: Mapping[str, Sample], name: str) -> tuple[str, str]:
+    """How many times as fast ours is as the row ``name``: by wall, and per core."""
+    ours = rows.get(f"{OURS}-4" if name.endswith("-4") else OURS)
+    if ours is None or name.startswith(OURS):
+        return "", ""
+    return f"{ours.per_s / rows[name].per_s:.2f} ×", f"{ours.per_core_s / rows[name].per_core_s:.2f} ×"
+
+
+def workers(figures: Figures) -> str:
+    """Trajectories to groups."""
+    rows = {name: median(samples) for name, samples in figures["samples"].items()}
+    table = _table(
+        ("", "trajectories/s", "trajectories/core-second", "MiB"),
+        [
+            (figures["titles"][name], f"{row.per_s:,.0f}", f"{row.per_core_s:,.0f}", f"{row.memory_mb:.0f}")
+            for name, row in rows.items()
+        ],
+    )
+    text = f"""{figures["trajectories"]:,} trajectories in groups of 8. {_rounds(figures)}, the first third of each not
+        counted."""
+    return _section("Trajectories → groups", text, table, None, figures)
+
+
+def latency(figures: Figures) -> str:
+    """Last event to training record."""
+    seconds = figures["latencies_s"]
+    table = _table(
+        ("p50", "p90", "p99", "largest"),
+        [[f"{quantile(seconds, share):.2f} s" for share in (0.5, 0.9, 0.99)] + [f"{seconds[-1]:.2f} s"]],
+    )
+    cores = ", ".join(f"{name} {used:.2f}" for name, used in figures["cores"].items())
+    text = f"""{len(seconds):,} groups at {figures["rate"]:,.0f} events/s, which is half of what the slowest stage takes
+        alone; assemble, score and group in processes of their own. From the time at which the group's last event was
+        due (the generator is open-loop, at worst {figures["generator_late_ms"]:.0f} ms behind) to the arrival of its
+        training record at a reader of committed records. Cores in use: {cores}."""
+    return _section("Last event → training record, at half load", text, table, "latency.png", figures)
+
+
+def recovery(figures: Figures) -> str:
+    """Kill -9 to new trajectories."""
+    table = _table(
+        ("", "median", "all rounds"),
+        [
+            (
+                figures["titles"][name],
+                f"{statistics.median(seconds):.1f} s",
+                ", ".join(f"{one:.1f}" for one in seconds),
+            )
+            for name, seconds in figures["seconds"].items()
+        ],
+    )
+    text = f"""{figures["open_events"]:,} events of {figures["open_trajectories"]:,} trajectories wait for their end
+        when the process is killed and started again at once, under the same member name. Until trajectories that were
+        sent after the kill came out of all partitions; the start of Python or of the JVM is part of it."""
+    return _section("Recovery after kill -9", text, table, "recovery.png", figures)
+
+
+SECTIONS = {"throughput": throughput, "workers": workers, "latency": latency, "recovery": recovery}
+"""What a measurement becomes, in the page's order."""
+
+
+def _section(title: str, text: str, table: str, picture: str | None, figures: Figures) -> str:
+    """A heading, a paragraph, a table, a picture, and where it was measured."""
+    paragraph = textwrap.fill(" ".join(text.split()), 120)
+    shown = [f"![{title}]({picture})"] if picture else []
+    return "\n\n".join([f"## {title}", paragraph, table, *shown, textwrap.fill(_about(figures), 120)])
+
+
+def _rounds(figures: Figures) -> str:
+    rounds = max(map(len, figures["samples"].values()))
+    return "One round" if rounds == 1 else f"Medians of {rounds} interleaved rounds"
+
+
+def _about(figures: Figures) -> str:
+    about = figures["about"]
+    machine = about["machine"]
+    return (
+        f"*{about['date']}, `{about['command']}`: {about['took_s']} s on {machine['cores']} cores ({machine['cpu']}), "
+        f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; "
+        f"load {machine['load_before']} before.*"
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---" if number == 0 else "---:" for number in range(len(head))], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,146 @@
+"""The speed of the stream side beside its peers, in one run: a table, plots, and the raw figures.
+
+    python -m tests.benchmarks.streams [--quick] [--only throughput,latency] [--out FOLDER]
+
+Starts its own broker for each measurement, needs Java, Maven, uv and their registries, and nothing else that uses the
+machine. Compare rows of one run with each other, not figures of different machines. What ``--only`` leaves out keeps
+its figures of the run before.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.benchmarks import latency, plots, recovery, report, throughput, workers
+from tests.benchmarks.load import EVENTS_EACH
+
+RESULTS = Path(__file__).parent / "results"
+FIGURES = "streams.json"
+TABLE = "streams.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    trajectories: int
+    """In the log for events → trajectories."""
+    scored: int
+    """Trajectories through the Faust workers."""
+    flow_s: float
+    """Length of the flow whose latency is taken, in seconds."""
+    open_events: int
+    """Events that wait for their end when a process is killed."""
+    rounds: int
+    """Samples of each row; the table has their medians."""
+
+
+FULL = Size(trajectories=36_000, scored=24_000, flow_s=40, open_events=100_000, rounds=3)
+QUICK = Size(trajectories=16_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1)
+
+Figures = dict[str, Any]
+Say = Callable[[str], None]
+
+
+async def _latency(size: Size, figures: Figures, say: Say) -> Figures:
+    return await latency.measure(half_load(figures), size.flow_s, say)
+
+
+MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] = {
+    "throughput": lambda size, _, say: throughput.measure(size.trajectories, size.rounds, say),
+    "workers": lambda size, _, say: workers.measure(size.scored, size.rounds, say),
+    "latency": _latency,
+    "recovery": lambda size, _, say: recovery.measure(size.open_events, size.rounds, say),
+}
+"""What can be measured, in order: latency needs to know what half load is."""
+
+
+def half_load(figures: Figures) -> float:
+    """Half of what the slowest stage took in one process, in events a second; raises ``ValueError`` where unknown."""
+    try:
+        stages = [
+            report.median(figures["throughput"]["samples"]["headrace"]).per_s,
+            *(report.median(figures["workers"]["samples"][name]).per_s * EVENTS_EACH for name in ("score", "group")),
+        ]
+    except KeyError as missing:
+        raise ValueError(f"latency is measured at half load: measure {missing} first, in the same folder") from None
+    return min(stages) / 2
+
+
+def machine() -> Figures:
+    """What the reader must know of where it ran."""
+    return {
+        "cpu": next(
+            (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+            platform.processor(),
+        ),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load_before": round(os.getloadavg()[0], 1),
+    }
+
+
+def _progress(name: str, line: str) -> None:
+    print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def write(figures: Figures, out: Path) -> None:
+    """Figures, table and plots into ``out``."""
+    (out / FIGURES).write_text(json.dumps(figures, indent=1) + "\n")
+    (out / TABLE).write_text(report.markdown(figures))
+    plots.draw(figures, out)
+
+
+async def run(only: list[str], size: Size, out: Path, command: str) -> None:
+    """Measure, and write figures, table and plots into ``out`` after each measurement."""
+    out.mkdir(parents=True, exist_ok=True)
+    stored = out / FIGURES
+    figures: Figures = json.loads(stored.read_text()) if stored.exists() else {}
+    for name in only:
+        about = {"machine": machine(), "date": datetime.now(UTC).strftime("%Y-%m-%d"), "command": command}
+        begun = time.monotonic()
+        figures[name] = await MEASUREMENTS[name](size, figures, partial(_progress, name))
+        figures[name] |= {"about": about | {"took_s": round(time.monotonic() - begun)}}
+        write(figures, out)
+
+
+def main() -> None:
+    """Measure what is asked for; print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round of a small load: to see that it runs")
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(MEASUREMENTS)}")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, plots and raw figures")
+    options = parser.parse_args()
+    only = options.only.split(",") if options.only else list(MEASUREMENTS)
+    if unknown := set(only) - MEASUREMENTS.keys():
+        parser.error(f"there is no measurement {', '.join(sorted(unknown))}: there are {', '.join(MEASUREMENTS)}")
+    logging.basicConfig(level="ERROR")
+    command = " ".join(
+        ["python -m tests.benchmarks.streams", *(["--quick"] if options.quick else []),
+         *([f"--only {options.only}"] if options.only else [])]
+    )  # fmt: skip
+    asyncio.run(run(only, QUICK if options.quick else FULL, options.out, command))
+    print((options.out / TABLE).read_text())
+
+
+if __name__ == "__main__":
+    main()

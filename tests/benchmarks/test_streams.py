@@ -1,0 +1,78 @@
+"""The benchmark programs run, on small loads, and the peers do the same work as ours."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import latency, throughput
+from tests.benchmarks.flow import SIZE, schedule
+from tests.benchmarks.load import EVENTS_EACH
+from tests.benchmarks.peers import CONTENDERS, quix_python
+from tests.benchmarks.streams import FIGURES, MEASUREMENTS, TABLE, half_load, machine, write
+
+TRAJECTORIES = 400
+SAMPLE = {"count": 600, "wall_s": 2.0, "cpu_s": 1.5, "broker_cpu_s": 0.3, "memory_mb": 90.0}
+
+
+def test_a_schedule_takes_every_step_of_everything_in_order() -> None:
+    seen: dict[int, list[int]] = {}
+    for number, step in schedule(50, 4, open_at_a_time=12):
+        seen.setdefault(number, []).append(step)
+    assert seen == {number: [0, 1, 2, 3] for number in range(50)}
+
+
+def test_a_schedule_holds_as_many_open_as_it_is_told() -> None:
+    open_now, most = set[int](), 0
+    for number, step in schedule(200, 4, open_at_a_time=12):
+        open_now.add(number)
+        most = max(most, len(open_now))
+        if step == 3:
+            open_now.remove(number)
+    assert most in (12, 13)
+
+
+def test_half_load_is_half_of_the_slowest_stage() -> None:
+    samples = {"score": [SAMPLE], "group": [SAMPLE | {"wall_s": 4.0}]}
+    figures = {"throughput": {"samples": {"headrace": [SAMPLE | {"count": 9000}]}}, "workers": {"samples": samples}}
+    assert half_load(figures) == 600 / 4.0 * EVENTS_EACH / 2
+
+
+def test_latency_without_a_known_load_says_what_to_measure_first() -> None:
+    with pytest.raises(ValueError, match="measure 'throughput' first"):
+        half_load({})
+
+
+@pytest.mark.kafka
+async def test_peers_write_as_many_trajectories_as_ours(tmp_path: Path) -> None:
+    chosen = [one for one in CONTENDERS if one.name in ("headrace", "kafka-streams", "quix", "bare-aiokafka")]
+    try:
+        quix_python()
+    except RuntimeError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"Quix Streams cannot be installed here: {error}")
+    # It raises where a contender's trajectories are not as many as the log's.
+    figures = await throughput.measure(TRAJECTORIES, 1, print, [replace(one, share=1.0) for one in chosen])
+    assert {name: len(samples) for name, samples in figures["samples"].items()} == {one.name: 1 for one in chosen}
+
+    about = {"machine": machine(), "date": "2026-11-21", "command": "pytest", "took_s": 1}
+    write({"throughput": figures | {"about": about}}, tmp_path)
+    assert all(one.title in (tmp_path / TABLE).read_text() for one in chosen)
+    assert json.loads((tmp_path / FIGURES).read_text())["throughput"]["events"] == TRAJECTORIES * EVENTS_EACH
+    assert (tmp_path / "throughput.png").stat().st_size > 10_000
+
+
+@pytest.mark.kafka
+async def test_every_group_of_the_flow_arrives_and_has_its_latency() -> None:
+    figures = await latency.measure(4000, 3, print)
+    assert len(figures["latencies_s"]) == 4000 * 3 / EVENTS_EACH / SIZE
+    assert set(figures["cores"]) == {"assemble", "score", "group", "broker"}
+
+
+def test_every_measurement_has_its_place_on_the_page() -> None:
+    from tests.benchmarks.report import SECTIONS
+
+    assert list(SECTIONS) == list(MEASUREMENTS)

@@ -1,0 +1,70 @@
+"""Trajectories to groups on Faust: score and group, each in a process of its own, and both in one."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from headrace.schemas.log import open_producer, send
+from headrace.schemas.topics import REWARDS, TRAINING, TRAJECTORIES, Topic
+from tests.benchmarks.cluster import Cluster, cluster
+from tests.benchmarks.contender import Contender, prepared, running, sample, worker
+from tests.benchmarks.flow import SIZE, schedule
+from tests.streams.attempts import attempt, trajectory_message
+
+TITLES = {
+    "score": "score, one Faust worker",
+    "group": "group, one Faust worker",
+    "score+group": "score and group in one Faust worker",
+}
+
+OPEN_GROUPS = 250
+"""Groups of which some members are there and others are not."""
+
+
+async def fill(bootstrap: str, trajectories: int) -> None:
+    """Groups of which half the members succeed; always as many of them open."""
+    async with open_producer(bootstrap) as producer:
+        sent = []
+        for group, member in schedule(trajectories // SIZE, SIZE, OPEN_GROUPS):
+            one = attempt(f"{group}-{member}", group=f"g{group}", size=SIZE, outcome=member % 2)
+            sent.append(await send(producer, TRAJECTORIES, trajectory_message(one)))
+        await asyncio.gather(*sent)
+
+
+def stage(name: str) -> Contender:
+    """The worker that runs the processors in ``name``, joined by ``+``."""
+
+    return Contender(
+        name, TITLES[name], lambda start: worker("workers", start, {"processors": name.split("+")}), writes=False
+    )
+
+
+async def measure(trajectories: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """``rounds`` samples of each stage by name; in trajectories.
+
+    Faust's consumer groups have fixed names, so each round has a broker of its own, and both in one process another.
+    """
+    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in TITLES}
+
+    async def take(kafka: Cluster, name: str, *written: tuple[Topic, int]) -> None:
+        async def done() -> int:
+            # Score runs ahead of group: of both together the mean says how much of the work is done.
+            counts = [each * sum((await kafka.ends(topic.name)).values()) for topic, each in written]
+            return sum(counts) // len(counts)
+
+        contender = stage(name)
+        with running(contender, await prepared(kafka, contender)) as children:
+            one = await sample(kafka, children, done, trajectories // SIZE * SIZE)
+        samples[name].append(asdict(one))
+        say(f"{contender.title}: {one.per_s:.0f} trajectories/s, {one.per_core_s:.0f} a core-second")
+
+    for _ in range(rounds):
+        async with cluster() as kafka:
+            await fill(kafka.bootstrap, trajectories)
+            await take(kafka, "score", (REWARDS, 1))
+            await take(kafka, "group", (TRAINING, SIZE))
+        async with cluster() as kafka:
+            await fill(kafka.bootstrap, trajectories)
+            await take(kafka, "score+group", (REWARDS, 1), (TRAINING, SIZE))
+    return {"trajectories": trajectories, "titles": TITLES, "samples": samples}
