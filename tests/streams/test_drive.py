@@ -1,8 +1,11 @@
 """The whole topology in memory: what users try their rewards with."""
 
+from dataclasses import replace
+
 import pytest
 
-from headrace.schemas.envelope import from_headers
+from headrace.schemas.envelope import Envelope, from_headers
+from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.model import Record
 from headrace.schemas.records import (
     DeadLetter,
@@ -15,12 +18,16 @@ from headrace.schemas.records import (
     Trajectory,
 )
 from headrace.schemas.topics import TOPICS
-from headrace.schemas.wire import Message, decode
+from headrace.schemas.wire import Message, decode, encode
 from headrace.streams.drive import drive
 from headrace.streams.raw import StoredRecord
+from headrace.streams.rewards.judge_question import Question
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rewards.spec import judged
 from headrace.streams.score import score
 from headrace.streams.topology import TOPOLOGY, with_run
 from tests.streams.builders import T0, session
+from tests.streams.judged_rewards import HELPFUL, JUDGED, LIKED, WINDOW_MS
 
 HOUR = 3_600_000
 
@@ -117,3 +124,60 @@ def test_a_reward_function_that_gives_something_else_is_named() -> None:
 def test_log_time_is_the_events_time() -> None:
     (first, *_) = group_of(1.0, 0.0)
     assert from_headers(first.headers).time_ms == T0
+
+
+def feedback(trajectory_id: str, value: float, time_ms: int) -> Message:
+    given = FeedbackGiven(signal="accepted", value=value)
+    envelope = Envelope(f"f-{trajectory_id}-{time_ms}", given.TYPE, "/test", time_ms, trajectory_id)
+    return encode(given, key=trajectory_id, envelope=envelope)
+
+
+def totals(records: dict[str, list[Record]]) -> list[tuple[str, int, float | None, str | None]]:
+    return [
+        (reward.trajectory_id, reward.revision, reward.total, reward.unscored)
+        for reward in records["rewards"]
+        if isinstance(reward, Reward)
+    ]
+
+
+def test_feedback_counts_within_its_window_and_makes_a_revision_after_it() -> None:
+    events = [*group_of(1.0, 0.0), feedback("g-1", 1.0, T0 + 500), feedback("g-1", 2.0, T0 + WINDOW_MS + 5_000)]
+    records = drive(TOPOLOGY, events, rewards=Rewards({}, LIKED), until_ms=T0 + HOUR)
+    assert totals(records) == [("g-2", 0, 0.0, None), ("g-1", 0, 1.0, None), ("g-1", 1, 3.0, None)]
+    assert len(records["feedback"]) == 2
+    (group,) = records["training"]
+    assert isinstance(group, TrainingGroup)
+    assert {member.trajectory_id: member.reward for member in group.members} == {"g-1": 1.0, "g-2": 0.0}
+
+
+def test_a_judge_is_a_function_of_the_question() -> None:
+    asked = []
+
+    def judge(question: Question) -> str:
+        asked.append(question.rubric.name)
+        return "5" if "task" in question.rubric.name else "nonsense"
+
+    events = group_of(1.0, 0.0)[:6]
+    readable = replace(JUDGED, terms=(judged("helpful", replace(HELPFUL, rubrics=HELPFUL.rubrics[:1]), weight=1.0),))
+    assert totals(drive(TOPOLOGY, events, rewards=Rewards({}, readable), judge=judge)) == [("g-1", 0, 1.0, None)]
+    assert asked == ["task"]
+    assert totals(drive(TOPOLOGY, events, rewards=Rewards({}, JUDGED), judge=judge)) == [
+        ("g-1", 0, None, "judge_unreadable")
+    ]
+    assert totals(drive(TOPOLOGY, events, rewards=Rewards({}, JUDGED))) == [("g-1", 0, None, "not_judged")]
+
+
+def test_a_function_in_scores_place_sees_no_feedback() -> None:
+    def usual(trajectory: Trajectory, reference: Reference) -> Reward:
+        return score(trajectory, reference)
+
+    records = drive(with_run(TOPOLOGY, "score", usual), [*group_of(1.0, 0.0), feedback("g-1", 1.0, T0 + 500)])
+    assert len(records["rewards"]) == 2
+
+
+def test_feedback_that_cannot_be_read_is_a_dead_letter() -> None:
+    broken = replace(feedback("g-1", 1.0, T0), value=b"{")
+    letters = drive(TOPOLOGY, [broken], rewards=Rewards({}, LIKED))["dead-letters"]
+    assert [(letter.topic, letter.error.value) for letter in letters if isinstance(letter, DeadLetter)] == [
+        ("feedback", "bad_json")
+    ]
