@@ -1,6 +1,6 @@
 """What stands in ``dead-letters``: each letter once, with what was done about it since."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from headrace.schemas.records import DeadLetter, Redriven, Reference, Repaired
@@ -42,11 +42,6 @@ class Letter:
     def content(self) -> Content:
         """What would be sent again: the repaired record, else the original."""
         return content_of(self.repair or self.dead)
-
-    @property
-    def trajectory_ids(self) -> set[str]:
-        """Trajectories that it belonged to, or belongs to since its repair."""
-        return {each for each in (self.dead.trajectory_id, self.content.subject) if each}
 
 
 @dataclass(slots=True)
@@ -100,11 +95,3 @@ class LetterBox:
         if len(self._letters) > MAX_LETTERS or self._bytes > MAX_BYTES:
             held = f"{MAX_LETTERS:,} dead letters, or {MAX_BYTES >> 20} MiB of them"
             raise TooManyLetters(f"more than {held} match: narrow them down")
-
-
-def letters_of(records: Iterable[LogRecord]) -> list[Letter]:
-    """All letters among ``records`` of ``dead-letters``."""
-    box = LetterBox()
-    for record in records:
-        box.add(record)
-    return box.letters

@@ -108,9 +108,10 @@ async def _events_of(bootstrap: str, trajectory_id: str, closed: Closed) -> list
     async with open_consumer(bootstrap) as consumer:
         consumer.assign([partition])
         begin = (await consumer.beginning_offsets([partition]))[partition]
+        end = min((await consumer.end_offsets([partition]))[partition], closed.last.offset + 1)
         consumer.seek(partition, max(closed.first.offset, begin))
-        while await consumer.position(partition) <= closed.last.offset:
+        while await consumer.position(partition) < end:
             for records in (await consumer.getmany(partition, timeout_ms=500)).values():
-                inside = (record for record in records if record.offset <= closed.last.offset)
+                inside = (record for record in records if record.offset < end)
                 found += [each for each in inside if dict(each.headers).get(SUBJECT) == trajectory_id.encode()]
     return found

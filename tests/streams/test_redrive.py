@@ -1,6 +1,6 @@
 """What is sent when dead letters are sent again: folded once more, what was broken is whole, and what was, stays."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -15,7 +15,7 @@ from headrace.streams.assemble import settle
 from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.fold import PartitionFold
 from headrace.streams.fold_limits import FoldLimits
-from headrace.streams.letter_box import Letter, LetterBox, letters_of
+from headrace.streams.letter_box import Letter, LetterBox
 from headrace.streams.raw import StoredRecord
 from headrace.streams.redrive import (
     Closed,
@@ -32,8 +32,17 @@ from tests.streams.attempts import rewarded
 from tests.streams.builders import T0, event, session, tick, with_header, without
 
 HOUR = 3_600_000
+
+
 GOOD = session("t", "ask", "tool", "answer")
 CUT = replace(GOOD[2], value=(GOOD[2].value or b"")[:-9])
+
+
+def letters_of(records: Iterable[StoredRecord]) -> list[Letter]:
+    box = LetterBox()
+    for record in records:
+        box.add(record)
+    return box.letters
 
 
 @dataclass
