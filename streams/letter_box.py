@@ -11,7 +11,6 @@ from headrace.streams.repair import Content, content_of
 MAX_LETTERS = 10_000
 """Letters that are held at once; more must be narrowed down by a filter."""
 
-
 MAX_BYTES = 512 * 1024 * 1024
 """Payload that is held at once."""
 

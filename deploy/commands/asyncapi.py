@@ -8,7 +8,7 @@ import click
 @click.command("asyncapi")
 @click.option("--write", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to this file.")
 def command(write: Path | None) -> None:
-    """Print the AsyncAPI 3.0 document (JSON) of every topic, type and header, with examples.
+    """Print the topics as an AsyncAPI 3.0 document (JSON), with examples.
 
     \b
       headrace asyncapi --write asyncapi.json      for AsyncAPI Studio, a catalogue or a code generator

@@ -48,9 +48,9 @@ def command(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Print the records of TOPIC, one a line: time (UTC), partition:offset, type, subject, what it says.
+    """Print the records of TOPIC, readable: one a line, with filters.
 
-    What cannot be read is shown as such. Only committed records are read. Of events, only a trajectory's start names
+    A line: time (UTC), partition:offset, type, subject, what it says. What cannot be read is shown as such. Only committed records are read. Of events, only a trajectory's start names
     run and agent; --run and --agent show the events of the starts that were seen.
 
     \b

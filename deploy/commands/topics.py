@@ -25,7 +25,9 @@ ARRAYS = (
 def command(
     name: str | None, create: bool, replication: int, kafka: str | None, data: str | None, as_json: bool
 ) -> None:
-    """Print each topic: key, partitions, retention, types; of one NAME also headers, fields and examples.
+    """Print each topic, or everything about the topic NAME.
+
+    Of each: key, partitions, retention, types. Of one also headers, fields with their sentences, and examples.
 
     \b
       headrace topics                          all of them, in short
