@@ -24,6 +24,9 @@ from headrace.schemas.side_topics import LIVE, REFERENCES, SIDE, ReplayFinished,
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import decode
 from headrace.streams import replay_sink
+from headrace.streams.diff import diff
+from headrace.streams.diff_read import read_sides
+from headrace.streams.diff_side import DiffSide, group_states
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.replay import ReplayConfig, run_replay
 from headrace.streams.replay_catalog import NoReplay, delete_replay, find_replay
@@ -39,6 +42,16 @@ TRAJECTORIES_MADE = GROUPS * SIZE
 # Records older than their topic's retention would be deleted under the test, and ticks of the wall's time come between.
 NOW = time.time_ns() // 1_000_000
 SEARCHING = {"rewards": parse_rewards({"*": "search@1"})}
+BREVITY = """
+from headrace.streams.rewards.spec import RewardSpec, reward
+
+@reward(weight=1.0)
+def brevity(trajectory) -> float:
+    \"\"\"One over the number of turns, in (0, 1].\"\"\"
+    return 1.0 / len(trajectory.turns)
+
+BREVITY = RewardSpec("brevity", 1, (brevity,), maximum=1.0)
+"""
 
 
 class Stored(NamedTuple):
@@ -306,3 +319,53 @@ async def test_unreadable_events_are_dead_letters_of_the_replay_too(live: str) -
     assert [each.headers for each in await side(live, DEAD_LETTERS, "events")] == [
         each.headers | {REFERENCES: SIDE} for each in await stored(live, DEAD_LETTERS)
     ]
+
+
+def diffed(bootstrap: str, *arguments: str) -> Any:
+    result = CliRunner().invoke(cli, ["diff", *arguments, "--kafka", bootstrap])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+async def test_a_replay_by_the_rules_that_ran_live_differs_in_nothing(live: str) -> None:
+    await replayed(live, "equal")
+    found = diff(*await read_sides(live, "equal"))
+    assert found.is_empty
+    assert found.compared == TRAJECTORIES_MADE + 4
+    await replayed(live, "regrouped", ReplayStage.REWARDS)
+    assert diff(*await read_sides(live, "regrouped", "equal")).is_empty
+
+
+async def test_another_reward_shows_as_what_it_would_have_changed(live: str, tmp_path: Path) -> None:
+    spec = tmp_path / "brevity.py"
+    spec.write_text(BREVITY)
+    rules = {"rewards": parse_rewards({"*": f"{spec}:BREVITY"})}
+    await replayed(live, "brief", rules=rules)
+    before, after = await read_sides(live, "brief")
+    found = diff(before, after)
+    assert found.specs == (("outcome@1",), ("brevity@1",))
+    assert found.entering == {"zero_variance_all_success": count_of(before, after)}
+    assert found.flips > 0
+    assert found.compared == TRAJECTORIES_MADE + 4
+
+
+def count_of(before: DiffSide, after: DiffSide) -> int:
+    """Groups that were flat and are trained now."""
+    was, now = group_states(before), group_states(after)
+    return sum(was[group].startswith("zero_variance") and now[group] == "trained" for group in was)
+
+
+def test_the_command_shows_a_table_and_a_picture(live: str, tmp_path: Path) -> None:
+    spec = tmp_path / "brevity.py"
+    spec.write_text(BREVITY)
+    assert CliRunner().invoke(cli, ["replay", "seen", "--rewards", f"{spec}:BREVITY", "--kafka", live]).exit_code == 0
+    picture = tmp_path / "diff.png"
+    shown = diffed(live, "seen", "--by", "task", "--picture", str(picture))
+    for text in ("live (outcome@1) → seen (brevity@1)", "would have been pushed the other way", "were zero variance"):
+        assert text in shown.output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    as_json = json.loads(diffed(live, "seen", "--json", "--by", "agent").output)
+    assert as_json["compared"] == sum(row["compared"] for row in as_json["by"])
+    assert "no trajectory in common" in diffed(live, "seen", "--run", "nosuch").output
+    missing = CliRunner().invoke(cli, ["diff", "nosuch", "--kafka", live])
+    assert (missing.exit_code, "no replay 'nosuch'" in missing.output) == (1, True)

@@ -1,0 +1,72 @@
+"""``headrace diff``: what a replay would have changed."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("diff")
+@click.argument("name")
+@click.option("--against", metavar="OTHER", default="live", show_default=True, help="Another replay, or live.")
+@click.option("--run", metavar="NAME", help="Only trajectories of this training run.")
+@click.option("--by", type=click.Choice(("task", "agent", "version")), help="Broken down by this, too.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="A PNG of it.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
+def command(
+    name: str,
+    against: str,
+    run: str | None,
+    by: str | None,
+    picture: Path | None,
+    as_json: bool,
+    kafka: str | None,
+    data: str | None,
+) -> None:
+    """Show what the replay NAME would have changed: rewards, signs of advantages, groups in and out of the filter.
+
+    Compared are the trajectories that both sides know. A fate is that of grouping: trained, or the reason why not; what
+    the trainer turned away afterwards, for its age, does not count. Takes some 800 bytes of memory a trajectory.
+    """
+    import asyncio
+    import json
+    from dataclasses import asdict
+
+    from aiokafka.errors import KafkaError
+
+    from headrace.deploy.diff.table import breakdown, table
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.state import address_of
+    from headrace.streams.diff import as_json as json_of
+    from headrace.streams.diff import diff, only_run, rows
+    from headrace.streams.diff_read import read_sides
+    from headrace.streams.diff_side import DiffSide
+
+    bootstrap = address_of("kafka", kafka, data)
+
+    async def read() -> tuple[DiffSide, DiffSide]:
+        await wait_until_answers(bootstrap, 10.0)
+        return await read_sides(bootstrap, name, against)
+
+    try:
+        before, after = asyncio.run(read())
+    except (KafkaError, LookupError, ValueError) as error:
+        raise StackError(f"{error}.") from error
+    if run is not None:
+        before, after = only_run(before, run), only_run(after, run)
+    found = diff(before, after)
+    parts = rows(before, after, by) if by else []
+    if as_json:
+        click.echo(json.dumps(json_of(found) | {"by": [asdict(row) for row in parts]}, indent=1, ensure_ascii=False))
+    else:
+        click.echo("\n".join(table(found) + (["", *breakdown(by, parts)] if by else [])))
+    if picture is not None:
+        try:
+            from headrace.deploy.diff.picture import draw
+
+            draw(found, picture)
+        except ModuleNotFoundError as error:
+            raise StackError(f"--picture needs {error.name}: install headrace[local].") from error
+        click.echo(f"drawn: {picture}", err=True)
