@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
@@ -17,6 +17,7 @@ from headrace.schemas.log import open_consumer, partitions_of
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.partition_runner import PartitionRunner, RunnerConfig
+from headrace.streams.runner_status import RunnerStatus
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +80,19 @@ class AssemblerConfig:
         )
 
 
-async def run_assembler(config: AssemblerConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+Statuses: TypeAlias = Callable[[], list[RunnerStatus]]
+"""Says where every partition stands that is this process's at the moment; cheap enough to be asked every second."""
+
+
+async def run_assembler(
+    config: AssemblerConfig,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    watch: Callable[[Statuses], None] | None = None,
+) -> None:
     """Assemble until ``stop`` is set, then commit and return. ``ready`` is called once the first partitions are
-    recovered.
+    recovered; ``watch`` is called at the start, with what metrics ask.
 
     Raises ``LookupError`` where a topic is missing, ``ValueError`` where ``trajectories`` has other partitions than
     ``events``, ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
@@ -99,6 +110,8 @@ async def run_assembler(config: AssemblerConfig, *, stop: asyncio.Event, ready: 
                 f"partition p of one is assembled into partition p of the other, so give both as many"
             )
         runners = _Runners(config, consumer, ready)
+        if watch is not None:
+            watch(runners.statuses)
         consumer.subscribe([EVENTS.name], listener=runners)
         stopping = asyncio.ensure_future(stop.wait())
         staying = asyncio.ensure_future(_stay(consumer))
@@ -133,6 +146,11 @@ class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._ready: Callable[[], None] | None = ready
         self._tasks: dict[asyncio.Task[None], PartitionRunner] = {}
         self._announcement: asyncio.Task[None] | None = None
+
+    def statuses(self) -> list[RunnerStatus]:
+        """Where each partition stands; those that are still recovering are left out."""
+        found = (runner.status for runner in self._tasks.values())
+        return [status for status in found if status is not None]
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Commit and let go, while the partitions are still this process's."""

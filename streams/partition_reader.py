@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import methodcaller
 from typing import Any
 
 import msgspec
@@ -22,6 +23,11 @@ _BATCH = 200
 
 _QUEUE_KB = 8 * 1024
 """Fetched and not yet read."""
+
+
+# Written message.headers(), CPython's interpreter after a while no longer looks whether the client failed, and goes on
+# with a broken list. Called so, the failure is an error.
+_headers_of = methodcaller("headers")
 
 
 class FetchedRecord(msgspec.Struct, gc=False):
@@ -56,7 +62,10 @@ class PartitionReader:
             error = message.error()
             if error is None:
                 _, timestamp = message.timestamp()
-                headers = message.headers() or []
+                try:
+                    headers = _headers_of(message) or []
+                except (SystemError, UnicodeDecodeError):  # a name is not UTF-8, and the client stumbles over it
+                    headers = []
                 record = FetchedRecord(
                     topic, partition, message.offset(), timestamp, message.key(), message.value(), headers
                 )

@@ -20,13 +20,16 @@ import pytest
 
 from headrace.schemas.log import KafkaRecord, open_producer, read_to_end
 from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, STEPS, TRAJECTORIES, Topic
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
+from headrace.schemas.trace import continued
 from headrace.streams import assembler
-from headrace.streams.assembler import AssemblerConfig, run_assembler
+from headrace.streams.assembler import AssemblerConfig, Statuses, run_assembler
 from headrace.streams.partition import PartitionAssembly
 from headrace.streams.partition_runner import PartitionTakenOver
 from headrace.streams.raw import StoredRecord
+from headrace.streams.runner_status import RunnerStatus
 from tests.streams.builders import session, with_header
+from tests.streams.oracle import expected
 
 pytestmark = pytest.mark.kafka
 
@@ -199,6 +202,48 @@ async def test_bad_records_are_dead_letters_with_place_error_and_every_byte_and_
     assert (found["bad-one"].defects, found["bad-one"].unreadable) == ([Defect.BAD_EVENT], [2])
 
 
+async def test_it_says_where_it_stands(kafka: str) -> None:
+    asked: list[Statuses] = []
+    stop, ready = asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(run_assembler(config(kafka), stop=stop, ready=ready.set, watch=asked.append))
+    await asyncio.wait_for(ready.wait(), 60)
+    whole, begun = session("stand-1", "ask", "answer"), session("stand-2", "ask")[:-1]
+    null = replace(session("stand-3", "ask")[1], value=None)
+    await produce(kafka, [*whole[:2], *whole, null, *begun], partition=0)
+
+    async def look() -> RunnerStatus:
+        return next(status for status in asked[0]() if status.partition == 0)
+
+    status = await until(look, lambda seen: seen.open_trajectories == 2 and seen.position == seen.log_end)
+    assert len(asked[0]()) == PARTITIONS
+    assert (status.trajectories, status.duplicates, status.late) == (1, 2, 0)
+    assert (status.held_events, status.dead_letters) == (len(begun), {DeadLetterError.NULL_VALUE: 1})
+    assert status.held_bytes > sum(len(record.value or b"") for record in begun)
+    assert status.oldest_open_ms is not None
+    assert status.oldest_open_ms <= status.log_ms
+    assert status.commits >= 1
+    assert status.commits_failed == 0
+    assert 0 < status.last_commit_s <= status.all_commits_s
+    stop.set()
+    await running
+    assert asked[0]() == []
+
+
+async def test_a_trajectory_goes_on_with_the_trace_of_its_first_event(kafka: str) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    records = session("trace-1", "ask", "answer")
+    records[1:3] = [
+        with_header(record, "traceparent", f"00-{trace}-00f067aa0ba902b{number}-01".encode())
+        for number, record in enumerate(records[1:3])
+    ]
+    async with assembling(config(kafka)):
+        await produce(kafka, records)
+        await until(lambda: trajectories(kafka, "trace-1"), bool)
+    (found,) = [record for record in await everything(kafka, TRAJECTORIES) if record.key == b"trace-1"]
+    headers = dict(found.headers)
+    assert headers["traceparent"].decode() == continued(f"00-{trace}-00f067aa0ba902b0-01", headers["ce_id"].decode())
+
+
 async def test_on_an_idle_partition_ticks_close_what_has_no_end(kafka: str) -> None:
     async with assembling(config(kafka)):
         await produce(kafka, session("idle-1", "ask", "tool")[:-1])
@@ -284,7 +329,13 @@ async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: s
     async with assembling(config(kafka)):
         names = {history[0].key.decode() for history in spoiled if history and history[0].key}
         await until(lambda: trajectories(kafka, "kill-"), lambda seen: set(seen) == names)
-    expected, dead = await batch(kafka)
-    assert await written(kafka) == expected
-    found = [(letter.partition, letter.offset) for letter in await letters(kafka)]
-    assert sorted(found) == sorted(dead)
+    in_one_pass, dead = await batch(kafka)
+    found = await written(kafka)
+    assert found == in_one_pass
+    log: dict[int, list[KafkaRecord]] = {}
+    for record in await everything(kafka, EVENTS):
+        log.setdefault(record.partition, []).append(record)
+    oracle = expected(log, config(kafka).limits)
+    assert {partition: [value for _, value, _, _ in rows] for partition, rows in found.items()} == oracle.trajectories
+    assert set(oracle.letters) == dead
+    assert sorted((letter.partition, letter.offset) for letter in await letters(kafka)) == sorted(dead)

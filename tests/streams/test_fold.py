@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
 from headrace.schemas.events import TrajectoryEnded
-from headrace.schemas.records import DeadLetterError, Defect, Trajectory
+from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
 from headrace.streams.assemble import settle
 from headrace.streams.fold import PartitionFold
@@ -21,6 +21,7 @@ from headrace.streams.partition import PartitionAssembly
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.recovery import Checkpoint, checkpoint_of, emitted_of
 from tests.streams.builders import T0, event, facts, log, session, tick, with_header, without
+from tests.streams.oracle import expected
 
 HOUR = 3_600_000
 
@@ -284,41 +285,8 @@ def test_any_interleaving_with_duplicates_gives_the_same_trajectories(
     assert results == {name: essence(only(history)) for name, history in histories.items()}
 
 
-@given(shuffled(), st.data())
-@settings(max_examples=200, deadline=None)
-def test_with_losses_it_gives_what_a_batch_over_the_log_would(
-    case: tuple[dict[str, list[StoredRecord]], list[StoredRecord]], data: st.DataObject
-) -> None:
-    histories, records = case
-    lost = data.draw(st.sets(st.sampled_from(sorted({number_of(record) for record in records}))))
-    records = [record for record in records if number_of(record) not in lost]
-    results = {history.trajectory_id: trajectory(history) for history in closed(fold([*records, tick(T0 + HOUR)]))}
-    there = {subject_of(record) for record in records}
-    assert set(results) == there
-    for name in there:
-        expected = batch(name, log(records), end=len(histories[name]) - 1)
-        result = results[name]
-        assert (result.missing, result.events, result.duplicates) == expected
-        assert (Defect.MISSING_EVENTS in result.defects) == bool(result.missing)
-
-
 def subject_of(record: StoredRecord) -> str:
     return (dict(record.headers)[SUBJECT] or b"").decode()
-
-
-def number_of(record: StoredRecord) -> tuple[str, int]:
-    return subject_of(record), int(dict(record.headers)[SEQUENCE] or b"")
-
-
-def batch(name: str, records: Sequence[StoredRecord], end: int) -> tuple[list[int], int, int]:
-    """The oracle: missing, events and duplicates of one trajectory, from its records all at once."""
-    numbers = [number_of(record)[1] for record in records if subject_of(record) == name]
-    complete = set(range(end + 1))
-    # A trajectory that is complete closes there and then: what comes afterwards is not counted any more.
-    until = next((at + 1 for at in range(len(numbers)) if set(numbers[: at + 1]) == complete), len(numbers))
-    there = set(numbers[:until])
-    top = end if end in there else max(there)
-    return [number for number in range(top + 1) if number not in there], len(there), until - len(there)
 
 
 @dataclass
@@ -367,26 +335,54 @@ class Log:
         return [outgoing for _, outgoing in self.out]
 
 
+Spoiling = Callable[[StoredRecord, random.Random], StoredRecord]
+
+SPOILINGS: tuple[Spoiling, ...] = (
+    lambda record, _: replace(record, value=None),
+    lambda record, _: replace(record, value=b"{"),
+    lambda record, _: replace(record, value=b'{"call_id": 7}'),
+    lambda record, _: replace(record, value=b'{"call_id":"c","tool":"t","result":' + b"[" * 160 + b"]" * 160 + b"}"),
+    lambda record, _: replace(record, value=b" " * 2000),
+    lambda record, _: replace(record, headers=[]),
+    lambda record, _: without(record, SEQUENCE),
+    lambda record, _: without(record, SUBJECT),
+    lambda record, _: without(record, "ce_time"),
+    lambda record, _: with_header(record, "ce_time", b"yesterday"),
+    lambda record, _: with_header(record, "ce_id", None),
+    lambda record, _: with_header(record, SEQUENCE, b"70000"),
+    lambda record, _: with_header(record, SEQUENCE, b"1" * 30),
+    lambda record, _: with_header(record, TYPE, b"headrace.tool.called.v2"),
+    lambda record, _: with_header(record, TYPE, b"headrace.dream.dreamt.v1"),
+    lambda record, chance: with_header(record, SEQUENCE, b"%d" % chance.randrange(12)),
+    lambda record, chance: replace(record, timestamp=record.timestamp + chance.randrange(-500, 500)),
+)
+
+
 @st.composite
 def messy_log(draw: st.DrawFn) -> list[StoredRecord]:
-    """Everything at once: interleaved, doubled, lost, re-sent whole, broken, reordered in time, with pauses."""
+    """Everything at once: interleaved, doubled, lost, out of order, without an end, sent again whole, spoiled and
+    repaired, with pauses and ticks.
+    """
     chance = random.Random(draw(st.integers(0, 2**32)))
+    spoilt = draw(st.sampled_from([0.0, 0.05, 0.3]))
+    lost = draw(st.sampled_from([0.0, 0.1]))
+    far = draw(st.sampled_from([1, 3, 40]))
     records: list[StoredRecord] = []
-    for number in range(draw(st.integers(1, 12))):
+    for _ in range(draw(st.integers(1, 12))):
         history = session(f"s{chance.randrange(8)}", *chance.choices(["ask", "tool", "prune"], k=chance.randrange(3)))
-        kept = [record for record in history if chance.random() > 0.1]
+        kept = [record for record in history if chance.random() >= lost]
         kept += [record for record in history if chance.random() < 0.1]
-        spoiled = [replace(record, value=None) if chance.random() < 0.05 else record for record in kept]
-        spoiled = [replace(record, value=b"{") if chance.random() < 0.05 else record for record in spoiled]
-        spoiled = [without(record, SEQUENCE) if chance.random() < 0.03 else record for record in spoiled]
-        at = chance.randrange(len(records) + 1) if number else 0
-        for record in spoiled:
-            at = min(len(records), at + chance.randrange(3))
-            records.insert(at, record)
+        at = chance.randrange(len(records) + 1)
+        for record in kept:
+            spoiled = chance.choice(SPOILINGS)(record, chance) if chance.random() < spoilt else record
+            at = min(len(records), max(0, at + chance.randrange(3) - chance.randrange(far)))
+            records.insert(at, spoiled)
     time_ms, timed = T0, []
     for record in records:
         time_ms += chance.choice([0, 1, 1, 5, 40, 120])
         timed.append(replace(record, timestamp=time_ms - chance.choice([0, 0, 0, 30])))
+        if chance.random() < 0.05:
+            timed.append(tick(time_ms + chance.choice([0, 60])))
     return log([*timed, tick(time_ms + HOUR)])
 
 
@@ -410,10 +406,44 @@ def test_crashes_and_restarts_change_no_byte_of_the_output(
     assert Log(records, limits).run(crashes) == Log(records, limits).run([])
 
 
+CRASHES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=4)
+
+MODELLED = st.builds(
+    FoldLimits,
+    idle_timeout_ms=st.sampled_from([50, 200, 5000]),
+    hole_grace_ms=st.sampled_from([1, 20, 300]),
+    max_event_bytes=st.sampled_from([1500, 1_000_000]),
+    max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
+    max_trajectory_events=st.sampled_from([6, 65_536]),
+)
+"""Limits that the oracle knows: all of single trajectories."""
+
+
+@given(messy_log(), MODELLED, CRASHES, st.integers(0, 40))
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_log_cut_anywhere_and_with_any_restarts_gives_what_the_oracle_says(
+    records: list[StoredRecord], limits: FoldLimits, crashes: list[tuple[int, int]], cut: int
+) -> None:
+    records = records[: max(1, len(records) - cut)]
+    oracle = expected({0: records}, limits)
+    run = Log(records, limits)
+    out = run.run(crashes)
+    assert [outgoing.message.value for outgoing in out if outgoing.topic is TRAJECTORIES] == oracle.trajectories[0]
+    letters = [
+        DeadLetter.model_validate_json(outgoing.message.value) for outgoing in out if outgoing.topic is DEAD_LETTERS
+    ]
+    assert {(letter.partition, letter.offset): letter.error for letter in letters} == oracle.letters
+    assert len(letters) == len(oracle.letters), "a dead letter was sent twice"
+    assembly = run.resume()
+    for record in records[assembly.position :]:
+        assembly.take(record)
+    assert assembly.fold.open_count == len(oracle.open[0])
+
+
 @given(messy_log(), LIMITS)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_trajectory_that_a_record_names_comes_out(records: list[StoredRecord], limits: FoldLimits) -> None:
-    named = {subject_of(record) for record in records[:-1]}
+    named = {subject_of(record) for record in records if SUBJECT in dict(record.headers)} - {"clock"}
     out = Log(records, limits).run([])
     assert {outgoing.message.key.decode() for outgoing in out if outgoing.topic is TRAJECTORIES} == named
 
