@@ -25,7 +25,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "schemas",
         "asyncapi",
     ),
-    "Rewards": ("reward",),
+    "Rewards": ("reward", "replay", "diff"),
     "Models": ("base-model",),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }
