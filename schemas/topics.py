@@ -69,7 +69,9 @@ TRAJECTORIES = Topic(
     retention_ms=30 * _DAY_MS,
     max_bytes=32 * _MIB,
 )
-REWARDS = Topic("rewards", "group id, else trajectory id", (records.Reward,), PARTITIONS, "Scores, by component.")
+REWARDS = Topic(
+    "rewards", "group id, else cohort key, else trajectory id", (records.Reward,), PARTITIONS, "Scores, by component."
+)
 TRAINING = Topic("training", "group id", (records.TrainingGroup,), PARTITIONS, "Groups that carry a gradient.")
 REJECTED = Topic("rejected", "trajectory id", (records.Rejection,), PARTITIONS, "What will not be trained, and why.")
 STEPS = Topic("steps", "run", (records.Step,), 1, "Optimiser steps and what they were trained on.", max_bytes=8 * _MIB)

@@ -94,7 +94,7 @@ def reward_message(reward: Reward, *, origin: str | None = None) -> Message:
     return record_message(
         reward,
         id=derived_id(Reward.TYPE, reward.trajectory_id, reward.spec, *revision),
-        key=reward.group_id or reward.trajectory_id,
+        key=reward.group_id or reward.cohort_key or reward.trajectory_id,
         source=SOURCE,
         time_ms=reward.ended_ms,
         subject=reward.trajectory_id,

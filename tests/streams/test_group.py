@@ -12,6 +12,7 @@ from headrace.streams.group import expire, group, output_message
 from headrace.streams.group_decision import Outputs
 from headrace.streams.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupPolicy, Incomplete
 from headrace.streams.group_state import GroupState
+from headrace.streams.score import reward_message
 from tests.streams.attempts import START_MS, rewarded
 
 
@@ -239,6 +240,21 @@ def test_outputs_go_to_their_topics_under_ids_that_do_not_change() -> None:
     assert all(first == again for first, again in sent)
     envelopes = [from_headers(first[1].headers) for first, _ in sent]
     assert [envelope.subject for envelope in envelopes] == ["g", "c"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({}, b"g"),
+        ({"cohort_key": "eu"}, b"g"),
+        ({"group_id": None, "cohort_key": "eu"}, b"eu"),
+        ({"group_id": None}, b"a"),
+    ],
+)
+def test_what_is_grouped_together_has_one_key_and_so_stands_in_one_partition(
+    fields: dict[str, str | None], key: bytes
+) -> None:
+    assert reward_message(rewarded("a").model_copy(update=fields)).key == key
 
 
 @st.composite
