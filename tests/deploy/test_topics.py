@@ -33,7 +33,7 @@ def test_a_topics_page_has_headers_fields_and_an_example_of_each_type(topic: Top
 def test_a_topics_page_for_machines_has_examples_that_can_be_sent() -> None:
     shown = json.loads(headrace("topics", "rewards", "--json").output)
     (reward,) = shown["types"]
-    assert shown["key"] == "group id, else trajectory id"
+    assert shown["key"] == "group id, else cohort key, else trajectory id"
     assert MODELS[reward["name"]].model_validate(reward["example"]["value"])
     assert reward["example"]["headers"]["ce_type"] == reward["name"]
     assert {"path": "total", "type": "number or null", "required": True}.items() <= next(
