@@ -1,4 +1,4 @@
-"""``python -m tests.chaos --seed 3 --events 200000``: break the assembler on real Kafka and compare with a batch."""
+"""``python -m tests.chaos --seed 3 --events 200000``: break what runs on real Kafka and compare with a batch."""
 
 import argparse
 import asyncio
@@ -23,8 +23,9 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=2.5, help="mean seconds between two faults")
     parser.add_argument("--report", type=Path, metavar="DIR", help="folder for report.md, report.json, timeline.png")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="folder for the broker's data and all logs")
+    parser.add_argument("--whole", action="store_true", help="score, group and a trainer too, under the ledger")
     given = parser.parse_args()
-    plan = Plan(given.seed, given.events, given.rate, given.workers, given.partitions, given.gap)
+    plan = Plan(given.seed, given.events, given.rate, given.workers, given.partitions, given.gap, whole=given.whole)
 
     # Clients say a line for every attempt to reach a broker that is away.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -44,8 +44,11 @@ _HOLD_S = {
 }
 """How long it lasts, from and to. A frozen worker must outlast the session timeout of 10 s; a stalled one may."""
 
-_WEIGHT = {Kind.KILL: 4, Kind.CUT: 3, Kind.BROKER_KILL: 1, Kind.BROKER_TERM: 1}
+_WEIGHT = {Kind.KILL: 4, Kind.CUT: 3}
 """How often a kind is drawn after the first round; 2 where nothing is said."""
+
+_BROKER_PAUSES = 6
+"""The broker is left alone for so many of the gaps between workers' faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +65,31 @@ class Fault:
     """In [0, 1): which of the workers that are whole by then."""
 
 
-def faults(seed: int, *, gap_s: float = 2.5) -> Iterator[Fault]:
-    """Faults without end, ``gap_s`` apart in the mean: every kind once, then at random.
+def worker_faults(seed: int, *, gap_s: float = 2.5) -> Iterator[Fault]:
+    """Faults of workers without end, ``gap_s`` apart in the mean: every kind once, then at random.
 
-    A freeze comes first, as it takes the longest, and the broker last in the first round, so that even a short run has
-    a zombie among workers that go on.
+    A freeze comes first, as it takes the longest.
     """
-    chance = random.Random(f"faults-{seed}")
-    workers = [kind for kind in Kind if kind not in BROKER_KINDS and kind is not Kind.FREEZE]
-    broker = sorted(BROKER_KINDS)
-    chance.shuffle(workers)
-    chance.shuffle(broker)
-    for kind in (Kind.FREEZE, *workers, *broker):
+    chance = random.Random(f"workers-{seed}")
+    kinds = [kind for kind in Kind if kind not in BROKER_KINDS]
+    others = [kind for kind in kinds if kind is not Kind.FREEZE]
+    chance.shuffle(others)
+    for kind in (Kind.FREEZE, *others):
         yield _fault(kind, chance, gap_s)
-    kinds = list(Kind)
     weights = [_WEIGHT.get(kind, 2) for kind in kinds]
     while True:
         yield _fault(chance.choices(kinds, weights)[0], chance, gap_s)
+
+
+def broker_faults(seed: int, *, gap_s: float = 2.5) -> Iterator[Fault]:
+    """Faults of the broker without end, one after several of the workers', each kind in turn."""
+    chance = random.Random(f"broker-{seed}")
+    kinds = sorted(BROKER_KINDS)
+    chance.shuffle(kinds)
+    while True:
+        for kind in kinds:
+            fault = _fault(kind, chance, gap_s)
+            yield replace(fault, after_s=fault.after_s + _BROKER_PAUSES * gap_s)
 
 
 def _fault(kind: Kind, chance: random.Random, gap_s: float) -> Fault:

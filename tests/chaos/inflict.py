@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.chaos.faults import BROKER_KINDS, Fault, Kind
-from tests.chaos.rig import TAKEN_OVER, Rig, Slot
+from tests.chaos.rig import TAKEN_OVER, Rig
+from tests.chaos.slot import Role, Slot
 from tests.chaos.watch import Sample, Watch
 
 _TAKEOVER_S = 45.0
@@ -54,7 +55,7 @@ class Havoc:
         return {each.kind for each in self.done if each.ended_s} == set(Kind)
 
     async def go_on(self, faults: Iterator[Fault], enough: Callable[[], bool]) -> None:
-        """Inflict ``faults`` until it is ``enough``; waits for those under way.
+        """Inflict ``faults``, one begun after the other, until it is ``enough``; waits for those under way.
 
         Raises what a fault raised, such as a broker that does not come back.
         """
@@ -78,8 +79,11 @@ class Havoc:
             return [] if rig.broker_busy else [None]
         if fault.kind is Kind.REBALANCE:
             return [] if rig.spare.busy else [rig.spare]
-        at_work = set(rig.owners().values()) if fault.kind is Kind.FREEZE else {slot.name for slot in rig.regulars}
-        return [slot for slot in rig.regulars if slot.runs and not slot.busy and slot.name in at_work]
+        whole = [slot for slot in rig.regulars if slot.runs and not slot.busy]
+        if fault.kind is not Kind.FREEZE:
+            return [*whole]
+        owners = set(rig.owners().values())
+        return [slot for slot in whole if slot.role is Role.DECIDE or slot.name in owners]
 
     def _take(self, fault: Fault) -> Slot | None:
         """The one that the fault is for, marked as busy."""
@@ -146,6 +150,9 @@ class Havoc:
         if not slot.freeze():
             return
         await asyncio.sleep(hold_s)
+        if slot.role is not Role.ASSEMBLE:
+            slot.thaw()
+            return
         await _until(lambda: self._enough() or self._has_none_of(slot, held), _TAKEOVER_S)
         noted.taken_over = self._has_none_of(slot, held)
         if slot.thaw() and noted.taken_over:

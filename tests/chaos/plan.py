@@ -27,11 +27,13 @@ class Plan:
     """How long an ended trajectory waits for what is missing."""
     max_event_bytes: int = 64 * 1024
     """Largest event that the workers take; the load goes beyond it."""
+    group_timeout_s: float = 15.0
+    """A group that is not complete so long after its first reward is given up."""
     whole: bool = False
     """Not only the assembler: also score, group and a consumer of groups, under a ledger that is always taken."""
 
     def __post_init__(self) -> None:
-        for name in ("events", "per_s", "gap_s", "idle_timeout_s", "hole_grace_s"):
+        for name in ("events", "per_s", "gap_s", "idle_timeout_s", "hole_grace_s", "group_timeout_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.workers < 2 or self.partitions < self.workers:

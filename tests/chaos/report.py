@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from headrace.deploy.kafka import KAFKA_VERSION
+from tests.chaos.outcome import Outcome
 from tests.chaos.picture import draw
-from tests.chaos.run import Outcome
 from tests.chaos.verdict import Comparison
 
 _PACKAGES = ("aiokafka", "confluent-kafka", "faust-streaming", "headrace")
@@ -41,6 +41,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
         "faults": [asdict(each) for each in outcome.faults],
         "faults_by_kind": outcome.by_kind,
         "zombies": {"taken over": outcome.zombies, "refused": outcome.fenced},
+        "ledgers": _ledgers(outcome),
         "worker_exits": [asdict(each) for each in outcome.exits],
     }
 
@@ -74,6 +75,14 @@ def as_text(outcome: Outcome) -> Iterator[str]:
     for kind, seconds in sorted(_recoveries(outcome).items()):
         yield f"| {kind} | {outcome.by_kind[kind]} | {median(seconds):.1f} | {max(seconds):.1f} |"
     yield ""
+    if ledgers := _ledgers(outcome):
+        last = ledgers["last"]
+        yield (
+            f"The ledger was taken {ledgers['taken']} times while all this happened, and {ledgers['wrong']} times it "
+            f"did not add up. At the end: {last['started']:,} started, {last['seen_without_start']:,} seen without a "
+            f"start; {last['trained']:,} trained, {last['rejected']:,} rejected, {last['pending']:,} pending."
+        )
+        yield ""
     yield f"Worker processes ended {len(outcome.exits)} times, and were started again each time they were wanted."
     yield ""
     yield "![faults, throughput and lag over time](timeline.png)"
@@ -81,6 +90,15 @@ def as_text(outcome: Outcome) -> Iterator[str]:
         yield ""
         yield "## What is wrong"
         yield from (f"- {problem}" for problem in outcome.problems)
+
+
+def _ledgers(outcome: Outcome) -> dict[str, Any]:
+    """Of the ledgers that were taken: how many, how many did not add up, and the last."""
+    if outcome.audit is None or not outcome.audit.entries:
+        return {}
+    entries = outcome.audit.entries
+    wrong = sum(not entry.ledger.adds_up for entry in entries)
+    return {"taken": len(entries), "wrong": wrong, "last": entries[-1].ledger.as_dict()}
 
 
 def versions() -> dict[str, str]:

@@ -8,20 +8,20 @@ import asyncio
 import json
 import os
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from headrace.deploy.children import Child, Command, end_of, exit_of
+from headrace.deploy.children import Child, Command, exit_of
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics
 from headrace.schemas.topics import EVENTS, TOPICS, TRAJECTORIES
 from tests.chaos.plan import Plan
 from tests.chaos.proxy import Proxy
+from tests.chaos.slot import Role, Slot
 
 CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace"))
 """Where Kafka's jars are, or come to be."""
@@ -31,105 +31,6 @@ TAKEN_OVER = "took over"
 
 _RECOVERED = re.compile(r"^(\S+ \S+) .* events\[(\d+)\] goes on at", re.MULTILINE)
 _TRANSACTIONS_LOGGED = "-Dorg.slf4j.simpleLogger.log.kafka.coordinator.transaction=info"
-_START_AGAIN_S = 0.3
-_TERM_GRACE_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """The end of a worker process."""
-
-    slot: str
-    """Which."""
-    status: int
-    """128 + n for signal n."""
-    words: str
-    """Its last line."""
-
-
-class Slot:
-    """A place for one worker process, kept filled while it is wanted."""
-
-    def __init__(self, name: str, command: Command, log: Path, proxy: Proxy) -> None:
-        self.name = name
-        self.log = log
-        self.proxy = proxy
-        self.exits: list[Exit] = []
-        """Every end so far."""
-        self.busy = False
-        """Whether a fault is upon it."""
-        self._command = command
-        self._wanted = asyncio.Event()
-        self._child: Child | None = None
-
-    @property
-    def runs(self) -> bool:
-        """Whether there is a process."""
-        return self._child is not None and self._child.poll() is None
-
-    @property
-    def log_size(self) -> int:
-        """Bytes in its log."""
-        return self.log.stat().st_size if self.log.exists() else 0
-
-    def log_since(self, size: int) -> str:
-        """What its log said after its first ``size`` bytes."""
-        if not self.log.exists():
-            return ""
-        with self.log.open("rb") as file:
-            file.seek(size)
-            return file.read().decode(errors="replace")
-
-    async def keep(self) -> None:
-        """Start the process whenever it is wanted and there is none; for ever."""
-        try:
-            while True:
-                await self._wanted.wait()
-                self._child = Child(self._command, self.log)
-                status = await exit_of(self._child)
-                self.exits.append(Exit(self.name, status, (end_of(self.log, lines=1) or "").strip()))
-                await asyncio.sleep(_START_AGAIN_S)
-        finally:
-            if self._child is not None:
-                self._child.kill()
-
-    def want(self) -> None:
-        """Start it, and again whenever it ends."""
-        self._wanted.set()
-
-    def leave(self) -> None:
-        """Do not start it again."""
-        self._wanted.clear()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        if self._child is not None:
-            self._child.kill_command()
-
-    async def terminate(self) -> None:
-        """SIGTERM, and wait for the end; SIGKILL where it does not come."""
-        child = self._child
-        if child is None:
-            return
-        child.terminate()
-        try:
-            await asyncio.wait_for(exit_of(child), _TERM_GRACE_S)
-        except TimeoutError:
-            child.kill_command()
-
-    def freeze(self) -> bool:
-        """SIGSTOP; whether there was a process."""
-        return self._signal(signal.SIGSTOP)
-
-    def thaw(self) -> bool:
-        """SIGCONT; whether there was a process."""
-        return self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> bool:
-        if not self.runs or self._child is None or not self._child.pid:
-            return False
-        os.kill(self._child.pid, number)
-        return True
 
 
 class Rig:
@@ -138,14 +39,15 @@ class Rig:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
         self.folder = folder
-        ports = _free_ports(2 + 2 * (plan.workers + 1))
+        roles = _roles(plan)
+        ports = _free_ports(2 + 2 * len(roles))
         self._broker = Broker(folder / "kafka", ports.pop(), ports.pop(), MAX_REQUEST_BYTES, heap_mb=512)
         self._broker_child: Child | None = None
-        self._listeners = [(ports.pop(), ports.pop()) for _ in range(plan.workers + 1)]  # the broker's, the proxy's
+        self._listeners = [(ports.pop(), ports.pop()) for _ in roles]  # the broker's, the proxy's
         self.broker_busy = False
         """Whether a fault is upon the broker."""
-        self.slots = [self._slot(number, *pair) for number, pair in enumerate(self._listeners)]
-        """The workers; the last one is the one that comes and goes."""
+        self.slots = [self._slot(*each, *pair) for each, pair in zip(roles, self._listeners, strict=True)]
+        """The workers; the last one is an assembler that comes and goes."""
 
     @property
     def bootstrap(self) -> str:
@@ -184,7 +86,7 @@ class Rig:
     def owners(self) -> dict[int, str]:
         """Partition → the worker that recovered it last, by the workers' logs."""
         found: dict[int, tuple[str, str]] = {}
-        for slot in self.slots:
+        for slot in (slot for slot in self.slots if slot.role is Role.ASSEMBLE):
             for time, partition in _RECOVERED.findall(slot.log_since(0)):
                 found[int(partition)] = max(found.get(int(partition), ("", "")), (time, slot.name))
         return {partition: name for partition, (_, name) in found.items()}
@@ -200,13 +102,14 @@ class Rig:
         if self._broker_child is not None:
             self._broker_child.kill()
 
-    def _slot(self, number: int, broker_port: int, proxy_port: int) -> Slot:
-        name = f"worker-{number}"
+    def _slot(self, name: str, role: Role, broker_port: int, proxy_port: int) -> Slot:
         address = f"{HOST}:{proxy_port}"
         env = {"HEADRACE_KAFKA": address, "HEADRACE_DATA": str(self.folder / name), "OMP_NUM_THREADS": "1"}
         env |= {"HEADRACE_MEMBER": name} if self.plan.named else {}
-        command = Command(_assembler(self.plan), env, unset=("HEADRACE_MEMBER", "HEADRACE_OPTIONS", "HEADRACE_CONFIG"))
-        return Slot(name, command, self.folder / f"{name}.log", Proxy(proxy_port, broker_port))
+        command = Command(
+            _COMMANDS[role](self.plan), env, unset=("HEADRACE_MEMBER", "HEADRACE_OPTIONS", "HEADRACE_CONFIG")
+        )
+        return Slot(name, role, command, self.folder / f"{name}.log", Proxy(proxy_port, broker_port))
 
     def _listener_settings(self) -> str:
         """A listener for each proxy, which the broker advertises under the proxy's address."""
@@ -258,16 +161,45 @@ async def running_rig(plan: Plan, folder: Path, say: Callable[[str], None]) -> A
         rig.kill_broker()
 
 
-def _assembler(plan: Plan) -> tuple[str, ...]:
-    options: Mapping[str, object] = {
-        "commit_interval_s": 0.1,
-        "idle_timeout_s": plan.idle_timeout_s,
-        "hole_grace_s": plan.hole_grace_s,
-        "max_event_bytes": plan.max_event_bytes,
-    }
-    assignments = [f"assemble.{name}={json.dumps(value)}" for name, value in options.items()]
+def _roles(plan: Plan) -> list[tuple[str, Role]]:
+    """Every worker's name and role."""
+    assemblers = [(f"assembler-{number}", Role.ASSEMBLE) for number in range(plan.workers + 1)]
+    others = [("decider-0", Role.DECIDE), ("decider-1", Role.DECIDE), ("trainer", Role.TRAIN)] if plan.whole else []
+    return [*others, *assemblers]
+
+
+def _headrace(worker: str, options: Mapping[str, object]) -> tuple[str, ...]:
+    """The command of one of our own workers."""
+    assignments = [f"{worker}.{name}={json.dumps(value)}" for name, value in options.items()]
     given = [word for assignment in assignments for word in ("--set", assignment)]
-    return (sys.executable, "-m", "headrace.deploy.cli", "worker", "assemble", *given)
+    return (sys.executable, "-m", "headrace.deploy.cli", "worker", worker, *given)
+
+
+def _assembler(plan: Plan) -> tuple[str, ...]:
+    return _headrace(
+        "assemble",
+        {
+            "commit_interval_s": 0.1,
+            "idle_timeout_s": plan.idle_timeout_s,
+            "hole_grace_s": plan.hole_grace_s,
+            "max_event_bytes": plan.max_event_bytes,
+        },
+    )
+
+
+def _decider(plan: Plan) -> tuple[str, ...]:
+    return _headrace("workers", {"group_timeout_s": plan.group_timeout_s})
+
+
+def _trainer(plan: Plan) -> tuple[str, ...]:
+    return (sys.executable, "-m", "tests.chaos.trainer")
+
+
+_COMMANDS: Mapping[Role, Callable[[Plan], tuple[str, ...]]] = {
+    Role.ASSEMBLE: _assembler,
+    Role.DECIDE: _decider,
+    Role.TRAIN: _trainer,
+}
 
 
 def _free_ports(number: int) -> list[int]:
