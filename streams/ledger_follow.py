@@ -50,26 +50,35 @@ class FollowConfig:
     """Seconds between two checks."""
     patience: int = 3
     """Checks in a row that may not add up before it counts."""
+    round_s: float = 60.0
+    """Seconds after which a check is given up and begun again where it was, as when the broker went away."""
 
     def __post_init__(self) -> None:
-        if self.every_s <= 0 or self.patience < 1:
-            raise ValueError(f"every_s ({self.every_s}) must be above 0, and patience ({self.patience}) at least 1")
+        if self.every_s <= 0 or self.round_s <= 0 or self.patience < 1:
+            raise ValueError(
+                f"every_s ({self.every_s}) and round_s ({self.round_s}) must be above 0, "
+                f"and patience ({self.patience}) at least 1"
+            )
 
 
 async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, tell: Callable[[Check], None]) -> None:
     """Check until ``stop`` is set; each check is told. What was read is kept and never read again.
 
-    A broker that does not answer is waited for. Raises :class:`LedgerMismatch` after ``patience`` checks in a row that
+    A broker that goes away is waited for. Raises ``LookupError`` where a topic is missing at the start, aiokafka's
+    errors where nothing answers then, and :class:`LedgerMismatch` after ``patience`` checks in a row that
     do not add up, once an ``alerts`` record says so.
     """
     reader = kafka_reader(config.bootstrap)
+    await reader.catch_up()
     wrong = 0
     while not stop.is_set():
         try:
-            await reader.catch_up()
-            ledger = reader.tally.ledger(cut=await cut_topics(config.bootstrap))
-        except (KafkaError, OSError) as error:
-            logger.warning("the ledger was not taken: %s", error)
+            async with asyncio.timeout(config.round_s):
+                await reader.catch_up()
+                ledger = reader.tally.ledger(cut=await cut_topics(config.bootstrap))
+        # A broker that has only just come back may not know its topics yet.
+        except (KafkaError, LookupError, OSError) as error:
+            logger.warning("the ledger was not taken: %s", error or type(error).__name__)
         else:
             check = Check(time.time_ns() // 1_000_000, ledger)
             tell(check)

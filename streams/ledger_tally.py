@@ -98,8 +98,8 @@ _SEEN = Account(Known.SEEN)
 class Tally:
     """The fold's state: an account of each trajectory, and counts that follow every change of one.
 
-    Some 300 bytes a trajectory (measured), for as long as the tally lives: nothing that was ever decided is forgotten, as it may
-    be decided again.
+    Some 300 bytes a trajectory, measured, for as long as the tally lives: nothing that was decided is forgotten, as it
+    may be decided again.
     """
 
     def __init__(self) -> None:
