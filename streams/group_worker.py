@@ -14,7 +14,6 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from headrace.schemas.envelope import TRACEPARENT
 from headrace.schemas.records import Reward
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
@@ -24,7 +23,6 @@ from headrace.streams.faust_app import (
     all_done,
     batches,
     current,
-    decode_as,
     leave_commits_to_transactions,
     raw_topic,
     stored_record,
@@ -35,6 +33,7 @@ from headrace.streams.group_state import from_records, to_record
 from headrace.streams.groups import Changes, GroupLimits, Groups
 from headrace.streams.owned_partition import OwnedPartition, Ownership, create_state_topic
 from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.typed_record import typed
 
 logger = logging.getLogger(__name__)
 
@@ -126,12 +125,12 @@ class GroupWorker:
         partition.seen_at = monotonic()
         for record in records:
             try:
-                reward = decode_as(record, Reward)
+                envelope, reward = typed(record, Reward)
             except UnreadableRecord as error:
                 logger.warning("%s[%d]@%d cannot be grouped: %s", record.topic, record.partition, record.offset, error)
                 letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
             else:
-                partition.groups.add(reward, record.timestamp, changes, _traceparent(record))
+                partition.groups.add(reward, record.timestamp, changes, envelope.traceparent)
         await partition.settle(changes, letters, records[-1].offset + 1)
 
     async def _tick(self) -> None:
@@ -183,8 +182,3 @@ class GroupWorker:
     async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the partitions of the assignment are ours."""
         self._owning = True
-
-
-def _traceparent(record: StoredRecord) -> str | None:
-    found = dict(record.headers).get(TRACEPARENT)
-    return None if found is None else found.decode(errors="replace")
