@@ -34,8 +34,8 @@ async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafk
         "retry_backoff_ms": RETRY_BACKOFF_MS,
     }
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
-    await producer.start()
     try:
+        await producer.start()
         yield producer
     finally:
         await producer.stop()
@@ -57,8 +57,8 @@ async def open_consumer(
         "heartbeat_interval_ms": 2_000,
     }
     consumer = AIOKafkaConsumer(*(topic.name for topic in topics), bootstrap_servers=bootstrap, **(defaults | options))
-    await consumer.start()
     try:
+        await consumer.start()
         yield consumer
     finally:
         await consumer.stop()

@@ -1,7 +1,12 @@
 """Reading and writing the log, against a real broker."""
 
-import pytest
+import gc
+from typing import Any
 
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.events import TrajectoryEnded
 from headrace.schemas.log import create_topics, open_consumer, open_producer, partitions_of, read_to_end, send
 from headrace.schemas.topics import EVENTS, FEEDBACK, STEPS, Topic
@@ -48,3 +53,12 @@ async def test_a_missing_topic_is_named(kafka: str) -> None:
     async with open_consumer(kafka) as consumer:
         with pytest.raises(LookupError, match="no-such-topic"):
             await partitions_of(consumer, Topic("no-such-topic", "", (), 1, ""))
+
+
+@pytest.mark.parametrize("opened", [open_consumer, open_producer])
+async def test_a_client_that_finds_no_broker_leaves_nothing_open(opened: Any, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(KafkaConnectionError):
+        async with opened(f"{HOST}:{free_port()}"):
+            pass
+    gc.collect()
+    assert not [str(warning.message) for warning in recwarn if warning.category is ResourceWarning]
