@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from headrace.deploy.children import Child
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.ports import free_port
 from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics, open_consumer, partitions_of
-from headrace.schemas.topics import EVENTS, PARTITIONS, Topic
+from headrace.schemas.topics import EVENTS, PARTITIONS
 from headrace.streams.recovery import checkpoint_of
 from tests.conftest import CACHE
 
 HEAP_MB = 1024
+"""The broker must not be what is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,13 @@ class Cluster:
     """One broker with all topics, thrown away at the end."""
 
     bootstrap: str
+    """Its address."""
     broker: psutil.Process
+    """For its CPU time."""
     admin: AIOKafkaAdminClient
+    """Makes, empties and deletes topics, and asks for commits."""
     reader: AIOKafkaConsumer
+    """Asks where topics end."""
     folder: Path
     """For whatever the measured programs write."""
 
@@ -40,8 +45,8 @@ class Cluster:
         ends: dict[TopicPartition, int] = await self.reader.end_offsets(partitions)
         return ends
 
-    async def done(self, group: str) -> int:
-        """Events that ``group`` has committed as processed.
+    async def done(self, group: str, topic: str = EVENTS.name) -> int:
+        """Records of ``topic`` that ``group`` has committed as processed.
 
         Our assembler commits the oldest event it still needs and says in the metadata how far it came; that counts.
         """
@@ -52,15 +57,13 @@ class Cluster:
         positions = (
             checkpoint.next if (checkpoint := checkpoint_of(commit.metadata or "")) else commit.offset
             for partition, commit in commits.items()
-            if partition.topic == EVENTS.name
+            if partition.topic == topic
         )
         return sum(max(position, 0) for position in positions)
 
     async def create(self, topic: str) -> None:
         """An empty topic for somebody's output, with as many partitions as ``events``."""
         await self.admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
-        with suppress(LookupError):
-            await partitions_of(self.reader, Topic(topic, "", (), PARTITIONS, ""))
 
     async def empty(self, topic: str) -> None:
         """Delete what ``topic`` holds; its offsets go on."""
@@ -98,7 +101,7 @@ def memory_mb(processes: Iterable[psutil.Process]) -> float:
 
 
 @asynccontextmanager
-async def cluster(bootstrap: str | None = None) -> AsyncIterator[Cluster]:
+async def cluster() -> AsyncIterator[Cluster]:
     """A fresh broker with all topics."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
