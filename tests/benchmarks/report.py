@@ -70,17 +70,16 @@ def _beside(rows: Mapping[str, Sample], name: str) -> tuple[str, str]:
 
 def workers(figures: Figures) -> str:
     """Trajectories to groups."""
-    rows = {name: median(samples) for name, samples in figures["samples"].items()}
-    table = _table(
-        ("", "trajectories/s", "trajectories/core-second", "MiB"),
-        [
-            (figures["titles"][name], f"{row.per_s:,.0f}", f"{row.per_core_s:,.0f}", f"{row.memory_mb:.0f}")
-            for name, row in rows.items()
-        ],
-    )
     text = f"""{figures["trajectories"]:,} trajectories in groups of 8. {_rounds(figures)}, the first third of each not
         counted."""
-    return _section("Trajectories → groups", text, table, None, figures)
+    return _section("Trajectories → groups", text, _trajectories_a_second(figures), None, figures)
+
+
+def replay(figures: Figures) -> str:
+    """The log worked over again."""
+    text = f"""{figures["trajectories"]:,} trajectories, {figures["events_each"]} events each where events are read
+        again. {_rounds(figures)}; the start of Python is part of each."""
+    return _section("`headrace replay`", text, _trajectories_a_second(figures), None, figures)
 
 
 def latency(figures: Figures) -> str:
@@ -117,7 +116,7 @@ def recovery(figures: Figures) -> str:
     return _section("Recovery after kill -9", text, table, "recovery.png", figures)
 
 
-SECTIONS = {"throughput": throughput, "workers": workers, "latency": latency, "recovery": recovery}
+SECTIONS = {"throughput": throughput, "workers": workers, "latency": latency, "recovery": recovery, "replay": replay}
 """What a measurement becomes, in the page's order."""
 
 
@@ -126,6 +125,14 @@ def _section(title: str, text: str, table: str, picture: str | None, figures: Fi
     paragraph = textwrap.fill(" ".join(text.split()), 120)
     shown = [f"![{title}]({picture})"] if picture else []
     return "\n\n".join([f"## {title}", paragraph, table, *shown, textwrap.fill(_about(figures), 120)])
+
+
+def _trajectories_a_second(figures: Figures) -> str:
+    rows = [(figures["titles"][name], median(samples)) for name, samples in figures["samples"].items()]
+    return _table(
+        ("", "trajectories/s", "trajectories/core-second", "MiB"),
+        [(title, f"{row.per_s:,.0f}", f"{row.per_core_s:,.0f}", f"{row.memory_mb:.0f}") for title, row in rows],
+    )
 
 
 def _rounds(figures: Figures) -> str:

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks import latency, plots, recovery, report, throughput, workers
+from tests.benchmarks import latency, plots, recovery, replay, report, throughput, workers
 from tests.benchmarks.load import EVENTS_EACH
 
 RESULTS = Path(__file__).parent / "results"
@@ -39,7 +39,7 @@ class Size:
     trajectories: int
     """In the log for events → trajectories."""
     scored: int
-    """Trajectories through the Faust workers."""
+    """Trajectories through the Faust workers, and replayed."""
     flow_s: float
     """Length of the flow whose latency is taken, in seconds."""
     open_events: int
@@ -48,8 +48,11 @@ class Size:
     """Samples of each row; the table has their medians."""
 
 
-FULL = Size(trajectories=36_000, scored=24_000, flow_s=40, open_events=100_000, rounds=3)
+FULL = Size(trajectories=30_000, scored=16_000, flow_s=40, open_events=100_000, rounds=3)
 QUICK = Size(trajectories=16_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1)
+
+_QUIET = 1.0
+"""Above this load something else runs here."""
 
 Figures = dict[str, Any]
 Say = Callable[[str], None]
@@ -64,6 +67,7 @@ MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] =
     "workers": lambda size, _, say: workers.measure(size.scored, size.rounds, say),
     "latency": _latency,
     "recovery": lambda size, _, say: recovery.measure(size.open_events, size.rounds, say),
+    "replay": lambda size, _, say: replay.measure(size.scored, size.rounds, say),
 }
 """What can be measured, in order: latency needs to know what half load is."""
 
@@ -134,6 +138,10 @@ def main() -> None:
     if unknown := set(only) - MEASUREMENTS.keys():
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}: there are {', '.join(MEASUREMENTS)}")
     logging.basicConfig(level="ERROR")
+    # Of topics that are just coming or that were dropped it speaks as of errors.
+    logging.getLogger("aiokafka").setLevel("CRITICAL")
+    if os.getloadavg()[0] > _QUIET:
+        _progress("warning", f"something else uses this machine (load {os.getloadavg()[0]:.1f}): figures will be low")
     command = " ".join(
         ["python -m tests.benchmarks.streams", *(["--quick"] if options.quick else []),
          *([f"--only {options.only}"] if options.only else [])]
