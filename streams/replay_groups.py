@@ -42,8 +42,10 @@ class Regrouping:
         groups, changes = self._partitions[partition], Changes()
         groups.expire_due(time_ms, changes)
         groups.add(reward, time_ms, changes, traceparent)
-        self.counts["grouped"] += 1
-        self.counts[REPEATED] += changes.ignored
+        # A revision is of a reward that is counted already.
+        if reward.revision == 0:
+            self.counts["grouped"] += 1
+            self.counts[REPEATED] += changes.ignored
         return self._decided(changes)
 
     def finish(self, end_ms: int) -> list[Outgoing]:

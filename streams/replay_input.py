@@ -1,28 +1,28 @@
 """The range of the log that a replay reads: found by times or offsets, then read as its pipeline asks for it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headrace.schemas.log import KafkaRecord, partitions_of
+from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
 from headrace.schemas.side_topics import Span
 from headrace.schemas.topics import Topic
 from headrace.streams.replay_range import Bound, span_of
 
 _AT_ONCE = 1_000
-"""Records of a partition taken at a time."""
+"""Records taken at a time."""
 
 
-async def find_spans(
-    consumer: AIOKafkaConsumer, topic: Topic, begin: Bound | None, end: Bound | None
-) -> dict[int, Span]:
+async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bound | None) -> dict[int, Span]:
     """Partition → the range of ``topic`` in it, from ``begin`` to before ``end``; committed records only.
 
     Raises ``LookupError`` where there is no such topic, ``ValueError`` where the offsets are not in it.
     """
-    places = await partitions_of(consumer, topic)
-    begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-    starts, stops = await _offsets(consumer, ends, begin), await _offsets(consumer, ends, end)
+    async with open_consumer(bootstrap) as consumer:
+        places = await partitions_of(consumer, topic)
+        begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        consumer.assign(places)
+        starts, stops = await _offsets(consumer, ends, begin), await _offsets(consumer, ends, end)
     spans = {}
     for place in places:
         try:
@@ -41,7 +41,6 @@ async def _offsets(
     if bound is None or isinstance(bound, Mapping):
         return bound
     found = await consumer.offsets_for_times(dict.fromkeys(ends, bound))
-    consumer.assign(list(ends))
     # The broker also finds markers of transactions, which bear the wall's time: the record itself may come later.
     offsets = {}
     for place, end in ends.items():
@@ -61,26 +60,37 @@ async def _not_older(consumer: AIOKafkaConsumer, place: TopicPartition, start: i
 
 
 class RangeReader:
-    """Reads spans of a topic, each partition as far as it is asked."""
+    """Reads spans of partitions, each as far as it is asked."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, topic: Topic, spans: Mapping[int, Span]) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, Span]) -> None:
         """``consumer`` is this reader's from now on."""
         self._consumer = consumer
-        self._stops = {TopicPartition(topic.name, number): span.stop for number, span in spans.items()}
-        consumer.assign(list(self._stops))
-        for place in self._stops:
-            consumer.seek(place, spans[place.partition].start)
+        self._stops = {place: span.stop for place, span in spans.items()}
+        consumer.assign(list(spans))
+        for place, span in spans.items():
+            consumer.seek(place, span.start)
 
-    async def read(self, partitions: Iterable[int]) -> dict[int, tuple[list[KafkaRecord], bool]]:
-        """For each of ``partitions`` of which something is known: its next records, and whether they are its last."""
-        wanted = [place for place in self._stops if place.partition in set(partitions)]
-        ended = {place for place in wanted if await self._consumer.position(place) >= self._stops[place]}
-        polled = {} if ended else await self._consumer.getmany(*wanted, timeout_ms=500, max_records=_AT_ONCE)
-        found = {}
-        for place in wanted:
+    async def records(self) -> AsyncIterator[KafkaRecord]:
+        """Everything, partition by partition as it comes."""
+        left = set(self._stops)
+        while left:
+            for place, (records, is_last) in (await self.read(tuple(left))).items():
+                for record in records:
+                    yield record
+                if is_last:
+                    left.discard(place)
+
+    async def read(
+        self, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]]:
+        """For each of ``places`` of which something is known: its next records, and whether they are its last."""
+        ended = {place for place in places if await self._consumer.position(place) >= self._stops[place]}
+        polled = {} if ended else await self._consumer.getmany(*places, timeout_ms=500, max_records=_AT_ONCE)
+        found: dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]] = {}
+        for place in places:
             # The position passes transaction markers, which are offsets without a record.
             is_last = place in ended or await self._consumer.position(place) >= self._stops[place]
             records = [record for record in polled.get(place, []) if record.offset < self._stops[place]]
             if records or is_last:
-                found[place.partition] = (records, is_last)
+                found[place] = (records, is_last)
         return found

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from headrace.deploy.settings import Settings
     from headrace.schemas.side_topics import ReplayFinished
     from headrace.streams.replay_pipeline import Rules
+    from headrace.streams.rewards.judge_client import JudgeClient
+    from headrace.streams.workers import WorkersConfig
 
 STAGES = ("events", "trajectories", "rewards")
 
@@ -28,6 +30,7 @@ STAGES = ("events", "trajectories", "rewards")
     "--group-policy", "policies", multiple=True, metavar="SPEC.FIELD=VALUE",
     help="How rewards become groups: '*.baseline=leave_one_out', 'tab.threshold=0.2'.",
 )  # fmt: skip
+@click.option("--judges", is_flag=True, help="Ask judges anew (workers.judge_url), instead of what is on record.")
 @click.option("--delete", is_flag=True, help="Delete the replay's topics instead.")
 @click.option("--json", "as_json", is_flag=True, help="The manifest as JSON.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
@@ -39,6 +42,7 @@ def command(
     stage: str,
     specs: tuple[str, ...],
     policies: tuple[str, ...],
+    judges: bool,
     delete: bool,
     as_json: bool,
     kafka: str | None,
@@ -58,13 +62,15 @@ def command(
     left out and counted, and so is what is still open at its end. What is not said here is as the workers' settings
     have it (HEADRACE_OPTIONS).
 
-    The same range, rules and code give the same bytes. A replay that was interrupted is completed by running it again;
-    a name under which something else stands is refused.
+    Judges are not asked again: a verdict on record counts, where it rests on the same rubrics. --judges asks anew, and
+    then two replays may differ. Else the same range, rules and code give the same bytes. A replay that was interrupted
+    is completed by running it again; a name under which something else stands is refused.
     """
     import asyncio
     import json
     import sys
     import time
+    from dataclasses import replace
 
     from aiokafka.errors import KafkaError
 
@@ -78,8 +84,8 @@ def command(
     from headrace.streams.replay_range import parse_bound
     from headrace.streams.replay_sink import ReplayRefused
 
-    bootstrap = address_of("kafka", kafka, data)
-    started, read = time.monotonic(), 0
+    bootstrap, settings = address_of("kafka", kafka, data), load_settings(data=data)
+    started, now_ms, read = time.monotonic(), time.time_ns() // 1_000_000, 0
 
     def progress(records: int) -> None:
         nonlocal read
@@ -91,15 +97,20 @@ def command(
         await wait_until_answers(bootstrap, 10.0)
         if delete:
             return await delete_replay(bootstrap, name)
+        workers = workers_of(settings, bootstrap)
         config = ReplayConfig(
             bootstrap,
             name,
             ReplayStage(stage),
-            begin=parse_bound(begin, time.time_ns() // 1_000_000) if begin else None,
-            end=parse_bound(end, time.time_ns() // 1_000_000) if end else None,
-            rules=rules_of(load_settings(data=data), bootstrap, specs, policies),
+            begin=parse_bound(begin, now_ms) if begin else None,
+            end=parse_bound(end, now_ms) if end else None,
+            rules=rules_of(settings, workers, specs, policies),
+            judge_wait_s=workers.judge_wait_s,
         )
-        return await run_replay(config, progress)
+        if not judges:
+            return await run_replay(config, progress)
+        async with judge_client(workers) as judging:
+            return await run_replay(replace(config, judging=judging), progress)
 
     try:
         done = asyncio.run(run())
@@ -115,26 +126,50 @@ def command(
         click.echo("\n".join(summary(done, time.monotonic() - started)))
 
 
-def rules_of(settings: "Settings", bootstrap: str, specs: tuple[str, ...], policies: tuple[str, ...]) -> "Rules":
+def workers_of(settings: "Settings", bootstrap: str) -> "WorkersConfig":
+    """What live workers are set to."""
+    from headrace.deploy.settings import configured
+    from headrace.streams.workers import WorkersConfig
+
+    return configured(settings, "workers", WorkersConfig, bootstrap=bootstrap, data_dir=settings.data)
+
+
+def judge_client(workers: "WorkersConfig") -> "JudgeClient":
+    """Whoever live workers ask; raises ``StackError`` where no setting says whom."""
+    from headrace.deploy.errors import StackError
+    from headrace.streams.rewards.judge_client import JudgeClient
+
+    if workers.judge_url is None:
+        raise StackError("--judges needs an endpoint: set judge_url of workers (HEADRACE_OPTIONS).")
+    key = workers.judge_key_file.read_text().strip() if workers.judge_key_file else None
+    return JudgeClient(workers.judge_url, key=key, concurrency=workers.judge_concurrency)
+
+
+def rules_of(
+    settings: "Settings", workers: "WorkersConfig", specs: tuple[str, ...], policies: tuple[str, ...]
+) -> "Rules":
     """The rules of the workers' settings, with other rewards and group policies where they are given.
 
     Raises ``StackError`` or ``ValueError`` naming what cannot be understood.
     """
     from headrace.deploy.settings import configured, parse_options
     from headrace.streams.assembler import AssemblerConfig
-    from headrace.streams.group_policy import parse_policies
+    from headrace.streams.group_policy import GroupPolicies, parse_policies
     from headrace.streams.replay_pipeline import Rules
-    from headrace.streams.rewards.registry import ANY_AGENT, parse_rewards
-    from headrace.streams.workers import WorkersConfig
+    from headrace.streams.rewards.registry import ANY_AGENT, DEFAULTS, parse_rewards
 
-    assembler = configured(settings, "assemble", AssemblerConfig, bootstrap=bootstrap)
-    workers = configured(settings, "workers", WorkersConfig, bootstrap=bootstrap, data_dir=settings.data)
-    named = [spec.rpartition("=") for spec in specs]
+    assembler = configured(settings, "assemble", AssemblerConfig, bootstrap=workers.bootstrap)
+    named = {agent or ANY_AGENT: spec for agent, _, spec in (spec.rpartition("=") for spec in specs)}
+    every = named.get(ANY_AGENT)
+    # "Every agent" is meant so: what settings and defaults say of single ones gives way.
+    others = workers.rewards if every is None else dict.fromkeys(DEFAULTS, every)
+    asked = parse_policies(parse_options(policies) or {}, name="--group-policy")
     return Rules(
-        rewards=parse_rewards({agent or ANY_AGENT: spec for agent, _, spec in named}),
+        rewards=parse_rewards({**others, **named}),
         fold=assembler.limits,
         groups=workers.limits,
-        policies=parse_policies(parse_options(policies) or {}, name="--group-policy"),
+        policies=GroupPolicies({**workers.policies.by_spec, **asked.by_spec}),
+        join=workers.join_limits,
     )
 
 

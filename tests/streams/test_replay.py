@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +18,21 @@ from click.testing import CliRunner
 from headrace.deploy.children import Child, Command, end_of
 from headrace.deploy.cli import cli
 from headrace.deploy.notify import ReadySocket
-from headrace.schemas.envelope import TIME, from_headers
+from headrace.schemas.envelope import TIME, Envelope, from_headers
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.ids import uuid7
 from headrace.schemas.log import open_producer, read_to_end
+from headrace.schemas.model import Record
 from headrace.schemas.records import Member, Rejection, Reward, TrainingGroup, Trajectory
 from headrace.schemas.side_topics import LIVE, REFERENCES, SIDE, ReplayFinished, ReplayStage, side_topic
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
-from headrace.schemas.wire import decode
+from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
+from headrace.schemas.wire import decode, encode
 from headrace.streams import replay_sink
 from headrace.streams.diff import diff
 from headrace.streams.diff_read import read_sides
 from headrace.streams.diff_side import DiffSide, group_states
 from headrace.streams.fold_limits import FoldLimits
+from headrace.streams.raw import StoredRecord
 from headrace.streams.replay import ReplayConfig, run_replay
 from headrace.streams.replay_catalog import NoReplay, delete_replay, find_replay
 from headrace.streams.replay_pipeline import Rules
@@ -38,20 +43,13 @@ from tests.streams.builders import session
 pytestmark = pytest.mark.kafka
 
 GROUPS, SIZE, IDLE_S = 40, 4, 60
-TRAJECTORIES_MADE = GROUPS * SIZE
+TRAJECTORIES_MADE = GROUPS * SIZE + 4
+"""The last four stay in an open group."""
 # Records older than their topic's retention would be deleted under the test, and ticks of the wall's time come between.
 NOW = time.time_ns() // 1_000_000
+VOTES = f"{Path(__file__).with_name('replayed_rewards.py')}:VOTES"
+BREVITY = f"{Path(__file__).with_name('replayed_rewards.py')}:BREVITY"
 SEARCHING = {"rewards": parse_rewards({"*": "search@1"})}
-BREVITY = """
-from headrace.streams.rewards.spec import RewardSpec, reward
-
-@reward(weight=1.0)
-def brevity(trajectory) -> float:
-    \"\"\"One over the number of turns, in (0, 1].\"\"\"
-    return 1.0 / len(trajectory.turns)
-
-BREVITY = RewardSpec("brevity", 1, (brevity,), maximum=1.0)
-"""
 
 
 class Stored(NamedTuple):
@@ -98,75 +96,99 @@ def running(bootstrap: str, folder: Path, part: str, **options: Any) -> Iterator
             child.stop()
 
 
+def history() -> tuple[list[StoredRecord], list[StoredRecord]]:
+    """Events and feedback: groups, some flat, with a hole here and there; a quarter of them waits for feedback."""
+    chance = random.Random(7)
+    events: list[StoredRecord] = []
+    feedback: list[StoredRecord] = []
+    for number, member in product(range(GROUPS), range(SIZE)):
+        agent = "voted" if number % 4 == 1 else "test"
+        start = {"group_id": f"g{number}", "group_size": SIZE, "task_id": f"t{number % 5}", "agent": agent}
+        outcome = 1.0 if number % 4 == 0 else float(member % 2)
+        steps = ["ask", *["tool", "ask"] * chance.randrange(3), "answer"]
+        time_ms = NOW + 500 * number + chance.randrange(2000)
+        made = session(f"s{number}-{member}", *steps, outcome=outcome, start=start, time_ms=time_ms)
+        events += made[: None if chance.random() > 0.03 else 2]
+        if agent == "voted":
+            feedback += [said(f"s{number}-{member}", time_ms + chance.randrange(2000)) for _ in range(member)]
+    last = max(record.timestamp for record in events)
+    for number in range(4):
+        # Log time goes on in every partition, so that what has no end is closed live and in a replay.
+        start = {"group_id": "last", "group_size": 9}
+        events += [
+            replace(record, timestamp=last + 120_000, key=None, partition=number)
+            for record in session(f"last-{number}", "ask", start=start)
+        ]
+    return in_time(events), in_time(feedback)
+
+
+def in_time(records: list[StoredRecord]) -> list[StoredRecord]:
+    return sorted(records, key=lambda record: record.timestamp)
+
+
+def said(trajectory_id: str, time_ms: int) -> StoredRecord:
+    given = FeedbackGiven(signal="accepted", value=1.0)
+    envelope = Envelope(uuid7(time_ms), given.TYPE, "/test", time_ms, trajectory_id)
+    message = encode(given, key=trajectory_id, envelope=envelope)
+    return StoredRecord(FEEDBACK.name, 0, 0, time_ms, message.key, message.value, message.headers)
+
+
+async def produce(bootstrap: str, records: list[StoredRecord]) -> None:
+    async with open_producer(bootstrap) as producer:
+        for each in records:
+            place = each.partition if each.key is None else None
+            await producer.send(
+                each.topic,
+                key=each.key,
+                value=each.value,
+                headers=[*each.headers],
+                partition=place,
+                timestamp_ms=each.timestamp,
+            )
+
+
+async def dealt_with(bootstrap: str) -> tuple[int, int]:
+    """How many trajectories have a reward, and how many a fate."""
+    rewards = {each.headers["ce_subject"] for each in await stored(bootstrap, REWARDS)}
+    fates = [payload(each) for topic in (TRAINING, REJECTED) for each in by_id(await stored(bootstrap, topic)).values()]
+    return len(rewards), sum(len(each.members) if isinstance(each, TrainingGroup) else 1 for each in fates)
+
+
+def payload(record: Stored) -> Record:
+    return decode(record.headers.items(), record.value)[1]
+
+
 @pytest.fixture(scope="module")
 def live(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A broker with a history: groups, some flat, with a hole here and there, that live workers have dealt with."""
-    chance = random.Random(7)
-    records = []
-    for number in range(GROUPS):
-        for member in range(SIZE):
-            start = {"group_id": f"g{number}", "group_size": SIZE, "task_id": f"t{number % 5}"}
-            outcome = 1.0 if number % 4 == 0 else float(member % 2)
-            steps = ["ask", *["tool", "ask"] * chance.randrange(3), "answer"]
-            time_ms = NOW + 500 * number + chance.randrange(2000)
-            records += session(f"s{number}-{member}", *steps, outcome=outcome, start=start, time_ms=time_ms)[
-                : None if chance.random() > 0.03 else 2
-            ]
-    records.sort(key=lambda record: record.timestamp)
-    # Log time goes on in every partition, so that what has no end is closed live and in a replay.
-    last = max(record.timestamp for record in records)
-    closing = [
-        replace(each, timestamp=last + 120_000)
-        for each in session("last", "ask", start={"group_id": "last", "group_size": 9})
-    ]
-
-    async def produce() -> None:
-        async with open_producer(kafka) as producer:
-            for record in records:
-                await producer.send(
-                    EVENTS.name,
-                    key=record.key,
-                    value=record.value,
-                    headers=[*record.headers],
-                    timestamp_ms=record.timestamp,
-                )
-            await producer.flush()
-            for number in range(4):
-                for record in closing:
-                    headers = [
-                        (name, f"last-{number}".encode() if name == "ce_subject" else value)
-                        for name, value in record.headers
-                    ]
-                    await producer.send(
-                        EVENTS.name,
-                        value=record.value,
-                        headers=headers,
-                        partition=number,
-                        timestamp_ms=record.timestamp,
-                    )
-
+    """A broker with a history that live workers have dealt with."""
     folder = tmp_path_factory.mktemp("live")
-    asyncio.run(produce())
-    with running(kafka, folder, "assemble", idle_timeout_s=IDLE_S), running(kafka, folder, "workers") as workers:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            rewards = by_id(asyncio.run(stored(kafka, REWARDS)))
-            fates = sum(
-                len(payload.members)
-                if isinstance(payload := decode(each.headers.items(), each.value)[1], TrainingGroup)
-                else 1
-                for topic in (TRAINING, REJECTED)
-                for each in by_id(asyncio.run(stored(kafka, topic))).values()
-            )
-            if len(rewards) == TRAJECTORIES_MADE + 4 and fates == TRAJECTORIES_MADE:
-                return kafka
-        pytest.fail(f"{len(rewards)} rewards, {fates} fates\n{end_of(workers.log)}")
+    events, feedback = history()
+    asyncio.run(produce(kafka, [*events, *feedback]))
+    late = [said(f"s{number}-0", NOW + 200_000 + number) for number in range(1, GROUPS, 4)]
+    with (
+        running(kafka, folder, "assemble", idle_timeout_s=IDLE_S),
+        running(kafka, folder, "workers", rewards={"voted": VOTES}) as workers,
+    ):
+        deadline = time.monotonic() + 120
+        while (found := asyncio.run(dealt_with(kafka))) != (TRAJECTORIES_MADE, TRAJECTORIES_MADE - 4):
+            assert time.monotonic() < deadline, f"{found[0]} rewards, {found[1]} fates\n{end_of(workers.log)}"
+            time.sleep(0.2)
+        asyncio.run(produce(kafka, late))
+        while sum(by_revision := revisions(asyncio.run(stored(kafka, REWARDS)))) < len(late):
+            assert time.monotonic() < deadline, f"{by_revision}\n{end_of(workers.log)}"
+            time.sleep(0.2)
+    return kafka
+
+
+def revisions(rewards: list[Stored]) -> list[int]:
+    return [each.revision for record in rewards if isinstance(each := payload(record), Reward)]
 
 
 async def replayed(
     bootstrap: str, name: str, stage: ReplayStage = ReplayStage.TRAJECTORIES, **fields: Any
 ) -> ReplayFinished:
-    rules = Rules(fold=FoldLimits(idle_timeout_ms=1000 * IDLE_S), **fields.pop("rules", {}))
+    rewards = {"rewards": parse_rewards({"voted": VOTES})} | fields.pop("rules", {})
+    rules = Rules(fold=FoldLimits(idle_timeout_ms=1000 * IDLE_S), **rewards)
     return await run_replay(ReplayConfig(bootstrap, name, stage, rules=rules, **fields))
 
 
@@ -187,8 +209,9 @@ async def test_a_replay_by_the_rules_that_ran_live_writes_what_live_wrote(live: 
             assert same_but(record, without=ignored) == same_but(after[name], without=ignored)
             assert topic is not REWARDS or record.timestamp == after[name].timestamp
             assert after[name].headers[REFERENCES] == LIVE
-    assert finished.counts["read_trajectories"] == finished.counts["rewards"] == TRAJECTORIES_MADE + 4
+    assert finished.counts["read_trajectories"] == finished.counts["rewards"] == TRAJECTORIES_MADE
     assert finished.counts["rewards_open_at_end"] == 4
+    assert finished.counts["revisions"] == GROUPS // 4
     assert await find_replay(live, "same") == finished
 
 
@@ -302,7 +325,7 @@ def test_the_command_replays_and_says_what_came_of_it(live: str) -> None:
     assert shown.exit_code == 0, shown.output
     assert "test search@1" in shown.output
     manifest = json.loads(run("told-2", "--json", "--from", "2000-01-01").output)
-    assert manifest["counts"]["rewards"] == TRAJECTORIES_MADE + 4
+    assert manifest["counts"]["rewards"] == TRAJECTORIES_MADE
     for wrong, says in (
         (("told",), "is done"),
         (("a.b",), "no name for a replay"),
@@ -331,22 +354,20 @@ async def test_a_replay_by_the_rules_that_ran_live_differs_in_nothing(live: str)
     await replayed(live, "equal")
     found = diff(*await read_sides(live, "equal"))
     assert found.is_empty
-    assert found.compared == TRAJECTORIES_MADE + 4
+    assert found.compared == TRAJECTORIES_MADE
     await replayed(live, "regrouped", ReplayStage.REWARDS)
     assert diff(*await read_sides(live, "regrouped", "equal")).is_empty
 
 
-async def test_another_reward_shows_as_what_it_would_have_changed(live: str, tmp_path: Path) -> None:
-    spec = tmp_path / "brevity.py"
-    spec.write_text(BREVITY)
-    rules = {"rewards": parse_rewards({"*": f"{spec}:BREVITY"})}
+async def test_another_reward_shows_as_what_it_would_have_changed(live: str) -> None:
+    rules = {"rewards": parse_rewards({"*": BREVITY})}
     await replayed(live, "brief", rules=rules)
     before, after = await read_sides(live, "brief")
     found = diff(before, after)
-    assert found.specs == (("outcome@1",), ("brevity@1",))
+    assert found.specs == (("outcome@1", "votes@1"), ("brevity@1",))
     assert found.entering == {"zero_variance_all_success": count_of(before, after)}
     assert found.flips > 0
-    assert found.compared == TRAJECTORIES_MADE + 4
+    assert found.compared == TRAJECTORIES_MADE
 
 
 def count_of(before: DiffSide, after: DiffSide) -> int:
@@ -356,12 +377,14 @@ def count_of(before: DiffSide, after: DiffSide) -> int:
 
 
 def test_the_command_shows_a_table_and_a_picture(live: str, tmp_path: Path) -> None:
-    spec = tmp_path / "brevity.py"
-    spec.write_text(BREVITY)
-    assert CliRunner().invoke(cli, ["replay", "seen", "--rewards", f"{spec}:BREVITY", "--kafka", live]).exit_code == 0
+    assert CliRunner().invoke(cli, ["replay", "seen", "--rewards", BREVITY, "--kafka", live]).exit_code == 0
     picture = tmp_path / "diff.png"
     shown = diffed(live, "seen", "--by", "task", "--picture", str(picture))
-    for text in ("live (outcome@1) → seen (brevity@1)", "would have been pushed the other way", "were zero variance"):
+    for text in (
+        "live (outcome@1, votes@1) → seen (brevity@1)",
+        "would have been pushed the other way",
+        "were zero variance",
+    ):
         assert text in shown.output
     assert picture.read_bytes().startswith(b"\x89PNG")
     as_json = json.loads(diffed(live, "seen", "--json", "--by", "agent").output)
