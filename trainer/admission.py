@@ -4,6 +4,7 @@ Pure. A member that is turned away gets a ``Rejection`` with its reason; the oth
 the whole group gave them.
 """
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -59,7 +60,9 @@ def admit(
             rejections.append(_rejection(group, member, reason))
         elif trajectory is not None:
             kept.append(ResolvedMember(member, trajectory))
-    return (AdmittedGroup(group.group_id, reference, tuple(kept)) if kept else None), rejections
+    rewards = [member.reward for member in group.members]
+    reward_std = statistics.stdev(rewards) if len(rewards) > 1 else None
+    return (AdmittedGroup(group.group_id, reference, tuple(kept), reward_std) if kept else None), rejections
 
 
 def _is_stale(member: Member, rules: AdmissionRules, version: int) -> bool:

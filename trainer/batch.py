@@ -32,6 +32,8 @@ class AdmittedGroup:
     """Where the group stands in ``training``."""
     members: tuple[ResolvedMember, ...]
     """By trajectory id; at least one."""
+    reward_std: float | None = None
+    """Sample standard deviation of the rewards of all members of the record, admitted or not; of one there is none."""
 
     def as_trained(self) -> TrainedGroup:
         """The group as a ``Step`` names it."""
@@ -116,10 +118,13 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
     )
 
 
-def select_sequences(batch: Batch, sequences: Sequence[int]) -> Batch:
-    """Some of a batch's sequences, in the order asked for; trajectories keep their numbers."""
+def select_sequences(batch: Batch, sequences: Sequence[int]) -> tuple[Batch, Ints]:
+    """Some of a batch's sequences, in the order asked for, and which of the N tokens they hold (indices).
+
+    Trajectories keep their numbers.
+    """
     packed, kept = select(batch.packed, sequences)
-    return replace(
+    part = replace(
         batch,
         packed=packed,
         behaviour_logprobs=batch.behaviour_logprobs[kept],
@@ -127,20 +132,9 @@ def select_sequences(batch: Batch, sequences: Sequence[int]) -> Batch:
         versions=batch.versions[kept],
         trajectories=batch.trajectories[kept],
     )
+    return part, kept
 
 
-def shuffle_advantages(groups: Sequence[AdmittedGroup], *, seed: int, step: int) -> list[AdmittedGroup]:
-    """The control: each group's advantages dealt out anew among its members, the same way for a seed and step.
-
-    Lengths, tokens and the distribution of advantages stay; what a trajectory did no longer decides what it gets.
-    """
-    random = np.random.default_rng([seed, step])
-    shuffled = []
-    for group in groups:
-        dealt = random.permutation([resolved.member.advantage for resolved in group.members])
-        members = tuple(
-            replace(resolved, member=resolved.member.model_copy(update={"advantage": float(advantage)}))
-            for resolved, advantage in zip(group.members, dealt, strict=True)
-        )
-        shuffled.append(replace(group, members=members))
-    return shuffled
+def owners_of_sequences(batch: Batch) -> Ints:
+    """(S,) number of the trajectory that each sequence belongs to."""
+    return batch.trajectories[np.searchsorted(batch.packed.targets, batch.packed.cu_seqlens[:-1])]

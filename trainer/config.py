@@ -6,8 +6,9 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
-from headrace.trainer.losses.settings import LossSettings
+from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 
 _ELSEWHERE = frozenset(
     {"bootstrap", "model_dir", "checkpoint_dir", "store_url", "steps", "threads", "keep_checkpoints"}
@@ -34,9 +35,14 @@ class TrainerConfig:
     loss: str = "cispo"
     """Name in the registry of losses."""
     loss_settings: LossSettings = field(default_factory=LossSettings)
-    """Bounds on the importance ratio."""
+    """What differs from the loss as published: {"clip_high": 0.25}."""
+    correction: CorrectionSettings = field(default_factory=CorrectionSettings)
+    """Weights and masks for tokens that another policy sampled: {"importance": "truncate"}."""
+    kl: KlSettings = field(default_factory=KlSettings)
+    """Penalty for leaving a reference policy: {"coefficient": 0.01}."""
     constant_length: int = 64
-    """Tokens by which every trajectory's objective is divided, whatever its length."""
+    """Tokens by which every trajectory's objective is divided, whatever its length, by the normaliser
+    ``constant_length``: that of cispo and dr_grpo."""
     learning_rate: float = 1e-3
     """AdamW's."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -73,7 +79,7 @@ class TrainerConfig:
     """Records of ``training`` before the current one, per partition, among which a repeated group is recognised."""
 
     def __post_init__(self) -> None:
-        loss_named(self.loss)
+        self.chosen_loss()  # refuses settings that do not go together
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run):
             raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
         if self.dtype not in ("float32", "bfloat16"):
@@ -88,6 +94,10 @@ class TrainerConfig:
             raise ValueError("max_staleness, duplicate_window and steps must not be negative")
         if self.keep_checkpoints < 1 or self.canary_length < 2:
             raise ValueError("keep_checkpoints must be at least 1 and canary_length at least 2")
+
+    def chosen_loss(self) -> Loss:
+        """The loss as the settings have it."""
+        return loss_named(self.loss, self.loss_settings, self.correction)
 
     def sha256(self) -> str:
         """Hash (hex) of the settings that decide what is learnt, as canonical JSON."""

@@ -14,10 +14,12 @@ from headrace.schemas.records import Canary
 from headrace.trainer.batch import Batch, select_sequences
 from headrace.trainer.canary import make_prompts
 from headrace.trainer.config import TrainerConfig
-from headrace.trainer.losses.registry import loss_named
+from headrace.trainer.losses.corrections import correct
+from headrace.trainer.losses.kl import penalised_advantages
 from headrace.trainer.metrics import mismatch_metrics, staleness_metrics
 from headrace.trainer.model import token_logprobs, vocabulary_size
 from headrace.trainer.packing import Floats, Ints, pack, plan_passes
+from headrace.trainer.update import Update, pass_loss
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW keeps of each parameter."""
@@ -34,6 +36,7 @@ class _Tally:
     loss: float = 0.0
     clipped: Counter[str] = field(default_factory=Counter)
     entropy: float = 0.0
+    kl: float = 0.0
     logprobs: list[Floats] = field(default_factory=list)
     behaviour: list[Floats] = field(default_factory=list)
     lags: list[Ints] = field(default_factory=list)
@@ -43,11 +46,17 @@ class _Tally:
 class Learner:
     """Takes optimiser steps on batches."""
 
-    def __init__(self, model: PreTrainedModel, config: TrainerConfig) -> None:
-        """A learner of ``model``, in place."""
+    def __init__(self, model: PreTrainedModel, config: TrainerConfig, reference: PreTrainedModel | None = None) -> None:
+        """A learner of ``model``, in place; ``reference`` is the frozen base model, where the KL penalty needs it.
+
+        Raises ``ValueError`` where it is needed and missing.
+        """
+        if config.kl.needs_base != (reference is not None):
+            raise ValueError("kl: the reference base needs the base model beside the trained one, and only it does")
         self.model = model
         self._config = config
-        self._loss = loss_named(config.loss)
+        self._reference = reference
+        self._loss = config.chosen_loss()
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
         )
@@ -55,55 +64,57 @@ class Learner:
     def step(self, batch: Batch, version: int) -> dict[str, float]:
         """Train policy ``version`` on ``batch``; returns the step's metrics.
 
-        Each of the batch's sequences is in one of ``substeps`` updates, and in one pass of it. Raises
-        :class:`TrainingDiverged` where the loss or the gradient is not finite, before that update is made.
+        Each of the batch's trajectories is in one of ``substeps`` updates, each of its sequences in one pass of it.
+        Raises :class:`TrainingDiverged` where the loss or the gradient is not finite, before that update is made.
         """
         tally = _Tally()
-        sequences = len(batch.packed.lengths)
-        for part in np.array_split(np.arange(sequences), min(self._config.substeps, sequences)):
-            self._update(
-                select_sequences(batch, part.tolist()), len(batch.rewards) * len(part) / sequences, version, tally
-            )
+        prox = self._logprobs(batch) if self._loss.proximal else batch.behaviour_logprobs
+        corrected = correct(
+            torch.from_numpy(prox),
+            torch.from_numpy(batch.behaviour_logprobs),
+            torch.from_numpy(version - batch.versions),
+            torch.from_numpy(batch.trajectories),
+            self._config.correction,
+        )
+        whole = Update(batch, prox, corrected.weights.numpy())
+        for part in whole.parts(self._config.substeps):
+            self._update(part.normalised(self._loss, self._config.constant_length), version, tally)
         tokens = len(batch.packed.targets)
         return {
-            "loss": tally.loss / len(tally.grad_norms),
+            "loss": tally.loss / max(len(tally.grad_norms), 1),
             "reward_mean": float(batch.rewards.mean()),
             "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
             "entropy": tally.entropy / tokens,
-            "grad_norm": max(tally.grad_norms),
-            **{name: count / tokens for name, count in tally.clipped.items()},
+            "grad_norm": max(tally.grad_norms, default=0.0),
+            **{name: count / max(corrected.metrics["tokens_kept"], 1) for name, count in tally.clipped.items()},
+            **({"kl_reference": tally.kl / tokens} if self._config.kl.coefficient else {}),
+            **corrected.metrics,
             **mismatch_metrics(
                 np.concatenate(tally.logprobs), np.concatenate(tally.behaviour), np.concatenate(tally.lags)
             ),
             **staleness_metrics(version - batch.versions),
             "tokens_trained": float(tokens),
             "tokens_read": float(len(batch.packed.token_ids)),
-            "sequences": float(sequences),
+            "sequences": float(len(batch.packed.lengths)),
             "trajectories": float(len(batch.rewards)),
         }
 
-    def _update(self, batch: Batch, trajectories: float, version: int, tally: _Tally) -> None:
-        """One optimiser update on all sequences of ``batch``, a pass at a time."""
-        divisor = trajectories * self._config.constant_length
+    def _update(self, update: Update, version: int, tally: _Tally) -> None:
+        """One optimiser update, a pass at a time; none where every token is masked: momentum alone is no reason."""
         self._optimizer.zero_grad(set_to_none=True)
-        for chosen in plan_passes(batch.packed.lengths, self._config.max_tokens_per_pass):
-            part = select_sequences(batch, chosen)
-            result = token_logprobs(self.model, part.packed)
-            device = result.logprobs.device
-            loss, counts = self._loss(
-                result.logprobs,
-                torch.from_numpy(part.behaviour_logprobs).to(device),
-                torch.from_numpy(part.advantages).to(device),
-                divisor,
-                self._config.loss_settings,
-            )
-            loss.backward()  # type: ignore[no-untyped-call]
+        for part in update.passes(self._loss, self._config.max_tokens_per_pass):
+            result = token_logprobs(self.model, part.batch.packed)
+            loss, clipped = pass_loss(self._loss, part, result.logprobs, self._advantages(part, result.logprobs, tally))
+            if update.divisor:
+                loss.backward()  # type: ignore[no-untyped-call]
             tally.loss += loss.item()
             tally.entropy += result.entropy.sum().item()
-            tally.clipped.update({name: int(count) for name, count in counts.items()})
+            tally.clipped.update(clipped)
             tally.logprobs.append(result.logprobs.detach().cpu().numpy())
-            tally.behaviour.append(part.behaviour_logprobs)
-            tally.lags.append(version - part.versions)
+            tally.behaviour.append(part.batch.behaviour_logprobs)
+            tally.lags.append(version - part.batch.versions)
+        if not update.divisor:
+            return
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._config.max_grad_norm).item()
         if not (math.isfinite(tally.loss) and math.isfinite(norm)):
             raise TrainingDiverged(
@@ -112,6 +123,29 @@ class Learner:
             )
         tally.grad_norms.append(norm)
         self._optimizer.step()
+
+    def _advantages(self, part: Update, logprobs_N: torch.Tensor, tally: _Tally) -> torch.Tensor:
+        """(N,) advantages of a pass, less the KL penalty."""
+        advantages_N = torch.from_numpy(part.batch.advantages).to(logprobs_N.device)
+        kl = self._config.kl
+        if not kl.coefficient:
+            return advantages_N
+        if self._reference is None:
+            reference_N = torch.from_numpy(part.batch.behaviour_logprobs).to(logprobs_N.device)
+        else:
+            with torch.no_grad():
+                reference_N = token_logprobs(self._reference, part.batch.packed).logprobs
+        tally.kl += (logprobs_N.detach() - reference_N).sum().item()
+        return penalised_advantages(advantages_N, logprobs_N, reference_N, kl.coefficient)
+
+    @torch.no_grad()
+    def _logprobs(self, batch: Batch) -> Floats:
+        """(N,) log-probabilities under the present policy."""
+        logprobs = np.empty(len(batch.packed.targets), np.float32)
+        for chosen in plan_passes(batch.packed.lengths, self._config.max_tokens_per_pass):
+            part, tokens = select_sequences(batch, chosen)
+            logprobs[tokens] = token_logprobs(self.model, part.packed).logprobs.cpu().numpy()
+        return logprobs
 
     @torch.no_grad()
     def canaries(self, seed: int) -> list[Canary]:

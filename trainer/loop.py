@@ -20,8 +20,9 @@ import torch
 
 from headrace.schemas.records import Alert, Reason, Severity, Step, Weights
 from headrace.trainer.admission import AdmissionRules, admit, places_to_read
+from headrace.trainer.advantages import scale_advantages, shuffle_advantages
 from headrace.trainer.announce import Announcement, Announcer, announcement, newest_announced, open_announcer
-from headrace.trainer.batch import AdmittedGroup, make_batch, shuffle_advantages
+from headrace.trainer.batch import AdmittedGroup, make_batch
 from headrace.trainer.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -81,7 +82,10 @@ async def run_trainer(
         checkpoint = load_newest(config.checkpoint_dir, config.run)
         model_dir = checkpoint.model_dir if checkpoint else config.model_dir
         model = await asyncio.to_thread(load_model, model_dir, device=config.device, dtype=config.dtype)
-        learner = Learner(model, config)
+        reference = None
+        if config.kl.needs_base:
+            reference = await asyncio.to_thread(load_model, config.model_dir, device=config.device, dtype=config.dtype)
+        learner = Learner(model, config, reference)
         if checkpoint:
             learner.restore_optimizer(checkpoint.optimizer_tensors())
         async with (
@@ -114,6 +118,7 @@ class Trainer:
         self._learner = learner
         self._announcer = announcer
         self._intake = intake
+        self._advantage_scale = config.chosen_loss().advantage_scale
         self._store = store
         self._reached = reached
         self._offsets: dict[int, int] = {}
@@ -158,7 +163,7 @@ class Trainer:
         groups = sorted(gathered.groups, key=lambda group: (group.reference.partition, group.reference.offset))
         if self._config.shuffle_advantages:
             groups = shuffle_advantages(groups, seed=self._config.seed, step=version)
-        batch = make_batch(groups)
+        batch = make_batch(scale_advantages(groups, self._advantage_scale))
         started = time.monotonic()
         metrics = await self._or_alert(self._in_thread(self._learner.step, batch, self.version), groups)
         train_s = time.monotonic() - started

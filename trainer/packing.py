@@ -84,11 +84,19 @@ def select(packed: PackedSequences, sequences: Sequence[int]) -> tuple[PackedSeq
     return chosen, np.concatenate(kept)
 
 
-def plan_passes(lengths: Sequence[int] | Ints, max_tokens: int) -> list[list[int]]:
+def plan_passes(lengths: Sequence[int] | Ints, max_tokens: int, owners: Ints | None = None) -> list[list[int]]:
     """Divide sequences into passes of at most ``max_tokens`` tokens: what one forward and backward holds in memory.
 
-    Longest first, so that a pass has similar lengths. A sequence longer than ``max_tokens`` has a pass of its own.
+    Longest first, so that a pass has similar lengths. A sequence longer than ``max_tokens`` has a pass of its own. With
+    ``owners`` (S,), all sequences of one owner are in one pass, and the same is true of an owner.
     """
+    if owners is not None:
+        numbers, owner = np.unique(owners, return_inverse=True)
+        totals = np.bincount(owner, weights=lengths, minlength=len(numbers)).astype(np.int64)
+        of_owner = [np.flatnonzero(owner == number).tolist() for number in range(len(numbers))]
+        return [
+            [sequence for number in each for sequence in of_owner[number]] for each in plan_passes(totals, max_tokens)
+        ]
     passes: list[list[int]] = []
     room = 0
     for sequence in sorted(range(len(lengths)), key=lambda index: (-int(lengths[index]), index)):

@@ -77,3 +77,15 @@ def test_members_are_ordered_by_id_whatever_the_groups_order():
     group = training_group("g", [member(each, at=Reference(partition=0, offset=i)) for i, each in enumerate(attempts)])
     admitted, _ = admit(group, AT, {(0, i): each for i, each in enumerate(attempts)}, RULES, 0)
     assert [resolved.member.trajectory_id for resolved in admitted.members] == ["a", "b", "c"]
+
+
+def test_the_spread_of_rewards_is_of_the_whole_group_and_of_one_member_there_is_none():
+    attempts = [trajectory(name, segment("cS", versions=[version])) for name, version in (("t", 0), ("u", 9), ("v", 9))]
+    places = [Reference(partition=0, offset=offset) for offset in range(3)]
+    members = [member(a, reward=r, at=at) for a, r, at in zip(attempts, (0.0, 0.0, 1.0), places, strict=True)]
+    found = dict(zip(map(place_of, places), attempts, strict=True))
+    admitted, rejections = admit(training_group("g", members), AT, found, RULES, 9)
+    assert (len(admitted.members), len(rejections)) == (2, 1)
+    assert admitted.reward_std == pytest.approx(3**-0.5)
+    alone, _ = admit(training_group("g", members[1:2]), AT, found, RULES, 9)
+    assert alone.reward_std is None

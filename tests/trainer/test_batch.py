@@ -3,7 +3,7 @@ from array import array
 import numpy as np
 import pytest
 
-from headrace.trainer.batch import make_batch, select_sequences, shuffle_advantages
+from headrace.trainer.batch import make_batch, owners_of_sequences, select_sequences
 from tests.trainer.builders import admitted, segment, trajectory
 
 
@@ -81,24 +81,18 @@ def test_the_hash_is_of_bytes_and_not_of_a_machine():
 
 def test_selected_sequences_keep_what_belongs_to_them():
     batch = make_batch(two_groups())
-    part = select_sequences(batch, [3, 1])
+    part, kept = select_sequences(batch, [3, 1])
+    assert kept.tolist() == [5, 2]
     assert part.packed.cu_seqlens.tolist() == [0, 2, 7]
     assert part.behaviour_logprobs.tolist() == pytest.approx([-0.6, -0.3])
     assert part.trajectories.tolist() == [2, 0]
     assert part.advantages.tolist() == [1.0, 0.5]
 
 
-def test_the_control_deals_the_same_advantages_to_other_members():
-    names = [f"t{number}" for number in range(8)]
-    given = [float(number) for number in range(8)]
-    group = admitted("g", *(trajectory(name, segment("cS")) for name in names), advantages=given)
-    (shuffled,) = shuffle_advantages([group], seed=1, step=1)
-    dealt = [resolved.member.advantage for resolved in shuffled.members]
-    assert sorted(dealt) == given
-    assert dealt != given
-    assert [resolved.member.trajectory_id for resolved in shuffled.members] == names
-    assert shuffle_advantages([group], seed=1, step=1) == [shuffled]
-    assert shuffle_advantages([group], seed=1, step=2) != [shuffled]
+def test_a_sequence_belongs_to_a_trajectory():
+    batch = make_batch(two_groups())
+    assert owners_of_sequences(batch).tolist() == [0, 0, 1, 2]
+    assert owners_of_sequences(select_sequences(batch, [3, 1])[0]).tolist() == [2, 0]
 
 
 def test_a_trained_group_points_at_everything():

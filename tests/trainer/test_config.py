@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from headrace.trainer.config import TrainerConfig
+from headrace.trainer.losses.settings import CorrectionSettings, Importance, KlSettings, LossSettings, Normaliser
 
 
 def config(**settings):
@@ -24,15 +26,35 @@ def config(**settings):
         ("max_staleness", -1),
         ("keep_checkpoints", 0),
         ("canary_length", 1),
+        ("ratio_max", {"loss": "dapo", "loss_settings": LossSettings(ratio_max=5.0)}),
+        ("importance", {"loss": "decoupled", "correction": CorrectionSettings(importance="mask")}),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(setting, value):
     with pytest.raises(ValueError, match=setting):
-        config(**{setting: value})
+        config(**(value if isinstance(value, dict) else {setting: value}))
 
 
 def test_the_hash_is_of_what_is_learnt_and_not_of_where():
     assert config().sha256() == config(bootstrap="b:1", checkpoint_dir=Path("x"), steps=3, threads=1).sha256()
     different = {config(**{name: value}).sha256() for name, value in
-                 [("learning_rate", 1e-4), ("loss", "dr_grpo"), ("seed", 1), ("shuffle_advantages", True)]}  # fmt: skip
-    assert len(different | {config().sha256()}) == 5
+                 [("learning_rate", 1e-4), ("loss", "dr_grpo"), ("seed", 1), ("shuffle_advantages", True),
+                  ("loss_settings", LossSettings(ratio_max=4.0)), ("kl", KlSettings(0.1)),
+                  ("correction", CorrectionSettings(max_token_staleness=1))]}  # fmt: skip
+    assert len(different | {config().sha256()}) == 8
+
+
+def test_settings_can_be_plain_values_of_a_command_line():
+    options = {
+        "loss": "dapo",
+        "loss_settings": {"clip_high": 0.25, "normaliser": "sequence_mean"},
+        "correction": {"importance": "mask", "ratio_max": 3},
+        "kl": {"coefficient": 0.01, "reference": "behaviour"},
+    }
+    known = {"bootstrap": "b:1", "run": "r", "model_dir": "m", "checkpoint_dir": "c", "store_url": "file:///s"}
+    made = TypeAdapter(TrainerConfig).validate_python(known | options)
+    assert made.loss_settings == LossSettings(clip_high=0.25, normaliser=Normaliser.SEQUENCE_MEAN)
+    assert made.correction == CorrectionSettings(importance=Importance.MASK, ratio_max=3.0)
+    assert made.chosen_loss().proximal
+    with pytest.raises(ValidationError, match="importance"):
+        TypeAdapter(TrainerConfig).validate_python(known | {"correction": {"importance": "clip"}})

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,12 +7,16 @@ import torch
 
 from headrace.schemas.events import VersionSpan
 from headrace.schemas.records import Segment
-from headrace.trainer.batch import Batch, make_batch, shuffle_advantages
+from headrace.trainer.advantages import shuffle_advantages
+from headrace.trainer.batch import Batch, make_batch
 from headrace.trainer.canary import max_error
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learner import Learner, TrainingDiverged
+from headrace.trainer.losses.registry import LOSSES
+from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
 from headrace.trainer.model import load_model, token_logprobs
 from headrace.trainer.packing import pack
+from headrace.trainer.update import Update
 from tests.trainer.builders import admitted, segment, tiny_model, trajectory
 
 
@@ -64,14 +69,116 @@ def test_a_step_raises_what_was_good_and_lowers_what_was_bad(directory):
     assert float(((after - batch.behaviour_logprobs) * batch.advantages).sum()) > 0
 
 
-@pytest.mark.parametrize("loss", ["cispo", "dr_grpo"])
-def test_the_number_of_passes_changes_memory_and_not_the_gradient(directory, loss):
-    whole = learner_of(directory, loss=loss)
-    pieces = learner_of(directory, loss=loss, max_tokens_per_pass=10)
-    batch = on_policy_batch(whole)
-    one, other = whole.step(batch, 0), pieces.step(batch, 0)
-    assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
-    assert one["loss"] == pytest.approx(other["loss"], abs=1e-5)
+def off_policy_batch():
+    """Trajectories of one to three segments, sampled by other policies 0 to 3 versions ago; version 3 is trained."""
+    random = np.random.default_rng(0)
+    trajectories = []
+    for number in range(8):
+        parts = ["c" * int(random.integers(1, 6)) + "S" * int(random.integers(1, 6)) for _ in range(1 + number % 3)]
+        trajectories.append(
+            trajectory(
+                f"t{number}",
+                *(
+                    segment(
+                        text,
+                        vocabulary=41,
+                        logprobs=random.normal(-6, 2, text.count("S")).clip(max=0).tolist(),
+                        versions=random.integers(0, 4, text.count("S")).tolist(),
+                    )
+                    for text in parts
+                ),
+            )
+        )
+    return make_batch([admitted("g", *trajectories, advantages=random.normal(0, 1, 8).tolist())])
+
+
+CORRECTIONS = {
+    "stale": CorrectionSettings(max_token_staleness=2),
+    "truncate": CorrectionSettings(importance="truncate"),
+    "mask": CorrectionSettings(importance="mask", level="geometric_mean", ratio_min=0.01, ratio_max=50),
+}
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [(loss, kind) for loss in sorted(LOSSES) for kind in CORRECTIONS if loss != "decoupled" or kind == "stale"],
+)
+def test_the_number_of_passes_changes_memory_and_not_the_gradient(directory, loss, kind):
+    batch = off_policy_batch()
+    one, other = (
+        learner_of(directory, loss=loss, correction=CORRECTIONS[kind], max_tokens_per_pass=size).step(batch, 3)
+        for size in (8192, 10)
+    )
+    assert one["grad_norm"] > 0
+    assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+    assert one["loss"] == pytest.approx(other["loss"], rel=1e-4, abs=1e-6)
+    assert 0 < one["tokens_kept"] == other["tokens_kept"]
+
+
+def test_substeps_hold_whole_trajectories():
+    batch = off_policy_batch()
+    update = Update(batch, batch.behaviour_logprobs, np.ones_like(batch.behaviour_logprobs))
+    owners = [set(part.batch.trajectories.tolist()) for part in update.parts(3)]
+    assert owners == [{0, 1, 2}, {3, 4, 5}, {6, 7}]
+    assert sum(len(part.weights) for part in update.parts(3)) == len(batch.packed.targets)
+    assert len(list(update.parts(100))) == 8
+
+
+def test_masked_tokens_are_counted_by_reason_and_change_nothing(directory):
+    learner = learner_of(directory, correction=CorrectionSettings(importance="mask", max_token_staleness=2))
+    metrics = learner.step(off_policy_batch(), 3)
+    kinds = ["tokens_kept", "tokens_masked_stale", "tokens_masked_ratio"]
+    assert sum(metrics[kind] for kind in kinds) == metrics["tokens_trained"]
+    assert metrics["tokens_masked_stale"] == (off_policy_batch().versions < 1).sum()
+
+
+def test_a_batch_of_which_nothing_is_kept_makes_no_update(directory):
+    learner = learner_of(directory, correction=CorrectionSettings(max_token_staleness=1))
+    batch = off_policy_batch()
+    learner.step(batch, 3)  # gives the optimiser a momentum
+    before = weights_of(learner)
+    metrics = learner.step(batch, 100)
+    assert (metrics["tokens_kept"], metrics["loss"], metrics["grad_norm"]) == (0.0, 0.0, 0.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
+
+
+def test_on_policy_a_correction_and_decoupling_change_nothing(directory):
+    batch = on_policy_batch(learner_of(directory))
+    norms = [
+        learner_of(directory, **settings).step(batch, 0)["grad_norm"]
+        for settings in (
+            {"loss": "dapo"},
+            {"loss": "decoupled"},
+            {"loss": "dapo", "correction": CorrectionSettings(importance="truncate")},
+            {"loss": "dapo", "correction": CorrectionSettings(importance="mask", level="product")},
+        )
+    ]
+    assert norms == pytest.approx([norms[0]] * 4, rel=1e-4)
+
+
+def test_the_kl_penalty_pulls_towards_the_reference(directory):
+    reference = load_model(directory)
+    learner = Learner(
+        load_model(tiny_model(directory / "other", seed=1)),
+        config_of(directory, kl=KlSettings(0.1), learning_rate=1e-2),
+        reference,
+    )
+    batch = on_policy_batch(learner)
+    idle = replace(batch, advantages=np.zeros_like(batch.advantages))
+    divergences = [learner.step(idle, 0)["kl_reference"] for _ in range(8)]
+    assert divergences[-1] < divergences[0] - 0.1
+    assert all(
+        torch.equal(a, b) for a, b in zip(reference.parameters(), load_model(directory).parameters(), strict=True)
+    )
+    near = learner_of(directory, kl=KlSettings(0.1, "behaviour"))
+    assert near.step(on_policy_batch(near), 0)["kl_reference"] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_a_reference_that_is_missing_or_of_no_use_is_refused(directory):
+    with pytest.raises(ValueError, match="kl: the reference base"):
+        learner_of(directory, kl=KlSettings(0.1))
+    with pytest.raises(ValueError, match="kl: the reference base"):
+        Learner(load_model(directory), config_of(directory), load_model(directory))
 
 
 def test_the_loss_is_divided_by_trajectories_times_the_constant_length(directory):

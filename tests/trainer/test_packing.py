@@ -51,6 +51,17 @@ def test_passes_hold_every_sequence_once_and_no_more_than_they_may(lengths, max_
         assert sum(lengths[index] for index in each) <= max_tokens or len(each) == 1
 
 
+@given(LENGTHS, st.integers(1, 1000), st.integers(1, 9))
+def test_sequences_of_one_owner_are_in_one_pass(lengths, max_tokens, count):
+    owners = np.arange(len(lengths)) * 7 % count
+    passes = plan_passes(lengths, max_tokens, owners)
+    assert sorted(index for each in passes for index in each) == list(range(len(lengths)))
+    found = [set(owners[each].tolist()) for each in passes]
+    assert sum(map(len, found)) == len(set(owners.tolist()))
+    for each, inside in zip(passes, found, strict=True):
+        assert sum(lengths[index] for index in each) <= max_tokens or len(inside) == 1
+
+
 @given(LENGTHS, st.floats(0, 1))
 def test_buckets_hold_every_sequence_once_and_are_full_enough(lengths, fill):
     buckets = plan_buckets(lengths, fill)

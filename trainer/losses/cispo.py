@@ -3,29 +3,28 @@
     max Σ sg(min(ρ, ε_max)) A log π / (trajectories · constant length)
 
 sg is the stop-gradient. A clip removes the gradient of tokens whose probability moved far, often the rare ones that
-decide an answer; here they keep a bounded one. There is no lower bound on ρ.
+decide an answer; here they keep a bounded one. There is no lower bound on ρ. The paper divides by the tokens and scales
+by the group's standard deviation; by default neither is done here (Dr. GRPO says why), and ``normaliser=token_mean``,
+``advantage_scale=group_std`` do it.
 """
 
 import torch
 
-from headrace.trainer.losses.settings import LossSettings, TokenCounts
+from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.settings import Normaliser
 
 
-def cispo(
-    logprobs_N: torch.Tensor,
-    behaviour_logprobs_N: torch.Tensor,
-    advantages_N: torch.Tensor,
-    divisor: float,
-    settings: LossSettings,
-) -> tuple[torch.Tensor, TokenCounts]:
-    """The loss and how many tokens had their weight truncated.
+def objective(tokens: Tokens, *, ratio_max: float = 5.0) -> Objective:
+    """(N,) tokens → (N,) sg(min(ρ, ε_max)) A log π. ε_max is published as insensitive between 4 and 8.
 
-    A token's gradient with respect to its log-probability is −min(ρ, ε_max) A / divisor, always.
+    A token's gradient with respect to its log-probability is min(ρ, ε_max) A, always.
     """
-    ratio_N = (logprobs_N.detach() - behaviour_logprobs_N).exp()
-    objective_N = ratio_N.clamp(max=settings.ratio_max) * advantages_N * logprobs_N
-    counts = {
-        "clip_fraction_low": torch.zeros((), dtype=torch.int64, device=ratio_N.device),
-        "clip_fraction_high": (ratio_N > settings.ratio_max).sum(),
-    }
-    return -objective_N.sum() / divisor, counts
+    ratio_N = (tokens.logprobs.detach() - tokens.anchor_logprobs).exp()
+    return Objective(
+        values=ratio_N.clamp(max=ratio_max) * tokens.advantages * tokens.logprobs,
+        clipped_low=torch.zeros_like(ratio_N, dtype=torch.bool),
+        clipped_high=ratio_N > ratio_max,
+    )
+
+
+CISPO = Loss(objective, Normaliser.CONSTANT_LENGTH)

@@ -1,0 +1,19 @@
+"""DAPO (Yu et al., 2025): a clip that is wider above than below, and the mean over all tokens of the batch.
+
+    max 1/N Σ_N min(ρ A, clip(ρ, 1 − 0.2, 1 + 0.28) A),   A = (r − mean(r)) / std(r)
+
+The wider bound lets rare tokens grow, which keeps the entropy up. Of the paper's other parts, dropping groups without
+a gradient is the stream's, and the overlong penalty a reward's.
+"""
+
+from headrace.trainer.losses.grpo import objective as clipped
+from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.settings import AdvantageScale, Normaliser
+
+
+def objective(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.28) -> Objective:
+    """(N,) tokens → (N,) min(ρ A, clip(ρ) A)."""
+    return clipped(tokens, clip_low=clip_low, clip_high=clip_high)
+
+
+DAPO = Loss(objective, Normaliser.TOKEN_MEAN, AdvantageScale.GROUP_STD)

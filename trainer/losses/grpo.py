@@ -1,0 +1,21 @@
+"""GRPO (DeepSeekMath, Shao et al., 2024): PPO's clip, the group's mean and standard deviation in place of a critic.
+
+    max 1/M Σ_M 1/len_m Σ_t min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   A = (r − mean(r)) / std(r)
+
+The mean over an answer's own tokens makes a token of a long wrong answer weigh less than one of a short wrong answer;
+dr_grpo and dapo are there because of it. M are the trajectories: an answer of several segments weighs as much as one of
+a single segment.
+"""
+
+from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.ratio import bounded_ratio, clipped_surrogate
+from headrace.trainer.losses.settings import AdvantageScale, Normaliser
+
+
+def objective(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2) -> Objective:
+    """(N,) tokens → (N,) min(ρ A, clip(ρ) A)."""
+    ratio_N = bounded_ratio(tokens.logprobs - tokens.anchor_logprobs)
+    return clipped_surrogate(ratio_N, tokens.advantages, clip_low=clip_low, clip_high=clip_high)
+
+
+GRPO = Loss(objective, Normaliser.SEQUENCE_MEAN, AdvantageScale.GROUP_STD)

@@ -1,0 +1,35 @@
+"""GSPO (Zheng et al., Qwen, 2025): one ratio for a whole answer, because the reward is of the whole answer.
+
+    max 1/M Σ_M min(s A, clip(s, 1 − 3e-4, 1 + 4e-4) A),   s = (π(y|x) / π_b(y|x))^(1/len),   A = (r − mean(r)) / std(r)
+
+y is the trajectory, in all its segments: they share one reward, and a ratio of single segments would clip one half of a
+decision and not the other. So a trajectory's segments are kept in one pass (a trajectory longer than
+``max_tokens_per_pass`` has a pass of its own), and only tokens that are not masked count.
+"""
+
+import torch
+
+from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.ratio import bounded_ratio, clipped_surrogate
+from headrace.trainer.losses.settings import AdvantageScale, Normaliser
+
+
+def objective(tokens: Tokens, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Objective:
+    """(N,) tokens → (N,) min(s A, clip(s) A), the same for all tokens of a trajectory.
+
+    A token's gradient with respect to its log-probability is, before the clip, s A / len: the mean over a trajectory's
+    tokens is its objective.
+    """
+    log_ratio_N = trajectory_mean(tokens.logprobs - tokens.anchor_logprobs, tokens.trajectories)
+    return clipped_surrogate(bounded_ratio(log_ratio_N), tokens.advantages, clip_low=clip_low, clip_high=clip_high)
+
+
+def trajectory_mean(values_N: torch.Tensor, trajectories_N: torch.Tensor) -> torch.Tensor:
+    """(N,) mean over the tokens of each token's trajectory; differentiable."""
+    _, of_N = torch.unique(trajectories_N, return_inverse=True)
+    lengths_M = torch.bincount(of_N).to(values_N.dtype)
+    sums_M = torch.zeros_like(lengths_M).index_add(0, of_N, values_N)
+    return (sums_M / lengths_M)[of_N]
+
+
+GSPO = Loss(objective, Normaliser.SEQUENCE_MEAN, AdvantageScale.GROUP_STD, whole_trajectories=True)

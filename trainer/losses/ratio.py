@@ -1,0 +1,29 @@
+"""The importance ratio and the clip of PPO, which several losses have in common."""
+
+import torch
+
+from headrace.trainer.losses.loss import Objective
+
+LOG_RATIO_BOUND = 20.0
+"""|log ρ| past this is taken for this: e^20 says no more than it does, and what is made of it still is a number."""
+
+
+def bounded_ratio(log_ratio_N: torch.Tensor) -> torch.Tensor:
+    """(N,) exp of log-ratios within ±20; beyond, the gradient is zero."""
+    return log_ratio_N.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def clipped_surrogate(
+    ratio_N: torch.Tensor, advantages_N: torch.Tensor, *, clip_low: float, clip_high: float
+) -> Objective:
+    """(N,) min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A) (PPO, Schulman et al., 2017).
+
+    A token's gradient with respect to log ρ is ρ A, and zero where it is clipped: ρ too large with A > 0, or too small
+    with A < 0.
+    """
+    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
+    return Objective(
+        values=torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N),
+        clipped_low=(ratio_N < 1 - clip_low) & (advantages_N < 0),
+        clipped_high=(ratio_N > 1 + clip_high) & (advantages_N > 0),
+    )
