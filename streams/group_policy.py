@@ -121,6 +121,8 @@ class GroupPolicies:
 
     def of(self, label: str) -> GroupPolicy:
         """The policy of the spec ``label`` (``search@1``)."""
+        if not self.by_spec:
+            return DEFAULT_POLICY
         name = label.partition("@")[0]
         found = (self.by_spec.get(key) for key in (label, name, EVERY_SPEC))
         return next((policy for policy in found if policy is not None), DEFAULT_POLICY)

@@ -14,7 +14,6 @@ from typing import Any
 import faust
 from faust.types import TP
 
-from headrace.schemas.records import Reward
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.continuity import Continuity
@@ -33,7 +32,7 @@ from headrace.streams.group_state import from_records, to_record
 from headrace.streams.groups import Changes, GroupLimits, Groups
 from headrace.streams.owned_partition import OwnedPartition, Ownership, create_state_topic
 from headrace.streams.raw import Outgoing, StoredRecord
-from headrace.streams.typed_record import typed
+from headrace.streams.reward_reader import read_reward
 
 logger = logging.getLogger(__name__)
 
@@ -125,12 +124,12 @@ class GroupWorker:
         partition.seen_at = monotonic()
         for record in records:
             try:
-                envelope, reward = typed(record, Reward)
+                reward, traceparent = read_reward(record)
             except UnreadableRecord as error:
                 logger.warning("%s[%d]@%d cannot be grouped: %s", record.topic, record.partition, record.offset, error)
                 letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
             else:
-                partition.groups.add(reward, record.timestamp, changes, envelope.traceparent)
+                partition.groups.add(reward, record.timestamp, changes, traceparent)
         await partition.settle(changes, letters, records[-1].offset + 1)
 
     async def _tick(self) -> None:
