@@ -4,6 +4,8 @@ A trajectory whose spec needs neither feedback nor judges is scored as it comes 
 through a :class:`Join` a partition, kept in a table. Order of a batch: fold → ask judges, score → table (changelog
 acknowledged) → rewards (acknowledged) → table without the rewards → acknowledge the input. A reward is durable before
 anybody sees it: after a crash it is announced again as it was, though a judge that is asked again might say otherwise.
+Nothing fences a worker that was suspended while another took its partitions: when it wakes up, it may announce a
+judged reward in its own form. Both have one id, and group takes the first.
 """
 
 import asyncio
@@ -155,7 +157,7 @@ class ScoreWorker:
             await self._restore()
             try:
                 for partition, now_ms in (await self._passed()).items():
-                    while self._joins[partition].is_due(now_ms):
+                    while not self._revoked.is_set() and self._joins[partition].is_due(now_ms):
                         changes: dict[int, Changes] = defaultdict(Changes)
                         self._joins[partition].pass_time(now_ms, changes[partition], at_most=self.batch)
                         await self._settle(changes, {}, [])

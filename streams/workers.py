@@ -79,7 +79,7 @@ class WorkersConfig:
         if min(self.batch, self.judge_batch, self.judge_concurrency) < 1 or self.judge_wait_s <= 0:
             raise ValueError("batch, judge_batch and judge_concurrency start at 1, and judge_wait_s must be above 0")
         judged = [spec.label for spec in parse_rewards(self.rewards).specs if spec.judges]
-        if judged and self.judge_url is None:
+        if judged and self.judge_url is None and "score" in self.processors:
             raise ValueError(f"judge_url is not set, and {', '.join(judged)} must ask judges: give it an endpoint")
         if self.judge_key_file is not None and not self.judge_key_file.is_file():
             raise ValueError(f"judge_key_file names {self.judge_key_file}, which is not a file")

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -141,6 +142,28 @@ def oracle(bootstrap: str, prefix: str) -> dict[Topic, dict[str, bytes]]:
 def test_a_worker_refuses_processors_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="score, group"):
         WorkersConfig(bootstrap="b", data_dir=tmp_path, processors=("scores",))
+
+
+def test_a_reward_with_judges_needs_an_endpoint_where_it_is_scored(tmp_path: Path) -> None:
+    rewards = {"helper": f"{Path(__file__).parent / 'judged_rewards.py'}:JUDGED"}
+    with pytest.raises(ValueError, match="judge_url is not set, and judged@1 must ask judges"):
+        WorkersConfig(bootstrap="b", data_dir=tmp_path, rewards=rewards)
+    WorkersConfig(bootstrap="b", data_dir=tmp_path, rewards=rewards, judge_url="http://127.0.0.1:1")
+    WorkersConfig(bootstrap="b", data_dir=tmp_path, rewards=rewards, processors=("group",))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"rewards": {"helper": "nobody@9"}}, "no reward 'nobody@9'"),
+        ({"judge_batch": 0}, "judge_batch"),
+        ({"judge_wait_s": 0}, "judge_wait_s"),
+        ({"judge_key_file": Path("nowhere")}, "judge_key_file names nowhere"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(tmp_path: Path, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        WorkersConfig(bootstrap="b", data_dir=tmp_path, **wrong)
 
 
 def test_resuming_what_flows_already_clears_nothing(tmp_path: Path) -> None:
