@@ -38,6 +38,8 @@ class Part:
     """Its address, ``{port}`` being the first of ``ports``; ``None`` where nobody connects to it."""
     external: Callable[[Settings], Awaitable[None]] | None = None
     """Checks the address in the setting called like the part, which replaces it; ``None``: nothing replaces it."""
+    wanted: Callable[[Settings], bool] = lambda settings: True
+    """Whether the settings call for it."""
     metrics: bool = False
     """Whether it answers Prometheus, on a port of its own in the setting ``metrics_ports``."""
     memory_mb: int = 150
@@ -66,7 +68,7 @@ def select(
             )
     external = tuple(part for part in parts if replaced(part, settings))
     there = names - set(without) | {part.name for part in external}
-    started = tuple(part for part in parts if part.name in there and part not in external)
+    started = tuple(part for part in parts if part.name in there and part not in external and part.wanted(settings))
     for part in started:
         for need in part.needs:
             if need not in there:
@@ -236,6 +238,13 @@ PARTS: tuple[Part, ...] = (
     Part("workers", "score and group", _worker("workers"), needs=("kafka",), metrics=True, memory_mb=200),
     Part(
         "sink", "every topic → ClickHouse", _worker("sink"), needs=("kafka", "clickhouse"), metrics=True, memory_mb=300
+    ),
+    Part(
+        "traces",
+        "every topic → an OpenTelemetry collector",
+        _worker("traces"),
+        needs=("kafka",),
+        wanted=lambda settings: settings.otlp is not None,
     ),
     Part("trainer", "training groups → weights", _worker("trainer"), needs=("kafka",), memory_mb=900),
     Part("follower", "weights → vLLM", _worker("follower"), needs=("kafka", "vllm"), memory_mb=250),

@@ -84,6 +84,20 @@ def _sink(settings: Settings) -> int:
     return _until_stopped(run_sink, config)
 
 
+def _traces(settings: Settings) -> int:
+    from headrace.streams.trace_exporter import TracesConfig, run_traces
+
+    config = configured(
+        settings,
+        "traces",
+        TracesConfig,
+        bootstrap=_needed(settings, "kafka"),
+        endpoint=f"{_needed(settings, 'otlp').rstrip('/')}/v1/traces",
+        member=settings.member,
+    )
+    return _until_stopped(run_traces, config)
+
+
 def _trainer(settings: Settings) -> int:
     from headrace.trainer.loop import TrainerConfig, run_trainer
 
@@ -137,6 +151,7 @@ WORKERS: Mapping[str, Callable[[Settings], int]] = {
     "assemble": _assemble,
     "workers": _workers,
     "sink": _sink,
+    "traces": _traces,
     "trainer": _trainer,
     "follower": _follower,
     "clickhouse": _clickhouse,

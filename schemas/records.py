@@ -172,6 +172,8 @@ class Trajectory(Record):
     """Time of its earliest event, Unix milliseconds."""
     ended_ms: NonNegativeInt
     """Time of its latest event, Unix milliseconds."""
+    traceparent: str | None = None
+    """Trace context of the agent's own span: that of the first event that has one."""
 
     @property
     def versions(self) -> list[int]:

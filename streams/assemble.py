@@ -14,7 +14,7 @@ from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEn
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records import DeadLetterError, Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
-from headrace.schemas.trace import continued
+from headrace.schemas.trace import continued, parse_traceparent
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.event_decoder import read_event
@@ -81,9 +81,9 @@ def letter(dead: Dead) -> Outgoing:
     return Outgoing(DEAD_LETTERS, message, dead.record.timestamp)
 
 
-def trajectory_message(trajectory: Trajectory, time_ms: int, origin: str | None = None) -> Message:
-    """``trajectory`` as a Kafka record; its id follows from where its first event stands, and its trace from
-    ``origin``, the ``traceparent`` of its first event.
+def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:
+    """``trajectory`` as a Kafka record; its id follows from where its first event stands, and it continues the trace of
+    its agent.
     """
     id = derived_id(Trajectory.TYPE, trajectory.trajectory_id, trajectory.first.partition, trajectory.first.offset)
     envelope = Envelope(
@@ -92,7 +92,7 @@ def trajectory_message(trajectory: Trajectory, time_ms: int, origin: str | None 
         source=SOURCE,
         time_ms=max(0, time_ms),
         subject=trajectory.trajectory_id,
-        traceparent=continued(origin, id),
+        traceparent=continued(trajectory.traceparent, id),
     )
     return Message(trajectory.trajectory_id.encode(), encode_struct(trajectory), to_headers(envelope))
 
@@ -153,21 +153,22 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
         last=history.last,
         started_ms=max(0, min(times, default=history.first_ms)),
         ended_ms=max(0, max(times, default=history.last_ms)),
+        traceparent=_traceparent(history),
     )
 
 
 def _message(assembled: Trajectory, history: History, plain: bool) -> Message:
     """The record of what :func:`_assembled` gave; not ``plain``: written by the model."""
     trajectory = assembled if plain else Trajectory.model_validate(assembled, from_attributes=True)
-    return trajectory_message(trajectory, history.closed_ms, _origin(history))
+    return trajectory_message(trajectory, history.closed_ms)
 
 
-def _origin(history: History) -> str | None:
-    """The ``traceparent`` of the first event that has one."""
+def _traceparent(history: History) -> str | None:
+    """The trace context of the first event that has one."""
     for _, record in history.records:
-        traceparent = dict(record.headers).get(TRACEPARENT)
-        if traceparent is not None:
-            return traceparent.decode(errors="replace")
+        header = dict(record.headers).get(TRACEPARENT)
+        if header is not None and (context := parse_traceparent(header.decode(errors="replace"))):
+            return context.traceparent
     return None
 
 

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-NAMES = ("assemble", "workers", "sink", "trainer", "follower", "clickhouse", "dashboard")
+NAMES = ("assemble", "workers", "sink", "traces", "trainer", "follower", "clickhouse", "dashboard")
 
 
 @click.command("worker")
@@ -25,6 +25,7 @@ def command(name: str, assignments: tuple[str, ...], **overrides: str | None) ->
       assemble    events → trajectories             HEADRACE_KAFKA
       workers     score and group, on Faust         HEADRACE_KAFKA
       sink        every topic → ClickHouse          HEADRACE_KAFKA, HEADRACE_CLICKHOUSE
+      traces      every topic → OpenTelemetry       HEADRACE_KAFKA, HEADRACE_OTLP
       trainer     training → steps, weights         HEADRACE_KAFKA, HEADRACE_STORE_URL
       follower    weights → vLLM → applied          HEADRACE_KAFKA, HEADRACE_VLLM
       clickhouse  embedded engine behind HTTP       HEADRACE_CLICKHOUSE_PORT

@@ -27,8 +27,19 @@ def test_every_part_is_a_worker_or_a_program_of_others() -> None:
     assert set(NAMES) == set(WORKERS) | {"kafka", "vllm"}
 
 
-def test_all_parts_are_started_by_default(settings: Settings) -> None:
-    assert started(settings) == NAMES
+def test_all_parts_are_started_by_default_but_the_one_that_needs_a_collector(settings: Settings) -> None:
+    assert set(NAMES) - set(started(settings)) == {"traces"}
+    assert started(settings.model_copy(update={"otlp": "http://collector:4318"})) == NAMES
+
+
+def test_every_part_with_metrics_has_a_port_of_its_own_for_them(settings: Settings) -> None:
+    mine = settings.model_copy(update={"metrics_ports": {"sink": 9464}})
+    begun, _ = select(PARTS, mine, ())
+    ports = resolve(mine, begun).metrics_ports
+    assert set(ports) == {part.name for part in PARTS if part.metrics}
+    assert ports["sink"] == 9464
+    assert len(set(ports.values())) == len(ports)
+    assert resolve(mine, begun).metrics_ports == ports, "remembered"
 
 
 def test_analytics_needs_no_engine_and_no_trainer(settings: Settings) -> None:

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
+from headrace.schemas.envelope import SEQUENCE, SUBJECT, TRACEPARENT, TYPE
 from headrace.schemas.events import ClockTicked, TrajectoryEnded
 from headrace.schemas.records import DeadLetterError, Defect, Reference
 from headrace.schemas.topics import EVENTS
+from headrace.schemas.trace import parse_traceparent
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.assemble import MAX_RECORD_BYTES, assemble, trajectory_message
 from headrace.streams.event_decoder import MAX_NESTING
@@ -241,7 +242,18 @@ def payload(life: Life, log: Log, letters: Letters) -> bytes:
         last_ms=max(record.timestamp for record in named),
         closed_ms=log.now[life.closed],
     )
-    value = trajectory_message(assemble(events, history), history.closed_ms).value
+    traces = [
+        context.traceparent
+        for number, index in sorted(content.readable.items())
+        if number <= content.top
+        and (
+            context := parse_traceparent(
+                (dict(log.records[index].headers).get(TRACEPARENT) or b"").decode(errors="replace")
+            )
+        )
+    ]
+    trajectory = assemble(events, history).model_copy(update={"traceparent": next(iter(traces), None)})
+    value = trajectory_message(trajectory, history.closed_ms).value
     if len(value) > MAX_RECORD_BYTES:
         raise ValueError("a trajectory beyond MAX_RECORD_BYTES: the oracle does not model that")
     return value

@@ -1,0 +1,184 @@
+"""The shell of :mod:`traces`: reads the log as any consumer does, and hands spans to an OpenTelemetry collector.
+
+Offsets are committed once the collector has the spans; while it is away the exporter waits, and nobody waits for it.
+A span that is exported twice has the same ids, and is one span to whoever stores it.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, Status, StatusCode, TraceFlags
+from opentelemetry.trace import SpanContext as OtelContext
+from tenacity import retry, retry_if_result, wait_exponential_jitter
+
+from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
+from headrace.schemas.log import KafkaRecord, open_consumer
+from headrace.schemas.model import Record
+from headrace.schemas.records import Reference
+from headrace.schemas.topics import APPLIED, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
+from headrace.schemas.trace import SpanContext
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.streams.raw import LogRecord
+from headrace.streams.read_back import read_back
+from headrace.streams.traces import Span, references, spans, trajectory_context
+
+log = logging.getLogger(__name__)
+
+TOPICS = (TRAJECTORIES, REWARDS, TRAINING, REJECTED, STEPS, WEIGHTS, APPLIED)
+"""What is read: everything that says that something was done."""
+
+_POLL_RECORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TracesConfig:
+    """Settings of the exporter."""
+
+    bootstrap: str
+    """Kafka address, host:port."""
+    endpoint: str
+    """Where spans go: OTLP over HTTP, http://host:4318/v1/traces."""
+    group: str = "traces"
+    """Consumer group."""
+    member: str | None = None
+    """Name of this process in the group."""
+    from_beginning: bool = False
+    """Whether a new group exports what is in the log already; else it starts with what comes."""
+    remember: int = 200_000
+    """Trajectories whose span is kept in memory; others are looked up in the log."""
+    retry_most_s: float = 30.0
+    """Longest pause between two tries while the collector does not answer, in seconds."""
+
+    def __post_init__(self) -> None:
+        if self.remember < 1 or self.retry_most_s <= 0:
+            raise ValueError("traces: remember must be at least 1, and retry_most_s above 0")
+
+
+async def run_traces(config: TracesConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Export until ``stop`` is set. ``ready`` is called once the consumer is started."""
+    exporter = OTLPSpanExporter(endpoint=config.endpoint)
+    known = TrajectorySpans(config.bootstrap, config.remember)
+    async with open_consumer(
+        config.bootstrap,
+        TOPICS,
+        group=config.group,
+        group_instance_id=config.member,
+        auto_offset_reset="earliest" if config.from_beginning else "latest",
+    ) as consumer:
+        ready()
+        while not stop.is_set():
+            batches = await consumer.getmany(timeout_ms=500, max_records=_POLL_RECORDS)
+            records = [record for batch in batches.values() for record in batch]
+            if not records:
+                continue
+            found = await _spans_of(records, known)
+            if not await _exported(exporter, found, stop, config.retry_most_s):
+                return
+            await consumer.commit()
+    exporter.shutdown()  # type: ignore[no-untyped-call]  # OpenTelemetry leaves it untyped
+
+
+class TrajectorySpans:
+    """The span of each trajectory, by its place in ``trajectories``."""
+
+    def __init__(self, bootstrap: str, remember: int) -> None:
+        self._bootstrap = bootstrap
+        self._remember = remember
+        self._known: OrderedDict[tuple[int, int], SpanContext | None] = OrderedDict()
+
+    def __call__(self, reference: Reference) -> SpanContext | None:
+        """The span; ``None`` where the agent was not traced, or the record is past its retention."""
+        return self._known.get((reference.partition, reference.offset))
+
+    def note(self, record: LogRecord, envelope: Envelope) -> None:
+        """Keep the span of a trajectory's record."""
+        self._known[record.partition, record.offset] = trajectory_context(envelope)
+        while len(self._known) > self._remember:
+            self._known.popitem(last=False)
+
+    async def look_up(self, wanted: Collection[Reference]) -> None:
+        """Have the spans of ``wanted`` at hand, reading the log for those that are not known."""
+        places: dict[int, set[int]] = {}
+        for reference in wanted:
+            if (reference.partition, reference.offset) not in self._known:
+                places.setdefault(reference.partition, set()).add(reference.offset)
+        if places:
+            for records in (await read_back(self._bootstrap, TRAJECTORIES, places)).values():
+                for record in records:
+                    try:
+                        self.note(record, from_headers(record.headers))
+                    except EnvelopeError as error:
+                        log.warning("no trace of %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
+
+
+async def _spans_of(records: Iterable[KafkaRecord], known: TrajectorySpans) -> list[Span]:
+    """The spans of a batch. What cannot be read is somebody else's dead letter."""
+    decoded: list[tuple[Envelope, Record, int]] = []
+    for record in records:
+        try:
+            envelope, payload = decode(record.headers, record.value)
+        except UnreadableRecord as error:
+            log.warning("no span for %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
+            continue
+        if record.topic == TRAJECTORIES.name:
+            known.note(record, envelope)
+        decoded.append((envelope, payload, record.timestamp))
+    await known.look_up([reference for _, payload, _ in decoded for reference in references(payload)])
+    return [span for envelope, payload, time_ms in decoded for span in spans(envelope, payload, time_ms, known)]
+
+
+async def _exported(exporter: SpanExporter, found: Sequence[Span], stop: asyncio.Event, most_s: float) -> bool:
+    """Export, trying until the collector has them; ``False`` where ``stop`` came first."""
+    sampled = [readable(span) for span in found if int(span.context.flags, 16) & TraceFlags.SAMPLED]
+
+    async def pause(seconds: float) -> None:
+        log.warning("the collector did not take %d spans; next try in %.1f s", len(sampled), seconds)
+        await asyncio.wait({asyncio.ensure_future(stop.wait())}, timeout=seconds)
+
+    @retry(
+        retry=retry_if_result(lambda result: result is not SpanExportResult.SUCCESS),
+        wait=wait_exponential_jitter(multiplier=0.5, max=most_s),
+        stop=lambda _: stop.is_set(),
+        sleep=pause,
+        retry_error_callback=lambda _: SpanExportResult.FAILURE,
+    )
+    async def export() -> SpanExportResult:
+        return await asyncio.to_thread(exporter.export, sampled)
+
+    return not sampled or await export() is SpanExportResult.SUCCESS
+
+
+def readable(span: Span) -> ReadableSpan:
+    """``span`` as OpenTelemetry's exporters take it."""
+    return ReadableSpan(
+        span.name,
+        context=_otel(span.context),
+        parent=_otel(span.parent) if span.parent else None,
+        resource=_RESOURCE,
+        instrumentation_scope=InstrumentationScope("headrace.streams"),
+        attributes=span.attributes,
+        links=[Link(_otel(context)) for context in span.links],
+        status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
+        start_time=span.start_ms * 1_000_000,
+        end_time=max(span.start_ms, span.end_ms) * 1_000_000,
+    )
+
+
+_RESOURCE = Resource.create({SERVICE_NAME: "headrace"})
+
+
+def _otel(context: SpanContext) -> OtelContext:
+    return OtelContext(
+        int(context.trace_id, 16),
+        int(context.span_id, 16),
+        is_remote=False,
+        trace_flags=TraceFlags(int(context.flags, 16)),
+    )

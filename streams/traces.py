@@ -1,0 +1,169 @@
+"""Spans as a fold over the log: from the agent's own span to the optimiser step that its tokens were trained in.
+
+    agent's span ─▶ events ─▶ trajectory ─┬─▶ score            one trace: the agent's
+                                          ├─▶ group  (or reject)
+                                          └─▶ train  ┄┄link┄┄▶ step ─▶ weights ─▶ applied      the step's trace
+
+No processor spends time on tracing. An event carries its host's ``traceparent``; the assembler keeps it with the
+trajectory; everything later points at the trajectory. Ids are derived from records, so a span that is made twice is the
+same span.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.ids import derived_id
+from headrace.schemas.model import Record
+from headrace.schemas.records import (
+    Applied,
+    Reference,
+    Rejection,
+    Reward,
+    Step,
+    TrainingGroup,
+    Trajectory,
+    Weights,
+)
+from headrace.schemas.trace import SpanContext, child, parse_traceparent
+
+MAX_LINKS = 128
+"""Trajectories that a step's span points at; OpenTelemetry's own bound. The step's record names all of them."""
+
+Attributes: TypeAlias = dict[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span as OpenTelemetry knows it; times are Unix milliseconds."""
+
+    name: str
+    """What was done: ``score`` …"""
+    context: SpanContext
+    """Its place."""
+    parent: SpanContext | None
+    """The span it belongs to; ``None`` at the top of a trace."""
+    start_ms: int
+    """Beginning."""
+    end_ms: int
+    """End."""
+    attributes: Attributes = field(default_factory=dict)
+    """Names as in the records, after ``headrace.``"""
+    links: tuple[SpanContext, ...] = ()
+    """Spans of other traces that it has to do with."""
+    error: str | None = None
+    """Why it failed, if it did."""
+
+
+def references(payload: Record) -> list[Reference]:
+    """The trajectories whose traces ``payload`` belongs to."""
+    match payload:
+        case Reward() | Rejection():
+            return [payload.trajectory]
+        case TrainingGroup():
+            return [member.trajectory for member in payload.members]
+        case Step():
+            return [reference for group in payload.groups for reference in group.trajectories]
+    return []
+
+
+def trajectory_context(envelope: Envelope) -> SpanContext | None:
+    """The span of the trajectory whose record has this envelope; ``None`` where its agent was not traced."""
+    return parse_traceparent(envelope.traceparent)
+
+
+def spans(
+    envelope: Envelope, payload: Record, timestamp_ms: int, context_of: Callable[[Reference], SpanContext | None]
+) -> list[Span]:
+    """What the record says happened. ``context_of`` gives the span of a trajectory by its place in `trajectories`."""
+
+    def in_trajectory(name: str, reference: Reference, **more: str | int | float | bool) -> list[Span]:
+        parent = context_of(reference)
+        if parent is None:
+            return []
+        attributes: Attributes = {f"headrace.{key}": value for key, value in more.items()}
+        return [Span(name, child(parent, envelope.id), parent, envelope.time_ms, timestamp_ms, attributes)]
+
+    match payload:
+        case Trajectory():
+            return _of_trajectory(envelope, payload, timestamp_ms)
+        case Reward():
+            scored: dict[str, str | float] = {"spec": payload.spec}
+            scored |= {"unscored": payload.unscored or "unknown"} if payload.total is None else {"total": payload.total}
+            return in_trajectory("score", payload.trajectory, **scored)
+        case Rejection():
+            return in_trajectory("reject", payload.trajectory, stage=payload.stage.value, reason=payload.reason.value)
+        case TrainingGroup():
+            return [
+                span
+                for member in payload.members
+                for span in in_trajectory(
+                    "group", member.trajectory, group_id=payload.group_id, reward=member.reward,
+                    advantage=member.advantage,
+                )
+            ]  # fmt: skip
+        case Step():
+            return _of_step(envelope, payload, timestamp_ms, context_of)
+        case Weights():
+            of_step = _step_context(payload.run, payload.version)
+            parent = of_step if payload.step else None
+            attributes: Attributes = {"headrace.run": payload.run, "headrace.version": payload.version}
+            return [Span("weights", child(of_step, envelope.id), parent, envelope.time_ms, timestamp_ms, attributes)]
+        case Applied():
+            published = child(
+                _step_context(payload.run, payload.version), derived_id(Weights.TYPE, payload.run, payload.version)
+            )
+            start_ms = timestamp_ms - round((payload.download_s + payload.swap_s) * 1000)
+            attributes = {"headrace.engine": payload.engine, "headrace.version": payload.version}
+            return [Span("apply", child(published, envelope.id), published, start_ms, timestamp_ms, attributes)]
+    return []
+
+
+def _of_trajectory(envelope: Envelope, trajectory: Trajectory, timestamp_ms: int) -> list[Span]:
+    context = trajectory_context(envelope)
+    if context is None:
+        return []
+    started = trajectory.started
+    attributes: Attributes = {
+        "headrace.trajectory_id": trajectory.trajectory_id,
+        "headrace.sampled_tokens": trajectory.sampled_tokens,
+        "headrace.turns": len(trajectory.turns),
+    }
+    if started is not None:
+        attributes |= {
+            "headrace.agent": started.agent,
+            "headrace.run": started.run,
+            "headrace.task_id": started.task_id,
+        }
+    error = ", ".join(trajectory.defects) or None
+    agent = parse_traceparent(trajectory.traceparent)
+    return [Span("trajectory", context, agent, trajectory.started_ms, timestamp_ms, attributes, error=error)]
+
+
+def _of_step(
+    envelope: Envelope, step: Step, timestamp_ms: int, context_of: Callable[[Reference], SpanContext | None]
+) -> list[Span]:
+    of_step = _step_context(step.run, step.version)
+    trained = [
+        Span(
+            "train", child(parent, envelope.id), parent, envelope.time_ms, timestamp_ms,
+            {"headrace.run": step.run, "headrace.step": step.step, "headrace.version": step.version},
+            links=(of_step,),
+        )
+        for reference in references(step)
+        if (parent := context_of(reference)) is not None
+    ]  # fmt: skip
+    seconds = step.metrics.get("seconds_train", 0.0)
+    attributes: Attributes = {"headrace.run": step.run, "headrace.step": step.step, "headrace.version": step.version}
+    attributes |= {f"headrace.metrics.{name}": value for name, value in step.metrics.items()}
+    links = tuple(span.context for span in trained[:MAX_LINKS])
+    start_ms = timestamp_ms - round(seconds * 1000)
+    return [Span("step", of_step, None, start_ms, timestamp_ms, attributes, links), *trained]
+
+
+def _step_context(run: str, version: int) -> SpanContext:
+    """The top of the trace of the step that made ``version``. All of it follows from run and version."""
+    digest = hashlib.sha256(f"headrace/{run}/{version}".encode()).hexdigest()
+    return SpanContext(digest[:32], digest[32:48])

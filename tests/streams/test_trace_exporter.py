@@ -1,0 +1,113 @@
+"""Spans on the way to a collector: a real broker, and OTLP over HTTP as a collector takes it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from headrace.schemas.log import open_producer, send
+from headrace.schemas.records import Reference
+from headrace.schemas.topics import REWARDS, TRAJECTORIES
+from headrace.schemas.trace import continued
+from headrace.schemas.wire import record_message
+from headrace.streams.score import reward_message, score
+from headrace.streams.trace_exporter import TracesConfig, run_traces
+from tests.streams.attempts import attempt
+
+pytestmark = pytest.mark.kafka
+
+AGENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class Collector:
+    """What a collector was sent. Refuses the first request, as one that is starting does."""
+
+    def __init__(self) -> None:
+        self.spans: dict[str, tuple[str, str, str]] = {}
+        """Span id → name, trace id, parent's id."""
+        self.requests = 0
+        self.url = ""
+
+    def take(self, body: bytes) -> int:
+        """Note the spans; returns the HTTP status."""
+        self.requests += 1
+        if self.requests == 1:
+            return 400
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    place = (span.name, span.trace_id.hex(), span.parent_span_id.hex())
+                    self.spans[span.span_id.hex()] = place
+        return 200
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(collector.take(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the test's output."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        collector.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
+        yield collector
+        server.shutdown()
+
+
+async def test_the_agents_trace_reaches_the_collector_also_for_a_trajectory_of_before(kafka: str) -> None:
+    before = attempt("before").model_copy(update={"traceparent": AGENT})
+    async with open_producer(kafka) as producer:
+        message = record_message(
+            before, id="b-1", key="before", source="/t", time_ms=before.ended_ms, subject="before", origin=AGENT
+        )
+        place = await (await send(producer, TRAJECTORIES, message))
+        with collecting() as collector:
+            config = TracesConfig(kafka, collector.url, retry_most_s=0.1)
+            stop, ready = asyncio.Event(), asyncio.Event()
+            exporting = asyncio.create_task(run_traces(config, stop=stop, ready=ready.set))
+            await ready.wait()
+            reward = score(before, Reference(partition=place.partition, offset=place.offset))
+            while not collector.spans:
+                # A new group starts at the end, wherever that is once it has its partitions.
+                await (await send(producer, REWARDS, reward_message(reward)))
+                await asyncio.sleep(0.5)
+                assert not exporting.done(), exporting
+            stop.set()
+            await exporting
+    trajectory = continued(AGENT, "b-1")
+    assert trajectory is not None
+    trace_id, parent = trajectory.split("-")[1:3]
+    assert set(collector.spans.values()) == {("score", trace_id, parent)}
+    assert len(collector.spans) == 1, "a record that is written twice is one span"
+
+
+async def test_what_cannot_be_read_is_passed_over(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
+    traced = attempt("after").model_copy(update={"traceparent": AGENT})
+    with collecting() as collector:
+        config = TracesConfig(kafka, collector.url, group="traces-2", from_beginning=True, retry_most_s=0.1)
+        async with open_producer(kafka) as producer:
+            await producer.send_and_wait(TRAJECTORIES.name, value=b"{", key=b"x")
+            message = record_message(
+                traced, id="a-1", key="after", source="/t", time_ms=traced.ended_ms, subject="after", origin=AGENT
+            )
+            await (await send(producer, TRAJECTORIES, message))
+        stop = asyncio.Event()
+        exporting = asyncio.create_task(run_traces(config, stop=stop, ready=lambda: None))
+        while "trajectory" not in {name for name, *_ in collector.spans.values()}:
+            await asyncio.sleep(0.1)
+            assert not exporting.done(), exporting
+        stop.set()
+        await exporting
+    (parent,) = {parent for name, _, parent in collector.spans.values() if name == "trajectory"}
+    assert parent == AGENT.split("-")[2]
+    assert "no span for trajectories" in caplog.text
