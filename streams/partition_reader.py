@@ -86,14 +86,16 @@ class PartitionReader:
 
 
 @asynccontextmanager
-async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -> AsyncIterator[PartitionReader]:
-    """A reader of ``topic[partition]`` from ``offset`` on, closed at the end."""
+async def open_reader(
+    bootstrap: str, topic: str, partition: int, offset: int, *, committed: bool = True
+) -> AsyncIterator[PartitionReader]:
+    """A reader of ``topic[partition]`` from ``offset`` on, closed at the end; ``committed`` or of all records."""
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "group.id": "none",  # must be there, and is not used: nothing is subscribed to or committed
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        "isolation.level": "read_committed",
+        "isolation.level": "read_committed" if committed else "read_uncommitted",
         "auto.offset.reset": "earliest",
         "enable.partition.eof": True,
         "check.crcs": True,
