@@ -97,6 +97,8 @@ def command(
         await wait_until_answers(bootstrap, 10.0)
         if delete:
             return await delete_replay(bootstrap, name)
+        if stage == "rewards" and (specs or judges):
+            raise StackError("--stage rewards scores nothing: with --rewards or --judges start from trajectories.")
         workers = workers_of(settings, bootstrap)
         config = ReplayConfig(
             bootstrap,

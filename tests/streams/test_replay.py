@@ -324,6 +324,8 @@ def test_the_command_replays_and_says_what_came_of_it(live: str) -> None:
     shown = run("told", "--rewards", "test=search@1", "--group-policy", "*.baseline=leave_one_out")
     assert shown.exit_code == 0, shown.output
     assert "test search@1" in shown.output
+    every = json.loads(run("told-3", "--json", "--rewards", BREVITY).output)
+    assert set(every["rewards"].values()) == {"brevity@1"}
     manifest = json.loads(run("told-2", "--json", "--from", "2000-01-01").output)
     assert manifest["counts"]["rewards"] == TRAJECTORIES_MADE
     for wrong, says in (
@@ -331,6 +333,8 @@ def test_the_command_replays_and_says_what_came_of_it(live: str) -> None:
         (("a.b",), "no name for a replay"),
         (("x", "--from", "yesterday"), "is neither a time"),
         (("x", "--rewards", "nosuch@1"), "no reward 'nosuch@1'"),
+        (("x", "--rewards", "search@1", "--stage", "rewards"), "--stage rewards scores nothing"),
+        (("x", "--judges"), "--judges needs an endpoint"),
         (("x", "--group-policy", "*.baseline=median"), "--group-policy"),
     ):
         result = run(*wrong)
