@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.streams.diff import ABSENT, Diff, Moves, Row, Spread
+from headrace.streams.diff_side import TRAINED
 
 _SIGNS = ("+", "0", "−", ABSENT)
 _LABEL, _COUNT = 34, 12
@@ -95,7 +96,10 @@ def _groups(found: Diff) -> list[str]:
     lines = ["Groups that carry a gradient", _row("stay", stay), _row("enter", sum(found.entering.values()))]
     lines += [_row(f"  were {_words(reason)}", count) for reason, count in found.entering.items()]
     lines.append(_row("leave", sum(found.leaving.values())))
-    return lines + [_row(f"  are {_words(reason)}", count) for reason, count in found.leaving.items()]
+    lines += [_row(f"  are {_words(reason)}", count) for reason, count in found.leaving.items()]
+    others = {move: count for move, count in found.groups.items() if TRAINED not in move}
+    moved = _moved(others, skip_same=True)
+    return [*lines, "Groups that carry none, before or after", *moved] if moved else lines
 
 
 def _fates(found: Diff) -> list[str]:

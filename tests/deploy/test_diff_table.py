@@ -44,6 +44,14 @@ def test_where_nothing_changes_that_is_all_it_says() -> None:
     ]
 
 
+def test_groups_that_cannot_be_trained_still_show_whether_they_are_flat() -> None:
+    flat, told_apart = (FLAT, None), ("no_token_ids", None)
+    before, after = side("live", (0.0, *flat), (0.0, *flat)), side("new", (0.0, *told_apart), (1.0, *told_apart))
+    lines = table(diff(before, after))
+    heading = lines.index("Groups that carry none, before or after")
+    assert lines[heading + 1].split() == ["zero", "variance", "all", "fail", "→", "no", "token", "ids", "1"]
+
+
 def test_sides_without_a_common_trajectory_are_said_to_be() -> None:
     assert table(diff(BEFORE, DiffSide("new"))) == ["live and new have no trajectory in common."]
 
