@@ -7,13 +7,14 @@ suspended while another took its partitions can write nothing when it wakes up. 
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from time import monotonic
 from typing import Any
 
 import faust
 from faust.types import TP
 
+from headrace.schemas.records import TrainingGroup
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.continuity import Continuity
@@ -83,15 +84,19 @@ class GroupWorker:
         ``partitions`` are those of ``rewards``, ``sources`` those of ``trajectories``; ``batch`` records are read at
         a time.
         """
+        self.fates: Counter[str] = Counter()
+        """Trajectories decided since the start, durably: ``trained``, or the reason why not."""
+        self.ignored = 0
+        """Rewards that changed nothing: repeated, or revisions of what had had its fate."""
         self.app = app
         self.limits = limits
         self.policies = policies
         self.batch = batch
         self.sources = sources
         self._bootstrap = bootstrap
-        self._count = partitions
+        self._source_partitions = partitions
         self._lock = asyncio.Lock()
-        self._owning = False
+        self._assigned_anew = False
         self._partitions: dict[int, _Partition] = {}
         self._continuity = Continuity(app, bootstrap, REWARDS, transactional=False)
         leave_commits_to_transactions(app)
@@ -100,6 +105,11 @@ class GroupWorker:
         app.on_partitions_revoked.connect(self._let_go)
         app.on_before_shutdown.connect(self._let_go)
         app.on_rebalance_complete.connect(self._take_over)
+
+    @property
+    def open_groups(self) -> int:
+        """Groups that wait for members."""
+        return sum(partition.groups.open for partition in self._partitions.values())
 
     async def _run(self, stream: Any) -> None:
         async for events in batches(stream, self.batch):
@@ -131,6 +141,7 @@ class GroupWorker:
             else:
                 partition.groups.add(reward, record.timestamp, changes, traceparent)
         await partition.settle(changes, letters, records[-1].offset + 1)
+        self._tally(changes)
 
     async def _tick(self) -> None:
         """Close what is due on partitions where nothing flows."""
@@ -143,13 +154,26 @@ class GroupWorker:
                     changes = Changes()
                     partition.groups.expire_due(now_ms, changes)
                     await partition.settle(changes, [], None)
+                    self._tally(changes)
+
+    def _tally(self, changes: Changes) -> None:
+        for record, _, _ in changes.outputs:
+            if isinstance(record, TrainingGroup):
+                self.fates["trained"] += len(record.members)
+            else:
+                self.fates[record.reason.value] += 1
+        self.ignored += changes.ignored
 
     async def _take(self) -> None:
         """After a rebalance: the partitions that are ours now, each from where its last owner came to."""
-        if not self._owning or self._partitions:
+        if not self._assigned_anew:
             return
+        self._assigned_anew = False
         state = await create_state_topic(
-            self._bootstrap, STATE, partitions=self._count, about="Open groups, and memories of closed ones."
+            self._bootstrap,
+            STATE,
+            partitions=self._source_partitions,
+            about="Open groups, and memories of closed ones.",
         )
         ownership = Ownership(self._bootstrap, str(self.app.conf.id), REWARDS, state)
         assigned = sorted({tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name})
@@ -174,10 +198,10 @@ class GroupWorker:
     async def _let_go(self, *_: Any, **__: Any) -> None:
         """Before a rebalance, and at the end: finish the batch in hand, then touch nothing."""
         async with self._lock:
-            self._owning = False
+            self._assigned_anew = False
             partitions, self._partitions = self._partitions, {}
             await asyncio.gather(*[partition.owned.release() for partition in partitions.values()])
 
     async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the partitions of the assignment are ours."""
-        self._owning = True
+        self._assigned_anew = True
