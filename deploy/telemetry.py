@@ -7,6 +7,7 @@ Without either setting the OpenTelemetry API stays the no-op that it is.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import StackError
@@ -43,6 +44,17 @@ def start_telemetry(name: str, settings: Settings) -> None:
         {SERVICE_NAME: f"headrace-{name}", SERVICE_INSTANCE_ID: settings.member or "", "headrace.run": settings.run}
     )
     metrics.set_meter_provider(MeterProvider(readers, resource))
+
+
+def observe_lag_of(name: str, settings: Settings, groups: Iterable[str]) -> None:
+    """Measure the lag of the worker's consumer ``groups``, where its metrics are read by anybody."""
+    if settings.kafka is None or (name not in settings.metrics_ports and settings.otlp is None):
+        return
+    from headrace.streams.lag import measure_aside
+    from headrace.streams.metrics import observe_lag
+
+    meter = measure_aside(settings.kafka, groups)
+    observe_lag(lambda: meter.latest)
 
 
 def metrics_url(port: int) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -15,7 +16,7 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.notify import notify_ready
 from headrace.deploy.ports import HOST
 from headrace.deploy.settings import PREFIX, Settings, configured
-from headrace.deploy.telemetry import start_telemetry
+from headrace.deploy.telemetry import observe_lag_of, start_telemetry
 
 ConfigT = TypeVar("ConfigT")
 
@@ -48,16 +49,20 @@ def run_worker(name: str, settings: Settings) -> int:
 
 def _assemble(settings: Settings) -> int:
     from headrace.streams.assembler import AssemblerConfig, run_assembler
+    from headrace.streams.metrics import observe_assembler
 
     config = configured(
         settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"), member=settings.member
     )
-    return _until_stopped(run_assembler, config)
+    observe_lag_of("assemble", settings, [config.group])
+    return _until_stopped(partial(run_assembler, watch=observe_assembler), config)
 
 
-def _workers(settings: Settings) -> int:
-    from headrace.streams.workers import WorkersConfig, run_workers
+def _workers(settings: Settings, name: str = "workers") -> int:
+    """Score and group or, by name, one of them; the options of ``workers`` hold for each."""
+    from headrace.streams.workers import WorkersConfig, consumer_group, run_workers
 
+    values = {} if name == "workers" else {"processors": (name,)}
     config = configured(
         settings,
         "workers",
@@ -65,7 +70,9 @@ def _workers(settings: Settings) -> int:
         bootstrap=_needed(settings, "kafka"),
         data_dir=settings.data,
         member=settings.member,
+        **values,
     )
+    observe_lag_of(name, settings, map(consumer_group, config.processors))
     status: int = run_workers(config, ready=notify_ready)
     return status
 
@@ -81,6 +88,7 @@ def _sink(settings: Settings) -> int:
         clickhouse_url=_needed(settings, "clickhouse"),
         member=settings.member,
     )
+    observe_lag_of("sink", settings, [config.group])
     return _until_stopped(run_sink, config)
 
 
@@ -150,6 +158,8 @@ def _dashboard(settings: Settings) -> int:
 WORKERS: Mapping[str, Callable[[Settings], int]] = {
     "assemble": _assemble,
     "workers": _workers,
+    "score": partial(_workers, name="score"),
+    "group": partial(_workers, name="group"),
     "sink": _sink,
     "traces": _traces,
     "trainer": _trainer,

@@ -124,7 +124,7 @@ def _finite(values: FloatArray) -> None:
 
 
 def _bits(values: IntArray) -> None:
-    if any(value not in (0, 1) for value in values):
+    if values.tobytes().translate(None, b"\0\1"):
         raise ValueError("a loss mask holds 0 and 1 only")
 
 

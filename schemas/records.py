@@ -68,7 +68,7 @@ class Segment(Part):
     def _axes_agree(self) -> "Segment":
         if len(self.loss_mask) != len(self.token_ids):
             raise ValueError(f"loss_mask has {len(self.loss_mask)} entries for {len(self.token_ids)} token_ids")
-        sampled = sum(self.loss_mask)
+        sampled = self.loss_mask.tobytes().count(1)
         if self.logprobs is not None and len(self.logprobs) != sampled:
             raise ValueError(f"{len(self.logprobs)} logprobs for {sampled} sampled tokens")
         if self.version_spans and self.version_spans[-1].end != sampled:

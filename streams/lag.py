@@ -9,6 +9,7 @@ first event of its oldest open trajectory.
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -148,6 +149,20 @@ class LagMeter:
             if 0 <= place < ends.get(partition, 0)
         }
         return lags(places, ends, await _times(consumer, behind), now_ms)
+
+
+def measure_aside(bootstrap: str, groups: Iterable[str], *, interval_s: float = 5.0) -> LagMeter:
+    """A meter at work in a thread of its own, until the process ends: for processes whose loop is somebody else's."""
+    meter = LagMeter(bootstrap, groups=groups)
+
+    def measure() -> None:
+        try:
+            asyncio.run(meter.run(interval_s=interval_s, stop=asyncio.Event()))
+        except KafkaError as error:
+            log.warning("the lag is not measured: %s", error)
+
+    threading.Thread(target=measure, name="lag", daemon=True).start()
+    return meter
 
 
 async def _times(

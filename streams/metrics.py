@@ -7,11 +7,12 @@ underscores and units: ``headrace_consumer_lag_time_seconds``.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
 from headrace.streams.lag import Lag
+from headrace.streams.runner_status import RunnerStatus
 
 METER = "headrace.streams"
 
@@ -34,6 +35,28 @@ class Metric:
     """Whether it only grows (a counter) or comes and goes (a gauge)."""
 
 
+OPEN = Metric("headrace.assembler.open", "{trajectory}", "Trajectories under way.")
+OLDEST_OPEN = Metric("headrace.assembler.open.oldest", "s", "Age in log time of the one that is open longest.")
+HELD_EVENTS = Metric("headrace.assembler.held", "{event}", "Events of open trajectories.")
+HELD_BYTES = Metric("headrace.assembler.held.memory", "By", "Their memory.")
+CLOSED = Metric("headrace.assembler.closed", "{trajectory}", "Trajectories closed.", counts=True)
+DUPLICATES = Metric("headrace.assembler.duplicates", "{event}", "Events whose place was taken.", counts=True)
+LATE = Metric("headrace.assembler.late", "{event}", "Events that came after their trajectory was closed.", counts=True)
+DEAD = Metric("headrace.assembler.dead_letters", "{record}", "Records that could not be used, by error.", counts=True)
+COMMITS = Metric("headrace.assembler.commits", "{transaction}", "Transactions committed.", counts=True)
+ABORTS = Metric("headrace.assembler.aborts", "{transaction}", "Transactions aborted.", counts=True)
+COMMIT_TIME = Metric("headrace.assembler.commit.time", "s", "Seconds of all transactions together.", counts=True)
+LAST_COMMIT_TIME = Metric("headrace.assembler.commit.last", "s", "Seconds that the latest transaction took.")
+"""All by ``partition`` of `events`. Counts are since the process took the partition over."""
+
+OPEN_GROUPS = Metric("headrace.group.open", "{group}", "Groups that wait for members.")
+FATES = Metric(
+    "headrace.group.fates", "{trajectory}", "Trajectories decided, by fate: trained or a reason.", counts=True
+)
+IGNORED = Metric(
+    "headrace.group.ignored", "{reward}", "Rewards that changed nothing: repeated or revised.", counts=True
+)
+
 LAG = Metric("headrace.consumer.lag", "{record}", "Records between a consumer group's place and the partition's end.")
 LAG_TIME = Metric("headrace.consumer.lag.time", "s", "Age of the next record that a consumer group has not taken.")
 """Both by ``group``, ``topic`` and ``partition``."""
@@ -48,6 +71,59 @@ def observe(metric: Metric, samples: Samples, meter: Meter | None = None) -> Non
     meter = meter or get_meter(METER)
     make = meter.create_observable_counter if metric.counts else meter.create_observable_gauge
     make(metric.name, callbacks=[read], unit=metric.unit, description=metric.about)
+
+
+def observe_assembler(statuses: Callable[[], Sequence[RunnerStatus]], meter: Meter | None = None) -> None:
+    """The assembler's partitions, from where ``statuses`` says that they stand."""
+
+    def per_partition(metric: Metric, value: Callable[[RunnerStatus], float]) -> None:
+        observe(metric, lambda: [(value(each), {"partition": each.partition}) for each in statuses()], meter)
+
+    def oldest_s(status: RunnerStatus) -> float:
+        return 0.0 if status.oldest_open_ms is None else max(0, status.log_ms - status.oldest_open_ms) / 1000
+
+    def dead() -> list[tuple[float, Labels]]:
+        return [
+            (count, {"partition": each.partition, "error": error.value})
+            for each in statuses()
+            for error, count in each.dead_letters.items()
+        ]
+
+    per_partition(OPEN, lambda status: status.open_trajectories)
+    per_partition(OLDEST_OPEN, oldest_s)
+    per_partition(HELD_EVENTS, lambda status: status.held_events)
+    per_partition(HELD_BYTES, lambda status: status.held_bytes)
+    per_partition(CLOSED, lambda status: status.trajectories)
+    per_partition(DUPLICATES, lambda status: status.duplicates)
+    per_partition(LATE, lambda status: status.late)
+    observe(DEAD, dead, meter)
+    per_partition(COMMITS, lambda status: status.commits)
+    per_partition(ABORTS, lambda status: status.commits_failed)
+    per_partition(COMMIT_TIME, lambda status: status.all_commits_s)
+    per_partition(LAST_COMMIT_TIME, lambda status: status.last_commit_s)
+
+
+class Grouping(Protocol):
+    """What of the group worker is observed."""
+
+    @property
+    def open_groups(self) -> int:
+        """Groups that wait for members."""
+
+    @property
+    def fates(self) -> Mapping[str, int]:
+        """Trajectories decided, by fate."""
+
+    @property
+    def ignored(self) -> int:
+        """Rewards that changed nothing."""
+
+
+def observe_groups(grouping: Grouping, meter: Meter | None = None) -> None:
+    """What group holds and has decided since its process started."""
+    observe(OPEN_GROUPS, lambda: [(grouping.open_groups, {})], meter)
+    observe(FATES, lambda: [(count, {"fate": fate}) for fate, count in [*grouping.fates.items()]], meter)
+    observe(IGNORED, lambda: [(grouping.ignored, {})], meter)
 
 
 def observe_lag(latest: Callable[[], Sequence[Lag]], meter: Meter | None = None) -> None:

@@ -31,7 +31,6 @@ from headrace.streams.cuts import Pending, announced_cut, cut_metadata, deduplic
 from headrace.streams.database import PatientClient, Stopped
 from headrace.streams.dead_letters import dead_letter_message
 from headrace.streams.lag import Lag, LagMeter, lag_row
-from headrace.streams.metrics import observe_lag
 from headrace.streams.raw import LogRecord
 from headrace.streams.tables import LAG
 
@@ -209,7 +208,6 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
             stack.push_async_callback(admin.close)
             sink = _Sink(config, consumer, producer, admin, database)
             meter = LagMeter(config.bootstrap)
-            observe_lag(lambda: meter.latest)
             consumer.subscribe([topic.name for topic in TOPICS], listener=sink.assignment)
 
             async def write_lag(measured: list[Lag], now_ms: int) -> None:

@@ -20,6 +20,7 @@ from headrace.streams.feedback_join import JoinLimits
 from headrace.streams.group_policy import GroupPolicies, parse_policies
 from headrace.streams.group_worker import GroupWorker
 from headrace.streams.groups import GroupLimits
+from headrace.streams.metrics import observe_groups
 from headrace.streams.rewards.judge_client import JudgeClient
 from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.score_intake import hears_feedback
@@ -89,6 +90,11 @@ class WorkersConfig:
         object.__setattr__(self, "join_limits", JoinLimits(remember_ms=limits.remember_ms))
 
 
+def consumer_group(processor: str) -> str:
+    """The consumer group of a processor on Faust."""
+    return f"headrace-{processor}"
+
+
 def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
     """Run the processors until SIGTERM or SIGINT. ``ready`` is called once all of them have their partitions.
 
@@ -106,11 +112,11 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
     folder = config.data_dir / "faust"
     apps = []
     for name in config.processors:
-        app = new_app(f"headrace-{name}", config.bootstrap, folder, batch=config.batch, member=config.member)
+        app = new_app(consumer_group(name), config.bootstrap, folder, batch=config.batch, member=config.member)
         if name == "score":
             _add_score(app, config, rewards, sources)
         else:
-            GroupWorker(
+            grouping = GroupWorker(
                 app,
                 config.bootstrap,
                 config.limits,
@@ -119,6 +125,7 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
                 sources=sources,
                 batch=config.batch,
             )
+            observe_groups(grouping)
         apps.append(app)
     return run_apps(apps, ready=ready)
 

@@ -50,8 +50,9 @@ def command(
 ) -> None:
     """Print the records of TOPIC, readable: one a line, with filters.
 
-    A line: time (UTC), partition:offset, type, subject, what it says. What cannot be read is shown as such. Only committed records are read. Of events, only a trajectory's start names
-    run and agent; --run and --agent show the events of the starts that were seen.
+    A line: time (UTC), partition:offset, type, subject, what it says. What cannot be read is shown as such. Only
+    committed records are read. Of events, only a trajectory's start names run and agent; --run and --agent show the
+    events of the starts that were seen.
 
     \b
       headrace tail rewards                                  the last ten

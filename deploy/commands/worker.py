@@ -4,7 +4,9 @@ import sys
 
 import click
 
-NAMES = ("assemble", "workers", "sink", "traces", "trainer", "follower", "clickhouse", "dashboard")
+NAMES = (
+    "assemble", "workers", "score", "group", "sink", "traces", "trainer", "follower", "clickhouse", "dashboard",
+)  # fmt: skip
 
 
 @click.command("worker")
@@ -24,6 +26,8 @@ def command(name: str, assignments: tuple[str, ...], **overrides: str | None) ->
     \b
       assemble    events → trajectories             HEADRACE_KAFKA
       workers     score and group, on Faust         HEADRACE_KAFKA
+      score       the first of them alone           HEADRACE_KAFKA
+      group       the second alone                  HEADRACE_KAFKA
       sink        every topic → ClickHouse          HEADRACE_KAFKA, HEADRACE_CLICKHOUSE
       traces      every topic → OpenTelemetry       HEADRACE_KAFKA, HEADRACE_OTLP
       trainer     training → steps, weights         HEADRACE_KAFKA, HEADRACE_STORE_URL

@@ -1,10 +1,14 @@
 """Metrics by the names that dashboards will ask for."""
 
+from types import SimpleNamespace
+
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from headrace.schemas.records import DeadLetterError
 from headrace.streams.lag import Lag
-from headrace.streams.metrics import METER, observe_lag
+from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag
+from headrace.streams.runner_status import RunnerStatus
 
 
 def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object], float]]]:
@@ -15,6 +19,37 @@ def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object]
         for resource in (data.resource_metrics if data else ())
         for scope in resource.scope_metrics
         for metric in scope.metrics
+    }
+
+
+STATUS = RunnerStatus(
+    partition=3, position=10, log_end=12, log_ms=9_000, open_trajectories=2, oldest_open_ms=4_000, held_events=7,
+    held_bytes=900, duplicates=1, dead_letters={DeadLetterError.LATE: 2, DeadLetterError.BAD_JSON: 1}, trajectories=5,
+    commits=4, commits_failed=1, last_commit_s=0.02, all_commits_s=0.1,
+)  # fmt: skip
+
+
+def test_the_assembler_says_what_it_holds_and_what_it_did_by_partition() -> None:
+    reader = InMemoryMetricReader()
+    observe_assembler(lambda: [STATUS], MeterProvider([reader]).get_meter(METER))
+    found = read(reader)
+    dead = found.pop("headrace.assembler.dead_letters")
+    assert {(labels["error"], value) for labels, value in dead} == {("late", 2), ("bad_json", 1)}
+    assert {name.removeprefix("headrace.assembler."): value for name, ((_, value),) in found.items()} == {
+        "open": 2, "open.oldest": 5.0, "held": 7, "held.memory": 900, "closed": 5, "duplicates": 1, "late": 2,
+        "commits": 4, "aborts": 1, "commit.time": 0.1, "commit.last": 0.02,
+    }  # fmt: skip
+    assert {labels["partition"] for ((labels, _),) in found.values()} == {3}
+
+
+def test_group_says_what_became_of_trajectories() -> None:
+    grouping = SimpleNamespace(open_groups=3, fates={"trained": 8, "stale": 1}, ignored=2)
+    reader = InMemoryMetricReader()
+    observe_groups(grouping, MeterProvider([reader]).get_meter(METER))
+    assert read(reader) == {
+        "headrace.group.open": [({}, 3)],
+        "headrace.group.fates": [({"fate": "trained"}, 8), ({"fate": "stale"}, 1)],
+        "headrace.group.ignored": [({}, 2)],
     }
 
 
