@@ -15,6 +15,8 @@ _WAKES_S = 15.0
 """A zombie with something to commit notices within this time."""
 _BROKER_RESTS_S = 30.0
 """After so long a broker is broken again even where its last end was not overcome yet."""
+_MOST_AT_A_TIME = 4
+"""No fault begins while so many are not overcome. On a slow machine nothing would ever be, otherwise."""
 _LOOK_S = 0.2
 
 
@@ -26,6 +28,8 @@ class Inflicted:
     """What."""
     target: str
     """Whom: a worker or the broker."""
+    before: Sample
+    """What was seen last before it began."""
     began_s: float
     """When, in seconds from the start of the run."""
     ended_s: float = 0.0
@@ -54,6 +58,11 @@ class Havoc:
         """Whether each kind of fault has been, and is over."""
         return {each.kind for each in self.done if each.ended_s} == set(Kind)
 
+    def note_recoveries(self) -> None:
+        """Note of each fault whether it was overcome, as of the watch's last look."""
+        for noted in self.done:
+            self._is_overcome(noted)
+
     async def go_on(self, faults: Iterator[Fault], enough: Callable[[], bool]) -> None:
         """Inflict ``faults``, one begun after the other, until it is ``enough``; waits for those under way.
 
@@ -67,14 +76,18 @@ class Havoc:
                 if enough():
                     return
                 target = self._take(fault)
-                noted = Inflicted(fault.kind, target.name if target else "broker", self._watch.now_s)
+                name = target.name if target else "broker"
+                noted = Inflicted(fault.kind, name, self._watch.samples[-1], self._watch.now_s)
                 self.done.append(noted)
                 self._say(f"{noted.began_s:6.1f} s  {fault.kind.value} of {noted.target}")
                 group.create_task(self._inflict(fault, target, noted))
 
     def _whole(self, fault: Fault) -> list[Slot | None]:
-        """Those that the fault can be for: workers or, as ``None``, the broker. None twice at a time."""
+        """Those that the fault can be for: workers or, as ``None``, the broker. None twice at a time, and nobody while
+        many faults are not overcome."""
         rig = self._rig
+        if sum(not self._is_overcome(noted) for noted in self.done) >= _MOST_AT_A_TIME:
+            return []
         if fault.kind in BROKER_KINDS:
             return [] if rig.broker_busy else [None]
         if fault.kind is Kind.REBALANCE:
@@ -102,8 +115,7 @@ class Havoc:
             await self._rig.start_broker()
             noted.ended_s = self._watch.now_s
             # Broken again before all is folded, it would show nothing but that nothing works.
-            before = _last_before(self._watch.samples, noted.began_s)
-            await _until(lambda: self._enough() or self._watch.samples[-1].is_past(before), _BROKER_RESTS_S)
+            await _until(lambda: self._enough() or self._is_overcome(noted), _BROKER_RESTS_S)
             self._rig.broker_busy = False
         else:
             await self._inflict_on(slot, fault, noted)
@@ -162,20 +174,13 @@ class Havoc:
         owners = self._rig.owners()
         return bool(partitions) and all(owners[partition] != slot.name for partition in partitions)
 
-    def note_recoveries(self) -> None:
-        """Fill in when each fault was overcome, from what the watch saw since."""
-        samples = self._watch.samples
-        for noted in self.done:
-            before = _last_before(samples, noted.began_s)
-            later = (sample for sample in samples if sample.at_s > noted.began_s and sample.is_past(before))
-            first = next(later, None)
+    def _is_overcome(self, noted: Inflicted) -> bool:
+        """Whether everything is folded that stood in the log when the fault began; notes when that was seen."""
+        if noted.recovered_s is None:
+            later = (sample for sample in self._watch.samples if sample.at_s > noted.began_s)
+            first = next((sample for sample in later if sample.is_past(noted.before)), None)
             noted.recovered_s = None if first is None else first.at_s - noted.began_s
-
-
-def _last_before(samples: list[Sample], at_s: float) -> Sample:
-    return max(
-        (sample for sample in samples if sample.at_s <= at_s), key=lambda sample: sample.at_s, default=samples[0]
-    )
+        return noted.recovered_s is not None
 
 
 async def _until(holds: Callable[[], bool], seconds: float | None = None) -> bool:

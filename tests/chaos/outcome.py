@@ -25,6 +25,8 @@ class Outcome:
     verdict: Verdict
     audit: Audit | None
     """The ledger over time, where there was more than the assembler."""
+    markers_skipped: int
+    """Transactions whose markers the broker itself left out somewhere: see :attr:`Rig.markers_skipped`."""
     seconds: float
     """From the first event until nothing was left to do."""
 
@@ -47,7 +49,11 @@ class Outcome:
     def problems(self) -> list[str]:
         """What must not be, in words."""
         found = [*self.verdict.differences, *self.setbacks, *(self.audit.wrong if self.audit else ())]
-        if not self.fenced:
+        if self.markers_skipped and not self.verdict.is_exact:
+            found.append(
+                f"the broker left out markers of {self.markers_skipped} transactions: what differs may be its doing"
+            )
+        if not self.fenced and not self.plan.whole:  # of the whole, others are frozen too
             found.append("no frozen worker was refused when it woke: nothing is shown of zombies")
         found += [
             f"{each.kind.value} of {each.target} at {each.began_s:.0f} s was never overcome"

@@ -38,9 +38,12 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
         "events": outcome.verdict.events,
         "trajectories": asdict(outcome.verdict.trajectories),
         "dead_letters": asdict(outcome.verdict.letters),
-        "faults": [asdict(each) for each in outcome.faults],
+        "faults": [
+            {name: value for name, value in asdict(each).items() if name != "before"} for each in outcome.faults
+        ],
         "faults_by_kind": outcome.by_kind,
         "zombies": {"taken over": outcome.zombies, "refused": outcome.fenced},
+        "markers_skipped_by_the_broker": outcome.markers_skipped,
         "ledgers": _ledgers(outcome),
         "worker_exits": [asdict(each) for each in outcome.exits],
     }
@@ -66,8 +69,8 @@ def as_text(outcome: Outcome) -> Iterator[str]:
     yield _row("dead letters", verdict.letters)
     yield ""
     yield (
-        f"Zombies: {outcome.zombies} frozen workers woke after others had taken their partitions; {outcome.fenced} "
-        "of them tried to commit, were refused and said so."
+        f"Zombies: {outcome.zombies} frozen assemblers woke after others had taken their partitions; {outcome.fenced} "
+        "of them had something to commit, were refused and said so."
     )
     yield ""
     yield "| fault | times | seconds until all that stood in the log at its begin was committed: median | most |"
@@ -82,6 +85,9 @@ def as_text(outcome: Outcome) -> Iterator[str]:
             f"did not add up. At the end: {last['started']:,} started, {last['seen_without_start']:,} seen without a "
             f"start; {last['trained']:,} trained, {last['rejected']:,} rejected, {last['pending']:,} pending."
         )
+        yield ""
+    if outcome.markers_skipped:
+        yield f"The broker left out markers of {outcome.markers_skipped} transactions as it came back (its own defect)."
         yield ""
     yield f"Worker processes ended {len(outcome.exits)} times, and were started again each time they were wanted."
     yield ""

@@ -30,6 +30,7 @@ async def run_chaos(plan: Plan, folder: Path, say: Callable[[str], None]) -> Out
         background = [watch.run(), _progress(watch, audit, say), *([audit.run()] if audit else [])]
         tasks = [asyncio.create_task(each) for each in background]
         try:
+            await watch.until_seen()
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(producers.send(_enough(load(plan.seed, plan.mix), plan.events, havoc)))
                 for faults in (worker_faults, broker_faults):
@@ -56,7 +57,9 @@ async def run_chaos(plan: Plan, folder: Path, say: Callable[[str], None]) -> Out
         ).limits
         verdict = await judge(rig.bootstrap, plan.partitions, limits)
         exits = [end for slot in rig.slots for end in slot.exits]
-        return Outcome(plan, havoc.done, watch.samples, exits, watch.setbacks, verdict, audit, seconds)
+        return Outcome(
+            plan, havoc.done, watch.samples, exits, watch.setbacks, verdict, audit, rig.markers_skipped, seconds
+        )
 
 
 def _enough(sendings: Iterator[Sending], events: int, havoc: Havoc) -> Iterator[Sending]:

@@ -81,6 +81,11 @@ class Watch:
             self.samples.append(sample)
             await asyncio.sleep(_EVERY_S)
 
+    async def until_seen(self) -> None:
+        """Return after the first look."""
+        while not self.samples:  # noqa: ASYNC110 - a look has no event to wait for
+            await asyncio.sleep(0.05)
+
     async def until_settled(self, timeout_s: float) -> None:
         """Return once nothing is left to do; raises ``TimeoutError`` that says what is left."""
         begin = len(self.samples)
