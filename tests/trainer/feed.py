@@ -14,7 +14,7 @@ from headrace.schemas.wire import Message, decode, record_message
 from tests.trainer.builders import member, training_group, trajectory
 
 
-def attempt(name: str, *, run: str, seed: int, version: int = 0, logprob: float = -3.9) -> Trajectory:
+def attempt(name: str, *, run: str, seed: int, version: int = 0) -> Trajectory:
     """Two segments of random tokens; by default with log-probabilities as of a uniform policy."""
     random = np.random.default_rng(seed)
     segments = []
@@ -24,7 +24,7 @@ def attempt(name: str, *, run: str, seed: int, version: int = 0, logprob: float 
             Segment(
                 token_ids=random.integers(0, 50, context + sampled).tolist(),
                 loss_mask=[0] * context + [1] * sampled,
-                logprobs=[logprob] * sampled,
+                logprobs=[-3.9] * sampled,
                 version_spans=[VersionSpan(version=version, start=0, end=sampled)],
             )
         )
