@@ -1,0 +1,80 @@
+"""The proxy fails as it is told, and is a mere wire otherwise."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from headrace.deploy.ports import HOST, free_port
+from tests.chaos.proxy import Proxy
+
+
+@asynccontextmanager
+async def echo_behind_a_proxy() -> AsyncIterator[Proxy]:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1024):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(echo, HOST, 0)
+    proxy = Proxy(free_port(), server.sockets[0].getsockname()[1])
+    await proxy.listen()
+    try:
+        yield proxy
+    finally:
+        await proxy.close()
+        server.close()
+
+
+class Client:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, proxy: Proxy) -> "Client":
+        return cls(*await asyncio.open_connection(HOST, proxy.port))
+
+    async def hears(self, word: bytes) -> bytes:
+        self.writer.write(word)
+        return await self.reader.read(1024)
+
+
+async def test_what_is_sent_comes_back() -> None:
+    async with echo_behind_a_proxy() as proxy:
+        client = await Client.to(proxy)
+        assert await client.hears(b"one") == b"one"
+        assert await client.hears(b"x" * 1000) == b"x" * 1000
+        client.writer.close()
+
+
+async def test_cut_connections_are_gone_and_new_ones_work() -> None:
+    async with echo_behind_a_proxy() as proxy:
+        client = await Client.to(proxy)
+        assert await client.hears(b"one") == b"one"
+        proxy.cut()
+        with suppress(ConnectionError):
+            assert await client.hears(b"two") == b""
+        assert await (await Client.to(proxy)).hears(b"three") == b"three"
+
+
+async def test_a_stalled_connection_carries_nothing_and_loses_nothing() -> None:
+    async with echo_behind_a_proxy() as proxy:
+        client = await Client.to(proxy)
+        assert await client.hears(b"one") == b"one"
+        proxy.stall()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.hears(b"two"), 0.2)
+        proxy.flow()
+        assert await client.reader.read(1024) == b"two"
+
+
+async def test_it_refuses_until_it_listens_again() -> None:
+    async with echo_behind_a_proxy() as proxy:
+        proxy.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            await Client.to(proxy)
+        await proxy.listen()
+        assert await (await Client.to(proxy)).hears(b"one") == b"one"
