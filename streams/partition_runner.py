@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_expo
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import open_consumer, open_producer
+from headrace.schemas.log import open_producer
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assemble import SOURCE
@@ -29,7 +29,8 @@ from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.partition import PartitionAssembly
 from headrace.streams.partition_reader import PartitionReader, open_reader
 from headrace.streams.raw import Outgoing
-from headrace.streams.recovery import Emitted, checkpoint_of, emitted_of
+from headrace.streams.recovered_outputs import recovered_outputs
+from headrace.streams.recovery import checkpoint_of
 from headrace.streams.runner_status import RunnerStatus
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,9 @@ class PartitionRunner:
                 assembly = await self._unless_stopped(self._recover())
                 if assembly is None:
                     return
-                async with self._open(self._source, assembly.position) as reader:
+                async with open_reader(
+                    self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
+                ) as reader:
                     self._assembly, self._reader = assembly, reader
                     self.recovered.set()
                     await self._assemble(producer, reader, assembly)
@@ -166,13 +169,13 @@ class PartitionRunner:
         started = time.monotonic()
         commit = await _committed(self._config.bootstrap, self._config.group, self._source)
         checkpoint = checkpoint_of(commit.metadata or "")
-        async with open_consumer(self._config.bootstrap) as reader:
-            reader.assign([self._target])
-            begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
-            output_begin = (await reader.beginning_offsets([self._target]))[self._target]
-            output_end = (await reader.end_offsets([self._target]))[self._target]
-        known_from = checkpoint.output if checkpoint else output_end - self._config.limits.remember
-        outputs = await self._read_back(max(known_from, output_begin), output_end)
+        begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
+        outputs, output_end = await recovered_outputs(
+            self._config.bootstrap,
+            self._target,
+            begin=checkpoint.output if checkpoint else None,
+            remember=self._config.limits.remember,
+        )
         position = max(commit.offset, begin)
         logger.info(
             "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
@@ -181,23 +184,6 @@ class PartitionRunner:
         return PartitionAssembly.resume(
             self._config.limits, checkpoint, outputs, position=position, output_end=output_end
         )
-
-    def _open(self, place: TopicPartition, offset: int) -> AbstractAsyncContextManager[PartitionReader]:
-        return open_reader(self._config.bootstrap, place.topic, place.partition, offset)
-
-    async def _read_back(self, begin: int, end: int) -> list[Emitted]:
-        """The trajectories in ``[begin, end)``. What is none was not written by an assembler, and is passed over."""
-        found: list[Emitted] = []
-        async with self._open(self._target, begin) as reader:
-            while reader.position < end:
-                records = reader.read()
-                for record in records:
-                    try:
-                        found.append(emitted_of(record))
-                    except ValueError as error:
-                        logger.warning("passed over: %s", error)
-                await asyncio.sleep(0 if records else _IDLE_S)
-        return [emitted for emitted in found if emitted.offset < end]
 
     async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
         while not self._stopping.is_set():
