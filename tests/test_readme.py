@@ -38,7 +38,17 @@ def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_snippet_is_held_by_a_test() -> None:
-    held = {"tour", "sdk", "consumer", "drive", "airline-rewards", "airline-groups", "airline-tools"}
+    held = {
+        "tour",
+        "sdk",
+        "consumer",
+        "drive",
+        "reward",
+        "history",
+        "airline-rewards",
+        "airline-groups",
+        "airline-tools",
+    }
     assert set(BLOCKS) == held
 
 
@@ -66,10 +76,18 @@ async def test_three_lines_in_an_agent(kafka: str) -> None:
 @pytest.mark.clickhouse
 @pytest.mark.slow
 def test_the_tour(tmp_path: Path) -> None:
-    done = run("bash", "-euo", "pipefail", "-c", BLOCKS["tour"], HEADRACE_DATA=str(tmp_path))
+    (tmp_path / "rewards.py").write_text(BLOCKS["reward"])
+    history = (
+        BLOCKS["history"].replace("rewards.py:", f"{tmp_path}/rewards.py:").replace("diff.png", f"{tmp_path}/d.png")
+    )
+    tour = BLOCKS["tour"].replace("headrace down\n", history + "headrace down\n")
+    done = run("bash", "-euo", "pipefail", "-c", tour, HEADRACE_DATA=str(tmp_path / "data"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "adds up" in done.stdout.lower()
     assert "the second time, nothing new is sent" in done.stdout
+    assert "brief@1: 0 wrong" in done.stdout
+    assert re.search(r"^headrace_consumer_lag\{.*topic=\"events\"", done.stdout, re.M)
+    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
 
 
 def figures(block: str) -> set[tuple[str, ...]]:
