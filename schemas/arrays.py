@@ -9,6 +9,7 @@ import base64
 import binascii
 import math
 import sys
+import threading
 from array import array
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -33,6 +34,17 @@ _PREFIX = "zstd:"
 _ITEM_BYTES = {typecode: array(typecode).itemsize for typecode in "ifb"}
 
 
+class _Codec(threading.local):
+    """A thread's own contexts: making one takes longer than using it, and they may not be shared."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=1)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_CODEC = _Codec()
+
+
 def encode_array(values: "array[Any]") -> str:
     """The wire form of ``values``; bytes are little-endian whatever the machine."""
     raw = values.tobytes()
@@ -42,7 +54,7 @@ def encode_array(values: "array[Any]") -> str:
         raw = swapped.tobytes()
     if len(raw) < COMPRESS_FROM:
         return binascii.b2a_base64(raw, newline=False).decode("ascii")
-    packed = zstandard.ZstdCompressor(level=1).compress(raw)
+    packed = _CODEC.compressor.compress(raw)
     return _PREFIX + binascii.b2a_base64(packed, newline=False).decode("ascii")
 
 
@@ -58,7 +70,7 @@ def decode_array(text: str, typecode: str) -> "array[Any]":
             size = zstandard.frame_content_size(raw)
             if not 0 <= size <= MAX_BYTES:
                 raise ValueError(f"a compressed array must state a size of at most {MAX_BYTES} bytes, not {size}")
-            raw = zstandard.ZstdDecompressor().decompress(raw, max_output_size=MAX_BYTES)
+            raw = _CODEC.decompressor.decompress(raw, max_output_size=MAX_BYTES)
     except (binascii.Error, zstandard.ZstdError) as error:
         raise ValueError(f"not a token array: {error}") from error
     size = _ITEM_BYTES[typecode]

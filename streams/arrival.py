@@ -97,7 +97,7 @@ def arrival_of(record: LogRecord) -> Arrival:
         _PACK(pairs),
         headers.get(TYPE),
         headers.get(SUBJECT),
-        _NUMBERS.get(number) if number in _NUMBERS else _natural(number),
+        _NUMBERS[number] if number in _NUMBERS else _natural(number),
         size if value is None else size + len(value),
         time_ms,
     )

@@ -5,7 +5,7 @@ struct's reader doubts, the model reads, and its word is final. Either way the f
 """
 
 import re
-from typing import cast
+from typing import Any, cast
 
 from headrace.schemas.envelope import EnvelopeError, from_headers
 from headrace.schemas.events import TrajectoryStarted
@@ -36,16 +36,20 @@ def read_event(arrival: Arrival) -> Event:
     reader = _READERS.get(kind)
     if reader is None or value is None or nesting(value) > MAX_NESTING:
         return Event(time_ms, _by_model(kind.decode(), value))
+    fact: Any
     try:
-        return Event(time_ms, cast(Fact, reader.read(value)), plain=True)
+        fact = reader.read(value)
     except Doubt:
         pass
+    else:
+        return Event(time_ms, fact, True)
     if kind == _STARTED:  # it goes on as a whole, unknown fields included
-        return Event(time_ms, _by_model(kind.decode(), value), plain=True)
+        return Event(time_ms, _by_model(kind.decode(), value), True)
     try:
-        return Event(time_ms, cast(Fact, reader.read_beside_unknown_fields(value)), plain=True)
+        fact = reader.read_beside_unknown_fields(value)
     except Doubt:
         return Event(time_ms, _by_model(kind.decode(), value))
+    return Event(time_ms, fact, True)
 
 
 def _by_model(type_name: str, value: bytes | None) -> Fact:

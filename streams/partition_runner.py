@@ -218,11 +218,12 @@ class PartitionRunner:
             return
         with self._commits.timed():
             async with producer.transaction():
-                sending = [await self._send(producer, outgoing) for outgoing in assembly.pending]
+                trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
+                others = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
+                sending = [await self._send(producer, outgoing) for outgoing in others]
                 ticked = await self._send(producer, tick) if tick else None
-                sent = await asyncio.gather(*sending)
-                places = (result.offset for result in sent if result.topic == self._target.topic)
-                offset, checkpoint = assembly.sent(places)
+                offset, checkpoint = assembly.sent(await self._send_in_batches(producer, trajectories))
+                await asyncio.gather(*sending)
                 if ticked is not None:
                     self._tick_offset = (await ticked).offset
                 await producer.send_offsets_to_transaction(
@@ -230,9 +231,29 @@ class PartitionRunner:
                 )
         self._committed_position = assembly.position
 
+    async def _send_in_batches(self, producer: AIOKafkaProducer, trajectories: list[Outgoing]) -> list[int]:
+        """Send them to their partition, a future a batch and not a record; returns where each stands."""
+        sent: list[tuple[asyncio.Future[Any], int]] = []
+        batch = producer.create_batch()
+
+        async def hand_over() -> None:
+            delivery = await producer.send_batch(batch, self._target.topic, partition=self._target.partition)
+            sent.append((delivery, batch.record_count()))
+
+        for _, message, timestamp_ms in trajectories:
+            record = {"timestamp": max(0, timestamp_ms), "key": message.key, "value": message.value}
+            if batch.append(**record, headers=message.headers) is None:  # full; an empty one takes any record
+                await hand_over()
+                batch = producer.create_batch()
+                batch.append(**record, headers=message.headers)
+        if batch.record_count():
+            await hand_over()
+        firsts = [(await delivery).offset for delivery, _ in sent]
+        return [first + place for first, (_, count) in zip(firsts, sent, strict=True) for place in range(count)]
+
     async def _send(self, producer: AIOKafkaProducer, outgoing: Outgoing) -> Any:
         topic, message, timestamp_ms = outgoing
-        partition = self._source.partition if topic in (EVENTS, TRAJECTORIES) else None
+        partition = self._source.partition if topic is EVENTS else None
         return await producer.send(
             topic.name,
             key=message.key,

@@ -43,15 +43,16 @@ class StructReader(Generic[M]):
     """Reads one type's payloads into a struct that can be used like the model."""
 
     def __init__(self, model: type[M]) -> None:
-        self._known = msgspec.json.Decoder(_reading(model, True), float_hook=_plain)
+        self._known: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reading(model, True), float_hook=_plain)
         self._other = _reading(model, False)
 
     def read(self, value: bytes) -> M:
         """The payload in ``value``; raises :class:`Doubt`."""
         try:
-            return cast(M, self._known.decode(value))
+            struct: M = self._known.decode(value)
         except (ValueError, RecursionError) as doubt:
             raise Doubt(str(doubt)) from doubt
+        return struct
 
     def read_beside_unknown_fields(self, value: bytes) -> M:
         """As :meth:`read`, where there are fields that the model does not know; they are checked and left out."""

@@ -17,16 +17,19 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import pytest
+from aiokafka import TopicPartition
 
 from headrace.schemas.log import KafkaRecord, open_producer, read_to_end
 from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.trace import continued
-from headrace.streams import assembler
+from headrace.streams import assembler, partition_runner
 from headrace.streams.assembler import AssemblerConfig, Statuses, run_assembler
+from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.partition import PartitionAssembly
 from headrace.streams.partition_runner import PartitionTakenOver
 from headrace.streams.raw import StoredRecord
+from headrace.streams.recovery import checkpoint_of
 from headrace.streams.runner_status import RunnerStatus
 from tests.streams.builders import session, with_header
 from tests.streams.oracle import expected
@@ -113,16 +116,26 @@ async def written(bootstrap: str) -> Written:
     return found
 
 
-async def batch(bootstrap: str) -> tuple[Written, set[tuple[int, int]]]:
-    """What one pass over all of ``events`` gives: trajectories by partition, and where dead letters stood."""
-    assemblies: dict[int, PartitionAssembly] = {}
+async def folded(bootstrap: str) -> dict[int, list[KafkaRecord]]:
+    """What the assembler has folded of ``events``, by partition: a tick may stand behind its last commit."""
+    log: dict[int, list[KafkaRecord]] = {}
     for record in await everything(bootstrap, EVENTS):
-        assembly = assemblies.get(record.partition)
-        if assembly is None:
-            limits = config(bootstrap).limits
-            assembly = PartitionAssembly.resume(limits, None, [], position=0, output_end=0)
-            assemblies[record.partition] = assembly
-        assembly.take(record)
+        log.setdefault(record.partition, []).append(record)
+    for partition, records in log.items():
+        commit = await partition_runner._committed(bootstrap, "assemble", TopicPartition(EVENTS.name, partition))
+        checkpoint = checkpoint_of(commit.metadata)
+        assert checkpoint is not None
+        log[partition] = [record for record in records if record.offset < checkpoint.next]
+    return log
+
+
+def batch(log: dict[int, list[KafkaRecord]], limits: FoldLimits) -> tuple[Written, set[tuple[int, int]]]:
+    """What one pass over the log gives: trajectories by partition, and where dead letters stood."""
+    assemblies: dict[int, PartitionAssembly] = {}
+    for partition, records in log.items():
+        assemblies[partition] = PartitionAssembly.resume(limits, None, [], position=0, output_end=0)
+        for record in records:
+            assemblies[partition].take(record)
     found: Written = {}
     dead = set()
     for partition, assembly in assemblies.items():
@@ -329,13 +342,11 @@ async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: s
     async with assembling(config(kafka)):
         names = {history[0].key.decode() for history in spoiled if history and history[0].key}
         await until(lambda: trajectories(kafka, "kill-"), lambda seen: set(seen) == names)
-    in_one_pass, dead = await batch(kafka)
+    log, limits = await folded(kafka), config(kafka).limits
+    in_one_pass, dead = batch(log, limits)
     found = await written(kafka)
     assert found == in_one_pass
-    log: dict[int, list[KafkaRecord]] = {}
-    for record in await everything(kafka, EVENTS):
-        log.setdefault(record.partition, []).append(record)
-    oracle = expected(log, config(kafka).limits)
+    oracle = expected(log, limits)
     assert {partition: [value for _, value, _, _ in rows] for partition, rows in found.items()} == oracle.trajectories
     assert set(oracle.letters) == dead
     assert sorted((letter.partition, letter.offset) for letter in await letters(kafka)) == sorted(dead)
