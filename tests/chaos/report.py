@@ -87,7 +87,7 @@ def as_text(outcome: Outcome) -> Iterator[str]:
         )
         yield ""
     if outcome.markers_skipped:
-        yield f"The broker left out markers of {outcome.markers_skipped} transactions as it came back (its own defect)."
+        yield f"Transactions that the broker itself left without a marker as it came back: {outcome.markers_skipped}."
         yield ""
     yield f"Worker processes ended {len(outcome.exits)} times, and were started again each time they were wanted."
     yield ""
