@@ -96,11 +96,14 @@ def resolve(settings: Settings, started: Collection[Part]) -> Settings:
 
 
 def address(part: Part, settings: Settings) -> str | None:
-    """Where ``part`` listens, by resolved ``settings``: its own address, else that of its metrics."""
+    """Where ``part`` listens, by resolved ``settings``."""
     if replaced(part, settings):
         return str(getattr(settings, part.name))
-    if part.url:
-        return part.url.format(port=getattr(settings, part.ports[0]))
+    return part.url.format(port=getattr(settings, part.ports[0])) if part.url else None
+
+
+def metrics_address(part: Part, settings: Settings) -> str | None:
+    """Where ``part`` answers Prometheus, by resolved ``settings``."""
     return metrics_url(settings.metrics_ports[part.name]) if part.metrics else None
 
 

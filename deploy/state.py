@@ -45,6 +45,8 @@ class PartStatus:
     """Seconds from its last start until it served."""
     log: str | None
     """Its output."""
+    metrics: str | None = None
+    """Where it answers Prometheus, if it does."""
 
 
 @dataclass(frozen=True, slots=True)

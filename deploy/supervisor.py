@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from headrace.deploy.children import Child, end_of, exit_of, stop
 from headrace.deploy.errors import StackError
 from headrace.deploy.notify import ReadySocket
-from headrace.deploy.parts import Part, address
+from headrace.deploy.parts import Part, address, metrics_address
 from headrace.deploy.settings import Settings
 from headrace.deploy.state import PartStatus, State
 
@@ -77,6 +77,7 @@ class SupervisedPart:
             restarts=self.restarts,
             ready_s=self.ready_s,
             log=str(self._log),
+            metrics=metrics_address(self.part, self._settings),
         )
 
     async def start(self) -> None:

@@ -79,7 +79,9 @@ async def test_the_circle_closes_though_every_worker_is_killed(tmp_path: Path) -
     settings = demo_settings(PLAN, str(tmp_path))
     fresh_folder(settings.data)
     async with peak_memory() as peak, running_stack(settings) as stack:
-        assert {name: part.state for name, part in stack.parts.items()} == {part.name: State.READY for part in PARTS}
+        assert {name: part.state for name, part in stack.parts.items()} == {
+            part.name: State.READY for part in PARTS if part.wanted(settings)
+        }
         assert listening(processes() - before) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
         async with watching(stack.addresses["kafka"], settings.run) as watch:
             killing = asyncio.create_task(kill_one_after_the_other(stack, watch))
@@ -132,5 +134,6 @@ async def the_addresses_answer(stack: Stack) -> None:
     shown = json.loads(asked.stdout)
     assert {name: shown[name] for name in ("kafka", "clickhouse", "vllm", "dashboard")} == dict(stack.addresses)
     async with httpx.AsyncClient(timeout=30) as client:
-        for url in (shown["dashboard"], shown["clickhouse"] + "/ping", shown["vllm"] + "/health"):
+        metrics = [part["metrics"] for part in shown["parts"].values() if part["metrics"]]
+        for url in (shown["dashboard"], shown["clickhouse"] + "/ping", shown["vllm"] + "/health", *metrics):
             assert (await client.get(url, follow_redirects=True)).status_code == httpx.codes.OK, url
