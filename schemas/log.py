@@ -1,13 +1,15 @@
 """The log, as every process opens it: one way to make topics, producers and consumers, one way to read to the end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.errors import GroupLoadInProgressError, KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.structs import OffsetAndMetadata
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from headrace.schemas.topics import TOPICS, Topic
 from headrace.schemas.wire import Message
@@ -81,6 +83,31 @@ async def partitions_of(consumer: AIOKafkaConsumer, topic: Topic) -> list[TopicP
         await consumer.topics()
         await asyncio.sleep(0.1)
     raise LookupError(f"the broker has no topic {topic.name!r}: `headrace up` or `headrace topics --create` makes it")
+
+
+# The coordinator may be moving or loading, as after a restart of the broker.
+@retry(
+    retry=retry_if_exception_type(KafkaError), wait=wait_exponential(0.1, 2), stop=stop_after_delay(60), reraise=True
+)
+async def committed_offsets(
+    bootstrap: str, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What ``group`` committed of each of ``partitions``, with metadata; offset −1 where it committed nothing.
+
+    Waits up to a minute for a coordinator that is loading, then raises aiokafka's error.
+    """
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        commits: dict[TopicPartition, OffsetAndMetadata] = await admin.list_consumer_group_offsets(
+            group, partitions=list(partitions)
+        )
+    finally:
+        await admin.close()
+    if missing := set(partitions) - commits.keys():
+        # So answers a coordinator that is still loading: the client overlooks its error. "Nothing yet" is an entry, −1.
+        raise GroupLoadInProgressError(f"the coordinator of {group!r} said nothing of {sorted(missing)}")
+    return commits
 
 
 async def read_to_end(

@@ -11,9 +11,8 @@ from typing import Any
 
 import faust
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 
-from headrace.schemas.log import open_consumer
+from headrace.schemas.log import committed_offsets, open_consumer, partitions_of
 from headrace.schemas.topics import Topic
 from headrace.streams.raw import LogRecord
 
@@ -56,14 +55,10 @@ class Continuity:
         self._heard.add(record.partition)
 
     async def _committed(self) -> dict[int, int]:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
-        await admin.start()
-        try:
-            offsets = await admin.list_consumer_group_offsets(self._group)
-        finally:
-            await admin.close()
-        name = self._topic.name
-        return {place.partition: at.offset for place, at in offsets.items() if place.topic == name and at.offset >= 0}
+        async with open_consumer(self._bootstrap) as consumer:
+            partitions = await partitions_of(consumer, self._topic)
+        commits = await committed_offsets(self._bootstrap, self._group, partitions)
+        return {place.partition: at.offset for place, at in commits.items() if at.offset >= 0}
 
     async def _first_from(self, offset: int, partition: int) -> int:
         """Offset of the first committed record from ``offset`` on: markers, aborted and expired records have none."""

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupLoadInProgressError, InvalidProducerEpoch, KafkaError, ProducerFenced, kafka_errors
+from aiokafka.errors import InvalidProducerEpoch, ProducerFenced, kafka_errors
 from aiokafka.structs import OffsetAndMetadata
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import open_producer
+from headrace.schemas.log import committed_offsets, open_producer
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assemble import SOURCE
@@ -167,23 +165,22 @@ class PartitionRunner:
     async def _recover(self) -> PartitionAssembly:
         """The assembly as of the last commit."""
         started = time.monotonic()
-        commit = await _committed(self._config.bootstrap, self._config.group, self._source)
+        config = self._config
+        commit = (await committed_offsets(config.bootstrap, config.group, [self._source]))[self._source]
         checkpoint = checkpoint_of(commit.metadata or "")
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
         outputs, output_end = await recovered_outputs(
-            self._config.bootstrap,
+            config.bootstrap,
             self._target,
             begin=checkpoint.output if checkpoint else None,
-            remember=self._config.limits.remember,
+            remember=config.limits.remember,
         )
         position = max(commit.offset, begin)
         logger.info(
             "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
             EVENTS.name, self._source.partition, position, len(outputs), time.monotonic() - started,
         )  # fmt: skip
-        return PartitionAssembly.resume(
-            self._config.limits, checkpoint, outputs, position=position, output_end=output_end
-        )
+        return PartitionAssembly.resume(config.limits, checkpoint, outputs, position=position, output_end=output_end)
 
     async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
         while not self._stopping.is_set():
@@ -272,25 +269,6 @@ class PartitionRunner:
         if deadline is None or now < deadline or assembly.position <= self._tick_offset:
             return None
         return Outgoing(EVENTS, _tick_message(now), now)
-
-
-# The coordinator may be moving or loading, as after a restart of the broker.
-@retry(
-    retry=retry_if_exception_type(KafkaError), wait=wait_exponential(0.1, 2), stop=stop_after_delay(60), reraise=True
-)
-async def _committed(bootstrap: str, group: str, partition: TopicPartition) -> OffsetAndMetadata:
-    """What ``group`` committed; the consumer's own call gives no metadata. Offset −1: nothing yet."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        commits = await admin.list_consumer_group_offsets(group, partitions=[partition])
-    finally:
-        await admin.close()
-    if partition not in commits:
-        # So answers a coordinator that is still loading: the client overlooks its error. "Nothing yet" is an entry, −1.
-        raise GroupLoadInProgressError(f"the coordinator of {group!r} said nothing of {partition}")
-    commit: OffsetAndMetadata = commits[partition]
-    return commit
 
 
 def _tick_message(now_ms: int) -> Message:

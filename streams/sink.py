@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from time import monotonic
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from headrace.schemas.log import open_consumer, open_producer, partitions_of, send
+from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, send
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
 from headrace.streams.batches import convert
 from headrace.streams.columns import arrow_table
@@ -98,13 +97,11 @@ class _Sink:
         config: SinkConfig,
         consumer: AIOKafkaConsumer,
         producer: AIOKafkaProducer,
-        admin: AIOKafkaAdminClient,
         database: PatientClient,
     ) -> None:
         self._config = config
         self._consumer = consumer
         self._producer = producer
-        self._admin = admin
         self._database = database
         self._slots = asyncio.Semaphore(config.concurrent_inserts)
         self._pending: dict[TopicPartition, Pending] = {}
@@ -139,7 +136,7 @@ class _Sink:
         self._pending.clear()
         assigned = list(self._consumer.assignment())
         if assigned:
-            commits = await self._admin.list_consumer_group_offsets(self._config.group, partitions=assigned)
+            commits = await committed_offsets(self._config.bootstrap, self._config.group, assigned)
             begins = await self._consumer.beginning_offsets(assigned)
             for partition in assigned:
                 # No commit is an offset of -1; one that retention has overtaken starts where the log does.
@@ -203,10 +200,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
             for topic in TOPICS:
                 await partitions_of(consumer, topic)
             producer = await stack.enter_async_context(open_producer(config.bootstrap))
-            admin = AIOKafkaAdminClient(bootstrap_servers=config.bootstrap)
-            await admin.start()
-            stack.push_async_callback(admin.close)
-            sink = _Sink(config, consumer, producer, admin, database)
+            sink = _Sink(config, consumer, producer, database)
             meter = LagMeter(config.bootstrap)
             consumer.subscribe([topic.name for topic in TOPICS], listener=sink.assignment)
 

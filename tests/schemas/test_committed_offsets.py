@@ -1,4 +1,4 @@
-"""What the runner of a partition asks the broker for, where the answer can mislead."""
+"""Committed offsets, where the coordinator's answer can mislead."""
 
 from typing import Any, ClassVar
 
@@ -6,7 +6,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.streams import partition_runner
+from headrace.schemas import log
 
 PARTITION = TopicPartition("events", 3)
 COMMITTED = OffsetAndMetadata(42, '{"v": 1}')
@@ -38,5 +38,5 @@ async def test_a_coordinator_that_is_still_loading_is_asked_again(
     # Its answer has an error on top, which the client does not look at, and no entry for the partition. Taken for
     # "nothing committed", it made an assembler start from the beginning and write everything a second time.
     monkeypatch.setattr(Coordinator, "ANSWERS", [{}, {}, {PARTITION: commit}])
-    monkeypatch.setattr(partition_runner, "AIOKafkaAdminClient", Coordinator)
-    assert await partition_runner._committed("localhost:9092", "assemble", PARTITION) == commit
+    monkeypatch.setattr(log, "AIOKafkaAdminClient", Coordinator)
+    assert await log.committed_offsets("localhost:9092", "assemble", [PARTITION]) == {PARTITION: commit}
