@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import pytest
 from aiokafka import TopicPartition
 
-from headrace.schemas.log import KafkaRecord, open_producer, read_to_end
+from headrace.schemas.log import KafkaRecord, committed_offsets, open_producer, read_to_end
 from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.trace import continued
-from headrace.streams import assembler, partition_runner
+from headrace.streams import assembler
 from headrace.streams.assembler import AssemblerConfig, Statuses, run_assembler
 from headrace.streams.fold_limits import FoldLimits
 from headrace.streams.partition import PartitionAssembly
@@ -122,8 +122,9 @@ async def folded(bootstrap: str) -> dict[int, list[KafkaRecord]]:
     for record in await everything(bootstrap, EVENTS):
         log.setdefault(record.partition, []).append(record)
     for partition, records in log.items():
-        commit = await partition_runner._committed(bootstrap, "assemble", TopicPartition(EVENTS.name, partition))
-        checkpoint = checkpoint_of(commit.metadata)
+        place = TopicPartition(EVENTS.name, partition)
+        commits = await committed_offsets(bootstrap, "assemble", [place])
+        checkpoint = checkpoint_of(commits[place].metadata)
         assert checkpoint is not None
         log[partition] = [record for record in records if record.offset < checkpoint.next]
     return log
