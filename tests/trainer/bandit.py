@@ -145,6 +145,7 @@ def learn(settings: BanditSettings, steps: int) -> Learnt:
 
 def begin(settings: BanditSettings) -> tuple[Learner, Policy, Bandit]:
     """A fresh policy, its learner and what it must learn."""
+    torch.set_num_threads(1)  # several threads on a policy this small only wait for one another
     policy = Policy(settings.seed)
     return Learner(policy, config_of(settings)), policy, Bandit(settings.seed)  # type: ignore[arg-type]
 

@@ -1,21 +1,12 @@
 """Every loss learns a bandit whose optimum is known, with every baseline that the stream has."""
 
 import pytest
-import torch
 
 from headrace.streams.baselines import Baseline
 from headrace.trainer.losses.registry import LOSSES
 from tests.trainer.bandit import VOCABULARY, Bandit, BanditSettings, Policy, learn
 
 STEPS = 40
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
