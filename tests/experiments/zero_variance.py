@@ -156,9 +156,9 @@ def main() -> None:
             "Differences are relative to the largest entry of a run's gradients. Equal rewards have the advantage 0, "
             "and zero times a ratio is zero: up to float32's last digits the gradients are one. AdamW hardly sees a "
             "gradient's length and learns alike from either; what is left of the difference is its momentum, which "
-            "goes on where every group is equal and there is no step without them. What changes is the divisor: with equal "
-            "groups left in, the gradient shrinks as the policy gets better, and without Adam's scaling the learning "
-            "rate would have to follow.",
+            "goes on where every group is equal and there is no step without them. What changes is the divisor: with "
+            "equal groups left in, the gradient shrinks as the policy gets better, and without Adam's scaling the "
+            "learning rate would have to follow.",
             "**kimi is the exception**, once the ratio has left 1: its squared penalty holds tokens without an "
             "advantage in place too, and dropping their groups removes that. The same is true of a KL penalty, with "
             "any loss.",

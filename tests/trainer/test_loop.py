@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from statistics import stdev
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from headrace.trainer.canary import max_error
 from headrace.trainer.checkpoint import CheckpointError, load_newest
 from headrace.trainer.learner import TrainingDiverged
 from headrace.trainer.loop import TrainerConfig, run_trainer
+from headrace.trainer.losses.settings import KlSettings
 from headrace.trainer.model import load_model, token_logprobs
 from headrace.trainer.packing import pack
 from headrace.trainer.publish import fetch_manifest
@@ -174,6 +176,20 @@ async def test_the_control_trains_the_same_tokens_on_shuffled_advantages(kafka, 
     assert control.metrics["loss"] != honest.metrics["loss"]
 
 
+async def test_advantages_are_scaled_as_the_loss_asks_and_the_kl_reference_is_the_base_model(kafka, config):
+    groups = await feed_groups(kafka, list("abcd"), run="scaled")
+    settings = config("scaled", loss="grpo", kl=KlSettings(coefficient=0.1))
+    await train_until(settings, 1)
+    await train_until(settings, 2)  # a restart loads version 1; the reference stays version 0
+    first, second = payloads(await records(kafka, STEPS, "scaled"))
+    members = [one for group in groups[:2] for one in group.members]
+    tokens = sum(one.sampled_tokens for one in members)
+    unscaled = sum(abs(one.advantage) * one.sampled_tokens for one in members) / tokens
+    assert first.metrics["advantage_abs_mean"] == pytest.approx(unscaled / stdev([0, 1, 2, 3]), rel=1e-5)
+    assert first.metrics["kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    assert abs(second.metrics["kl_reference"]) > 1e-5
+
+
 async def test_after_the_last_step_it_serves_on_and_takes_nothing(kafka, config):
     await feed_groups(kafka, list("abcd"), run="limited")
     stop, announced = asyncio.Event(), asyncio.Event()
@@ -258,6 +274,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from aiokafka import AIOKafkaProducer
 from headrace.trainer.loop import TrainerConfig, run_trainer
+from headrace.trainer.losses.settings import KlSettings
 from headrace.trainer.model import load_model
 
 bootstrap, run, base, checkpoints, store, *deaths = sys.argv[1:]
