@@ -81,11 +81,11 @@ class Learner:
             self._update(part.normalised(self._loss, self._config.constant_length), version, tally)
         tokens = len(batch.packed.targets)
         return {
-            "loss": tally.loss / max(len(tally.grad_norms), 1),
+            "loss": tally.loss / len(tally.grad_norms),
             "reward_mean": float(batch.rewards.mean()),
             "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
             "entropy": tally.entropy / tokens,
-            "grad_norm": max(tally.grad_norms, default=0.0),
+            "grad_norm": max(tally.grad_norms),
             **{name: count / max(corrected.metrics["tokens_kept"], 1) for name, count in tally.clipped.items()},
             **({"kl_reference": tally.kl / tokens} if self._config.kl.coefficient else {}),
             **corrected.metrics,
@@ -100,12 +100,12 @@ class Learner:
         }
 
     def _update(self, update: Update, version: int, tally: _Tally) -> None:
-        """One optimiser update, a pass at a time; none where every token is masked: momentum alone is no reason."""
+        """One optimiser update, a pass at a time."""
         self._optimizer.zero_grad(set_to_none=True)
         for part in update.passes(self._loss, self._config.max_tokens_per_pass):
             result = token_logprobs(self.model, part.batch.packed)
             loss, clipped = pass_loss(self._loss, part, result.logprobs, self._advantages(part, result.logprobs, tally))
-            if update.divisor:
+            if update.divisor:  # else every token is masked: without a gradient the optimiser moves nothing
                 loss.backward()  # type: ignore[no-untyped-call]
             tally.loss += loss.item()
             tally.entropy += result.entropy.sum().item()
@@ -113,8 +113,6 @@ class Learner:
             tally.logprobs.append(result.logprobs.detach().cpu().numpy())
             tally.behaviour.append(part.batch.behaviour_logprobs)
             tally.lags.append(version - part.batch.versions)
-        if not update.divisor:
-            return
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._config.max_grad_norm).item()
         if not (math.isfinite(tally.loss) and math.isfinite(norm)):
             raise TrainingDiverged(

@@ -15,7 +15,7 @@ from headrace.trainer.losses.settings import Normaliser
 def objective(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2) -> Objective:
     """(N,) tokens, anchored at π_prox → (N,) sg(π_prox / π_b) min(u A, clip(u) A)."""
     ratio_N = bounded_ratio(tokens.logprobs - tokens.anchor_logprobs)
-    weight_N = bounded_ratio(tokens.anchor_logprobs - tokens.behaviour_logprobs).detach()
+    weight_N = bounded_ratio(tokens.anchor_logprobs - tokens.behaviour_logprobs)
     clipped = clipped_surrogate(ratio_N, tokens.advantages, clip_low=clip_low, clip_high=clip_high)
     return Objective(weight_N * clipped.values, clipped.clipped_low, clipped.clipped_high)
 

@@ -52,11 +52,12 @@ def test_a_trajectorys_ratio_is_the_mean_or_the_product_of_its_tokens():
     assert masked.weights.tolist() == pytest.approx([0.0, 0.0, 1.5])
 
 
-def test_stale_tokens_are_masked_and_no_part_of_their_trajectorys_ratio():
+@pytest.mark.parametrize(("level", "ratio"), [("geometric_mean", 2.0), ("product", 4.0)])
+def test_stale_tokens_are_masked_and_no_part_of_their_trajectorys_ratio(level, ratio):
     found = corrected(
-        [9.0, 4.0, 1.0], lags=[3, 2, 0], max_token_staleness=2, importance="truncate", level="geometric_mean"
+        [9.0, 4.0, 1.0], lags=[3, 2, 0], max_token_staleness=2, importance="truncate", level=level, ratio_max=100.0
     )
-    assert found.weights.tolist() == pytest.approx([0.0, 2.0, 2.0])
+    assert found.weights.tolist() == pytest.approx([0.0, ratio, ratio])
     assert (found.metrics["tokens_masked_stale"], found.metrics["tokens_masked_ratio"]) == (1, 0)
 
 
