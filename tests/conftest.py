@@ -12,9 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from headrace.deploy.children import Child
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("headrace")
 
 CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace"))
 """Downloads and compiled bytecode outlive a test run; nothing else does."""
