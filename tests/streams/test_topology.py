@@ -19,7 +19,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def records_in(annotation: Any) -> set[type[Record]]:
-    """Every payload type that an annotation mentions, in unions, containers, dataclasses, named tuples and working types."""
+    """Every payload type that an annotation mentions, in whatever it is wrapped."""
     annotation = READ_FROM.get(annotation, annotation) if isinstance(annotation, type) else annotation
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return {annotation}
