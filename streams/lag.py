@@ -11,8 +11,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -113,42 +113,62 @@ class LagMeter:
 
         A measurement that fails is logged and left out.
         """
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
-        await admin.start()
-        try:
-            async with open_consumer(self._bootstrap, max_partition_fetch_bytes=_PEEK_BYTES) as consumer:
-                while not stop.is_set():
-                    try:
-                        now_ms = time.time_ns() // 1_000_000
-                        self.latest = await self._measure(admin, consumer, now_ms)
-                        if write is not None and self.latest:
-                            await write(self.latest, now_ms)
-                    except (KafkaError, OSError) as error:
-                        log.warning("the lag was not measured: %s", error)
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), interval_s)
-        finally:
-            await admin.close()
+        async with _clients(self._bootstrap) as (admin, consumer):
+            while not stop.is_set():
+                try:
+                    now_ms = _now_ms()
+                    self.latest = await _measure(admin, consumer, self._groups, now_ms)
+                    if write is not None and self.latest:
+                        await write(self.latest, now_ms)
+                except (KafkaError, OSError) as error:
+                    log.warning("the lag was not measured: %s", error)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), interval_s)
 
-    async def _measure(self, admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, now_ms: int) -> list[Lag]:
-        names = {topic.name for topic in TOPICS}
-        groups = self._groups or sorted(group for group, *_ in await admin.list_consumer_groups())
-        places: dict[str, dict[TopicPartition, int]] = {}
-        for group in groups[:MAX_GROUPS]:
-            commits = await admin.list_consumer_group_offsets(group)
-            ours = {partition: place_of(commit) for partition, commit in commits.items() if partition.topic in names}
-            if ours:
-                places[group] = ours
-        partitions = {partition for ours in places.values() for partition in ours}
-        # Ends after commits: the other way round, a group could seem to be ahead of the log.
-        ends = await consumer.end_offsets(list(partitions)) if partitions else {}
-        behind = {
-            (partition, place)
-            for ours in places.values()
-            for partition, place in ours.items()
-            if 0 <= place < ends.get(partition, 0)
-        }
-        return lags(places, ends, await _times(consumer, behind), now_ms)
+
+async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> list[Lag]:
+    """The lag of ``groups`` as of now, or of every group that has committed offsets of headrace's topics."""
+    async with _clients(bootstrap) as (admin, consumer):
+        return await _measure(admin, consumer, None if groups is None else sorted(groups), _now_ms())
+
+
+@asynccontextmanager
+async def _clients(bootstrap: str) -> AsyncIterator[tuple[AIOKafkaAdminClient, AIOKafkaConsumer]]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        async with open_consumer(bootstrap, max_partition_fetch_bytes=_PEEK_BYTES) as consumer:
+            yield admin, consumer
+    finally:
+        await admin.close()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def _measure(
+    admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, groups: list[str] | None, now_ms: int
+) -> list[Lag]:
+    names = {topic.name for topic in TOPICS}
+    if groups is None:
+        groups = sorted(group for group, *_ in await admin.list_consumer_groups())
+    places: dict[str, dict[TopicPartition, int]] = {}
+    for group in groups[:MAX_GROUPS]:
+        commits = await admin.list_consumer_group_offsets(group)
+        ours = {partition: place_of(commit) for partition, commit in commits.items() if partition.topic in names}
+        if ours:
+            places[group] = ours
+    partitions = {partition for ours in places.values() for partition in ours}
+    # Ends after commits: the other way round, a group could seem to be ahead of the log.
+    ends = await consumer.end_offsets(list(partitions)) if partitions else {}
+    behind = {
+        (partition, place)
+        for ours in places.values()
+        for partition, place in ours.items()
+        if 0 <= place < ends.get(partition, 0)
+    }
+    return lags(places, ends, await _times(consumer, behind), now_ms)
 
 
 def measure_aside(bootstrap: str, groups: Iterable[str], *, interval_s: float = 5.0) -> LagMeter:

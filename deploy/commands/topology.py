@@ -1,12 +1,24 @@
-"""``headrace topology``: which function reads what and writes what."""
+"""``headrace topology``: which function reads what and writes what, and how far each is behind."""
 
 import click
 
 
 @click.command(short_help="Show the stream processors and their topics.")
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="The whole circle as a Mermaid flowchart.")
-def command(as_mermaid: bool) -> None:
+@click.option("--lag", is_flag=True, help="How far every consumer group is behind, by partition, as of now.")
+@click.option("--kafka", metavar="HOST:PORT", help="Broker, for --lag; else HEADRACE_KAFKA, else the stack on --data.")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
+def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) -> None:
     """Show the stream processors: the topics they read, the functions they run, the topics they write."""
+    import asyncio
+
+    from headrace.deploy.state import address_of
+    from headrace.streams.lag import measure_lag
     from headrace.streams.topology import describe, mermaid
 
-    click.echo(mermaid() if as_mermaid else describe(), nl=False)
+    if not lag:
+        click.echo(mermaid() if as_mermaid else describe(), nl=False)
+        return
+    click.echo(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9}")
+    for each in asyncio.run(measure_lag(address_of("kafka", kafka, data))):
+        click.echo(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {each.records:>9} {each.seconds:>9.1f}")

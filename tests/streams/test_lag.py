@@ -9,7 +9,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.log import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS
-from headrace.streams.lag import Lag, LagMeter, lag_row, lags, place_of
+from headrace.streams.lag import Lag, LagMeter, lag_row, lags, measure_lag, place_of
 from headrace.streams.recovery import Checkpoint
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
@@ -63,6 +63,7 @@ async def test_two_groups_behind_in_one_partition_each_have_the_age_of_their_nex
         assert not measuring.done()
     stop.set()
     await measuring
+    assert {lag.group for lag in await measure_lag(kafka)} == {"slow", "fast", "done"}
     found = {lag.group: lag for lag in meter.latest}
     assert {name: lag.records for name, lag in found.items()} == {"slow": 3, "fast": 1, "done": 0}
     assert found["slow"].seconds - found["fast"].seconds == pytest.approx(60)
