@@ -38,7 +38,7 @@ class AssemblerConfig:
     member: str | None = None
     """Name of this process in the group: after a crash it has its partitions back at once instead of after the session
     timeout. One running process a name; unset: the broker names it."""
-    commit_interval_s: float = 0.1
+    commit_interval_s: float = 0.2
     """Seconds between two transactions of a partition."""
     idle_timeout_s: float = 600.0
     """A trajectory without an event for as long, in log time, is closed as ``no_end``."""

@@ -131,7 +131,8 @@ class PartitionFold:
         self._quiet.move_to_end(subject)
         trajectory.touch(arrival, self.log_ms)
         self._add(trajectory, subject, arrival, out)
-        while self._open and self._is_full():
+        limits = self.limits
+        while self.held_bytes > limits.max_open_bytes or len(self._open) > limits.max_open or self._remembers_too_much:
             self._close(next(iter(self._open)), arrival.offset, out, Defect.OVERSIZE)
         return out
 
@@ -162,10 +163,11 @@ class PartitionFold:
             return
         trajectory.size += size
         self.held_bytes += size
-        trajectory.advance()
+        if sequence == trajectory.contiguous:
+            trajectory.advance()
         if arrival.kind == END and sequence is not None:
             self._note_end(trajectory, subject, sequence)
-        if trajectory.is_complete:
+        if trajectory.end is not None and trajectory.is_complete:
             self._close(subject, arrival.offset, out)
         elif trajectory.size > self.limits.max_trajectory_bytes:
             self._close(subject, arrival.offset, out, Defect.OVERSIZE)
@@ -220,12 +222,10 @@ class PartitionFold:
         deadline = self.deadline_ms
         self._look_at = _NEVER if deadline is None else deadline
 
-    def _is_full(self) -> bool:
-        return (
-            len(self._open) > self.limits.max_open
-            or self.held_bytes > self.limits.max_open_bytes
-            or len(self._remembered) > self.limits.max_remembered
-        )
+    @property
+    def _remembers_too_much(self) -> bool:
+        """Whether open trajectories keep more ids from being forgotten than may be remembered."""
+        return len(self._remembered) > self.limits.max_remembered and bool(self._open)
 
     def _close(self, subject: bytes, offset: int, out: list[History | Dead], *labels: Defect) -> None:
         """Close a trajectory while the record at ``offset`` is taken."""

@@ -38,6 +38,9 @@ T = TypeVar("T")
 _IDLE_S = 0.01
 """Between two looks at a log that has nothing new."""
 
+_BATCH_BYTES = 2 * 1024 * 1024
+"""Size of a batch of trajectories before compression; each waits until the one before it was sent."""
+
 _PENDING_BYTES = 8 * 1024 * 1024
 """Output that is held before it is committed ahead of its time."""
 
@@ -143,7 +146,10 @@ class PartitionRunner:
         name = f"headrace-{self._config.group}-{self._source.partition}"
         try:
             async with open_producer(
-                self._config.bootstrap, transactional_id=name, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS
+                self._config.bootstrap,
+                transactional_id=name,
+                transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+                max_batch_size=_BATCH_BYTES,
             ) as producer:
                 assembly = await self._unless_stopped(self._recover())
                 if assembly is None:

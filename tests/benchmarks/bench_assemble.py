@@ -85,7 +85,7 @@ async def until_committed(bootstrap: str, group: str) -> None:
             commits = await admin.list_consumer_group_offsets(group)
             if all(place in commits and commits[place].offset >= end for place, end in ends.items()):
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
     finally:
         await admin.close()
 
