@@ -1,64 +1,71 @@
-"""Whether Faust passed over a record. It can, in two races at the end of a rebalance, and then commits past the hole.
+"""Whether Faust passed over a record. It can, in two races at the end of a rebalance.
 
-What it commits is no guard, so the worker looks itself: the first record after a rebalance must be the first after the
-committed offset, and every record must follow the one before. In a topic with transactions one offset between two
-records is a marker; behind anything longer the log is asked. A process that finds a hole ends, before it acknowledges
-anything behind the hole; its restart reads from the committed offset.
+The worker looks itself: the first record after a rebalance must be the first after the committed offset, and every
+record must follow the one before. Where offsets are left out in between, the client says whether it found records
+there; where it cannot say, the log is asked. A process that finds a hole ends, before it settles anything behind the
+hole; its restart reads from the committed offset.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import faust
 from aiokafka import TopicPartition
+from faust.types import TP
 
-from headrace.schemas.log import committed_offsets, open_consumer, partitions_of
+from headrace.schemas.log import open_consumer
 from headrace.schemas.topics import Topic
+from headrace.streams.faust_app import passed_over
 from headrace.streams.raw import LogRecord
 
 
 class Continuity:
     """Watches what one app reads of one topic."""
 
-    def __init__(self, app: faust.App, bootstrap: str, topic: Topic, *, transactional: bool) -> None:
-        """``transactional``: the topic's writers use transactions, whose markers are offsets without a record."""
-        self._group = str(app.conf.id)
+    def __init__(self, app: faust.App, bootstrap: str, topic: Topic) -> None:
+        """Of an app on the Kafka at ``bootstrap``."""
+        self._app = app
         self._bootstrap = bootstrap
         self._topic = topic
-        self._transactional = transactional
-        self._expected: dict[int, int] | None = None
+        self._passed_over = passed_over(app)
+        self._expected: dict[int, int] = {}
         self._heard: set[int] = set()
-        app.on_partitions_revoked.connect(self._forget)
 
     def begin(self, offsets: Mapping[int, int]) -> None:
-        """Each partition goes on at its offset in ``offsets``: for an app that knows what it committed."""
+        """After a rebalance: each partition goes on with the first record from its offset in ``offsets`` on."""
         self._expected = dict(offsets)
 
-    def following(self, partition: int) -> int | None:
-        """The offset after the last record checked; ``None`` where none was since the last rebalance."""
-        return (self._expected or {}).get(partition) if partition in self._heard else None
+    def end(self) -> None:
+        """Before a rebalance: nothing is read any more."""
+        for partition in self._expected:
+            self._passed_over.forget(self._tp(partition))
+        self._expected = {}
+        self._heard.clear()
 
     async def check(self, record: LogRecord) -> None:
         """Raise ``RuntimeError`` where records before ``record`` were not given to us."""
-        if self._expected is None:
-            self._expected = await self._committed()
-        expected = self._expected.get(record.partition, record.offset)
-        marker = self._transactional and record.partition in self._heard and record.offset == expected + 1
-        if record.offset > expected and not marker:
-            found = await self._first_from(expected, record.partition)
+        partition, expected = record.partition, self._expected[record.partition]
+        # Only what the client read since the last rebalance counts; the first record may have been lost itself.
+        known = partition in self._heard and self._passed_over.holds_nothing(
+            self._tp(partition), expected, record.offset
+        )
+        if record.offset > expected and not known:
+            found = await self._first_from(expected, partition)
             if found < record.offset:
                 raise RuntimeError(
-                    f"{record.topic}[{record.partition}] was read up to {expected}, and {record.offset} came where "
+                    f"{record.topic}[{partition}] was read up to {expected}, and {record.offset} came where "
                     f"{found} is next: Faust lost records. A restart reads them again from the committed offset."
                 )
-        self._expected[record.partition] = max(expected, record.offset + 1)
-        self._heard.add(record.partition)
+        self._expected[partition] = max(expected, record.offset + 1)
+        self._heard.add(partition)
 
-    async def _committed(self) -> dict[int, int]:
-        async with open_consumer(self._bootstrap) as consumer:
-            partitions = await partitions_of(consumer, self._topic)
-        commits = await committed_offsets(self._bootstrap, self._group, partitions)
-        return {place.partition: at.offset for place, at in commits.items() if at.offset >= 0}
+    async def caught_up(self, partition: int) -> bool:
+        """Whether nothing in the partition waits to be read or checked: then silence means that nothing came."""
+        tp = self._tp(partition)
+        ends = await self._app.consumer.highwaters(tp)
+        if await self._app.consumer.position(tp) != ends[tp]:
+            return False
+        last = self._passed_over.last(tp)
+        return last is None or last < self._expected[partition]
 
     async def _first_from(self, offset: int, partition: int) -> int:
         """Offset of the first committed record from ``offset`` on: markers, aborted and expired records have none."""
@@ -68,6 +75,5 @@ class Continuity:
             consumer.seek(place, offset)
             return int((await consumer.getone(place)).offset)
 
-    async def _forget(self, *_: Any, **__: Any) -> None:
-        self._expected = None
-        self._heard.clear()
+    def _tp(self, partition: int) -> TP:
+        return TP(self._topic.name, partition)

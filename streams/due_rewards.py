@@ -3,19 +3,22 @@
 asked = to_ask(cases, rewards, joins)
 answers = …                                     # over HTTP, or from a function in memory
 conclude(cases, asked, answers, rewards, joins, changes)
+announcements(changes[0])
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.schemas.records import Reference, Trajectory
+from headrace.schemas.records import Reference, Reward, Trajectory
+from headrace.schemas.topics import REWARDS
 from headrace.streams.feedback_join import Changes, Due, Join
+from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries, verdicts
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
-from headrace.streams.score import hiding_defect, score
+from headrace.streams.score import hiding_defect, reward_message, score
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +86,20 @@ def conclude(
         if due.unscored:
             reward = reward.model_copy(update={"total": None, "unscored": due.unscored})
         join.decided(due, reward, new, changes[case.partition])
+
+
+def gone(due: Due) -> Reward | None:
+    """The reward of ``due`` where the trajectory can no longer be read: its facts without a total. Revisions have none,
+    and the reward that was given stays.
+    """
+    if due.blank is None:
+        return None
+    references = sorted((each.reference for each in due.feedback), key=lambda place: (place.partition, place.offset))
+    return due.blank.model_copy(update={"feedback": references})
+
+
+def announcements(changes: Changes) -> list[Outgoing]:
+    """The rewards that were decided, as records."""
+    return [
+        Outgoing(REWARDS, reward_message(each.reward, origin=each.origin), each.time_ms) for each in changes.decided
+    ]

@@ -1,8 +1,8 @@
-"""Faust as this house runs it: committed records in, acknowledged records out, loud when an agent fails.
+"""Faust as this house runs it: committed records in, offsets left to the transactions of those who write.
 
-Faust reads uncommitted records unless it is in its own (not trustworthy) exactly-once mode, its producer is not
-idempotent, and it restarts or buries an agent that raised. Here the consumer is read_committed, the producer
-idempotent, an exception in an agent ends the process, and offsets move only past records whose outputs the broker has.
+Faust reads uncommitted records unless it is in its own (not trustworthy) exactly-once mode, and it restarts or buries
+an agent that raised. Here the consumer is read_committed, an exception in an agent ends the process, and Faust commits
+nothing: what was made of a record is written in one transaction with the offset behind it (``owned_partition.py``).
 """
 
 import asyncio
@@ -13,19 +13,26 @@ from typing import Any, ClassVar, cast
 
 import aiokafka
 import faust
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
 from mode.services import WaitResults
 from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent
 
-from headrace.schemas.log import MAX_REQUEST_BYTES, RETRY_BACKOFF_MS
 from headrace.schemas.topics import Topic
 from headrace.streams.eager import Begun
-from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
+from headrace.streams.passed_over import PassedOver
+from headrace.streams.raw import LogRecord, StoredRecord
 from headrace.streams.typed_record import R, typed
 
 BATCH_WITHIN_S = 0.05
 """How long it waits for a batch to fill: what a stage adds to the way of a lone trajectory."""
+FETCH_WAIT_MS = 100
+"""How long a broker holds a request for records where there are none. One request a broker is under way at a time:
+while it is held for an idle partition, the busy ones run dry. Faust has 1.5 s."""
+PAUSE_S = 0.02
+"""How often it is looked, while buffers are full, whether they still are."""
 MEMBER_LOST_S = 10.0
 """After this long without a heartbeat a dead worker's partitions go to others. Faust's default is a minute."""
 
@@ -33,9 +40,19 @@ MEMBER_LOST_S = 10.0
 class _CommittedConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        # Faust has no setting for it outside exactly-once; the client reads the attribute when it starts fetching.
+        # Faust has settings for none of these; the client reads the attributes when it starts.
         consumer._isolation_level = "read_committed"
+        consumer._fetch_max_wait_ms = FETCH_WAIT_MS
+        # Partition p of every topic goes to the same member: of `trajectories` and of `feedback` too.
+        consumer._partition_assignment_strategy = (RangePartitionAssignor,)
         return consumer
+
+    async def _fetch_records(self, *args: Any, **options: Any) -> Mapping[TP, list[Any]]:
+        fetched: Mapping[TP, list[Any]] = await super()._fetch_records(*args, **options)
+        passed_over = cast("_App", self.app).passed_over
+        for place, records in fetched.items():
+            passed_over.note(place, [record.offset for record in records])
+        return fetched
 
 
 class _CommittedConsumer(driver.Consumer):
@@ -55,28 +72,26 @@ class _CommittedConsumer(driver.Consumer):
             other.close()
         return WaitResults([put], [begun.result], False)
 
+    async def _wait_next_records(self, timeout: float) -> tuple[Mapping[TP, list[Any]] | None, set[TP] | None]:
+        # While buffers are full all partitions are paused, and Faust sleeps for a second: buffers ran empty meanwhile.
+        if self.flow_active and not self._get_active_partitions():
+            await self.sleep(PAUSE_S)
+            return {}, set()
+        # Nor does it look again who is paused before it has waited for those that are not.
+        within_s = min(timeout, FETCH_WAIT_MS / 1000)
+        fetched: tuple[Mapping[TP, list[Any]] | None, set[TP] | None] = await super()._wait_next_records(within_s)
+        return fetched
+
     def _new_offset(self, tp: Any) -> int | None:
-        # Faust commits up to the first offset that is missing. It knows the markers of transactions as gaps, but counts
-        # the record behind each twice, and then gets past one marker a commit: lag grew without end. Each of our topics
-        # has one agent, which acknowledges in order, so whatever lies before the last acknowledged record is done.
-        acknowledged = self._acked[tp]
-        if not acknowledged:
-            return None
-        last = max(acknowledged)
-        acknowledged.clear()
+        # Transactions commit: Faust would put an older offset behind theirs. Nor has it to remember anything then.
+        self._acked[tp].clear()
         self._acked_index[tp].clear()
         self._gap.pop(tp, None)
-        return int(last) + 1 if cast("_App", self.app).commits_offsets else None
-
-
-class _IdempotentProducer(driver.Producer):
-    def _settings_extra(self) -> Mapping[str, Any]:
-        return {"acks": "all", "enable_idempotence": True, "retry_backoff_ms": RETRY_BACKOFF_MS}
+        return None
 
 
 class _Transport(driver.Transport):
     Consumer: ClassVar[type[driver.Consumer]] = _CommittedConsumer
-    Producer: ClassVar[type[driver.Producer]] = _IdempotentProducer
 
 
 class _Flow(FlowControlEvent):
@@ -88,11 +103,13 @@ class _Flow(FlowControlEvent):
 
 
 class _App(faust.App):
-    commits_offsets = True
-
     @cached_property
     def flow_control(self) -> FlowControlEvent:
         return _Flow(loop=self.loop)
+
+    @cached_property
+    def passed_over(self) -> PassedOver:
+        return PassedOver()
 
 
 def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str | None = None) -> faust.App:
@@ -118,21 +135,16 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
         broker_commit_interval=1.0,
         broker_max_poll_records=batch,
         stream_buffer_maxsize=2 * batch,
-        producer_compression_type="lz4",
-        producer_linger=0.005,
-        producer_max_batch_size=256 * 1024,
-        producer_max_request_size=MAX_REQUEST_BYTES,
+        # Faust looks for commits of its own, and would warn for ever.
+        broker_commit_livelock_soft_timeout=float("inf"),
     )
     app.transport = _Transport(app.conf.broker_consumer, app)
-    app.producer_transport = _Transport(app.conf.broker_producer, app)
     return app
 
 
-def leave_commits_to_transactions(app: faust.App) -> None:
-    """``app`` acknowledges, and its own transactions commit: Faust would put an older offset behind theirs."""
-    cast("_App", app).commits_offsets = False
-    # Faust looks for commits of its own, and would warn for ever.
-    app.conf.broker_commit_livelock_soft_timeout = float("inf")
+def passed_over(app: faust.App) -> PassedOver:
+    """What the client of ``app`` found no records at."""
+    return cast("_App", app).passed_over
 
 
 def raw_topic(app: faust.App, topic: Topic) -> faust.TopicT:
@@ -172,18 +184,6 @@ def stored_record(event: faust.Event) -> StoredRecord:
 def decode_as(record: LogRecord, model: type[R]) -> R:
     """The payload of ``record``; raises :class:`UnreadableRecord` where it is none or of another type."""
     return typed(record, model)[1]
-
-
-async def send_all(app: faust.App, outgoing: Iterable[Outgoing]) -> None:
-    """Send and wait until the broker has everything; raises what the first failed send raised."""
-    pending = [
-        # Faust takes seconds and truncates to milliseconds: half a millisecond keeps the last digit.
-        await app.producer.send(
-            topic.name, message.key, message.value, None, (timestamp_ms + 0.5) / 1000, message.headers
-        )
-        for topic, message, timestamp_ms in outgoing
-    ]
-    await all_done(pending)
 
 
 async def all_done(pending: Iterable[Any]) -> None:

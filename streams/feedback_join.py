@@ -7,8 +7,8 @@
 
 Whether feedback was in time follows from its timestamp and not from when it is noticed, so however the two topics
 interleave, and whatever is delivered twice, the same rewards come out. The join holds where a trajectory stands, never
-its tokens. What falls due is scored outside and handed back with :meth:`Join.decided`; the shell makes decision and
-state durable in one record before it announces the reward.
+its tokens. What falls due is scored outside and handed back with :meth:`Join.decided`; the shell writes rewards and
+state in one transaction.
 """
 
 from collections import Counter
@@ -33,7 +33,8 @@ UNCLAIMED = "feedback_unclaimed"
 FORGOTTEN_EARLY = "forgotten_early"
 """Counted: memories that had to go for ``max_remembered``."""
 TRAJECTORY_GONE = "trajectory_gone"
-"""Counted: rewards that could not be made since the trajectory is past its topic's retention."""
+"""Why there is no total where the trajectory is past its topic's retention when its window ends. Counted, and so are
+revisions that are not made for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +51,8 @@ class JoinLimits:
     """Feedback that counts for one trajectory; further ones stay in their topic and out of its reward."""
 
 
-class Decided(Part):
-    """A reward that is durable and perhaps not announced."""
-
-    reward: Reward
-    """The reward."""
-    time_ms: int
-    """Log time of the decision: the timestamp of its record."""
-
-
 class Attempt(Part):
-    """What is known of a trajectory: the table's value."""
+    """What is known of a trajectory: the state's value."""
 
     since_ms: int
     """Log time from which it is remembered: the end of its window or, while it is unknown, its first feedback."""
@@ -78,8 +70,8 @@ class Attempt(Part):
     """Rewards that were decided, revision 0 included."""
     verdicts: dict[str, Verdict] = {}
     """What judges said, by term: a judge is asked once, and revisions rest on the same verdict."""
-    decided: list[Decided] = []
-    """Rewards that are perhaps not announced."""
+    blank: Reward | None = None
+    """Revision 0 as it is where the trajectory can no longer be read; until that is due."""
 
     @property
     def is_open(self) -> bool:
@@ -105,6 +97,8 @@ class Arrival:
     """Whether its spec makes revisions."""
     origin: str | None = None
     """``traceparent`` of its record."""
+    blank: Reward | None = None
+    """Its reward where it can no longer be read when its window ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +117,30 @@ class Due:
     """Log time of the decision."""
     unscored: str | None = None
     """Why it has no total whatever the spec says."""
+    blank: Reward | None = None
+    """The reward where the trajectory can no longer be read; revisions have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A reward that was made."""
+
+    reward: Reward
+    """The reward."""
+    time_ms: int
+    """Log time of the decision: the timestamp of its record."""
+    origin: str | None
+    """``traceparent`` of the trajectory's record."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """What some records, or some time, did. Every ``due`` must be decided before ``stored`` is written."""
+    """What some records, or some time, did. Every ``due`` must be decided before they are written."""
 
     due: list[Due] = field(default_factory=list)
     """Rewards to be made, in order."""
+    decided: list[Decided] = field(default_factory=list)
+    """Rewards that were made of them."""
     stored: dict[str, Attempt | None] = field(default_factory=dict)
     """Trajectory id → what to keep; ``None`` forgets it."""
 
@@ -178,6 +188,7 @@ class Join:
             origin=arrival.origin,
             takes_feedback=arrival.takes_feedback,
             heard=before.heard if before else [],
+            blank=arrival.blank,
         )
         self._keep(name, after, changes)
         self._open += 1
@@ -223,16 +234,12 @@ class Join:
         return self._attempts[trajectory_id].verdicts
 
     def decided(self, due: Due, reward: Reward, verdicts: Mapping[str, Verdict], changes: Changes) -> None:
-        """``due`` was scored: the reward is kept with the state until :meth:`announced`."""
-        before = self._attempts[due.trajectory_id]
-        decided = [*before.decided, Decided(reward=reward, time_ms=due.time_ms)]
-        update = {"decided": decided, "verdicts": before.verdicts | dict(verdicts)}
-        self._keep(due.trajectory_id, before.model_copy(update=update), changes)
-
-    def announced(self, trajectory_id: str) -> Attempt:
-        """The rewards of ``trajectory_id`` are in the log; returns what is kept."""
-        self._attempts[trajectory_id] = self._attempts[trajectory_id].model_copy(update={"decided": []})
-        return self._attempts[trajectory_id]
+        """``due`` was scored; of the judges, ``verdicts`` are new."""
+        attempt = self._attempts[due.trajectory_id]
+        changes.decided.append(Decided(reward, due.time_ms, attempt.origin))
+        if verdicts:
+            kept = attempt.model_copy(update={"verdicts": attempt.verdicts | dict(verdicts)})
+            self._keep(due.trajectory_id, kept, changes)
 
     def _close(self, name: str, changes: Changes, *, unscored: str | None = None) -> None:
         """The window of ``name`` is over: revision 0, and a revision for each feedback that is too late for it."""
@@ -266,9 +273,10 @@ class Join:
             feedback=tuple(attempt.heard),
             time_ms=max(time_ms, attempt.since_ms, attempt.arrived_ms),
             unscored=unscored,
+            blank=attempt.blank,
         )
         changes.due.append(due)
-        self._keep(name, attempt.model_copy(update={"revisions": attempt.revisions + 1}), changes)
+        self._keep(name, attempt.model_copy(update={"revisions": attempt.revisions + 1, "blank": None}), changes)
 
     def _next_due(self) -> str:
         return heappop(self._due)[1]

@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any
 
 import faust
-from faust.types import TP
 
 from headrace.schemas.records import TrainingGroup
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
@@ -23,7 +22,6 @@ from headrace.streams.faust_app import (
     all_done,
     batches,
     current,
-    leave_commits_to_transactions,
     raw_topic,
     stored_record,
 )
@@ -31,7 +29,7 @@ from headrace.streams.group import output_message
 from headrace.streams.group_policy import DEFAULT_POLICIES, GroupPolicies
 from headrace.streams.group_state import from_records, to_record
 from headrace.streams.groups import Changes, GroupLimits, Groups
-from headrace.streams.owned_partition import OwnedPartition, Ownership, create_state_topic
+from headrace.streams.owned_partition import OwnedPartition, Ownership, create_state_topic, release_all, take_all
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.reward_reader import read_reward
 
@@ -55,14 +53,14 @@ class _Partition:
         self.seen_at = monotonic()
         """When something came last, on the monotonic clock."""
 
-    async def settle(self, changes: Changes, letters: list[Outgoing], offset: int | None) -> None:
+    async def settle(self, changes: Changes, letters: list[Outgoing], offsets: dict[str, int]) -> None:
         state = dict(to_record(key, entry) for key, entry in changes.stored.items())
         outgoing = [
             Outgoing(*output_message(each.record, each.time_ms, origin=each.origin), each.time_ms)
             for each in changes.outputs
         ]
-        if state or outgoing or letters or offset is not None:
-            await self.owned.settle(offset, state, outgoing + letters)
+        if state or outgoing or letters or offsets:
+            await self.owned.settle(offsets, state, outgoing + letters)
 
 
 class GroupWorker:
@@ -98,8 +96,7 @@ class GroupWorker:
         self._lock = asyncio.Lock()
         self._assigned_anew = False
         self._partitions: dict[int, _Partition] = {}
-        self._continuity = Continuity(app, bootstrap, REWARDS, transactional=False)
-        leave_commits_to_transactions(app)
+        self._continuity = Continuity(app, bootstrap, REWARDS)
         app.agent(raw_topic(app, REWARDS), name="group")(self._run)
         app.timer(interval=TICK_S)(self._tick)
         app.on_partitions_revoked.connect(self._let_go)
@@ -124,7 +121,7 @@ class GroupWorker:
         arrived: dict[int, list[StoredRecord]] = defaultdict(list)
         for record in records:
             # What whoever had the partition before settled after Faust had asked for the committed offset.
-            if record.offset >= (self._partitions[record.partition].owned.offset or 0):
+            if record.offset >= self._partitions[record.partition].owned.offsets.get(REWARDS.name, 0):
                 await self._continuity.check(record)
                 arrived[record.partition].append(record)
         await all_done([self._fold_partition(self._partitions[number], each) for number, each in arrived.items()])
@@ -140,7 +137,7 @@ class GroupWorker:
                 letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
             else:
                 partition.groups.add(reward, record.timestamp, changes, traceparent)
-        await partition.settle(changes, letters, records[-1].offset + 1)
+        await partition.settle(changes, letters, {REWARDS.name: records[-1].offset + 1})
         self._tally(changes)
 
     async def _tick(self) -> None:
@@ -150,10 +147,10 @@ class GroupWorker:
             for number, partition in self._partitions.items():
                 idle_s = monotonic() - partition.seen_at - IDLE_GRACE_S
                 now_ms = partition.groups.newest_ms + round(idle_s * 1000)
-                if idle_s > 0 and partition.groups.is_due(now_ms) and await self._caught_up(number):
+                if idle_s > 0 and partition.groups.is_due(now_ms) and await self._continuity.caught_up(number):
                     changes = Changes()
                     partition.groups.expire_due(now_ms, changes)
-                    await partition.settle(changes, [], None)
+                    await partition.settle(changes, [], {})
                     self._tally(changes)
 
     def _tally(self, changes: Changes) -> None:
@@ -175,32 +172,24 @@ class GroupWorker:
             partitions=self._source_partitions,
             about="Open groups, and memories of closed ones.",
         )
-        ownership = Ownership(self._bootstrap, str(self.app.conf.id), REWARDS, state)
-        assigned = sorted({tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name})
-        taken = await asyncio.gather(*[OwnedPartition.take(ownership, number) for number in assigned])
-        for number, owned in zip(assigned, taken, strict=True):
+        ownership = Ownership(self._bootstrap, str(self.app.conf.id), (REWARDS,), state)
+        assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name}
+        for number, owned in (await take_all(ownership, assigned)).items():
             entries = from_records(owned.state)
             owned.state.clear()
             groups = Groups(self.limits, entries, policies=self.policies, sources=self.sources)
             self._partitions[number] = _Partition(owned, groups)
-        offsets = {number: owned.offset for number, owned in zip(assigned, taken, strict=True)}
-        self._continuity.begin({number: offset for number, offset in offsets.items() if offset is not None})
-
-    async def _caught_up(self, partition: int) -> bool:
-        """Whether nothing in ``rewards`` waits to be folded: then silence means that nothing came."""
-        tp = TP(REWARDS.name, partition)
-        ends = await self.app.consumer.highwaters(tp)
-        following = self._continuity.following(partition)
-        if following is None:
-            following = await self.app.consumer.position(tp)
-        return bool(ends[tp] == following)
+        self._continuity.begin(
+            {number: each.owned.offsets.get(REWARDS.name, 0) for number, each in self._partitions.items()}
+        )
 
     async def _let_go(self, *_: Any, **__: Any) -> None:
         """Before a rebalance, and at the end: finish the batch in hand, then touch nothing."""
         async with self._lock:
             self._assigned_anew = False
+            self._continuity.end()
             partitions, self._partitions = self._partitions, {}
-            await asyncio.gather(*[partition.owned.release() for partition in partitions.values()])
+            await release_all(each.owned for each in partitions.values())
 
     async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the partitions of the assignment are ours."""

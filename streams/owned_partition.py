@@ -55,22 +55,22 @@ class Ownership:
     """Kafka, ``host:port``; several by comma."""
     group: str
     """Consumer group whose offsets are committed."""
-    source: Topic
-    """The input."""
+    sources: tuple[Topic, ...]
+    """The inputs; partition p of all of them has one owner."""
     state: Topic
-    """Where the state stands. Partition p holds that of partition p of ``source``."""
+    """Where the state stands. Partition p holds that of partition p of ``sources``."""
 
 
 class OwnedPartition:
-    """One partition of the input, from the fence on."""
+    """One partition of the inputs, from the fence on."""
 
     def __init__(self, ownership: Ownership, partition: int) -> None:
         self.state: dict[bytes, bytes] = {}
         """The state as it was found, by key in the order of the last writes."""
-        self.offset: int | None = None
-        """First input offset that is not settled; ``None`` before the first."""
+        self.offsets: dict[str, int] = {}
+        """First offset that is not settled, by topic; none before the first."""
         self._ownership = ownership
-        self._source = TopicPartition(ownership.source.name, partition)
+        self._partition = partition
         self._state = TopicPartition(ownership.state.name, partition)
         self._open = AsyncExitStack()
         self._lost: OwnerChanged | None = None
@@ -78,7 +78,7 @@ class OwnedPartition:
 
     @classmethod
     async def take(cls, ownership: Ownership, partition: int) -> Self:
-        """Fence whoever had the partition; then read its offset and state. To be closed by :meth:`release`."""
+        """Fence whoever had the partition; then read its offsets and state. To be closed by :meth:`release`."""
         owned = cls(ownership, partition)
         try:
             await owned._take()
@@ -88,12 +88,12 @@ class OwnedPartition:
         return owned
 
     async def settle(
-        self, offset: int | None, state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
+        self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
     ) -> None:
-        """Write ``state`` (``None`` forgets a key) and ``outgoing``, and commit ``offset``: everything or nothing.
+        """Write ``state`` (``None`` forgets a key) and ``outgoing``, and commit ``offsets``: everything or nothing.
 
-        ``offset`` is the first that is not settled, ``None`` where only time has passed. Raises :class:`OwnerChanged`
-        where another process has taken the partition.
+        ``offsets`` are the first that are not settled, by topic; none where only time has passed. Raises
+        :class:`OwnerChanged` where another process has taken the partition.
         """
         if self._lost is not None:
             raise self._lost
@@ -103,17 +103,21 @@ class OwnedPartition:
                 for key, value in state.items():
                     sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
                 await asyncio.gather(*sent)
-                if offset is not None:
+                if offsets:
                     await self._producer.send_offsets_to_transaction(
-                        {self._source: OffsetAndMetadata(offset, "")}, self._ownership.group
+                        {
+                            TopicPartition(topic, self._partition): OffsetAndMetadata(offset, "")
+                            for topic, offset in offsets.items()
+                        },
+                        self._ownership.group,
                     )
         except ProducerFenced as error:
             self._lost = OwnerChanged(
-                f"another process of {self._ownership.group!r} has {self._source.topic}[{self._source.partition}] "
-                "now: this one was silent for too long. Nothing is lost; start it again."
+                f"another process of {self._ownership.group!r} has {self._name} now: this one was silent for too long. "
+                "Nothing is lost; start it again."
             )
             raise self._lost from error
-        self.offset = self.offset if offset is None else offset
+        self.offsets |= offsets
 
     async def release(self) -> None:
         """Let go of it. What was settled stays."""
@@ -125,18 +129,20 @@ class OwnedPartition:
         self._producer = await self._open.enter_async_context(
             open_producer(
                 config.bootstrap,
-                transactional_id=f"{config.group}-{self._source.partition}",
+                transactional_id=f"{config.group}-{self._partition}",
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             )
         )
         async with open_consumer(config.bootstrap, group=config.group) as reader:
             if self._state not in await partitions_of(reader, config.state):
                 raise LookupError(
-                    f"{config.state.name} has no partition {self._state.partition}: it needs as many as "
-                    f"{config.source.name}. Add them with kafka-topics --alter."
+                    f"{config.state.name} has no partition {self._partition}: it needs as many as "
+                    f"{config.sources[0].name}. Add them with kafka-topics --alter."
                 )
-            reader.assign([self._source, self._state])
-            self.offset = await reader.committed(self._source)
+            sources = [TopicPartition(topic.name, self._partition) for topic in config.sources]
+            reader.assign([*sources, self._state])
+            committed = {source.topic: await reader.committed(source) for source in sources}
+            self.offsets = {topic: offset for topic, offset in committed.items() if offset is not None}
             reader.assign([self._state])
             await reader.seek_to_beginning(self._state)
             end = (await reader.end_offsets([self._state]))[self._state]
@@ -147,9 +153,13 @@ class OwnedPartition:
                     if record.value is not None:
                         self.state[record.key] = record.value
         logger.info(
-            "%s[%d] goes on at %s with %d entries of state (%.1f s)",
-            self._source.topic, self._source.partition, self.offset, len(self.state), time.monotonic() - started,
+            "%s goes on at %s with %d entries of state (%.1f s)",
+            self._name, self.offsets, len(self.state), time.monotonic() - started,
         )  # fmt: skip
+
+    @property
+    def _name(self) -> str:
+        return " and ".join(f"{topic.name}[{self._partition}]" for topic in self._ownership.sources)
 
     async def _send(self, outgoing: Outgoing) -> Any:
         topic, message, timestamp_ms = outgoing
@@ -160,6 +170,24 @@ class OwnedPartition:
             headers=message.headers,
             timestamp_ms=max(0, timestamp_ms),
         )
+
+
+async def take_all(ownership: Ownership, partitions: Iterable[int]) -> dict[int, OwnedPartition]:
+    """Take ``partitions``, side by side; all of them or, where that raises, none."""
+    numbers = sorted(partitions)
+    taken = await asyncio.gather(
+        *[OwnedPartition.take(ownership, number) for number in numbers], return_exceptions=True
+    )
+    failed = [each for each in taken if isinstance(each, BaseException)]
+    if failed:
+        await release_all(each for each in taken if isinstance(each, OwnedPartition))
+        raise failed[0]
+    return {number: each for number, each in zip(numbers, taken, strict=True) if isinstance(each, OwnedPartition)}
+
+
+async def release_all(partitions: Iterable[OwnedPartition]) -> None:
+    """Let go of ``partitions``, side by side."""
+    await asyncio.gather(*[each.release() for each in partitions])
 
 
 async def create_state_topic(bootstrap: str, name: str, *, partitions: int, about: str) -> Topic:

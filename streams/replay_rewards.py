@@ -88,25 +88,21 @@ class Rescoring:
     def _settled(self, changes: Mapping[int, Changes], in_hand: Trajectory | None = None) -> list[Made]:
         dues = [(due.time_ms, partition, due) for partition, change in changes.items() for due in change.due]
         made = [
-            self._decided(partition, due, changes[partition], in_hand)
-            for _, partition, due in sorted(dues, key=lambda entry: entry[:2])
+            self._decided(partition, due, in_hand) for _, partition, due in sorted(dues, key=lambda entry: entry[:2])
         ]
         for partition, change in changes.items():
             for name, kept in change.stored.items():
                 if kept is None:
                     self._held.pop((partition, name), None)
-                elif kept.decided:
-                    self._joins[partition].announced(name)
         return made
 
-    def _decided(self, partition: int, due: Due, changes: Changes, in_hand: Trajectory | None) -> Made:
+    def _decided(self, partition: int, due: Due, in_hand: Trajectory | None) -> Made:
         record = self._held[partition, due.trajectory_id]
         known = in_hand is not None and in_hand.trajectory_id == due.trajectory_id
         trajectory = in_hand if known and in_hand is not None else typed(record, Trajectory)[1]
         reward = self._score(record, trajectory, due.feedback, due.revision)
         if due.unscored:
             reward = reward.model_copy(update={"total": None, "unscored": due.unscored})
-        self._joins[partition].decided(due, reward, {}, changes)
         return self._made(reward, from_headers(record.headers).traceparent, due.time_ms)
 
     def _score(

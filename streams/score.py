@@ -6,7 +6,7 @@ from headrace.schemas.ids import derived_id
 from headrace.schemas.records import Defect, Reference, Reward, Trajectory
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.rewards.registry import DEFAULTS, Rewards, parse_rewards
-from headrace.streams.rewards.spec import Feedback, Score, Verdict
+from headrace.streams.rewards.spec import Feedback, RewardSpec, Score, Verdict
 
 SOURCE = "/streams/score"
 """``ce_source`` of rewards."""
@@ -50,6 +50,23 @@ def score(
     given = sorted(feedback, key=lambda each: (each.reference.partition, each.reference.offset))
     hidden = hiding_defect(trajectory)
     scored = Score({}, None, hidden.value) if hidden else spec.score(trajectory, given, verdicts)
+    return _reward(trajectory, reference, spec, scored, feedback=[each.reference for each in given], revision=revision)
+
+
+def unscored(trajectory: Trajectory, reference: Reference, why: str, *, rewards: Rewards = REWARDS_OF_AGENTS) -> Reward:
+    """The reward record of ``trajectory`` where it has no total, and no components, for the reason ``why``."""
+    return _reward(trajectory, reference, rewards.of(trajectory), Score({}, None, why))
+
+
+def _reward(
+    trajectory: Trajectory,
+    reference: Reference,
+    spec: RewardSpec,
+    scored: Score,
+    *,
+    feedback: Sequence[Reference] = (),
+    revision: int = 0,
+) -> Reward:
     started, versions = trajectory.started, trajectory.versions
     return Reward(
         trajectory_id=trajectory.trajectory_id,
@@ -74,7 +91,7 @@ def score(
         maximum=spec.maximum,
         unscored=scored.unscored,
         revision=revision,
-        feedback=[each.reference for each in given],
+        feedback=list(feedback),
         defects=trajectory.defects,
         oldest_version=versions[0] if versions else None,
         newest_version=versions[-1] if versions else None,

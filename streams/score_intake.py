@@ -5,11 +5,11 @@ from typing import TypeAlias
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.records import Reference, Trajectory
 from headrace.schemas.topics import REWARDS
-from headrace.streams.feedback_join import Arrival
+from headrace.streams.feedback_join import TRAJECTORY_GONE, Arrival
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec
-from headrace.streams.score import reward_message, score
+from headrace.streams.score import reward_message, score, unscored
 from headrace.streams.typed_record import typed
 
 Waiting: TypeAlias = tuple[Arrival, Trajectory]
@@ -22,10 +22,12 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Outgoing | Waiting:
     Raises :class:`UnreadableRecord`.
     """
     envelope, trajectory = typed(record, Trajectory)
-    spec = rewards.of(trajectory)
+    spec, reference = rewards.of(trajectory), Reference(partition=record.partition, offset=record.offset)
     if not needs_join(spec):
-        reward = score(trajectory, Reference(partition=record.partition, offset=record.offset), rewards=rewards)
+        reward = score(trajectory, reference, rewards=rewards)
         return Outgoing(REWARDS, reward_message(reward, origin=envelope.traceparent), record.timestamp)
+    # Without a window it is due at once, with the trajectory in hand.
+    waits = spec.feedback_window_ms > 0
     arrival = Arrival(
         trajectory_id=trajectory.trajectory_id,
         offset=record.offset,
@@ -34,6 +36,7 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Outgoing | Waiting:
         window_ms=spec.feedback_window_ms,
         takes_feedback=spec.takes_feedback,
         origin=envelope.traceparent,
+        blank=unscored(trajectory, reference, TRAJECTORY_GONE, rewards=rewards) if waits else None,
     )
     return arrival, trajectory
 

@@ -1,54 +1,95 @@
 """The Faust shell of score: trajectories and their feedback in, rewards out.
 
 A trajectory whose spec needs neither feedback nor judges is scored as it comes and leaves no state. The others go
-through a :class:`Join` a partition, kept in a table. Order of a batch: fold → ask judges, score → table (changelog
-acknowledged) → rewards (acknowledged) → table without the rewards → acknowledge the input. A reward is durable before
-anybody sees it: after a crash it is announced again as it was, though a judge that is asked again might say otherwise.
-Nothing fences a worker that was suspended while another took its partitions: when it wakes up, it may announce a
-judged reward in its own form. Both have one id, and group takes the first.
+through a :class:`Join` a partition. Order of a batch: fold → ask judges, score → settle. What a batch did is settled a
+partition in one transaction (:class:`OwnedPartition`): rewards, dead letters, state and the offsets of both topics. So
+a reward is said once and in one form, though a judge that is asked again after a crash might say otherwise, and a
+worker that was suspended while another took its partitions can write nothing when it wakes up. Its process ends, and
+starts anew.
 """
 
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
 import faust
-from faust.types import TP
 
-from headrace.schemas.records import Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
+from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, TRAJECTORIES, Topic
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.continuity import Continuity
 from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.due_rewards import Case, all_questions, conclude, to_ask
-from headrace.streams.durable_table import DurableTable
-from headrace.streams.faust_app import all_done, batches, current, raw_topic, send_all, stored_record
+from headrace.streams.decider import Decider, Hand, PartitionsRevoked
+from headrace.streams.due_rewards import announcements
+from headrace.streams.faust_app import all_done, batches, current, raw_topic, stored_record
 from headrace.streams.feedback_clock import FeedbackClock
-from headrace.streams.feedback_join import TRAJECTORY_GONE, Attempt, Changes, Due, Join, JoinLimits
+from headrace.streams.feedback_join import Attempt, Changes, Join, JoinLimits
+from headrace.streams.owned_partition import OwnedPartition, Ownership, create_state_topic, release_all, take_all
 from headrace.streams.raw import LogRecord, Outgoing
-from headrace.streams.read_back import read_back
 from headrace.streams.rewards.judge_client import Judging
-from headrace.streams.rewards.judge_question import Question
-from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
-from headrace.streams.score import reward_message
 from headrace.streams.score_intake import hears_feedback, take_feedback, take_trajectory
-from headrace.streams.typed_record import typed
 
 logger = logging.getLogger(__name__)
 
+STATE = "headrace-score-state"
+"""Topic of what waits for feedback, and of what is remembered of the scored."""
 TICK_S = 1.0
 """How often it is looked whether windows have ended."""
 
-Hand: TypeAlias = dict[tuple[int, int], Trajectory]
-"""Trajectories that need not be read back, by partition and offset."""
+
+@dataclass(slots=True)
+class _Intake:
+    """What the records of one partition in a batch come to."""
+
+    changes: Changes = field(default_factory=Changes)
+    outgoing: list[Outgoing] = field(default_factory=list)
+    offsets: dict[str, int] = field(default_factory=dict)
+    """Behind the last of them, by topic."""
 
 
-class _PartitionsRevoked(Exception):
-    """The partitions go to somebody else: the batch in hand is his."""
+class _Partition:
+    """What is at work for one partition of ``trajectories`` and the same of ``feedback``."""
+
+    def __init__(self, owned: OwnedPartition, limits: JoinLimits, topics: Sequence[Topic]) -> None:
+        stored = {name.decode(): Attempt.model_validate_json(value) for name, value in owned.state.items()}
+        owned.state.clear()
+        self.owned = owned
+        self.join = Join(limits, stored)
+        self.clock = FeedbackClock(tuple(topic.name for topic in topics), known_ms=self.join.newest_ms)
+        self.seen_at = {topic.name: monotonic() for topic in topics}
+        """When a record of a topic came last, on the monotonic clock."""
+
+    def take(self, record: LogRecord, rewards: Rewards, intake: _Intake, hand: Hand) -> None:
+        """Score a trajectory, or give it or its feedback to the join."""
+        self.seen_at[record.topic] = monotonic()
+        self.clock.see(record.topic, record.timestamp)
+        intake.offsets[record.topic] = record.offset + 1
+        try:
+            if record.topic == FEEDBACK.name:
+                self.join.add_feedback(*take_feedback(record), intake.changes)
+                return
+            taken = take_trajectory(record, rewards)
+        except UnreadableRecord as error:
+            logger.warning("%s[%d]@%d cannot be scored: %s", record.topic, record.partition, record.offset, error)
+            intake.outgoing.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
+            return
+        if isinstance(taken, Outgoing):
+            intake.outgoing.append(taken)
+            return
+        arrival, hand[record.partition, record.offset] = taken
+        self.join.add_trajectory(arrival, intake.changes)
+
+    async def settle(self, intake: _Intake) -> None:
+        """Write what the intake, whose rewards are decided, comes to."""
+        state = {
+            name.encode(): kept.model_dump_json(exclude_defaults=True).encode() if kept else None
+            for name, kept in intake.changes.stored.items()
+        }
+        await self.owned.settle(intake.offsets, state, [*intake.outgoing, *announcements(intake.changes)])
 
 
 class ScoreWorker:
@@ -66,7 +107,7 @@ class ScoreWorker:
         judging: Judging | None = None,
         judge_wait_s: float = 120.0,
     ) -> None:
-        """Put agents, table and timer on ``app``.
+        """Put agents and timer on ``app``.
 
         ``partitions`` are those of ``trajectories`` and of ``feedback``; ``batch`` records are read, and as many
         trajectories judged or read back, at a time. Judges have ``judge_wait_s`` seconds a batch.
@@ -76,24 +117,18 @@ class ScoreWorker:
         self.rewards = rewards
         self.limits = limits
         self.batch = batch
-        self.judging = judging
-        self.judge_wait_s = judge_wait_s
-        self.table = DurableTable(app, "attempts", partitions=partitions)
+        self._source_partitions = partitions
         self._reads: tuple[Topic, ...] = (TRAJECTORIES, FEEDBACK) if hears_feedback(rewards) else (TRAJECTORIES,)
-        self._continuity = {
-            topic.name: Continuity(app, bootstrap, topic, transactional=topic is TRAJECTORIES) for topic in self._reads
-        }
+        self._continuity = {topic.name: Continuity(app, bootstrap, topic) for topic in self._reads}
+        self._decider = Decider(bootstrap, rewards, batch=batch, judging=judging, judge_wait_s=judge_wait_s)
         self._lock = asyncio.Lock()
-        self._waiting: Counter[str] = Counter()
-        self._owning = False
+        self._assigned_anew = False
         self._revoked = asyncio.Event()
-        self._joins: dict[int, Join] = {}
-        self._clocks: dict[int, FeedbackClock] = {}
-        self._seen_at: dict[tuple[str, int], float] = {}
+        self._partitions: dict[int, _Partition] = {}
         self._reported: Counter[str] = Counter()
-        app.agent(raw_topic(app, TRAJECTORIES), name="score")(self._score)
+        app.agent(raw_topic(app, TRAJECTORIES), name="score")(self._run)
         if FEEDBACK in self._reads:
-            app.agent(raw_topic(app, FEEDBACK), name="hear")(self._hear)
+            app.agent(raw_topic(app, FEEDBACK), name="hear")(self._run)
         app.timer(interval=TICK_S)(self._tick)
         # Before it asks anybody to let go, Faust would wait for the batch in hand to be acknowledged: for judges too.
         app.conf.stream_wait_empty = False
@@ -101,191 +136,106 @@ class ScoreWorker:
         app.on_before_shutdown.connect(self._let_go)
         app.on_rebalance_complete.connect(self._take_over)
 
-    async def _score(self, stream: Any) -> None:
-        await self._run(stream, TRAJECTORIES)
-
-    async def _hear(self, stream: Any) -> None:
-        await self._run(stream, FEEDBACK)
-
-    async def _run(self, stream: Any, topic: Topic) -> None:
+    async def _run(self, stream: Any) -> None:
         async for events in batches(stream, self.batch):
-            # Seen by the tick that may have the lock: this topic is not idle, whatever its last record says.
-            self._waiting[topic.name] += 1
             async with self._lock:
-                self._waiting[topic.name] -= 1
-                await self._restore()
-                ours = [event for event in current(self.app, events) if event.message.partition in self._joins]
+                await self._take()
+                ours = [event for event in current(self.app, events) if event.message.partition in self._partitions]
                 try:
-                    await self._fold(topic, [stored_record(event) for event in ours])
-                except _PartitionsRevoked:
+                    await self._fold([stored_record(event) for event in ours])
+                except PartitionsRevoked:
                     continue
                 for event in ours:
                     event.ack()
 
-    async def _fold(self, topic: Topic, records: Sequence[LogRecord]) -> None:
-        changes: dict[int, Changes] = defaultdict(Changes)
+    async def _fold(self, records: Sequence[LogRecord]) -> None:
+        intakes: dict[int, _Intake] = defaultdict(_Intake)
         hand: Hand = {}
-        outgoing: list[Outgoing] = []
         for record in records:
-            await self._continuity[topic.name].check(record)
-            self._seen_at[topic.name, record.partition] = monotonic()
-            self._clocks[record.partition].see(topic.name, record.timestamp)
-            try:
-                outgoing += self._take(record, changes[record.partition], hand)
-            except UnreadableRecord as error:
-                logger.warning("%s[%d]@%d cannot be scored: %s", record.topic, record.partition, record.offset, error)
-                outgoing.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
-        await self._settle(changes, hand, outgoing)
-
-    def _take(self, record: LogRecord, changes: Changes, hand: Hand) -> list[Outgoing]:
-        """Score a trajectory, or give it or its feedback to the join of its partition."""
-        join = self._joins[record.partition]
-        if record.topic == FEEDBACK.name:
-            join.add_feedback(*take_feedback(record), changes)
-            return []
-        taken = take_trajectory(record, self.rewards)
-        if isinstance(taken, Outgoing):
-            return [taken]
-        arrival, trajectory = taken
-        hand[record.partition, record.offset] = trajectory
-        join.add_trajectory(arrival, changes)
-        return []
+            partition = self._partitions[record.partition]
+            # What whoever had the partition before settled after Faust had asked for the committed offset.
+            if record.offset >= partition.owned.offsets.get(record.topic, 0):
+                await self._continuity[record.topic].check(record)
+                partition.take(record, self.rewards, intakes[record.partition], hand)
+        await self._settle(intakes, hand)
 
     async def _tick(self) -> None:
         """Close the windows that have ended, and forget what need not be remembered."""
         async with self._lock:
-            await self._restore()
+            await self._take()
             try:
-                for partition, now_ms in (await self._passed()).items():
-                    while not self._revoked.is_set() and self._joins[partition].is_due(now_ms):
-                        changes: dict[int, Changes] = defaultdict(Changes)
-                        self._joins[partition].pass_time(now_ms, changes[partition], at_most=self.batch)
-                        await self._settle(changes, {}, [])
-            except _PartitionsRevoked:
+                for number, partition in self._partitions.items():
+                    now_ms = await self._passed_ms(number) if len(partition.join) else 0
+                    while not self._revoked.is_set() and partition.join.is_due(now_ms):
+                        intake = _Intake()
+                        partition.join.pass_time(now_ms, intake.changes, at_most=self.batch)
+                        await self._settle({number: intake}, {})
+            except PartitionsRevoked:
                 return
         self._report()
 
-    async def _passed(self) -> dict[int, int]:
-        """Log time of the partitions of which anything is remembered."""
-        known = [partition for partition, join in self._joins.items() if len(join)]
-        if not known:
-            return {}
-        now = monotonic()
-        tps = [TP(topic.name, partition) for topic in self._reads for partition in known]
-        ends = await self.app.consumer.highwaters(*tps)
-        idle_s: dict[int, dict[str, float]] = {partition: {} for partition in known}
-        for tp in tps:
-            if not self._waiting[tp.topic] and await self.app.consumer.position(tp) == ends[tp]:
-                idle_s[tp.partition][tp.topic] = now - self._seen_at[tp]
-        return {partition: self._clocks[partition].passed_ms(idle_s[partition]) for partition in known}
-
-    async def _settle(self, changes: Mapping[int, Changes], hand: Hand, outgoing: list[Outgoing]) -> None:
-        """Make rewards of what is due, make ``changes`` durable, then announce what was decided."""
-        dues = [(partition, due) for partition, change in changes.items() for due in change.due]
-        for start in range(0, len(dues), self.batch):
-            await self._decide(dues[start : start + self.batch], hand, changes)
-        stored = [
-            (partition, name, kept) for partition, change in changes.items() for name, kept in change.stored.items()
-        ]
-        await all_done([await self._put(*entry) for entry in stored])
-        await self._announce([(partition, name, kept) for partition, name, kept in stored if kept], outgoing)
-
-    async def _decide(self, dues: Sequence[tuple[int, Due]], hand: Hand, changes: Mapping[int, Changes]) -> None:
-        found = hand | await self._read_back({(partition, due.offset) for partition, due in dues} - hand.keys())
-        for partition, due in dues:
-            if (partition, due.offset) not in found:
-                self._joins[partition].counts[TRAJECTORY_GONE] += 1
-        cases = [
-            Case(partition, due, found[partition, due.offset])
-            for partition, due in dues
-            if (partition, due.offset) in found
-        ]
-        asked = to_ask(cases, self.rewards, self._joins)
-        answers = iter(await self._ask(all_questions(asked)))
-        conclude(cases, asked, answers, self.rewards, self._joins, changes)
-
-    async def _ask(self, questions: Sequence[Question]) -> list[Answer]:
-        """What judges say; raises :class:`_PartitionsRevoked` rather than hold up a rebalance."""
-        if not questions:
-            return []
-        if self.judging is None:
-            raise RuntimeError("a reward has judges and there is no endpoint to ask: set workers.judge_url")
-        asking = asyncio.ensure_future(self.judging.ask(questions, within_s=self.judge_wait_s))
-        revoked = asyncio.ensure_future(self._revoked.wait())
-        try:
-            await asyncio.wait({asking, revoked}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                raise _PartitionsRevoked
-            return asking.result()
-        finally:
-            for task in (asking, revoked):
-                task.cancel()
-            await asyncio.gather(asking, revoked, return_exceptions=True)
-
-    async def _read_back(self, places: Collection[tuple[int, int]]) -> Hand:
-        if not places:
-            return {}
-        wanted: dict[int, list[int]] = defaultdict(list)
-        for partition, offset in places:
-            wanted[partition].append(offset)
-        records = await read_back(self.bootstrap, TRAJECTORIES, wanted)
-        return {
-            (partition, record.offset): typed(record, Trajectory)[1]
-            for partition, found in records.items()
-            for record in found
+    async def _passed_ms(self, number: int) -> int:
+        """Log time of a partition."""
+        partition, now = self._partitions[number], monotonic()
+        idle_s = {
+            topic.name: now - partition.seen_at[topic.name]
+            for topic in self._reads
+            if await self._continuity[topic.name].caught_up(number)
         }
+        return partition.clock.passed_ms(idle_s)
 
-    async def _announce(self, kept: Sequence[tuple[int, str, Attempt]], outgoing: list[Outgoing]) -> None:
-        """Send ``outgoing`` and the rewards of ``kept``; then keep those attempts without their rewards."""
-        made = [(partition, name, attempt) for partition, name, attempt in kept if attempt.decided]
-        outgoing += [
-            Outgoing(REWARDS, reward_message(decided.reward, origin=attempt.origin), decided.time_ms)
-            for _, _, attempt in made
-            for decided in attempt.decided
-        ]
-        await send_all(self.app, outgoing)
-        await all_done(
-            [await self._put(partition, name, self._joins[partition].announced(name)) for partition, name, _ in made]
-        )
-
-    async def _put(self, partition: int, name: str, attempt: Attempt | None) -> Any:
-        return await self.table.put(partition, name, attempt.model_dump_json().encode() if attempt else None)
-
-    async def _restore(self) -> None:
-        """After a rebalance: joins from the recovered table, and rewards that were decided but perhaps not sent."""
-        if not self._owning or self._joins:
-            return
-        assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == TRAJECTORIES.name}
-        found: dict[int, dict[str, Attempt]] = {partition: {} for partition in assigned}
-        for partition, name, value in self.table.entries(assigned):
-            found[partition][name] = Attempt.model_validate_json(value)
-        self._joins = {partition: Join(self.limits, stored) for partition, stored in found.items()}
-        names = tuple(topic.name for topic in self._reads)
-        self._clocks = {
-            partition: FeedbackClock(names, known_ms=join.newest_ms) for partition, join in self._joins.items()
-        }
-        self._seen_at = dict.fromkeys(((name, partition) for name in names for partition in assigned), monotonic())
-        entries = [(partition, name, each) for partition, stored in found.items() for name, each in stored.items()]
-        await self._announce(entries, [])
-        logger.info("scoring partitions %s: %d trajectories remembered", sorted(assigned), len(entries))
+    async def _settle(self, intakes: Mapping[int, _Intake], hand: Hand) -> None:
+        """Make rewards of what is due, then write each partition's by itself, side by side."""
+        changes = {number: intake.changes for number, intake in intakes.items()}
+        joins = {number: self._partitions[number].join for number in intakes}
+        await self._decider.decide(changes, joins, hand, self._revoked)
+        await all_done([self._partitions[number].settle(intake) for number, intake in intakes.items()])
 
     def _report(self) -> None:
         """What reached a limit since it was last reported, in the log."""
-        counts = sum((join.counts for join in self._joins.values()), Counter[str]())
+        counts = sum((each.join.counts for each in self._partitions.values()), Counter[str]())
         news = counts - self._reported
         if news:
             logger.warning("limits of the feedback join: %s", ", ".join(f"{name} {n}" for name, n in news.items()))
         self._reported = counts
 
+    async def _take(self) -> None:
+        """After a rebalance: the partitions that are ours now, each from where its last owner came to."""
+        if not self._assigned_anew:
+            return
+        self._assigned_anew = False
+        state = await create_state_topic(
+            self.bootstrap,
+            STATE,
+            partitions=self._source_partitions,
+            about="Trajectories that wait for feedback, and memories of scored ones.",
+        )
+        ownership = Ownership(self.bootstrap, str(self.app.conf.id), self._reads, state)
+        places = self.app.consumer.assignment()
+        assigned, *others = ({tp.partition for tp in places if tp.topic == topic.name} for topic in self._reads)
+        if any(other != assigned for other in others):
+            raise RuntimeError(
+                f"partitions {sorted(assigned)} of {TRAJECTORIES.name} came without their {FEEDBACK.name}: another "
+                "worker of score does not read it. Give all of them the same rewards."
+            )
+        for number, owned in (await take_all(ownership, assigned)).items():
+            self._partitions[number] = _Partition(owned, self.limits, self._reads)
+        for topic in self._reads:
+            self._continuity[topic.name].begin(
+                {number: each.owned.offsets.get(topic.name, 0) for number, each in self._partitions.items()}
+            )
+
     async def _let_go(self, *_: Any, **__: Any) -> None:
-        """Before a rebalance or the end: finish the batch in hand, or drop it where judges are at it; commit."""
+        """Before a rebalance, and at the end: finish the batch in hand, or drop it where judges are at it."""
         self._revoked.set()
         async with self._lock:
-            self._owning = False
-            self._joins = {}
-        await self.app.consumer.commit()
+            self._assigned_anew = False
+            for each in self._continuity.values():
+                each.end()
+            partitions, self._partitions = self._partitions, {}
+            await release_all(each.owned for each in partitions.values())
 
     async def _take_over(self, *_: Any, **__: Any) -> None:
-        """After a rebalance: the table is recovered for the partitions that are ours now."""
+        """After a rebalance: the partitions of the assignment are ours."""
         self._revoked.clear()
-        self._owning = True
+        self._assigned_anew = True

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 
 from headrace.schemas.records import Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REWARDS
+from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.due_rewards import Case, all_questions, conclude, to_ask
+from headrace.streams.due_rewards import Case, all_questions, announcements, conclude, to_ask
 from headrace.streams.feedback_join import Changes, Join, JoinLimits
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
-from headrace.streams.score import reward_message
 from headrace.streams.score_intake import take_feedback, take_trajectory
 
 
@@ -56,12 +55,4 @@ class Scoring:
         asked = to_ask(cases, self._rewards, joins) if judge else {}
         answers = [Answer(question.rubric.name, judge(question)) for question in all_questions(asked)] if judge else []
         conclude(cases, asked, iter(answers), self._rewards, joins, {0: changes})
-        outgoing = []
-        for name, kept in changes.stored.items():
-            if kept is not None and kept.decided:
-                outgoing += [
-                    Outgoing(REWARDS, reward_message(decided.reward, origin=kept.origin), decided.time_ms)
-                    for decided in kept.decided
-                ]
-                self._join.announced(name)
-        return outgoing
+        return announcements(changes)

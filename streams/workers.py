@@ -1,8 +1,8 @@
 """What a worker process runs: score, group or both, each a Faust app with a consumer group, and so a lag, of its own.
 
-A batch goes: decode, fold, make state durable, send, wait for the broker, acknowledge. A crash anywhere repeats a
-batch; ids that follow from content and state keyed by id make the repetition invisible. What cannot be decoded goes to
-``dead-letters`` and the agent goes on; any other exception ends the process.
+A batch goes: decode, fold, and settle what came of it with its offsets in one transaction a partition. A crash
+anywhere undoes a batch, and it is done once more. What cannot be decoded goes to ``dead-letters`` and the agent goes
+on; any other exception ends the process.
 """
 
 import asyncio

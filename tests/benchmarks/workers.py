@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from headrace.schemas.log import open_producer, send
-from headrace.schemas.topics import REWARDS, TRAJECTORIES
+from headrace.schemas.log import open_consumer, open_producer, partitions_of, send
+from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from tests.benchmarks.cluster import Cluster, cluster
 from tests.benchmarks.contender import Contender, prepared, running, sample, worker
 from tests.benchmarks.flow import SIZE, schedule
@@ -48,19 +48,25 @@ async def measure(trajectories: int, rounds: int, say: Callable[[str], None]) ->
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in TITLES}
 
     async def take(kafka: Cluster, name: str) -> None:
+        trained = 0
+
         async def done() -> int:
-            # Score runs ahead of group: of both together the mean says how much of the work is done. Group writes in
-            # transactions, whose markers are offsets too, so what it committed is counted.
+            # Score runs ahead of group: of both together the mean says how much of the work is done. Both write in
+            # transactions, whose markers are offsets too: of score its commits say how far it is, of group its groups.
+            nonlocal trained
             counts = []
             if "score" in name:
-                counts.append(sum((await kafka.ends(REWARDS.name)).values()))
+                counts.append(await kafka.done("headrace-score", TRAJECTORIES.name))
             if "group" in name:
-                counts.append(await kafka.done("headrace-group", REWARDS.name))
+                trained += sum(map(len, (await groups.getmany(timeout_ms=0)).values()))
+                counts.append(trained * SIZE)
             return sum(counts) // len(counts)
 
         contender = stage(name)
-        with running(contender, await prepared(kafka, contender)) as children:
-            one = await sample(kafka, children, done, trajectories // SIZE * SIZE)
+        async with open_consumer(kafka.bootstrap) as groups:
+            groups.assign(await partitions_of(groups, TRAINING))
+            with running(contender, await prepared(kafka, contender)) as children:
+                one = await sample(kafka, children, done, trajectories // SIZE * SIZE)
         samples[name].append(asdict(one))
         say(f"{contender.title}: {one.per_s:.0f} trajectories/s, {one.per_core_s:.0f} a core-second")
 

@@ -51,7 +51,7 @@ def reward(due: Due) -> Reward:
 
 
 class Log:
-    """A join with its table, as the shell keeps it: what is stored, and what was announced."""
+    """A join with its state, as the shell keeps it: what is stored, and what was announced."""
 
     def __init__(self, limits: JoinLimits = ENDLESS) -> None:
         self.limits = limits
@@ -59,34 +59,23 @@ class Log:
         self.join = Join(limits)
         self.announced: list[Due] = []
 
-    def settle(self, changes: Changes, *, dies: str = "") -> None:
-        """As the shell does it; it may die before the table is written, or before the rewards are announced."""
+    def settle(self, changes: Changes, *, dies: bool = False) -> None:
+        """As the shell does it, all at once; it may die before."""
         for due in changes.due:
             self.join.decided(due, reward(due), {}, changes)
-        if dies == "before the table":
-            return self.restart()
-        for name, kept in changes.stored.items():
-            self._put(name, kept)
-        if dies == "before the announcement":
-            return self.restart()
+        if dies:
+            stored = {name: Attempt.model_validate_json(value) for name, value in self.table.items()}
+            self.join = Join(self.limits, stored)
+            return
+        assert [each.reward for each in changes.decided] == [reward(due) for due in changes.due]
         self.announced += changes.due
         for name, kept in changes.stored.items():
-            if kept is not None and kept.decided:
-                self._put(name, self.join.announced(name))
-        return None
+            if kept is None:
+                self.table.pop(name, None)
+            else:
+                self.table[name] = kept.model_dump_json(exclude_defaults=True)
 
-    def restart(self) -> None:
-        """The process starts anew from the table, and announces what was decided."""
-        stored = {name: Attempt.model_validate_json(value) for name, value in self.table.items()}
-        self.join = Join(self.limits, stored)
-        for name, attempt in stored.items():
-            for decided in attempt.decided:
-                self.announced.append(
-                    Due(name, attempt.offset or 0, decided.reward.revision, _feedback(attempt, decided.reward), 0)
-                )
-            self._put(name, self.join.announced(name))
-
-    def take(self, record: Arrival | tuple[str, Feedback], *, dies: str = "") -> None:
+    def take(self, record: Arrival | tuple[str, Feedback], *, dies: bool = False) -> None:
         changes = Changes()
         if isinstance(record, Arrival):
             self.join.add_trajectory(record, changes)
@@ -96,7 +85,7 @@ class Log:
         if dies:
             self.take(record)
 
-    def until(self, now_ms: int, *, dies: str = "") -> None:
+    def until(self, now_ms: int, *, dies: bool = False) -> None:
         changes = Changes()
         self.join.pass_time(now_ms, changes)
         self.settle(changes, dies=dies)
@@ -105,21 +94,8 @@ class Log:
 
     @property
     def made(self) -> Made:
-        found = {}
-        for due in self.announced:
-            ids = tuple(each.id for each in due.feedback)
-            assert found.setdefault((due.trajectory_id, due.revision), ids) == ids, "announced in two forms"
-        return {(name, revision, ids) for (name, revision), ids in found.items()}
-
-    def _put(self, name: str, kept: Attempt | None) -> None:
-        if kept is None:
-            self.table.pop(name, None)
-        else:
-            self.table[name] = kept.model_dump_json()
-
-
-def _feedback(attempt: Attempt, made: Reward) -> tuple[Feedback, ...]:
-    return tuple(each for each in attempt.heard if each.reference in made.feedback)
+        assert len({(due.trajectory_id, due.revision) for due in self.announced}) == len(self.announced), "said twice"
+        return {(due.trajectory_id, due.revision, tuple(each.id for each in due.feedback)) for due in self.announced}
 
 
 def log_of(*records: Arrival | tuple[str, Feedback] | int, limits: JoinLimits = ENDLESS) -> Log:
@@ -272,7 +248,7 @@ def test_any_interleaving_repetition_and_crash_gives_the_same_rewards(
 ) -> None:
     trajectories, feedback = sources(ends, given_at)
     log, read = Log(), {"t": 0, "f": 0}
-    deaths = st.sampled_from(["", "", "", "before the table", "before the announcement"])
+    deaths = st.sampled_from([False, False, False, True])
     while read["t"] < len(trajectories) or read["f"] < len(feedback):
         choices = [name for name, topic in (("t", trajectories), ("f", feedback)) if read[name] < len(topic)]
         step = data.draw(st.sampled_from([*choices, "time", "again"]))

@@ -9,11 +9,11 @@ from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.records import DeadLetterError, Reference
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, encode
-from headrace.streams.feedback_join import Arrival
+from headrace.streams.feedback_join import TRAJECTORY_GONE, Arrival
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback
-from headrace.streams.score import REWARDS_OF_AGENTS
+from headrace.streams.score import REWARDS_OF_AGENTS, unscored
 from headrace.streams.score_intake import hears_feedback, needs_join, take_feedback, take_trajectory
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import JUDGED, LIKED, WINDOW_MS
@@ -45,7 +45,9 @@ def test_one_whose_reward_takes_feedback_is_for_the_join() -> None:
     taken = take_trajectory(record(trajectory_message(attempt("t"))), Rewards({}, LIKED))
     assert not isinstance(taken, Outgoing)
     arrival, trajectory = taken
-    assert arrival == Arrival("t", 42, START_MS, START_MS + 5, WINDOW_MS, True, TRACE)
+    blank = unscored(attempt("t"), Reference(partition=1, offset=42), TRAJECTORY_GONE, rewards=Rewards({}, LIKED))
+    assert arrival == Arrival("t", 42, START_MS, START_MS + 5, WINDOW_MS, True, TRACE, blank)
+    assert (blank.spec, blank.total, blank.group_id) == ("liked@1", None, "g")
     assert trajectory.trajectory_id == "t"
 
 

@@ -1,7 +1,9 @@
-"""Feedback and judges on a real broker: windows, revisions, kill -9, and a reward that is never said in two ways."""
+"""Feedback and judges on a real broker: windows, revisions, kill -9, a sleeping worker, and each reward said once."""
 
 import asyncio
 import json
+import os
+import signal
 import threading
 import time
 from collections import defaultdict
@@ -21,10 +23,11 @@ from headrace.schemas.log import open_producer
 from headrace.schemas.records import Reward
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, encode
+from headrace.streams.faust_app import MEMBER_LOST_S
 from headrace.streams.workers import WorkersConfig, run_workers
 from tests.streams.attempts import attempt, trajectory_message
 from tests.streams.judged_rewards import WINDOW_MS
-from tests.streams.test_workers import by_id, records, until, worker
+from tests.streams.test_workers import records, until, worker
 
 START_MS = time.time_ns() // 1_000_000
 """Now: the broker soon deletes what bears a time before its retention."""
@@ -61,11 +64,11 @@ def given(name: str, at_ms: int, value: float = 1.0) -> tuple[Message, int]:
 
 
 def rewards(bootstrap: str, prefix: str) -> dict[tuple[str, int], Reward]:
-    """Every reward by trajectory and revision; fails where one was said in two ways."""
-    found = records(bootstrap, REWARDS, prefix)
-    by_id(found)
-    made = [decode(record.headers, record.value)[1] for record in found]
-    return {(each.trajectory_id, each.revision): each for each in made if isinstance(each, Reward)}
+    """Every reward by trajectory and revision; fails where one was said twice."""
+    made = [decode(record.headers, record.value)[1] for record in records(bootstrap, REWARDS, prefix)]
+    found = {(each.trajectory_id, each.revision): each for each in made if isinstance(each, Reward)}
+    assert len(found) == len(made)
+    return found
 
 
 def totals(bootstrap: str, prefix: str) -> dict[str, dict[int, float | None]]:
@@ -124,6 +127,36 @@ def test_kill_9_in_the_middle_of_open_windows_makes_the_same_rewards(kafka: str,
             expected[name] = {0: first_total} | ({1: first_total + 2.0} if number % 3 == 0 else {})
     with worker(kafka, tmp_path, **options) as second:
         until(lambda: totals(kafka, "cut-") == expected, "all windows are closed", second.log)
+
+
+@pytest.mark.kafka
+def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(kafka: str, tmp_path: Path) -> None:
+    options = ONLY_SCORE | {"rewards": {"*": f"{SPECS}:LIKED", "plain": "outcome@1"}, "batch": 20, "member": None}
+    after = START_MS + WINDOW_MS + 1
+    names = [f"zombie-{number}" for number in range(400)]
+
+    def attempts(some: list[str]) -> list[tuple[Message, int]]:
+        return [ended(name, agent=("helper", "plain")[number % 2]) for number, name in enumerate(some)]
+
+    with worker(kafka, tmp_path / "a", **options) as sleeper:
+        produce(kafka, TRAJECTORIES, attempts(names[:200]))
+        until(lambda: len(rewards(kafka, "zombie-")) > 20, "some are scored", sleeper.log)
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        time.sleep(MEMBER_LOST_S)
+        with worker(kafka, tmp_path / "b", **options) as heir:
+            produce(kafka, FEEDBACK, [given(name, START_MS + 5) for name in names[:200]])
+            produce(kafka, TRAJECTORIES, attempts(names[200:]))
+            for partition in range(4):
+                produce(kafka, TRAJECTORIES, [ended(f"later-{partition}", after + 10)], partition)
+                produce(kafka, FEEDBACK, [given(f"later-{partition}", after + 10)], partition)
+            until(lambda: len(rewards(kafka, "zombie-")) == len(names), "the heir has scored all", heir.log)
+            os.kill(sleeper.pid, signal.SIGCONT)
+            produce(kafka, FEEDBACK, [given(name, after, 2.0) for name in names[:100:2]])
+            until(lambda: len(rewards(kafka, "zombie-")) == len(names) + 50, "revisions are made", heir.log)
+        assert sleeper.poll() is None or b"OwnerChanged" in sleeper.log.read_bytes(), end_of(sleeper.log)
+    found = totals(kafka, "zombie-")
+    assert all(found[name] == {0: 1.0, 1: 3.0} for name in names[:100:2])
+    assert all(found[name] == {0: 1.0} for name in names[1:200:2])
 
 
 @contextmanager

@@ -6,17 +6,16 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
 
 from headrace.deploy.children import Child, Command, end_of
 from headrace.schemas.envelope import SUBJECT, from_headers
 from headrace.schemas.events import Purpose
-from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, read_to_end, send
+from headrace.schemas.log import KafkaRecord, open_producer, read_to_end, send
 from headrace.schemas.records import (
     DeadLetter,
     DeadLetterError,
@@ -28,11 +27,9 @@ from headrace.schemas.records import (
 )
 from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode
-from headrace.streams.continuity import Continuity
 from headrace.streams.dead_letters import original_bytes
 from headrace.streams.faust_app import new_app
 from headrace.streams.group import GroupState, group, output_message
-from headrace.streams.raw import StoredRecord
 from headrace.streams.score import reward_message, score
 from headrace.streams.workers import WorkersConfig
 from tests.streams.attempts import attempt, rewarded, trajectory_message
@@ -176,37 +173,6 @@ def test_resuming_what_flows_already_clears_nothing(tmp_path: Path) -> None:
     app.flow_control.suspend()
     app.flow_control.resume()
     assert queue.qsize() == 0
-
-
-@pytest.mark.kafka
-@pytest.mark.parametrize(
-    ("transactional", "offsets", "lost"),
-    [
-        (False, (2, 3, 2, 3, 4), None),
-        (False, (3,), 2),
-        (False, (2, 4), 3),
-        (True, (3,), 2),
-        (True, (2, 4), None),
-        (True, (2, 5), 3),
-    ],
-)
-async def test_a_record_that_faust_passed_over_is_noticed(
-    kafka: str, tmp_path: Path, transactional: bool, offsets: tuple[int, ...], lost: int | None
-) -> None:
-    app = new_app(f"holes-{transactional}-{lost}", kafka, tmp_path, batch=10)
-    place = TopicPartition(REWARDS.name, 3)
-    async with open_producer(kafka) as producer:
-        for number in range(5):
-            message = reward_message(rewarded(f"hole-{number}", group=None))
-            await (await send(producer, REWARDS, message, place.partition))
-    async with open_consumer(kafka, group=app.conf.id) as consumer:
-        consumer.assign([place])
-        first = (await consumer.beginning_offsets([place]))[place]
-        await consumer.commit({place: first + 2})
-    continuity = Continuity(app, kafka, REWARDS, transactional=transactional)
-    with nullcontext() if lost is None else pytest.raises(RuntimeError, match=f"where {first + lost} is next"):
-        for offset in offsets:
-            await continuity.check(StoredRecord(REWARDS.name, 3, first + offset, 0, None, None, ()))
 
 
 @pytest.mark.kafka
