@@ -9,7 +9,6 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from headrace.deploy.errors import StackError
@@ -17,8 +16,6 @@ from headrace.deploy.notify import notify_ready
 from headrace.deploy.ports import HOST
 from headrace.deploy.settings import PREFIX, Settings, configured
 from headrace.deploy.telemetry import observe_lag_of, start_telemetry
-
-ConfigT = TypeVar("ConfigT")
 
 _EXTRAS = {
     "faust": "streams", "clickhouse_connect": "streams", "msgspec": "streams",
@@ -47,22 +44,28 @@ def run_worker(name: str, settings: Settings) -> int:
         raise StackError(f"{name} needs {error.name}: install headrace[{extra}].") from error
 
 
-def _assemble(settings: Settings) -> int:
+def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]:
+    """The assembler's consumer group, and the assembler, ready to run."""
     from headrace.streams.assembler import AssemblerConfig, run_assembler
     from headrace.streams.metrics import observe_assembler
 
     config = configured(
         settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"), member=settings.member
     )
-    observe_lag_of("assemble", settings, [config.group])
-    return _until_stopped(partial(run_assembler, watch=observe_assembler), config)
+    return config.group, partial(run_assembler, config, watch=observe_assembler)
+
+
+def _assemble(settings: Settings) -> int:
+    group, run = _assembler(settings)
+    observe_lag_of("assemble", settings, [group])
+    return _until_stopped(run)
 
 
 def _workers(settings: Settings, name: str = "workers") -> int:
-    """Score and group or, by name, one of them; the options of ``workers`` hold for each."""
+    """Score and group or, by name, one of them, or both with the assembler (``streams``). The options of ``workers``
+    hold for all of these."""
     from headrace.streams.workers import WorkersConfig, consumer_group, run_workers
 
-    values = {} if name == "workers" else {"processors": (name,)}
     config = configured(
         settings,
         "workers",
@@ -70,10 +73,15 @@ def _workers(settings: Settings, name: str = "workers") -> int:
         bootstrap=_needed(settings, "kafka"),
         data_dir=settings.data,
         member=settings.member,
-        **values,
+        **({"processors": (name,)} if name in ("score", "group") else {}),
     )
-    observe_lag_of(name, settings, map(consumer_group, config.processors))
-    status: int = run_workers(config, ready=notify_ready)
+    groups, beside = [*map(consumer_group, config.processors)], []
+    if name == "streams":
+        group, assembler = _assembler(settings)
+        groups.append(group)
+        beside.append(assembler)
+    observe_lag_of(name, settings, groups)
+    status: int = run_workers(config, ready=notify_ready, beside=beside)
     return status
 
 
@@ -89,7 +97,7 @@ def _sink(settings: Settings) -> int:
         member=settings.member,
     )
     observe_lag_of("sink", settings, [config.group])
-    return _until_stopped(run_sink, config)
+    return _until_stopped(partial(run_sink, config))
 
 
 def _traces(settings: Settings) -> int:
@@ -103,7 +111,7 @@ def _traces(settings: Settings) -> int:
         endpoint=f"{_needed(settings, 'otlp').rstrip('/')}/v1/traces",
         member=settings.member,
     )
-    return _until_stopped(run_traces, config)
+    return _until_stopped(partial(run_traces, config))
 
 
 def _trainer(settings: Settings) -> int:
@@ -119,7 +127,7 @@ def _trainer(settings: Settings) -> int:
         checkpoint_dir=settings.data / "checkpoints" / settings.run,
         store_url=settings.objects,
     )
-    return _until_stopped(run_trainer, config)
+    return _until_stopped(partial(run_trainer, config))
 
 
 def _follower(settings: Settings) -> int:
@@ -136,7 +144,7 @@ def _follower(settings: Settings) -> int:
         engine=urlsplit(engine).netloc,
         cache_dir=settings.data / "weights",
     )
-    return _until_stopped(run_follower, config)
+    return _until_stopped(partial(run_follower, config))
 
 
 def _clickhouse(settings: Settings) -> int:
@@ -160,6 +168,7 @@ WORKERS: Mapping[str, Callable[[Settings], int]] = {
     "workers": _workers,
     "score": partial(_workers, name="score"),
     "group": partial(_workers, name="group"),
+    "streams": partial(_workers, name="streams"),
     "sink": _sink,
     "traces": _traces,
     "trainer": _trainer,
@@ -170,14 +179,14 @@ WORKERS: Mapping[str, Callable[[Settings], int]] = {
 """Every worker by name."""
 
 
-def _until_stopped(run: Callable[..., Awaitable[None]], config: ConfigT) -> int:
-    """Run ``run(config, stop=…, ready=…)``; SIGTERM and SIGINT set ``stop``."""
+def _until_stopped(run: Callable[..., Awaitable[None]]) -> int:
+    """Run ``run(stop=…, ready=…)``; SIGTERM and SIGINT set ``stop``."""
 
     async def serve() -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await run(config, stop=stop, ready=notify_ready)
+        await run(stop=stop, ready=notify_ready)
 
     asyncio.run(serve())
     return 0

@@ -6,17 +6,17 @@ nothing: what was made of a record is written in one transaction with the offset
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import aiokafka
 import faust
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
-from mode.services import WaitResults
+from mode.services import Service, WaitResults
 from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent
 
@@ -193,10 +193,40 @@ async def all_done(pending: Iterable[Any]) -> None:
             raise result
 
 
+class Beside(Protocol):
+    """Something without Faust in it that runs on the same loop."""
+
+    def __call__(self, *, stop: asyncio.Event, ready: Callable[[], None]) -> Awaitable[None]:
+        """Run until ``stop`` is set, then finish and return; call ``ready`` once it serves."""
+
+
+class _BesideService(Service):
+    def __init__(self, run: Beside, ready: Callable[[], None]) -> None:
+        super().__init__()
+        self._run = run
+        self._ready = ready
+        self._stop_asked = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    @Service.task  # an exception in it crashes the worker, as an agent's does
+    async def _work(self) -> None:
+        try:
+            await self._run(stop=self._stop_asked, ready=self._ready)
+        finally:
+            self._ended.set()
+
+    async def on_stop(self) -> None:
+        self._stop_asked.set()
+        await self._ended.wait()
+
+
 class _Worker(faust.Worker):
-    def __init__(self, apps: list[faust.App], ready: Callable[[], None], **options: Any) -> None:
-        self._starting = {app.conf.id for app in apps}
+    def __init__(
+        self, apps: list[faust.App], beside: Sequence[Beside], ready: Callable[[], None], **options: Any
+    ) -> None:
+        self._starting = {*(app.conf.id for app in apps), *map(str, range(len(beside)))}
         self._apps = apps
+        self._beside = [_BesideService(run, partial(self._serves, str(n))) for n, run in enumerate(beside)]
         self._ready = ready
         super().__init__(*apps, **options)
 
@@ -205,19 +235,27 @@ class _Worker(faust.Worker):
             app.beacon.reattach(self.beacon)
             app.in_worker = True
             app.on_startup_finished = partial(self._app_started, app)
-        return list(self._apps)
+        for service in self._beside:
+            service.beacon.reattach(self.beacon)
+        return [*self._apps, *self._beside]
 
     async def _app_started(self, app: faust.App) -> None:
-        self._starting.discard(app.conf.id)
+        self._serves(app.conf.id)
+
+    def _serves(self, name: str) -> None:
+        self._starting.discard(name)
         if not self._starting:
             self._ready()
 
 
-def run_apps(apps: list[faust.App], *, ready: Callable[[], None]) -> int:
-    """Run ``apps`` until SIGTERM or SIGINT; returns the exit status: 0, or 1 where an agent or Faust itself failed."""
+def run_apps(apps: list[faust.App], *, ready: Callable[[], None], beside: Sequence[Beside] = ()) -> int:
+    """Run ``apps``, and what runs ``beside`` them, until SIGTERM or SIGINT.
+
+    Returns the exit status: 0, or 1 where an agent, something beside or Faust itself failed.
+    """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    worker = _Worker(apps, ready, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
+    worker = _Worker(apps, beside, ready, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
     try:
         worker.execute_from_commandline()
     except SystemExit as ended:

@@ -6,7 +6,7 @@ on; any other exception ends the process.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import faust
 
 from headrace.schemas.log import open_consumer, partitions_of
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
-from headrace.streams.faust_app import new_app, run_apps
+from headrace.streams.faust_app import Beside, new_app, run_apps
 from headrace.streams.feedback_join import JoinLimits
 from headrace.streams.group_policy import GroupPolicies, parse_policies
 from headrace.streams.group_worker import GroupWorker
@@ -95,8 +95,9 @@ def consumer_group(processor: str) -> str:
     return f"headrace-{processor}"
 
 
-def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
-    """Run the processors until SIGTERM or SIGINT. ``ready`` is called once all of them have their partitions.
+def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Sequence[Beside] = ()) -> int:
+    """Run the processors, and what runs ``beside`` them (the assembler, where one process has all), until SIGTERM or
+    SIGINT. ``ready`` is called once all of them have their partitions.
 
     Returns the exit status: 0 after a signal, 1 where a processor failed (the log says why). Raises ``LookupError``
     where topics are missing, and ``ValueError`` where feedback cannot be joined by partition. Owns the process's event
@@ -127,7 +128,7 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None]) -> int:
             )
             observe_groups(grouping)
         apps.append(app)
-    return run_apps(apps, ready=ready)
+    return run_apps(apps, ready=ready, beside=beside)
 
 
 def _add_score(app: faust.App, config: WorkersConfig, rewards: Rewards, partitions: int) -> None:

@@ -24,8 +24,6 @@ def command(data: str | None, as_json: bool) -> None:
             took = "" if part.ready_s is None else f"{part.ready_s:5.1f} s"
             deaths = f"   restarted {part.restarts}×" if part.restarts else ""
             pid, where = part.pid or "", part.address or part.metrics or ""
-            click.echo(
-                f"  {name:<11} {part.state:<10} {took:>7}  {pid!s:>7}  {where}{deaths}".rstrip()
-            )
+            click.echo(f"  {name:<11} {part.state:<10} {took:>7}  {pid!s:>7}  {where}{deaths}".rstrip())
     if any(part.state not in {State.READY, State.EXTERNAL} for part in state.parts.values()):
         sys.exit(1)

@@ -5,7 +5,8 @@ import sys
 import click
 
 NAMES = (
-    "assemble", "workers", "score", "group", "sink", "traces", "trainer", "follower", "clickhouse", "dashboard",
+    "streams", "assemble", "workers", "score", "group",
+    "sink", "traces", "trainer", "follower", "clickhouse", "dashboard",
 )  # fmt: skip
 
 
@@ -24,6 +25,7 @@ def command(name: str, assignments: tuple[str, ...], **overrides: str | None) ->
     Everything can be set in the environment; readiness is told by sd_notify; SIGTERM ends it cleanly.
 
     \b
+      streams     assemble, score and group in one  HEADRACE_KAFKA
       assemble    events → trajectories             HEADRACE_KAFKA
       workers     score and group, on Faust         HEADRACE_KAFKA
       score       the first of them alone           HEADRACE_KAFKA

@@ -24,7 +24,7 @@ def test_every_part_comes_after_what_it_needs() -> None:
 
 
 def test_every_part_is_a_worker_or_a_program_of_others() -> None:
-    assert set(NAMES) == set(WORKERS) - {"score", "group"} | {"kafka", "vllm"}
+    assert set(NAMES) == set(WORKERS) - {"streams", "score", "group"} | {"kafka", "vllm"}
 
 
 def test_all_parts_are_started_by_default_but_the_one_that_needs_a_collector(settings: Settings) -> None:
