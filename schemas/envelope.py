@@ -29,7 +29,7 @@ CONTENT_TYPE = "content-type"
 _MAX_DIGITS = 18
 """Of a sequence number: 64 bits hold it."""
 
-_PLAIN_SECOND = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_PLAIN_TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 class EnvelopeError(ValueError):
@@ -92,23 +92,17 @@ def from_headers(headers: Iterable[tuple[str, bytes | None]]) -> Envelope:
         raise EnvelopeError(f"a header is not UTF-8: {error}") from error
 
 
-def plain_time(value: bytes | None) -> int | None:
-    """Unix milliseconds of a ``ce_time`` as :func:`to_headers` writes it, at a tenth of the cost; ``None`` for every
-    other form, valid or not.
+@lru_cache(maxsize=4096)
+def plain_time(value: bytes) -> int | None:
+    """Unix milliseconds of a ``ce_time`` as :func:`to_headers` writes it; ``None`` for every other form, valid or not.
+
+    Of the thousands of events a second for which that matters, many share their millisecond.
     """
-    if value is None or len(value) != 24 or value[19:20] != b"." or value[23:] != b"Z":
-        return None
-    second, milliseconds = _second(value[:19]), value[20:23]
-    return second * 1000 + int(milliseconds) if second is not None and milliseconds.isdigit() else None
-
-
-@lru_cache(maxsize=1024)
-def _second(text: bytes) -> int | None:
-    if not _PLAIN_SECOND.fullmatch(text):
+    if not _PLAIN_TIME.fullmatch(value):
         return None
     try:
-        return int(datetime.fromisoformat(text.decode()).replace(tzinfo=UTC).timestamp())
-    except ValueError:
+        return _from_rfc3339(value.decode())
+    except EnvelopeError:
         return None
 
 

@@ -29,7 +29,7 @@ _KNOWN = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.mo
 _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
 
-_NUMBERS = {b"%d" % number: number for number in range(1024)}
+_NUMBERS: dict[bytes, int] = {b"%d" % number: number for number in range(1024)}
 """Nearly every sequence number, parsed."""
 
 
@@ -84,9 +84,11 @@ def arrival_of(record: LogRecord) -> Arrival:
         size = sum(len(content) for content in headers.values() if content)
     else:
         size = len(contents)
-        if contents.isascii() and ID in headers and SOURCE in headers:
-            time_ms = plain_time(headers.get(TIME))
+        time = headers.get(TIME)
+        if time is not None and ID in headers and SOURCE in headers and contents.isascii():
+            time_ms = plain_time(time)
     number = headers.get(SEQUENCE)
+    sequence = _NUMBERS.get(number) if number is not None else None
     return Arrival(
         record.topic,
         record.partition,
@@ -97,7 +99,7 @@ def arrival_of(record: LogRecord) -> Arrival:
         _PACK(pairs),
         headers.get(TYPE),
         headers.get(SUBJECT),
-        _NUMBERS[number] if number in _NUMBERS else _natural(number),
+        _natural(number) if sequence is None else sequence,
         size if value is None else size + len(value),
         time_ms,
     )

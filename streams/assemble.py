@@ -33,6 +33,9 @@ _ORDER = {defect: number for number, defect in enumerate(Defect)}
 _LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
 _Trajectory = writing(Trajectory)
 
+# A pydantic class is slow to ask for a constant.
+_CALLED, _STARTED, _ENDED, _TICKED = ModelCalled.TYPE, TrajectoryStarted.TYPE, TrajectoryEnded.TYPE, ClockTicked.TYPE
+
 
 def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajectory:
     """The trajectory that ``events``, ascending by sequence number, add up to.
@@ -113,14 +116,14 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
         times.append(event.time_ms)
         fact: Any = event.fact
         kind = fact.TYPE
-        if kind == ModelCalled.TYPE:
+        if kind == _CALLED:
             segments.add(fact)
             turns.add(fact)
-        elif kind == TrajectoryStarted.TYPE:
+        elif kind == _STARTED:
             started = started or fact
-        elif kind == TrajectoryEnded.TYPE:
+        elif kind == _ENDED:
             ended = fact
-        elif kind != ClockTicked.TYPE:
+        elif kind != _TICKED:
             turns.add(fact)
     if started is None:
         defects.add(Defect.NO_START)

@@ -61,7 +61,9 @@ def _by_model(type_name: str, value: bytes | None) -> Fact:
 
 def nesting(value: bytes) -> int:
     """Upper bound of the depth of JSON; exact where there are enough brackets to matter."""
-    brackets = value.count(b"{") + (value.count(b"[") if b"[" in value else 0)  # looking is cheaper than counting
+    brackets = value.count(b"{") + (
+        value.count(b"[") if value.find(b"[") >= 0 else 0
+    )  # to find is cheaper than to count
     if brackets <= MAX_NESTING:
         return brackets
     depth = deepest = 0

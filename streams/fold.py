@@ -131,9 +131,8 @@ class PartitionFold:
         self._quiet.move_to_end(subject)
         trajectory.touch(arrival, self.log_ms)
         self._add(trajectory, subject, arrival, out)
-        limits = self.limits
-        while self.held_bytes > limits.max_open_bytes or len(self._open) > limits.max_open or self._remembers_too_much:
-            self._close(next(iter(self._open)), arrival.offset, out, Defect.OVERSIZE)
+        if self.held_bytes > self.limits.max_open_bytes or len(self._open) > self.limits.max_open or out:
+            self._make_room(arrival.offset, out)
         return out
 
     def _start(self, arrival: Arrival, subject: bytes, log_ms_before: int) -> OpenTrajectory:
@@ -155,7 +154,8 @@ class PartitionFold:
         size = _RECORD_BYTES
         problem = problem_with(arrival, self.limits)
         if problem is None and sequence is not None:
-            trajectory.unreadable.pop(sequence, None)  # sent again, repaired
+            if trajectory.unreadable:
+                trajectory.unreadable.pop(sequence, None)  # sent again, repaired
             trajectory.records[sequence] = arrival
             self.held_events += 1
             size += arrival.size
@@ -222,10 +222,14 @@ class PartitionFold:
         deadline = self.deadline_ms
         self._look_at = _NEVER if deadline is None else deadline
 
-    @property
-    def _remembers_too_much(self) -> bool:
-        """Whether open trajectories keep more ids from being forgotten than may be remembered."""
-        return len(self._remembered) > self.limits.max_remembered and bool(self._open)
+    def _make_room(self, offset: int, out: list[History | Dead]) -> None:
+        """Close the oldest while the partition's memory is beyond its bounds; ids come to it as trajectories close."""
+        while self._open and (
+            self.held_bytes > self.limits.max_open_bytes
+            or len(self._open) > self.limits.max_open
+            or len(self._remembered) > self.limits.max_remembered
+        ):
+            self._close(next(iter(self._open)), offset, out, Defect.OVERSIZE)
 
     def _close(self, subject: bytes, offset: int, out: list[History | Dead], *labels: Defect) -> None:
         """Close a trajectory while the record at ``offset`` is taken."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+import msgspec
 
 from headrace.schemas.events import (
     ClockTicked,
@@ -36,7 +38,7 @@ Fact: TypeAlias = (
 """Every payload of the topic ``events``."""
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, gc=False):
     """A fact in its place."""
 
     time_ms: int

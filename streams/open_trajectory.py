@@ -1,6 +1,6 @@
 """A trajectory under way: its records as they came, by sequence number, and what must be known to close it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from headrace.schemas.records import Defect, Reference
@@ -64,27 +64,32 @@ class OpenTrajectory:
 
     def advance(self) -> None:
         """Move ``contiguous`` over what is there."""
-        while self.contiguous in self.records or self.contiguous in self.unreadable:
-            self.contiguous += 1
+        number = self.contiguous
+        while number in self.records or number in self.unreadable:
+            number += 1
+        self.contiguous = number
 
     def closed(self, log_ms: int, labels: Iterable[Defect]) -> History:
         """What is handed on when it closes. Events beyond its end are late, whichever came first."""
-        there = self.records.keys() | self.unreadable.keys()
+        records = sorted(self.records.items())
+        there: Set[int] = self.records.keys() | self.unreadable.keys() if self.unreadable else self.records.keys()
         top = max(there, default=-1) if self.end is None else self.end
         missing = tuple(number for number in range(self.contiguous, top + 1) if number not in there)
         unreadable = {number: label for number, label in sorted(self.unreadable.items()) if number <= top}
+        late: list[Arrival] = []
+        while records and records[-1][0] > top:
+            late.append(records.pop()[1])
         found = {*labels, *self.labels, *unreadable.values()}
         if missing:
             found.add(Defect.MISSING_EVENTS)
         if self.end is None:
             found.add(Defect.NO_END)
-        records = sorted(self.records.items())
         return History(
             trajectory_id=self.trajectory_id,
-            records=tuple(entry for entry in records if entry[0] <= top),
+            records=tuple(records),
             unreadable=unreadable,
             missing=missing,
-            late=tuple(arrival for number, arrival in records if number > top),
+            late=tuple(reversed(late)),
             labels=frozenset(found),
             duplicates=self.duplicates,
             first=_Reference(partition=self.partition, offset=self.first),

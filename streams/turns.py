@@ -9,8 +9,9 @@ that searches before it asks) is a turn of its own, in which nothing was sampled
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+import msgspec
 
 from headrace.schemas.events import (
     ContextPruned,
@@ -29,8 +30,7 @@ from headrace.streams.structs import writing
 _Turn, _ToolUse, _ToolStatistics = writing(Turn), writing(ToolUse), writing(ToolStatistics)
 
 
-@dataclass(slots=True)
-class _Use:
+class _Use(msgspec.Struct):
     """A tool call whose return may still come."""
 
     tool: str
@@ -51,15 +51,14 @@ class _Use:
         )
 
 
-@dataclass(slots=True)
-class _Draft:
+class _Draft(msgspec.Struct):
     """The turn that grows. Holds no tokens: segments do."""
 
     sampled_tokens: int = 0
     finish_reason: str | None = None
     messages: list[dict[str, Any]] | None = None
-    uses: list[_Use] = field(default_factory=list)
-    pruned_ids: list[str] = field(default_factory=list)
+    uses: list[_Use] = []
+    pruned_ids: list[str] = []
     summarized: bool = False
 
     def finished(self) -> Turn:
