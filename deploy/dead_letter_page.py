@@ -7,9 +7,9 @@ from typing import Any
 
 from headrace.deploy.tail.line import printable, shortened, utc
 from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.letter_box import Letter
-from headrace.streams.redrive import Plan, Redrive
-from headrace.streams.repair import Content, json_error, readable
+from headrace.streams.letters.letter_box import Letter
+from headrace.streams.letters.redrive import Plan, Redrive
+from headrace.streams.letters.repair import Content, json_error, readable
 
 MAX_CHARACTERS = 160
 """What is shown of a value, unless all of it is asked for: it may hold what users said."""

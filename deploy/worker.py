@@ -46,7 +46,7 @@ def run_worker(name: str, settings: Settings) -> int:
 
 def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]:
     """The assembler's consumer group, and the assembler, ready to run."""
-    from headrace.streams.assembler import AssemblerConfig, run_assembler
+    from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
     from headrace.streams.metrics import observe_assembler
 
     config = configured(
@@ -86,7 +86,7 @@ def _workers(settings: Settings, name: str = "workers") -> int:
 
 
 def _sink(settings: Settings) -> int:
-    from headrace.streams.sink import SinkConfig, run_sink
+    from headrace.streams.clickhouse.sink import SinkConfig, run_sink
 
     config = configured(
         settings,

@@ -21,17 +21,17 @@ from headrace.schemas.model import Record
 from headrace.schemas.records import Reference, Reward, Trajectory
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TOPICS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
-from headrace.streams.assemble import SOURCE, assemble, settle
-from headrace.streams.feedback_join import JoinLimits
-from headrace.streams.fold import PartitionFold
-from headrace.streams.fold_limits import FoldLimits
-from headrace.streams.group import group, output_message
-from headrace.streams.groups import Changes, GroupLimits, Groups
+from headrace.streams.assembly.assemble import SOURCE, assemble, settle
+from headrace.streams.assembly.fold import PartitionFold
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.grouping.group import group, output_message
+from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.registry import Rewards
-from headrace.streams.score import REWARDS_OF_AGENTS, reward_message, score
-from headrace.streams.scoring import Scoring
+from headrace.streams.scoring.feedback_join import JoinLimits
+from headrace.streams.scoring.in_memory import Scoring
+from headrace.streams.scoring.score import REWARDS_OF_AGENTS, reward_message, score
 from headrace.streams.topology import Processor, Topology
 
 

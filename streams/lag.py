@@ -22,8 +22,8 @@ from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.log import open_consumer
 from headrace.schemas.topics import TOPICS
-from headrace.streams.columns import Row
-from headrace.streams.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import checkpoint_of
+from headrace.streams.clickhouse.columns import Row
 
 log = logging.getLogger(__name__)
 

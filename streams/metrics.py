@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
+from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import Lag
-from headrace.streams.runner_status import RunnerStatus
 
 METER = "headrace.streams"
 

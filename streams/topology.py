@@ -27,10 +27,10 @@ from headrace.schemas.topics import (
     WEIGHTS,
     Topic,
 )
-from headrace.streams.assemble import assemble
-from headrace.streams.group import group
+from headrace.streams.assembly.assemble import assemble
+from headrace.streams.grouping.group import group
 from headrace.streams.rewards.spec import Feedback
-from headrace.streams.score import score
+from headrace.streams.scoring.score import score
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,16 @@ import faust
 
 from headrace.schemas.log import open_consumer, partitions_of
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
-from headrace.streams.faust_app import Beside, new_app, run_apps
-from headrace.streams.feedback_join import JoinLimits
-from headrace.streams.group_policy import GroupPolicies, parse_policies
-from headrace.streams.group_worker import GroupWorker
-from headrace.streams.groups import GroupLimits
+from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
+from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
+from headrace.streams.grouping.group_worker import GroupWorker
+from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.metrics import observe_groups
 from headrace.streams.rewards.judge_client import JudgeClient
 from headrace.streams.rewards.registry import Rewards, parse_rewards
-from headrace.streams.score_intake import hears_feedback
-from headrace.streams.score_worker import ScoreWorker
+from headrace.streams.scoring.feedback_join import JoinLimits
+from headrace.streams.scoring.score_intake import hears_feedback
+from headrace.streams.scoring.score_worker import ScoreWorker
 
 PROCESSORS = ("score", "group")
 """What a worker can run."""

@@ -13,8 +13,8 @@ from headrace.deploy.settings import load_settings
 from headrace.deploy.stack import running_stack
 from headrace.schemas.log import read_to_end
 from headrace.schemas.topics import EVENTS, FEEDBACK
-from headrace.streams.database import open_client
-from headrace.streams.ledger import read_ledger
+from headrace.streams.clickhouse.database import open_client
+from headrace.streams.ledger.ledger import read_ledger
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = dict(re.findall(r"```\w+ ([\w-]+)\n(.*?)```", (ROOT / "README.md").read_text(), re.S))

@@ -7,7 +7,7 @@ import click
 
 if TYPE_CHECKING:
     from headrace.schemas.records import DeadLetter, Reference
-    from headrace.streams.letter_box import Letter
+    from headrace.streams.letters.letter_box import Letter
 
 _BROKER = (
     click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data."),
@@ -116,8 +116,8 @@ def repair(
 
     from headrace.deploy.errors import StackError
     from headrace.schemas.wire import UnreadableRecord
-    from headrace.streams.redriver import append
-    from headrace.streams.repair import CannotRepair, edited, readable, repair_message
+    from headrace.streams.letters.redriver import append
+    from headrace.streams.letters.repair import CannotRepair, edited, readable, repair_message
 
     if value is None and not fields and not headers:
         raise click.UsageError("Say what changes: --value FILE, --set FIELD=VALUE or --header NAME=VALUE.")
@@ -180,9 +180,9 @@ def redrive(
     from headrace.deploy.dead_letter_page import outcome
     from headrace.deploy.errors import StackError
     from headrace.schemas.wire import UnreadableRecord
-    from headrace.streams.letter_box import TooManyLetters
-    from headrace.streams.redrive import Redrive
-    from headrace.streams.redriver import plan_redrive, send_again
+    from headrace.streams.letters.letter_box import TooManyLetters
+    from headrace.streams.letters.redrive import Redrive
+    from headrace.streams.letters.redriver import plan_redrive, send_again
 
     filtered = any((error, topic, trajectory))
     if bool(names) + filtered + everything != 1:
@@ -241,8 +241,8 @@ def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> 
     import asyncio
 
     from headrace.deploy.errors import StackError
-    from headrace.streams.letter_box import TooManyLetters
-    from headrace.streams.redriver import read_letters
+    from headrace.streams.letters.letter_box import TooManyLetters
+    from headrace.streams.letters.redriver import read_letters
 
     try:
         box = asyncio.run(read_letters(bootstrap, wanted))

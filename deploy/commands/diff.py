@@ -39,10 +39,10 @@ def command(
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.state import address_of
-    from headrace.streams.diff import as_json as json_of
-    from headrace.streams.diff import diff, only_run, rows
-    from headrace.streams.diff_read import read_sides
-    from headrace.streams.diff_side import DiffSide
+    from headrace.streams.diff.diff import as_json as json_of
+    from headrace.streams.diff.diff import diff, only_run, rows
+    from headrace.streams.diff.read import read_sides
+    from headrace.streams.diff.side import DiffSide
 
     bootstrap = address_of("kafka", kafka, data)
 

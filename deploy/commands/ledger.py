@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from headrace.streams.ledger_breakdown import Row
-    from headrace.streams.ledger_follow import Check
+    from headrace.streams.ledger.breakdown import Row
+    from headrace.streams.ledger.follow import Check
 
 KEYS = ("version", "reason", "task", "step", "stage", "agent")
 
@@ -52,8 +52,8 @@ async def _count(bootstrap: str, by: str | None, as_json: bool) -> bool:
     import json
     from dataclasses import asdict
 
-    from headrace.streams.ledger import cut_topics, kafka_reader
-    from headrace.streams.ledger_breakdown import By, breakdown
+    from headrace.streams.ledger.breakdown import By, breakdown
+    from headrace.streams.ledger.ledger import cut_topics, kafka_reader
 
     reader = kafka_reader(bootstrap)
     await reader.catch_up()
@@ -75,7 +75,7 @@ async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) ->
     import signal
 
     from headrace.deploy.errors import StackError
-    from headrace.streams.ledger_follow import FollowConfig, LedgerMismatch, follow_ledger
+    from headrace.streams.ledger.follow import FollowConfig, LedgerMismatch, follow_ledger
 
     try:
         config = FollowConfig(bootstrap, every_s=every, patience=patience)

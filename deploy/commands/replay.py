@@ -7,7 +7,7 @@ import click
 if TYPE_CHECKING:
     from headrace.deploy.settings import Settings
     from headrace.schemas.side_topics import ReplayFinished
-    from headrace.streams.replay_pipeline import Rules
+    from headrace.streams.replay.pipeline import Rules
     from headrace.streams.rewards.judge_client import JudgeClient
     from headrace.streams.workers import WorkersConfig
 
@@ -79,10 +79,10 @@ def command(
     from headrace.deploy.settings import load_settings
     from headrace.deploy.state import address_of
     from headrace.schemas.side_topics import ReplayStage
-    from headrace.streams.replay import ReplayConfig, run_replay
-    from headrace.streams.replay_catalog import delete_replay
-    from headrace.streams.replay_range import parse_bound
-    from headrace.streams.replay_sink import ReplayRefused
+    from headrace.streams.replay.catalog import delete_replay
+    from headrace.streams.replay.range import parse_bound
+    from headrace.streams.replay.run import ReplayConfig, run_replay
+    from headrace.streams.replay.sink import ReplayRefused
 
     bootstrap, settings = address_of("kafka", kafka, data), load_settings(data=data)
     started, now_ms, read = time.monotonic(), time.time_ns() // 1_000_000, 0
@@ -155,9 +155,9 @@ def rules_of(
     Raises ``StackError`` or ``ValueError`` naming what cannot be understood.
     """
     from headrace.deploy.settings import configured, parse_options
-    from headrace.streams.assembler import AssemblerConfig
-    from headrace.streams.group_policy import GroupPolicies, parse_policies
-    from headrace.streams.replay_pipeline import Rules
+    from headrace.streams.assembly.assembler import AssemblerConfig
+    from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
+    from headrace.streams.replay.pipeline import Rules
     from headrace.streams.rewards.registry import ANY_AGENT, DEFAULTS, parse_rewards
 
     assembler = configured(settings, "assemble", AssemblerConfig, bootstrap=workers.bootstrap)

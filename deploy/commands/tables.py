@@ -9,8 +9,8 @@ import click
 def command(name: str | None, ddl: bool) -> None:
     """Print the ClickHouse tables, or the table NAME: columns, types and what they hold, as Markdown."""
     from headrace.deploy.errors import StackError
-    from headrace.streams.columns import create_statement, markdown
-    from headrace.streams.tables import TABLES
+    from headrace.streams.clickhouse.columns import create_statement, markdown
+    from headrace.streams.clickhouse.tables import TABLES
 
     chosen = [table for table in TABLES if name in (None, table.name)]
     if not chosen:

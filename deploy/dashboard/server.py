@@ -27,7 +27,7 @@ from starlette.staticfiles import StaticFiles
 
 from headrace.deploy.dashboard.queries import PANELS, default_run, read_panel
 from headrace.deploy.serving import serve
-from headrace.streams.database import open_client
+from headrace.streams.clickhouse.database import open_client
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client

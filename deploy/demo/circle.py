@@ -16,7 +16,7 @@ from headrace.deploy.demo.summary import HeldOut, Summary, mean_reward, mixed_ve
 from headrace.deploy.demo.watch import Seen, Watch, watching
 from headrace.deploy.errors import StackError
 from headrace.deploy.stack import Stack
-from headrace.streams.ledger import Ledger, read_ledger
+from headrace.streams.ledger.ledger import Ledger, read_ledger
 
 Say = Callable[[str], None]
 

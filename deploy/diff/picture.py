@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.streams.diff import ABSENT, Diff
-from headrace.streams.diff_side import TRAINED
+from headrace.streams.diff.diff import ABSENT, Diff
+from headrace.streams.diff.side import TRAINED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.streams.diff import ABSENT, Diff, Moves, Row, Spread
-from headrace.streams.diff_side import TRAINED
+from headrace.streams.diff.diff import ABSENT, Diff, Moves, Row, Spread
+from headrace.streams.diff.side import TRAINED
 
 _SIGNS = ("+", "0", "−", ABSENT)
 _LABEL, _COUNT = 34, 12

@@ -21,10 +21,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from headrace.schemas.log import create_topics, open_consumer, partitions_of
 from headrace.schemas.topics import EVENTS
-from headrace.streams.assembler import AssemblerConfig, run_assembler
-from headrace.streams.fold_limits import FoldLimits
-from headrace.streams.partition import PartitionAssembly
-from headrace.streams.partition_reader import open_reader
+from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.assembly.partition_reader import open_reader
 from headrace.streams.raw import LogRecord
 from tests.benchmarks.load import Stopwatch, broker, fill
 

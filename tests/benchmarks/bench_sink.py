@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.log import create_topics, read_to_end
 from headrace.schemas.topics import EVENTS
-from headrace.streams.batches import convert
-from headrace.streams.database import ensure_tables, insert, open_client
-from headrace.streams.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.batches import convert
+from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
+from headrace.streams.clickhouse.sink import SinkConfig, run_sink
 from tests.benchmarks.load import broker, fill
 
 BATCH = 8192

@@ -17,7 +17,7 @@ from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until
 from headrace.deploy.ports import free_port
 from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics, open_consumer, partitions_of
 from headrace.schemas.topics import EVENTS, PARTITIONS
-from headrace.streams.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import checkpoint_of
 from tests.conftest import CACHE
 
 HEAP_MB = 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from aiokafka.errors import KafkaError
 
-from headrace.streams.ledger import Ledger, kafka_reader
+from headrace.streams.ledger.ledger import Ledger, kafka_reader
 
 _EVERY_S = 0.5
 _ROUND_S = 30.0

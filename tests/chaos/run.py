@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headrace.streams.assembler import AssemblerConfig
+from headrace.streams.assembly.assembler import AssemblerConfig
 from tests.chaos.audit import Audit
 from tests.chaos.faults import broker_faults, worker_faults
 from tests.chaos.inflict import Havoc

@@ -3,8 +3,8 @@
 from collections import Counter
 from itertools import islice
 
-from headrace.streams.arrival import arrival_of, problem_with
-from headrace.streams.fold_limits import FoldLimits
+from headrace.streams.assembly.arrival import arrival_of, problem_with
+from headrace.streams.assembly.fold_limits import FoldLimits
 from tests.chaos.faults import BROKER_KINDS, Kind, broker_faults, worker_faults
 from tests.chaos.load import Mix, load
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.schemas.topics import TRAJECTORIES
-from headrace.streams.fold_limits import FoldLimits
+from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import Outgoing
 from tests.chaos.verdict import Bytes, Comparison, batch, disagreements, of_topic
 from tests.streams.builders import log, session

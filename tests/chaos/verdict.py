@@ -16,8 +16,8 @@ from headrace.schemas.envelope import ID
 from headrace.schemas.log import KafkaRecord, open_consumer, read_to_end
 from headrace.schemas.records import DeadLetter
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
-from headrace.streams.fold_limits import FoldLimits
-from headrace.streams.partition import PartitionAssembly
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.raw import LogRecord, Outgoing
 from tests.streams.oracle import expected as expected_of
 

@@ -10,7 +10,7 @@ from aiokafka.errors import GroupLoadInProgressError, KafkaError
 
 from headrace.schemas.log import open_consumer
 from headrace.schemas.topics import EVENTS
-from headrace.streams.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import checkpoint_of
 from tests.chaos.produce import Producers
 
 GROUP = "assemble"

@@ -6,9 +6,9 @@ from collections import defaultdict
 
 from clickhouse_connect.driver.client import Client
 
-from headrace.streams.columns import Row, Table, arrow_table
-from headrace.streams.database import ensure_tables, insert
-from headrace.streams.tables import (
+from headrace.streams.clickhouse.columns import Row, Table, arrow_table
+from headrace.streams.clickhouse.database import ensure_tables, insert
+from headrace.streams.clickhouse.tables import (
     ALERTS,
     APPLIED,
     EVENTS,

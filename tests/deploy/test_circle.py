@@ -27,8 +27,8 @@ from headrace.schemas.log import read_to_end
 from headrace.schemas.records import Step
 from headrace.schemas.topics import STEPS
 from headrace.schemas.wire import decode
-from headrace.streams.database import open_client
-from headrace.streams.ledger import read_ledger
+from headrace.streams.clickhouse.database import open_client
+from headrace.streams.ledger.ledger import read_ledger
 
 pytestmark = [pytest.mark.kafka, pytest.mark.clickhouse, pytest.mark.vllm, pytest.mark.slow]
 

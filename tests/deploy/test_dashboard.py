@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 from headrace.deploy.dashboard.queries import PANELS, to_columns
 from headrace.deploy.dashboard.server import STATIC, dashboard_app
 from headrace.deploy.ports import HOST, free_port
-from headrace.streams.database import open_client
+from headrace.streams.clickhouse.database import open_client
 from tests.deploy.seed import seed_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

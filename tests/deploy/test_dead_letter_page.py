@@ -5,11 +5,11 @@ from dataclasses import replace
 from headrace.deploy.dead_letter_page import MAX_CHARACTERS, as_json, outcome, page, row
 from headrace.schemas.records import DeadLetterError, Redriven, Reference, Repaired
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.dead_letters import dead_letter_of
-from headrace.streams.letter_box import Letter
+from headrace.streams.letters.dead_letters import dead_letter_of
+from headrace.streams.letters.letter_box import Letter
+from headrace.streams.letters.redrive import Redrive, Refusal
+from headrace.streams.letters.repair import content_of, edited, repair_message
 from headrace.streams.raw import StoredRecord
-from headrace.streams.redrive import Redrive, Refusal
-from headrace.streams.repair import content_of, edited, repair_message
 from tests.streams.builders import event, facts, with_header
 
 SECRET = "my password is swordfish "

@@ -18,11 +18,11 @@ from headrace.schemas.log import open_producer, read_to_end, send
 from headrace.schemas.records import DeadLetterError, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode
-from headrace.streams.assembler import AssemblerConfig, run_assembler
-from headrace.streams.dead_letters import dead_letter_message
-from headrace.streams.ledger import read_ledger
+from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
+from headrace.streams.ledger.ledger import read_ledger
+from headrace.streams.letters.dead_letters import dead_letter_message
 from headrace.streams.raw import StoredRecord
-from headrace.streams.score import reward_message
+from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
 from tests.streams.builders import T0, session
 

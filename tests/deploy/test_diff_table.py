@@ -1,8 +1,8 @@
 """A comparison as text: what matters is said, and what did not change is not."""
 
 from headrace.deploy.diff.table import breakdown, table
-from headrace.streams.diff import Row, diff
-from headrace.streams.diff_side import TRAINED, Attempt, DiffSide
+from headrace.streams.diff.diff import Row, diff
+from headrace.streams.diff.side import TRAINED, Attempt, DiffSide
 
 
 def side(name: str, *attempts: tuple[float | None, str, float | None]) -> DiffSide:

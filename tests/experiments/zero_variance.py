@@ -9,7 +9,7 @@ from statistics import mean
 import numpy as np
 import torch
 
-from headrace.streams.baselines import Baseline
+from headrace.streams.grouping.baselines import Baseline
 from headrace.trainer.batch import AdmittedGroup, Batch
 from headrace.trainer.update import Update, pass_loss
 from tests.experiments.page import COLOURS, new_figure, table, write

@@ -6,7 +6,7 @@ from headrace.schemas.events import EndStatus, Purpose, Role, ToolStatus, Trajec
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records import Defect, Reference, Reward, Segment, ToolUse, Trajectory, Turn
 from headrace.schemas.wire import Message, record_message
-from headrace.streams.score import score
+from headrace.streams.scoring.score import score
 
 START_MS = 1_763_000_000_000
 

@@ -14,8 +14,8 @@ from headrace.schemas.records import (
 )
 from headrace.schemas.topics import EVENTS, REWARDS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, encode, record_message
-from headrace.streams.group import output_message
-from headrace.streams.score import reward_message
+from headrace.streams.grouping.group import output_message
+from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 
 WHERE = Reference(partition=0, offset=0)

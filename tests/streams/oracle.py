@@ -20,10 +20,10 @@ from headrace.schemas.records import DeadLetterError, Defect, Reference
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.trace import parse_traceparent
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.assemble import MAX_RECORD_BYTES, assemble, trajectory_message
-from headrace.streams.event_decoder import MAX_NESTING
-from headrace.streams.fold_limits import FoldLimits
-from headrace.streams.history import Event, History, Unreadable
+from headrace.streams.assembly.assemble import MAX_RECORD_BYTES, assemble, trajectory_message
+from headrace.streams.assembly.event_decoder import MAX_NESTING
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.history import Event, History, Unreadable
 from headrace.streams.raw import LogRecord
 
 MODELS = {model.TYPE: model for model in EVENTS.models}

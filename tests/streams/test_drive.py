@@ -24,7 +24,7 @@ from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import judged
-from headrace.streams.score import score
+from headrace.streams.scoring.score import score
 from headrace.streams.topology import TOPOLOGY, with_run
 from tests.streams.builders import T0, session
 from tests.streams.judged_rewards import HELPFUL, JUDGED, LIKED, WINDOW_MS

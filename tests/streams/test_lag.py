@@ -9,8 +9,8 @@ from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.log import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS
+from headrace.streams.assembly.recovery import Checkpoint
 from headrace.streams.lag import Lag, LagMeter, lag_row, lags, measure_lag, place_of
-from headrace.streams.recovery import Checkpoint
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 

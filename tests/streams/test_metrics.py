@@ -6,9 +6,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from headrace.schemas.records import DeadLetterError
+from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import Lag
 from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag
-from headrace.streams.runner_status import RunnerStatus
 
 
 def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object], float]]]:

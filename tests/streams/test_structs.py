@@ -27,11 +27,11 @@ from headrace.schemas.events import (
 from headrace.schemas.model import Record
 from headrace.schemas.records import Reference, Segment, Trajectory
 from headrace.schemas.topics import EVENTS
-from headrace.streams import event_decoder
-from headrace.streams.arrival import arrival_of
-from headrace.streams.assemble import conclude
-from headrace.streams.event_decoder import read_event
-from headrace.streams.history import History
+from headrace.streams.assembly import event_decoder
+from headrace.streams.assembly.arrival import arrival_of
+from headrace.streams.assembly.assemble import conclude
+from headrace.streams.assembly.event_decoder import read_event
+from headrace.streams.assembly.history import History
 from headrace.streams.structs import Doubt, StructReader, encode_struct, writing
 from tests.streams.builders import T0, called, event, started
 

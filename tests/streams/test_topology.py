@@ -62,17 +62,17 @@ def test_describing_it_names_topics_and_functions() -> None:
         == """\
 assemble
   events → trajectories
-  headrace.streams.assemble.assemble
+  headrace.streams.assembly.assemble.assemble
   The events of a trajectory become one record: tokens, turns, tools, and labels for what is wrong.
 
 score
   trajectories, feedback → rewards
-  headrace.streams.score.score
+  headrace.streams.scoring.score.score
   Every trajectory gets a reward by the spec of its agent, with its feedback, or the reason for none.
 
 group
   rewards → training, rejected
-  headrace.streams.group.group
+  headrace.streams.grouping.group.group
   Rewards of one prompt become a training group; what carries no gradient is rejected with a reason.
 
 What a processor cannot read goes to dead-letters.

@@ -14,7 +14,7 @@ from headrace.schemas.records import Reference
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
 from headrace.schemas.trace import continued
 from headrace.schemas.wire import record_message
-from headrace.streams.score import reward_message, score
+from headrace.streams.scoring.score import reward_message, score
 from headrace.streams.trace_exporter import TracesConfig, run_traces
 from tests.streams.attempts import attempt
 

@@ -18,7 +18,7 @@ from headrace.schemas.records import (
     Weights,
 )
 from headrace.schemas.trace import SpanContext, child, parse_traceparent
-from headrace.streams.score import score
+from headrace.streams.scoring.score import score
 from headrace.streams.traces import MAX_LINKS, Span, spans
 from tests.streams.attempts import START_MS, attempt
 

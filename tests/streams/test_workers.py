@@ -27,17 +27,18 @@ from headrace.schemas.records import (
 )
 from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode
-from headrace.streams.dead_letters import original_bytes
-from headrace.streams.faust_app import new_app
-from headrace.streams.group import GroupState, group, output_message
-from headrace.streams.score import reward_message, score
+from headrace.streams.faust_shell.faust_app import new_app
+from headrace.streams.grouping.group import GroupState, group, output_message
+from headrace.streams.letters.dead_letters import original_bytes
+from headrace.streams.scoring.score import reward_message, score
 from headrace.streams.workers import WorkersConfig
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 
 WORKER = """
 import json, logging, sys
 from pathlib import Path
-from headrace.streams import score_intake, workers
+from headrace.streams.scoring import score_intake
+from headrace.streams import workers
 logging.basicConfig(level="INFO", stream=sys.stderr)
 bootstrap, folder, options, raises_on = sys.argv[1:]
 if raises_on:

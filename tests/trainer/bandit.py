@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from headrace.schemas.records import Member
-from headrace.streams.baselines import Baseline, RunningMean, constant, leave_one_out, mean
+from headrace.streams.grouping.baselines import Baseline, RunningMean, constant, leave_one_out, mean
 from headrace.trainer.advantages import scale_advantages
 from headrace.trainer.batch import AdmittedGroup, Batch, ResolvedMember
 from headrace.trainer.config import TrainerConfig

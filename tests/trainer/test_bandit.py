@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.streams.baselines import Baseline
+from headrace.streams.grouping.baselines import Baseline
 from headrace.trainer.losses.registry import LOSSES
 from tests.trainer.bandit import VOCABULARY, Bandit, BanditSettings, Policy, learn
 

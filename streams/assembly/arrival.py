@@ -1,0 +1,128 @@
+"""An event as it arrives and is held: the bytes it came as, and what its headers say. Nothing of its payload is read.
+
+    place 17 of s1   headrace.tool.called.v1   {"call_id": "c1", …}   9 headers packed into 297 bytes
+
+A log holds hundreds of thousands of these while trajectories are open. Header objects would take three times the memory
+of the payload, so they are packed again until somebody wants them.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TYPE, plain_time
+from headrace.schemas.events import ClockTicked, TrajectoryEnded
+from headrace.schemas.records import DeadLetterError
+from headrace.schemas.topics import EVENTS
+from headrace.schemas.upcast import UPCASTERS
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.raw import LogRecord
+
+TICK = ClockTicked.TYPE.encode()
+END = TrajectoryEnded.TYPE.encode()
+MAX_ID_BYTES = 512
+"""Longest trajectory id."""
+
+_KNOWN = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.models} | set(UPCASTERS)))
+
+_PACK = msgspec.msgpack.Encoder().encode
+_UNPACK = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
+
+_NUMBERS: dict[bytes, int] = {b"%d" % number: number for number in range(1024)}
+"""Nearly every sequence number, parsed."""
+
+
+class Arrival(msgspec.Struct, gc=False):
+    """A record of ``events``: a :class:`LogRecord`, and what its headers say."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    packed_headers: bytes
+    """MessagePack."""
+    kind: bytes | None
+    """``ce_type``."""
+    subject: bytes | None
+    """``ce_subject``: the trajectory."""
+    sequence: int | None
+    """``ce_sequence``; ``None`` where it is missing, no number from 0, or of more than 18 digits."""
+    size: int
+    """Bytes of payload and headers."""
+    time_ms: int | None
+    """``ce_time``, Unix milliseconds, where the envelope is whole and in our own plain form; else look again."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """Headers as they came, in order."""
+        return _UNPACK(self.packed_headers)
+
+    @property
+    def names_trajectory(self) -> bool:
+        """Whether the subject can be a trajectory's id."""
+        if not self.subject or len(self.subject) > MAX_ID_BYTES:
+            return False
+        try:
+            self.subject.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+def arrival_of(record: LogRecord) -> Arrival:
+    """``record``, looked at. Of several headers with one name the last counts."""
+    pairs = record.headers
+    headers = dict(pairs)
+    value = record.value
+    time_ms = None
+    try:
+        contents = b"".join(headers.values())  # type: ignore[arg-type]  # of a null it says TypeError
+    except TypeError:
+        size = sum(len(content) for content in headers.values() if content)
+    else:
+        size = len(contents)
+        time = headers.get(TIME)
+        if time is not None and ID in headers and SOURCE in headers and contents.isascii():
+            time_ms = plain_time(time)
+    number = headers.get(SEQUENCE)
+    sequence = _NUMBERS.get(number) if number is not None else None
+    return Arrival(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.timestamp,
+        record.key,
+        value,
+        _PACK(pairs),
+        headers.get(TYPE),
+        headers.get(SUBJECT),
+        _natural(number) if sequence is None else sequence,
+        size if value is None else size + len(value),
+        time_ms,
+    )
+
+
+def _natural(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() and len(text) <= 18 else None
+
+
+def problem_with(arrival: Arrival, limits: FoldLimits) -> UnreadableRecord | None:
+    """Why an event cannot be used, as far as that shows without reading its payload."""
+    kind, sequence = arrival.kind, arrival.sequence
+    if kind is None or sequence is None:
+        message = f"header {TYPE if kind is None else SEQUENCE} is missing or malformed"
+        return UnreadableRecord(DeadLetterError.BAD_HEADERS, message)
+    if sequence >= limits.max_trajectory_events:
+        message = f"sequence number {sequence}: max_trajectory_events is {limits.max_trajectory_events}"
+        return UnreadableRecord(DeadLetterError.OVERSIZE, message)
+    if kind not in _KNOWN:
+        return UnreadableRecord(DeadLetterError.UNKNOWN_TYPE, f"no model for type {kind[:200]!r} in {EVENTS.name}")
+    if arrival.value is None:
+        return UnreadableRecord(DeadLetterError.NULL_VALUE, f"{kind.decode()}: the value is null")
+    if arrival.size > limits.max_event_bytes:
+        message = f"{arrival.size} bytes of payload and headers: max_event_bytes is {limits.max_event_bytes}"
+        return UnreadableRecord(DeadLetterError.OVERSIZE, message)
+    return None

@@ -1,0 +1,99 @@
+"""What the fold gives out: a closed trajectory as raw records (``History``), to be decoded event by event."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from headrace.schemas.events import (
+    ClockTicked,
+    ContextPruned,
+    ContextSummarized,
+    ModelCalled,
+    SubagentFinished,
+    SubagentStarted,
+    ToolCalled,
+    ToolReturned,
+    TrajectoryEnded,
+    TrajectoryStarted,
+)
+from headrace.schemas.records import Defect, Reference
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.assembly.arrival import Arrival
+from headrace.streams.raw import LogRecord
+
+Fact: TypeAlias = (
+    TrajectoryStarted
+    | ModelCalled
+    | ToolCalled
+    | ToolReturned
+    | ContextSummarized
+    | ContextPruned
+    | SubagentStarted
+    | SubagentFinished
+    | TrajectoryEnded
+    | ClockTicked
+)
+"""Every payload of the topic ``events``."""
+
+
+class Event(msgspec.Struct, gc=False):
+    """A fact in its place."""
+
+    time_ms: int
+    """When it happened, by the agent's clock, Unix milliseconds."""
+    fact: Fact
+    """What happened: the model, or a struct with its fields."""
+    plain: bool = False
+    """Whether msgspec writes its values as pydantic would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """The place of an event whose payload could not be read."""
+
+    sequence: int
+    """Its sequence number."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A trajectory as the fold closed it: its records undecoded, and what is known without decoding them."""
+
+    trajectory_id: str
+    """The trajectory."""
+    records: tuple[tuple[int, Arrival], ...]
+    """Sequence number and record, ascending."""
+    unreadable: Mapping[int, Defect]
+    """Sequence numbers that came and were dead letters at once, with the label that follows."""
+    missing: tuple[int, ...]
+    """Sequence numbers that never came, ascending."""
+    late: tuple[Arrival, ...]
+    """Records after the trajectory's end that came before it was closed."""
+    labels: frozenset[Defect]
+    """Labels that follow from how it closed."""
+    duplicates: int
+    """Records with a sequence number that was there already."""
+    first: Reference
+    """First of its records."""
+    last: Reference
+    """Last of its records, duplicates included."""
+    first_ms: int
+    """Earliest timestamp of its records, Unix milliseconds."""
+    last_ms: int
+    """Latest timestamp of its records, Unix milliseconds."""
+    closed_ms: int
+    """Log time at which it closed, Unix milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A record that could not be used, and why."""
+
+    record: LogRecord
+    """The record."""
+    error: UnreadableRecord
+    """What is wrong with it."""
+    trajectory_id: str | None = None
+    """The trajectory that it names, if any."""

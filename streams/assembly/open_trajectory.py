@@ -1,0 +1,100 @@
+"""A trajectory under way: its records as they came, by sequence number, and what must be known to close it."""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+
+from headrace.schemas.records import Defect, Reference
+from headrace.streams.assembly.arrival import Arrival
+from headrace.streams.assembly.history import History
+from headrace.streams.structs import writing
+
+_Reference = writing(Reference)
+
+
+@dataclass(slots=True)
+class OpenTrajectory:
+    """What the fold holds of a trajectory that is not closed yet."""
+
+    trajectory_id: str
+    """The trajectory."""
+    partition: int
+    """Input partition."""
+    first: int
+    """Offset of its first record."""
+    log_ms_before: int
+    """Log time before its first record."""
+    first_ms: int
+    """Earliest timestamp of its records."""
+    last_ms: int
+    """Latest timestamp of its records."""
+    last: int = 0
+    """Offset of its latest record."""
+    quiet_since: int = 0
+    """Log time of its latest record."""
+    records: dict[int, Arrival] = field(default_factory=dict)
+    """By sequence number, in order of arrival."""
+    unreadable: dict[int, Defect] = field(default_factory=dict)
+    """Sequence numbers that came as dead letters, with the label that follows."""
+    labels: set[Defect] = field(default_factory=set)
+    """Labels from records that have no sequence number."""
+    contiguous: int = 0
+    """Events from 0 on without a gap."""
+    end: int | None = None
+    """Sequence number of its end."""
+    end_log_ms: int = 0
+    """Log time when its end came."""
+    duplicates: int = 0
+    """Records with a sequence number that was there."""
+    size: int = 0
+    """Memory of its records, in bytes."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end and everything before it are there."""
+        return self.end is not None and self.end < self.contiguous
+
+    def touch(self, arrival: Arrival, log_ms: int) -> None:
+        """Note that ``arrival`` named it."""
+        self.last = arrival.offset
+        if arrival.timestamp < self.first_ms:
+            self.first_ms = arrival.timestamp
+        if arrival.timestamp > self.last_ms:
+            self.last_ms = arrival.timestamp
+        self.quiet_since = log_ms
+
+    def advance(self) -> None:
+        """Move ``contiguous`` over what is there."""
+        number = self.contiguous
+        while number in self.records or number in self.unreadable:
+            number += 1
+        self.contiguous = number
+
+    def closed(self, log_ms: int, labels: Iterable[Defect]) -> History:
+        """What is handed on when it closes. Events beyond its end are late, whichever came first."""
+        records = sorted(self.records.items())
+        there: Set[int] = self.records.keys() | self.unreadable.keys() if self.unreadable else self.records.keys()
+        top = max(there, default=-1) if self.end is None else self.end
+        missing = tuple(number for number in range(self.contiguous, top + 1) if number not in there)
+        unreadable = {number: label for number, label in sorted(self.unreadable.items()) if number <= top}
+        late: list[Arrival] = []
+        while records and records[-1][0] > top:
+            late.append(records.pop()[1])
+        found = {*labels, *self.labels, *unreadable.values()}
+        if missing:
+            found.add(Defect.MISSING_EVENTS)
+        if self.end is None:
+            found.add(Defect.NO_END)
+        return History(
+            trajectory_id=self.trajectory_id,
+            records=tuple(records),
+            unreadable=unreadable,
+            missing=missing,
+            late=tuple(reversed(late)),
+            labels=frozenset(found),
+            duplicates=self.duplicates,
+            first=_Reference(partition=self.partition, offset=self.first),
+            last=_Reference(partition=self.partition, offset=self.last),
+            first_ms=self.first_ms,
+            last_ms=self.last_ms,
+            closed_ms=log_ms,
+        )

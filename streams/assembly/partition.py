@@ -1,0 +1,101 @@
+"""One partition of the assembler without I/O: takes records, says what to send, and what to commit with it.
+
+The shell does, again and again: ``take`` records; in one transaction send ``pending`` and commit what ``sent`` returns.
+A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.resume` goes on and sends nothing twice.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from headrace.schemas.records import DeadLetterError
+from headrace.streams.assembly.assemble import conclude, letter
+from headrace.streams.assembly.fold import PartitionFold
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.history import Dead
+from headrace.streams.assembly.recovery import Checkpoint, Emitted
+from headrace.streams.raw import LogRecord, Outgoing
+
+
+class PartitionAssembly:
+    """The fold of one partition, and its place in input and output."""
+
+    def __init__(self, fold: PartitionFold, *, position: int, sent_before: int, outputs: deque[int], end: int) -> None:
+        """Made by :meth:`resume`."""
+        self.fold = fold
+        self.position = position
+        """Next input offset to take."""
+        self.pending: list[Outgoing] = []
+        """What is to be sent with the next commit, in order."""
+        self.pending_bytes = 0
+        """Payload of ``pending``."""
+        self.trajectories = 0
+        """Trajectories closed since the start."""
+        self.dead_letters: Counter[DeadLetterError] = Counter()
+        """Dead letters since the start, by what is wrong."""
+        self._sent_before = sent_before  # dead letters of input offsets before this one were sent already
+        self._outputs = outputs  # offsets of the remembered trajectories' records
+        self._output_end = end
+
+    @classmethod
+    def resume(
+        cls,
+        limits: FoldLimits,
+        checkpoint: Checkpoint | None,
+        outputs: Iterable[Emitted],
+        *,
+        position: int,
+        output_end: int,
+    ) -> "PartitionAssembly":
+        """Go on at ``position``, the committed offset; ``outputs`` are the trajectories from ``checkpoint.output``
+        to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew.
+        """
+        latest: dict[bytes, Emitted] = {}
+        for emitted in outputs:
+            latest.pop(emitted.subject, None)
+            latest[emitted.subject] = emitted
+        fold = PartitionFold(
+            limits,
+            log_ms=checkpoint.log_ms if checkpoint else 0,
+            remembered=[(emitted.subject, emitted.remembered) for emitted in latest.values()],
+        )
+        return cls(
+            fold,
+            position=position,
+            sent_before=checkpoint.next if checkpoint else position,
+            outputs=deque(emitted.offset for emitted in latest.values()),
+            end=output_end,
+        )
+
+    def take(self, record: LogRecord) -> None:
+        """Fold the next record."""
+        for outcome in self.fold.arrive(record):
+            if isinstance(outcome, Dead):
+                dead = [outcome] if outcome.record.offset >= self._sent_before else []
+            else:
+                trajectory, dead = conclude(outcome)
+                self.trajectories += 1
+                self._put(trajectory)
+            for found in dead:
+                self.dead_letters[found.error.error] += 1
+                self._put(letter(found))
+        self.position = record.offset + 1
+
+    def _put(self, outgoing: Outgoing) -> None:
+        self.pending.append(outgoing)
+        self.pending_bytes += len(outgoing.message.value)
+
+    def sent(self, trajectory_offsets: Iterable[int]) -> tuple[int, Checkpoint]:
+        """Note that ``pending`` was sent, its trajectories to these offsets; returns the input offset to commit and
+        what to commit beside it. Both must become durable together with what was sent.
+        """
+        for offset in trajectory_offsets:
+            self._outputs.append(offset)
+            self._output_end = offset + 1
+        while len(self._outputs) > self.fold.remembered_count:
+            self._outputs.popleft()
+        self.pending = []
+        self.pending_bytes = 0
+        self._sent_before = max(self._sent_before, self.position)
+        offset, log_ms = self.fold.resume_point(self.position)
+        output = self._outputs[0] if self._outputs else self._output_end
+        return offset, Checkpoint(next=self._sent_before, log_ms=log_ms, output=output)

@@ -1,0 +1,283 @@
+"""One ``events`` partition on Kafka: read, fold, and in one transaction write the output and commit the input.
+
+Each partition has a producer of its own with a transactional id that never changes. Starting it fences whoever had the
+partition before (a zombie's open transaction is aborted, its next one refused); only then are offsets fetched.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import InvalidProducerEpoch, ProducerFenced, kafka_errors
+from aiokafka.structs import OffsetAndMetadata
+
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import ClockTicked
+from headrace.schemas.ids import uuid7
+from headrace.schemas.log import committed_offsets, open_producer
+from headrace.schemas.topics import EVENTS, TRAJECTORIES
+from headrace.schemas.wire import Message, encode
+from headrace.streams.assembly.assemble import SOURCE
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
+from headrace.streams.assembly.recovered_outputs import recovered_outputs
+from headrace.streams.assembly.recovery import checkpoint_of
+from headrace.streams.assembly.runner_status import RunnerStatus
+from headrace.streams.raw import Outgoing
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_IDLE_S = 0.01
+"""Between two looks at a log that has nothing new."""
+
+_BATCH_BYTES = 2 * 1024 * 1024
+"""Size of a batch of trajectories before compression; each waits until the one before it was sent."""
+
+_PENDING_BYTES = 8 * 1024 * 1024
+"""Output that is held before it is committed ahead of its time."""
+
+_TRANSACTION_TIMEOUT_MS = 20_000
+"""How long the broker holds back readers for an assembler that died and was not started again."""
+
+# Brokers since 2.8 answer PRODUCER_FENCED (90) where aiokafka only knows INVALID_PRODUCER_EPOCH (47) as fencing.
+kafka_errors.setdefault(90, InvalidProducerEpoch)
+
+
+class PartitionTakenOver(RuntimeError):
+    """Another process with the same group assembles this partition now."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    """What a runner must know beside its partition."""
+
+    bootstrap: str
+    group: str
+    commit_interval_s: float
+    limits: FoldLimits
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    """The wall's time, Unix milliseconds: for ticks only."""
+
+
+@dataclass(slots=True)
+class _Commits:
+    """Transactions of one runner."""
+
+    done: int = 0
+    failed: int = 0
+    last_s: float = 0.0
+    all_s: float = 0.0
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Around one transaction."""
+        begin = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.failed += 1
+            raise
+        self.done += 1
+        self.last_s = time.monotonic() - begin
+        self.all_s += self.last_s
+
+
+class PartitionRunner:
+    """Assembles one partition from :meth:`run`'s start until ``stop``."""
+
+    def __init__(self, config: RunnerConfig, consumer: AIOKafkaConsumer, partition: int) -> None:
+        self.recovered = asyncio.Event()
+        """Set once the state of the last commit is there and reading goes on."""
+        self._config = config
+        self._consumer = consumer
+        self._source = TopicPartition(EVENTS.name, partition)
+        self._target = TopicPartition(TRAJECTORIES.name, partition)
+        self._stopping = asyncio.Event()
+        self._reader: PartitionReader | None = None
+        self._assembly: PartitionAssembly | None = None
+        self._commits = _Commits()
+        self._tick_offset = -1
+        self._committed_position = -1
+        self._next_commit = 0.0
+
+    def stop(self) -> None:
+        """End soon: commit what was folded, read nothing more."""
+        self._stopping.set()
+
+    @property
+    def status(self) -> RunnerStatus | None:
+        """Where it stands; ``None`` before it has recovered."""
+        assembly, reader, commits = self._assembly, self._reader, self._commits
+        if assembly is None or reader is None:
+            return None
+        fold = assembly.fold
+        return RunnerStatus(
+            partition=self._source.partition,
+            position=assembly.position,
+            log_end=reader.end,
+            log_ms=fold.log_ms,
+            open_trajectories=fold.open_count,
+            oldest_open_ms=fold.oldest_open_ms,
+            held_events=fold.held_events,
+            held_bytes=fold.held_bytes,
+            duplicates=fold.duplicates,
+            dead_letters=dict(assembly.dead_letters),
+            trajectories=assembly.trajectories,
+            commits=commits.done,
+            commits_failed=commits.failed,
+            last_commit_s=commits.last_s,
+            all_commits_s=commits.all_s,
+        )
+
+    async def run(self) -> None:
+        """Assemble until :meth:`stop`.
+
+        Raises :class:`PartitionTakenOver` where another process fenced this one, and the clients' errors where the
+        broker stays away. What was not committed then is done again by whoever has the partition next.
+        """
+        name = f"headrace-{self._config.group}-{self._source.partition}"
+        try:
+            async with open_producer(
+                self._config.bootstrap,
+                transactional_id=name,
+                transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+                max_batch_size=_BATCH_BYTES,
+            ) as producer:
+                assembly = await self._unless_stopped(self._recover())
+                if assembly is None:
+                    return
+                async with open_reader(
+                    self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
+                ) as reader:
+                    self._assembly, self._reader = assembly, reader
+                    self.recovered.set()
+                    await self._assemble(producer, reader, assembly)
+        except ProducerFenced as error:
+            raise PartitionTakenOver(
+                f"another process with the group {self._config.group!r} took over {EVENTS.name}"
+                f"[{self._source.partition}]: this one was silent for too long, or runs twice under one name"
+            ) from error
+        finally:
+            self._reader = None
+
+    async def _recover(self) -> PartitionAssembly:
+        """The assembly as of the last commit."""
+        started = time.monotonic()
+        config = self._config
+        commit = (await committed_offsets(config.bootstrap, config.group, [self._source]))[self._source]
+        checkpoint = checkpoint_of(commit.metadata or "")
+        begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
+        outputs, output_end = await recovered_outputs(
+            config.bootstrap,
+            self._target,
+            begin=checkpoint.output if checkpoint else None,
+            remember=config.limits.remember,
+        )
+        position = max(commit.offset, begin)
+        logger.info(
+            "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
+            EVENTS.name, self._source.partition, position, len(outputs), time.monotonic() - started,
+        )  # fmt: skip
+        return PartitionAssembly.resume(config.limits, checkpoint, outputs, position=position, output_end=output_end)
+
+    async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
+        while not self._stopping.is_set():
+            records = reader.read()
+            for record in records:
+                assembly.take(record)
+                if assembly.pending_bytes > _PENDING_BYTES:
+                    await self._commit(producer, assembly)
+            # Also past transaction markers, which are offsets without a record; else they would look like lag.
+            assembly.position = reader.position
+            if time.monotonic() >= self._next_commit:
+                await self._commit(producer, assembly)
+            await asyncio.sleep(0 if records else _IDLE_S)
+        await self._commit(producer, assembly)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of ``work``, or ``None`` where :meth:`stop` comes first: a rebalance waits for that."""
+        working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            working.cancel()
+            stopping.cancel()
+        await asyncio.wait({working, stopping})
+        return None if working.cancelled() else working.result()
+
+    async def _commit(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> None:
+        """One transaction: outputs, a tick where time is due, and the offset with what a restart needs."""
+        self._next_commit = time.monotonic() + self._config.commit_interval_s
+        tick = self._tick(assembly)
+        if assembly.position == self._committed_position and not assembly.pending and tick is None:
+            return
+        with self._commits.timed():
+            async with producer.transaction():
+                trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
+                others = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
+                sending = [await self._send(producer, outgoing) for outgoing in others]
+                ticked = await self._send(producer, tick) if tick else None
+                offset, checkpoint = assembly.sent(await self._send_in_batches(producer, trajectories))
+                await asyncio.gather(*sending)
+                if ticked is not None:
+                    self._tick_offset = (await ticked).offset
+                await producer.send_offsets_to_transaction(
+                    {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
+                )
+        self._committed_position = assembly.position
+
+    async def _send_in_batches(self, producer: AIOKafkaProducer, trajectories: list[Outgoing]) -> list[int]:
+        """Send them to their partition, a future a batch and not a record; returns where each stands."""
+        sent: list[tuple[asyncio.Future[Any], int]] = []
+        batch = producer.create_batch()
+
+        async def hand_over() -> None:
+            delivery = await producer.send_batch(batch, self._target.topic, partition=self._target.partition)
+            sent.append((delivery, batch.record_count()))
+
+        for _, message, timestamp_ms in trajectories:
+            record = {"timestamp": max(0, timestamp_ms), "key": message.key, "value": message.value}
+            if batch.append(**record, headers=message.headers) is None:  # full; an empty one takes any record
+                await hand_over()
+                batch = producer.create_batch()
+                batch.append(**record, headers=message.headers)
+        if batch.record_count():
+            await hand_over()
+        firsts = [(await delivery).offset for delivery, _ in sent]
+        return [first + place for first, (_, count) in zip(firsts, sent, strict=True) for place in range(count)]
+
+    async def _send(self, producer: AIOKafkaProducer, outgoing: Outgoing) -> Any:
+        topic, message, timestamp_ms = outgoing
+        partition = self._source.partition if topic is EVENTS else None
+        return await producer.send(
+            topic.name,
+            key=message.key,
+            value=message.value,
+            headers=message.headers,
+            partition=partition,
+            timestamp_ms=max(0, timestamp_ms),
+        )
+
+    def _tick(self, assembly: PartitionAssembly) -> Outgoing | None:
+        """A ``clock.ticked`` where the wall's time closes a trajectory that the log's time leaves open.
+
+        Not before the last one was read: behind a backlog one tick is enough.
+        """
+        deadline, now = assembly.fold.deadline_ms, self._config.clock_ms()
+        if deadline is None or now < deadline or assembly.position <= self._tick_offset:
+            return None
+        return Outgoing(EVENTS, _tick_message(now), now)
+
+
+def _tick_message(now_ms: int) -> Message:
+    fact = ClockTicked(unix_ms=now_ms)
+    envelope = Envelope(id=uuid7(now_ms), type=fact.TYPE, source=SOURCE, time_ms=now_ms, subject="clock")
+    return encode(fact, key="clock", envelope=envelope)

@@ -1,0 +1,121 @@
+"""ClickHouse as the sink and the dashboard reach it: the ordinary HTTP client, whatever answers at the address."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import clickhouse_connect
+import pyarrow as pa
+from clickhouse_connect.driver.exceptions import ClickHouseError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from headrace.streams.clickhouse.columns import Table, add_column_statement, create_statement, missing_columns
+from headrace.streams.clickhouse.tables import TABLES
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+
+def open_client(url: str, *, connect_timeout_s: int = 5, timeout_s: int = 60) -> "Client":
+    """A client of the ClickHouse at ``url`` (``http://user:password@host:port/database``). Threads may share it.
+
+    Raises ``ValueError`` for another kind of address and the client's ``ClickHouseError`` where nothing answers.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"the ClickHouse address {url!r} is not http://host:port: set HEADRACE_CLICKHOUSE")
+    return clickhouse_connect.get_client(
+        interface=parts.scheme,
+        host=parts.hostname,
+        port=parts.port or (8443 if parts.scheme == "https" else 8123),
+        username=unquote(parts.username or ""),
+        password=unquote(parts.password or ""),
+        database=parts.path.strip("/") or "default",
+        connect_timeout=connect_timeout_s,
+        send_receive_timeout=timeout_s,
+        # A session would forbid statements side by side.
+        autogenerate_session_id=False,
+        compress=parts.hostname not in ("127.0.0.1", "localhost", "::1"),
+    )
+
+
+def ensure_tables(client: "Client", tables: tuple[Table, ...] = TABLES) -> None:
+    """Create what is missing: tables, and columns of tables that an older release made.
+
+    Raises ``ValueError`` where a column has another type than this release writes.
+    """
+    for table in tables:
+        client.command(create_statement(table))
+        present = client.query(
+            "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {table:String}",
+            parameters={"table": table.name},
+        )
+        types = {str(name): str(type_) for name, type_ in present.result_rows}
+        for column in missing_columns(table, types):
+            client.command(add_column_statement(table, column))
+            log.info("table %s: added column %s", table.name, column.name)
+
+
+def insert(client: "Client", table: Table, rows: pa.Table, token: str) -> None:
+    """Insert ``rows``, once however often it is called with the same ``token``."""
+    client.insert_arrow(table.name, rows, settings={"insert_deduplication_token": token, "async_insert": 0})
+
+
+class Stopped(Exception):
+    """The process shall end while it waits for ClickHouse."""
+
+
+class PatientClient:
+    """ClickHouse, waited for: every call is repeated until it succeeds or ``stop`` is set."""
+
+    def __init__(self, url: str, *, stop: asyncio.Event, retry_most_s: float) -> None:
+        self._url = url
+        self._stop = stop
+        self._retry_most_s = retry_most_s
+        self._client: Client | None = None
+
+    async def prepare(self) -> None:
+        """Wait until ClickHouse answers and has the tables. Raises as :func:`open_client` and :func:`ensure_tables`."""
+        self._client = await self._call(open_client, self._url)
+        await self._call(ensure_tables, self._client)
+
+    async def insert(self, table: Table, rows: pa.Table, token: str) -> None:
+        """Insert ``rows``, once however often it is tried. Raises :class:`Stopped` where it did not get through."""
+        await self._call(insert, self._client, table, rows, token)
+
+    async def insert_once(self, table: Table, rows: pa.Table, token: str) -> None:
+        """As :meth:`insert`, with a single try, for rows that may be lost; raises what the client raises."""
+        if self._client is not None:
+            await asyncio.to_thread(insert, self._client, table, rows, token)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await asyncio.to_thread(self._client.close)
+
+    async def _call(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((ClickHouseError, OSError)),
+            wait=wait_exponential_jitter(multiplier=0.1, max=self._retry_most_s),
+            sleep=self._sleep,
+            before_sleep=self._warn,
+        )
+        return await retrying(asyncio.to_thread, function, *arguments)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Stopped
+
+    def _warn(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        pause = state.upcoming_sleep
+        log.warning("ClickHouse at %s, try %d, next in %.1f s: %s", self._url, state.attempt_number, pause, error)

@@ -1,0 +1,221 @@
+"""The log into ClickHouse: every topic, in batches, visible within a second and inserted once.
+
+    read → cut, announced in the commit's metadata → rows → Arrow insert with a token → commit
+
+Offsets are committed after the insert, so nothing is lost; a batch that is repeated has the same cut and the same
+token, so nothing is doubled (:mod:`cuts` has the reasoning). ClickHouse away means waiting: the log keeps what
+comes.
+
+A record that cannot be read becomes a dead letter, unless its topic has a processor that makes one: `events`
+(assemble), `trajectories` (score), `rewards` (group). Those, and damaged dead letters, are named in the sink's own
+log and have no row.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from time import monotonic
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, send
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
+from headrace.streams.clickhouse.batches import convert
+from headrace.streams.clickhouse.columns import arrow_table
+from headrace.streams.clickhouse.cuts import Pending, announced_cut, cut_metadata, deduplication_token
+from headrace.streams.clickhouse.database import PatientClient, Stopped
+from headrace.streams.clickhouse.tables import LAG
+from headrace.streams.lag import Lag, LagMeter, lag_row
+from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.raw import LogRecord
+
+log = logging.getLogger(__name__)
+
+SOURCE = "/streams/sink"
+
+READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, DEAD_LETTERS.name})
+"""Topics whose bad records are dead letters by somebody else's hand, or are dead letters themselves."""
+
+_LOST_PARTITION = (CommitFailedError, IllegalStateError, RebalanceInProgressError)
+"""What a commit or a seek raises once a partition belongs to another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConfig:
+    """Settings of the sink."""
+
+    bootstrap: str
+    """Kafka address, host:port."""
+    clickhouse_url: str
+    """ClickHouse address, http://host:port."""
+    group: str = "sink"
+    """Consumer group. A new name reads the log from its beginning, to fill empty tables again."""
+    member: str | None = None
+    """Name of this process in the group: after a crash it has its partitions back at once instead of after the session
+    timeout. One running process a name; unset: the broker names it."""
+    linger_s: float = 0.5
+    """Seconds that a record waits for others before its batch is cut."""
+    batch_records: int = 8192
+    """Distance of full batches' ends, in offsets."""
+    buffer_bytes: int = 64 * 1024 * 1024
+    """Bytes of values held before everything is cut. Nothing is read while batches are inserted."""
+    concurrent_inserts: int = 3
+    """Partitions whose batches are converted and inserted side by side."""
+    lag_interval_s: float = 5.0
+    """Seconds between two measurements of the consumer groups' lag."""
+    retry_most_s: float = 10.0
+    """Longest pause between two tries while ClickHouse does not answer, in seconds."""
+
+    def __post_init__(self) -> None:
+        for name in ("linger_s", "batch_records", "buffer_bytes", "concurrent_inserts", "lag_interval_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"the sink's setting {name} must be positive, not {getattr(self, name)}")
+
+
+class _Assignment(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types here
+    """Counts changes of the assignment: what was read before one must be read again."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        self.generation += 1
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self.generation += 1
+
+
+class _Sink:
+    """The loop and what it holds."""
+
+    def __init__(
+        self,
+        config: SinkConfig,
+        consumer: AIOKafkaConsumer,
+        producer: AIOKafkaProducer,
+        database: PatientClient,
+    ) -> None:
+        self._config = config
+        self._consumer = consumer
+        self._producer = producer
+        self._database = database
+        self._slots = asyncio.Semaphore(config.concurrent_inserts)
+        self._pending: dict[TopicPartition, Pending] = {}
+        self._loaded = -1
+        self.assignment = _Assignment()
+
+    async def round(self, *, early: bool = False) -> None:
+        """Read a little and write what is ripe: full, old enough, or everything where ``early``."""
+        if self._loaded != self.assignment.generation:
+            await self._load()
+        records = await self._consumer.getmany(
+            timeout_ms=int(self._config.linger_s * 500), max_records=self._config.batch_records
+        )
+        if self._loaded != self.assignment.generation:
+            return
+        now = monotonic()
+        for partition, batch in records.items():
+            self._pending[partition].add(batch, now)
+        early = early or sum(pending.size for pending in self._pending.values()) > self._config.buffer_bytes
+        cuts = {}
+        for partition, pending in self._pending.items():
+            ripe = early or now - pending.since >= self._config.linger_s
+            end = pending.cut(self._config.batch_records, early=ripe)
+            if end is not None:
+                cuts[partition] = end
+        if cuts:
+            await self._write(cuts)
+
+    async def _load(self) -> None:
+        """Start every assigned partition at its commit, with the cut that was announced there."""
+        generation = self.assignment.generation
+        self._pending.clear()
+        assigned = list(self._consumer.assignment())
+        if assigned:
+            commits = await committed_offsets(self._config.bootstrap, self._config.group, assigned)
+            begins = await self._consumer.beginning_offsets(assigned)
+            for partition in assigned:
+                # No commit is an offset of -1; one that retention has overtaken starts where the log does.
+                first = max(commits[partition].offset, begins[partition])
+                try:
+                    self._consumer.seek(partition, first)
+                except IllegalStateError:
+                    return  # assigned anew in the meantime: the next round loads again
+                self._pending[partition] = Pending(first, announced_cut(commits[partition].metadata or ""))
+        self._loaded = generation
+
+    async def _write(self, cuts: dict[TopicPartition, int]) -> None:
+        """Announce the cuts, insert the batches, commit. A partition that was lost meanwhile is somebody else's."""
+        firsts = {partition: self._pending[partition].first for partition in cuts}
+        try:
+            await self._consumer.commit({place: (firsts[place], cut_metadata(end)) for place, end in cuts.items()})
+            async with asyncio.TaskGroup() as writers:
+                for partition, end in cuts.items():
+                    batch = self._pending[partition].take(end)
+                    writers.create_task(self._write_batch(partition, batch, firsts[partition], end))
+            await self._consumer.commit({place: (await self._written_to(place), "") for place in cuts})
+        except _LOST_PARTITION as error:
+            log.info("partitions moved while they were written, reading again from the commits: %s", error)
+            self._loaded = -1
+
+    async def _write_batch(self, place: TopicPartition, records: Sequence[LogRecord], first: int, end: int) -> None:
+        async with self._slots:
+            batch = await asyncio.to_thread(convert, records)
+            for table, rows in batch.tables:
+                token = deduplication_token(place.topic, place.partition, first, end, table)
+                await self._database.insert(table, rows, token)
+        for record, error in batch.unreadable:
+            log.warning("no row for %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
+            if record.topic not in READ_BY_A_PROCESSOR:
+                letter = dead_letter_message(record, error, source=SOURCE)
+                await (await send(self._producer, DEAD_LETTERS, letter))
+
+    async def _written_to(self, partition: TopicPartition) -> int:
+        """The offset up to which everything is in the database."""
+        pending = self._pending[partition]
+        if not pending.records:
+            # Also past transaction markers, which are offsets without a record; else they would look like lag.
+            pending.first = max(pending.first, await self._consumer.position(partition))
+        return pending.first
+
+
+async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Fill ClickHouse from the log until ``stop`` is set; then write what was read, commit, and return.
+
+    ``ready`` is called once the tables are there and the consumer is started. Raises ``LookupError`` where a topic is
+    missing on the broker, and ``ValueError`` for an address or a table that does not fit.
+    """
+    database = PatientClient(config.clickhouse_url, stop=stop, retry_most_s=config.retry_most_s)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(database.close)
+        try:
+            await database.prepare()
+            consumer = await stack.enter_async_context(
+                open_consumer(config.bootstrap, group=config.group, group_instance_id=config.member)
+            )
+            for topic in TOPICS:
+                await partitions_of(consumer, topic)
+            producer = await stack.enter_async_context(open_producer(config.bootstrap))
+            sink = _Sink(config, consumer, producer, database)
+            meter = LagMeter(config.bootstrap)
+            consumer.subscribe([topic.name for topic in TOPICS], listener=sink.assignment)
+
+            async def write_lag(measured: list[Lag], now_ms: int) -> None:
+                rows = [lag_row(lag, now_ms) for lag in measured]
+                try:
+                    await database.insert_once(LAG, arrow_table(LAG, rows), f"lag:{now_ms}")
+                except ClickHouseError as error:
+                    log.warning("the lag was not written: %s", error)
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
+                ready()
+                while not stop.is_set():
+                    await sink.round()
+                await sink.round(early=True)
+        except* Stopped:
+            log.info("stopped while ClickHouse did not answer; what is missing is read again at the next start")

@@ -1,0 +1,376 @@
+"""The tables that the sink fills, one column spec each. Nothing else says what a table looks like.
+
+Every row carries the id of the record it came from and where that record stands. A record that is written twice has
+the same id, so its rows collapse: read with ``FINAL``, or count distinct ids, where the exact number matters.
+
+    SELECT type, count() FROM events FINAL GROUP BY type
+"""
+
+from headrace.schemas import topics
+from headrace.streams.clickhouse.columns import (
+    COUNT,
+    COUNTS,
+    COUNTS_BY_NAME,
+    FLAG,
+    JSON_TEXT,
+    LABEL,
+    LABELS,
+    MAYBE_COUNT,
+    MAYBE_NUMBER,
+    NUMBER,
+    NUMBERS_BY_NAME,
+    PLACE,
+    TEXT,
+    TIME,
+    Column,
+    Table,
+)
+
+_RECORD = (
+    Column("id", TEXT, "Id of the record; equal ids are one record."),
+    Column("time", TIME, "When it happened (facts), or the log time of what it is made of (derived records)."),
+    Column("source", LABEL, "Who wrote it."),
+    Column("partition", COUNT, "Partition of the record in its topic."),
+    Column("offset", PLACE, "Offset of the record in the partition."),
+)
+_RUN = Column("run", LABEL, "Training run, or recorded data set; empty where unknown.")
+_TRAJECTORY = Column("trajectory_id", TEXT, "The trajectory.")
+_TASK = Column("task_id", TEXT, "The task; empty where unknown.")
+_GROUP = Column("group_id", TEXT, "Group of attempts at one task; empty where it has none.")
+_PLACE = (
+    Column("trajectory_partition", COUNT, "Partition of the trajectory's record in `trajectories`."),
+    Column("trajectory_offset", PLACE, "Offset of the trajectory's record in `trajectories`."),
+)
+_OLDEST = Column("oldest_version", MAYBE_COUNT, "Oldest policy version among its tokens.")
+_SAMPLED = Column("sampled_tokens", COUNT, "Tokens that the model sampled.")
+_SPEC = Column("spec", LABEL, "Reward spec with its version.")
+
+EVENTS = Table(
+    "events",
+    "An event, as the agent emitted it.",
+    (
+        *_RECORD,
+        Column("type", LABEL, "Type with version: headrace.tool.called.v1."),
+        _TRAJECTORY,
+        Column("seq", COUNT, "Position in the trajectory, from 0."),
+        _RUN,
+        Column("agent", LABEL, "Agent (trajectory.started)."),
+        _TASK,
+        _GROUP,
+        Column("tool", LABEL, "Tool, or sub-agent; empty on other events."),
+        Column("call_id", TEXT, "Pairs a tool's call and return inside the trajectory."),
+        Column("status", LABEL, "Status of a tool's return, a sub-agent or the trajectory's end; finish reason."),
+        Column("error_class", LABEL, "Whose fault a failed tool call is."),
+        Column("latency_s", MAYBE_NUMBER, "Seconds from call to return."),
+        Column("sampled_tokens", MAYBE_COUNT, "Tokens sampled (model.called); null where token ids are unknown."),
+        Column("outcome", MAYBE_NUMBER, "Verifiable outcome (trajectory.ended)."),
+        Column("answer", JSON_TEXT, "Final answer as JSON (trajectory.ended)."),
+        Column("payload", JSON_TEXT, "The whole event as JSON, token arrays included."),
+    ),
+    key=("trajectory_id", "seq", "id"),
+)
+TRAJECTORIES = Table(
+    "trajectories",
+    "A trajectory, folded from its events; the tokens stay in the topic.",
+    (
+        *_RECORD,
+        _TRAJECTORY,
+        _RUN,
+        _TASK,
+        _GROUP,
+        Column("group_size", MAYBE_COUNT, "Attempts the group will have."),
+        Column("agent", LABEL, "Agent."),
+        Column("harness_version", LABEL, "Version of the code around the model."),
+        Column("role", LABEL, "trainable or frozen."),
+        Column("purpose", LABEL, "train or evaluate."),
+        Column("evaluation", LABEL, "Label of an evaluation: greedy or sampled; empty on other trajectories."),
+        Column("parent_trajectory_id", TEXT, "The orchestrator's trajectory."),
+        Column("tenant", LABEL, "Whose data it is."),
+        Column("consent", FLAG, "Whether it may be trained on."),
+        Column("task", JSON_TEXT, "What the reward knows and the model does not, as JSON."),
+        Column("status", LABEL, "How it ended; empty where it did not."),
+        Column("outcome", MAYBE_NUMBER, "Verifiable outcome."),
+        Column("answer", JSON_TEXT, "Final answer as JSON."),
+        Column("turns", COUNT, "Model calls, and what followed each."),
+        Column("segments", COUNT, "Runs of calls whose context only grew."),
+        Column("tokens", COUNT, "Tokens of all segments, context included."),
+        _SAMPLED,
+        Column("tools", COUNTS_BY_NAME, "Calls of each tool."),
+        Column("tool_errors", COUNTS_BY_NAME, "Failed tool calls by whose fault they are."),
+        Column("tool_seconds", NUMBER, "Seconds in tools."),
+        Column("pruned", COUNT, "Pieces that were pruned from the context."),
+        Column("summaries", COUNT, "Times the context was summarised."),
+        Column("critical_steps", COUNT, "Steps on the critical path, sub-agents side by side."),
+        Column("total_steps", COUNT, "Model calls, those of sub-agents included."),
+        Column("subagents_assigned", COUNT, "Sub-agents started."),
+        Column("subagents_finished", COUNT, "Sub-agents that completed."),
+        Column("events", COUNT, "Events folded."),
+        Column("duplicates", COUNT, "Events seen twice."),
+        Column("missing", COUNT, "Events that never came."),
+        Column("defects", LABELS, "Why it cannot be trained; empty where it can."),
+        Column("versions", COUNTS, "Policy versions that sampled it, ascending."),
+        _OLDEST,
+        Column("newest_version", MAYBE_COUNT, "Newest policy version among its tokens."),
+        Column("first_partition", COUNT, "Partition of its first event in `events`."),
+        Column("first_offset", PLACE, "Offset of its first event."),
+        Column("last_offset", PLACE, "Offset of its last event."),
+        Column("started_at", TIME, "Time of its earliest event."),
+        Column("ended_at", TIME, "Time of its latest event."),
+    ),
+    key=("trajectory_id", "id"),
+)
+REWARDS = Table(
+    "rewards",
+    "The score of a trajectory under one version of one reward spec.",
+    (
+        *_RECORD,
+        _TRAJECTORY,
+        *_PLACE,
+        _RUN,
+        _TASK,
+        _GROUP,
+        Column("purpose", LABEL, "train or evaluate."),
+        Column("role", LABEL, "trainable or frozen."),
+        _SPEC,
+        Column("total", MAYBE_NUMBER, "The reward; null where it could not be computed."),
+        Column("maximum", MAYBE_NUMBER, "Largest possible total."),
+        Column("normalised", MAYBE_NUMBER, "total / maximum."),
+        Column("unscored", LABEL, "Why there is no total."),
+        Column("components", NUMBERS_BY_NAME, "Raw value of each component."),
+        Column("weights", NUMBERS_BY_NAME, "Weight of each component at the time."),
+        Column("defects", LABELS, "Labels of the trajectory."),
+        _OLDEST,
+        Column("newest_version", MAYBE_COUNT, "Newest policy version among its tokens."),
+        _SAMPLED,
+        Column("turns", COUNT, "Model calls."),
+        Column("status", LABEL, "How the trajectory ended."),
+        Column("ended_at", TIME, "Time of its latest event."),
+    ),
+    key=("trajectory_id", "spec", "id"),
+)
+TRAINING = Table(
+    "training",
+    "A member of a training group: a trajectory that carries a gradient.",
+    (
+        *_RECORD,
+        _RUN,
+        _TASK,
+        _GROUP,
+        _SPEC,
+        Column("baseline", LABEL, "Name of the baseline."),
+        Column("baseline_value", NUMBER, "What was subtracted."),
+        Column("scored", COUNT, "Members of the group that had a reward."),
+        _TRAJECTORY,
+        *_PLACE,
+        Column("reward", NUMBER, "Its reward."),
+        Column("advantage", NUMBER, "Reward minus baseline."),
+        _OLDEST,
+        _SAMPLED,
+    ),
+    key=("group_id", "trajectory_id", "id"),
+)
+REJECTED = Table(
+    "rejected",
+    "A trajectory that will not be trained, and why.",
+    (
+        *_RECORD,
+        _TRAJECTORY,
+        *_PLACE,
+        Column("stage", LABEL, "Where it was turned away: group or admission."),
+        Column("reason", LABEL, "Why."),
+        _RUN,
+        _TASK,
+        _GROUP,
+        Column("policy_version", MAYBE_COUNT, "Oldest policy version among its tokens."),
+        Column("reward", MAYBE_NUMBER, "Its reward, where it has one."),
+    ),
+    key=("trajectory_id", "id"),
+)
+_STEP = (
+    Column("step", COUNT, "The optimiser step, from 1."),
+    Column("version", COUNT, "Policy version that the step made."),
+)
+STEPS = Table(
+    "steps",
+    "An optimiser step.",
+    (
+        *_RECORD,
+        _RUN,
+        *_STEP,
+        Column("groups", COUNT, "Groups trained."),
+        Column("trajectories", COUNT, "Trajectories trained."),
+        Column("config_sha256", TEXT, "Hash of the trainer's settings."),
+        Column("data_sha256", TEXT, "Hash of the packed batch."),
+        Column("metrics", NUMBERS_BY_NAME, "Loss, importance ratios, KL, entropy, gradient norm, tokens, seconds …"),
+    ),
+    key=("run", "step", "id"),
+)
+STEP_MEMBERS = Table(
+    "step_members",
+    "A trajectory that a step trained.",
+    (
+        *_RECORD,
+        _RUN,
+        *_STEP,
+        _GROUP,
+        Column("group_partition", COUNT, "Partition of the group's record in `training`."),
+        Column("group_offset", PLACE, "Offset of the group's record in `training`."),
+        _TRAJECTORY,
+        *_PLACE,
+    ),
+    key=("run", "step", "trajectory_id", "id"),
+)
+WEIGHTS = Table(
+    "weights",
+    "A policy version that can be had.",
+    (
+        *_RECORD,
+        _RUN,
+        Column("version", COUNT, "Policy version; 0 is the base model."),
+        Column("parent", MAYBE_COUNT, "The version it was trained from."),
+        Column("kind", LABEL, "anchor (complete) or delta."),
+        Column("manifest_uri", TEXT, "Where its manifest stands."),
+        Column("sha256", TEXT, "Hash of the manifest's bytes."),
+        Column("size", PLACE, "Bytes of the weights."),
+        Column("step", COUNT, "The step that made it; 0 for the base."),
+    ),
+    key=("run", "version", "id"),
+)
+APPLIED = Table(
+    "applied",
+    "An engine serves a version, its log-probabilities compared with the canary's.",
+    (
+        *_RECORD,
+        _RUN,
+        Column("engine", LABEL, "The inference engine."),
+        Column("version", COUNT, "Policy version."),
+        Column("download_s", NUMBER, "Seconds to fetch and verify."),
+        Column("swap_s", NUMBER, "Seconds in which requests stood still."),
+        Column("canary_max_error", NUMBER, "Largest difference of log-probabilities over the canaries."),
+    ),
+    key=("run", "engine", "version", "id"),
+)
+ALERTS = Table(
+    "alerts",
+    "What a person should know of.",
+    (
+        *_RECORD,
+        _RUN,
+        Column("part", LABEL, "Part that noticed."),
+        Column("kind", LABEL, "A stable name."),
+        Column("severity", LABEL, "warning or critical."),
+        Column("message", TEXT, "What is wrong and what to do."),
+        Column("details", JSON_TEXT, "Figures, as JSON."),
+    ),
+    key=("time", "id"),
+)
+DEAD_LETTERS = Table(
+    "dead_letters",
+    "A record that could not be read, whole.",
+    (
+        *_RECORD,
+        Column("bad_topic", LABEL, "Topic it stood in."),
+        Column("bad_partition", COUNT, "Partition it stood in."),
+        Column("bad_offset", PLACE, "Offset it stood at."),
+        Column("error", LABEL, "What is wrong."),
+        Column("message", TEXT, "What is wrong, in words."),
+        Column("key_base64", TEXT, "Original key, base64."),
+        Column("value_base64", JSON_TEXT, "Original bytes, base64; base64Decode gives them back."),
+        Column("headers", JSON_TEXT, "Original headers as JSON, values base64."),
+        Column("written_at", TIME, "Original timestamp."),
+        _TRAJECTORY,
+    ),
+    key=("bad_topic", "bad_partition", "bad_offset", "id"),
+)
+DEAD_LETTER_ACTIONS = Table(
+    "dead_letter_actions",
+    "What was done about a dead letter.",
+    (
+        *_RECORD,
+        Column("action", LABEL, "repaired, or redriven: sent again."),
+        Column("bad_topic", LABEL, "Topic the original stood in."),
+        Column("bad_partition", COUNT, "Partition it stood in."),
+        Column("bad_offset", PLACE, "Offset it stood at."),
+        Column("key_base64", TEXT, "Repaired key, base64 (repaired)."),
+        Column("value_base64", JSON_TEXT, "Repaired bytes, base64 (repaired)."),
+        Column("headers", JSON_TEXT, "Repaired headers as JSON, values base64 (repaired)."),
+        Column("sha256", TEXT, "Hash of what was sent in the original's place (redriven)."),
+        Column("trajectory_id", TEXT, "Trajectory under which it was sent; empty where it has none (redriven)."),
+        Column("redrive_of", TEXT, "The closed trajectory that was sent again as a new one (redriven)."),
+        Column("records", COUNT, "Records that were sent (redriven)."),
+    ),
+    key=("bad_topic", "bad_partition", "bad_offset", "time", "id"),
+)
+FEEDBACK = Table(
+    "feedback",
+    "A judgement of a trajectory, perhaps much later.",
+    (
+        *_RECORD,
+        _TRAJECTORY,
+        Column("signal", LABEL, "What kind: score, accepted, edit_persisted …"),
+        Column("value", NUMBER, "Its value, in the signal's own scale."),
+        Column("delay_s", MAYBE_NUMBER, "Seconds since the trajectory ended."),
+        Column("comment", JSON_TEXT, "Words, where given."),
+    ),
+    key=("trajectory_id", "id"),
+)
+SDK_STATS = Table(
+    "sdk_stats",
+    "What an SDK did since it started.",
+    (
+        *_RECORD,
+        Column("emitted", PLACE, "Events the agent emitted."),
+        Column("sent", PLACE, "Events acknowledged by the broker."),
+        Column("queued", PLACE, "Events waiting in memory."),
+        Column("dropped", COUNTS_BY_NAME, "Events given up, by reason."),
+    ),
+    key=("source", "time", "id"),
+)
+LAG = Table(
+    "lag",
+    "How far a consumer group was behind, sampled every few seconds; no record stands behind it.",
+    (
+        Column("time", TIME, "When it was measured."),
+        Column("consumer_group", LABEL, "Consumer group."),
+        Column("topic", LABEL, "Topic."),
+        Column("partition", COUNT, "Partition."),
+        Column("records", PLACE, "Offsets between the group's place and the end; transaction markers count."),
+        Column("seconds", NUMBER, "Age of the next record that the group has not taken; 0 where there is none."),
+    ),
+    key=("consumer_group", "topic", "partition", "time"),
+    keep_days=14,
+)
+
+TABLES: tuple[Table, ...] = (
+    EVENTS,
+    TRAJECTORIES,
+    REWARDS,
+    TRAINING,
+    REJECTED,
+    STEPS,
+    STEP_MEMBERS,
+    WEIGHTS,
+    APPLIED,
+    ALERTS,
+    DEAD_LETTERS,
+    DEAD_LETTER_ACTIONS,
+    FEEDBACK,
+    SDK_STATS,
+    LAG,
+)
+
+TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
+    topics.EVENTS.name: (EVENTS,),
+    topics.TRAJECTORIES.name: (TRAJECTORIES,),
+    topics.REWARDS.name: (REWARDS,),
+    topics.TRAINING.name: (TRAINING,),
+    topics.REJECTED.name: (REJECTED,),
+    topics.STEPS.name: (STEPS, STEP_MEMBERS),
+    topics.WEIGHTS.name: (WEIGHTS,),
+    topics.APPLIED.name: (APPLIED,),
+    topics.ALERTS.name: (ALERTS,),
+    topics.DEAD_LETTERS.name: (DEAD_LETTERS, DEAD_LETTER_ACTIONS),
+    topics.FEEDBACK.name: (FEEDBACK,),
+    topics.SDK_STATS.name: (SDK_STATS,),
+}
+"""Which tables a topic's records fill."""

@@ -1,0 +1,164 @@
+"""What becomes of the members of a group that is complete: who trains with which advantage, who is rejected and why.
+
+    total unknown, or of another spec      rejected: its first defect, else ``unscored``
+    no baseline yet                        rejected: ``no_baseline``
+    no gradient in the whole group         rejected: ``zero_variance_…``
+    a defect                               rejected with it; its reward counted for the baseline
+    else                                   trained: advantage = reward − baseline
+
+Against the mean of the group, equal rewards have no gradient. Against a threshold or a running mean they have one, and
+a group has none where every reward is within the tolerance of the baseline.
+"""
+
+from collections.abc import Sequence
+
+from headrace.schemas.records import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.streams.grouping.baselines import Baseline, constant, leave_one_out, mean
+from headrace.streams.grouping.group_policy import GroupPolicy
+from headrace.streams.grouping.group_state import Candidate, GroupState
+from headrace.streams.rewards.toggle import toggled
+
+Outputs = list[TrainingGroup | Rejection]
+
+
+def decide(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:
+    """The fate of every member, by trajectory id; the training group, if any, comes first.
+
+    ``running`` is the mean of the cohort's earlier rewards, for a member that is decided alone.
+    """
+    members = [state.members[trajectory_id] for trajectory_id in sorted(state.members)]
+    scored = [member for member in members if is_comparable(member, state)]
+    fates = {
+        member.trajectory_id: member_rejection(state, member, _defect(member) or Reason.UNSCORED)
+        for member in members
+        if not is_comparable(member, state)
+    }
+    rewards = _counted(state, policy, scored)
+    baseline = baseline_of(state, policy)
+    baselines = _baselines(rewards, baseline, policy, running)
+    reason = Reason.NO_BASELINE if baselines is None else _no_gradient(rewards, baselines, baseline, state, policy)
+    trained = []
+    for member, reward, subtracted in zip(scored, rewards, baselines or rewards, strict=True):
+        why = reason or _defect(member)
+        if why is not None:
+            fates[member.trajectory_id] = member_rejection(state, member, why)
+        elif member.oldest_version is not None:
+            trained.append(
+                Member(
+                    trajectory_id=member.trajectory_id,
+                    trajectory=member.trajectory,
+                    reward=reward,
+                    advantage=reward - subtracted,
+                    baseline=subtracted if baseline is Baseline.LEAVE_ONE_OUT else None,
+                    oldest_version=member.oldest_version,
+                    sampled_tokens=member.sampled_tokens,
+                )
+            )
+    outputs: Outputs = [fates[trajectory_id] for trajectory_id in sorted(fates)]
+    if trained and baselines is not None:
+        group = TrainingGroup(
+            group_id=state.group_id,
+            run=state.run,
+            task_id=state.task_id,
+            spec=state.spec,
+            baseline=baseline.value,
+            baseline_value=mean(rewards)[0] if baseline is Baseline.LEAVE_ONE_OUT else baselines[0],
+            cohort_key=state.cohort_key,
+            expected=state.size,
+            scored=len(rewards),
+            members=trained,
+            oldest_version=min(member.oldest_version for member in trained),
+        )
+        outputs.insert(0, group)
+    return outputs
+
+
+def baseline_of(state: GroupState, policy: GroupPolicy) -> Baseline:
+    """The baseline of a group: a group by id has no earlier rewards, and the mean of its members in their place."""
+    if policy.baseline is Baseline.RUNNING and state.cohort_key is None:
+        return Baseline.MEAN
+    return policy.baseline
+
+
+def is_comparable(member: Candidate, state: GroupState) -> bool:
+    """Whether the member has a total that can be compared with the others'."""
+    return member.total is not None and member.spec == state.spec
+
+
+def member_rejection(state: GroupState, member: Candidate, reason: Reason) -> Rejection:
+    """``member`` turned away as a member of the group."""
+    return rejection(member, reason, run=state.run, group_id=state.group_id)
+
+
+def rejection(member: Candidate, reason: Reason, *, run: str, group_id: str | None) -> Rejection:
+    """``member`` turned away."""
+    return Rejection(
+        trajectory_id=member.trajectory_id,
+        trajectory=member.trajectory,
+        stage=Stage.GROUP,
+        reason=reason,
+        run=run,
+        task_id=member.task_id,
+        group_id=group_id,
+        policy_version=member.oldest_version,
+        reward=member.total,
+    )
+
+
+def _counted(state: GroupState, policy: GroupPolicy, scored: Sequence[Candidate]) -> list[float]:
+    """Rewards as they count: under Toggle those of responses over their budget are 0 in every other phase."""
+    rewards = [member.total for member in scored if member.total is not None]
+    versions = [member.oldest_version for member in scored if member.oldest_version is not None]
+    if policy.toggle is None or not versions:
+        return rewards
+    return toggled(
+        rewards,
+        [member.sampled_tokens for member in scored],
+        task_id=state.task_id,
+        version=min(versions),
+        toggle=policy.toggle,
+        correct=[reward / state.maximum for reward in rewards] if state.maximum else None,
+    )
+
+
+def _baselines(
+    rewards: Sequence[float], baseline: Baseline, policy: GroupPolicy, running: float | None
+) -> list[float] | None:
+    """What is subtracted from each reward; ``None`` where there is no baseline yet."""
+    if not rewards:
+        return []
+    if baseline is Baseline.RUNNING:
+        return None if running is None else constant(rewards, running)
+    if baseline is Baseline.THRESHOLD:
+        return constant(rewards, policy.threshold)
+    return leave_one_out(rewards) if baseline is Baseline.LEAVE_ONE_OUT else mean(rewards)
+
+
+def _no_gradient(
+    rewards: Sequence[float], baselines: Sequence[float], baseline: Baseline, state: GroupState, policy: GroupPolicy
+) -> Reason | None:
+    """Why the group as a whole carries no gradient; ``None`` where it does."""
+    if not rewards:
+        return None
+    if baseline in (Baseline.MEAN, Baseline.LEAVE_ONE_OUT):
+        spread = max(rewards) - min(rewards)
+    else:
+        spread = max(abs(reward - value) for reward, value in zip(rewards, baselines, strict=True))
+    if spread > policy.tolerance:
+        return None
+    if state.maximum is not None and min(rewards) >= state.maximum - policy.tolerance:
+        return Reason.ALL_SUCCESS
+    # A reward that equals a threshold is on neither side of it.
+    failed = max(rewards) <= policy.tolerance and baseline is not Baseline.THRESHOLD
+    return Reason.ALL_FAIL if failed else Reason.ALL_EQUAL
+
+
+def _defect(member: Candidate) -> Reason | None:
+    """Why ``member`` cannot be trained. The last two hold even where whoever wrote the record forgot the label."""
+    if member.defects:
+        return Reason(member.defects[0])
+    if member.total is None:
+        return None
+    if member.sampled_tokens == 0:
+        return Reason.NOTHING_SAMPLED
+    return Reason.UNKNOWN_VERSION if member.oldest_version is None else None

@@ -1,0 +1,174 @@
+"""What a partition of ``rewards`` must remember, as values and as records of the topic ``headrace-group-state``.
+
+    ["group", "g7"]            {"kind":"group","group_id":"g7","run":"r","task_id":"t","spec":"search@1","size":8, …}
+    ["member", "g7", "t-31"]   {"kind":"member","group_id":"g7","member":{"trajectory_id":"t-31","total":0.5, …}}
+    ["running", "r", "s@1", "eu"]  {"kind":"running","cohort":["r","s@1","eu"],"total":3.1,"weight":7.0,"count":7}
+    ["clock"]                  {"kind":"clock", …}
+
+Members are records of their own, so that a group of a thousand is not written a thousand times; when a group closes,
+its own record keeps their ids and theirs are forgotten. The topic is compacted: the latest record of a key counts, an
+empty one forgets it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+import msgspec
+
+from headrace.schemas.records import Defect, Reference, Reward
+from headrace.streams.grouping.baselines import RunningMean
+from headrace.streams.grouping.watermark import Watermark
+
+Key: TypeAlias = tuple[str, ...]
+"""Kind, then ids."""
+
+
+class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of a reward its group needs."""
+
+    trajectory_id: str
+    """The trajectory."""
+    partition: int
+    """Where its record stands in ``trajectories``."""
+    offset: int
+    """Where its record stands in ``trajectories``."""
+    spec: str
+    """Reward spec."""
+    total: float | None
+    """The reward."""
+    task_id: str | None = None
+    """Its task: the group's, except in a cohort."""
+    revision: int = 0
+    """Which reward of the trajectory it is."""
+    defects: tuple[str, ...] = ()
+    """Labels of the trajectory: values of ``Defect``."""
+    oldest_version: int | None = None
+    """Oldest policy version among its tokens."""
+    sampled_tokens: int = 0
+    """Tokens sampled."""
+    traceparent: str | None = None
+    """Trace of the reward's record."""
+
+    @property
+    def trajectory(self) -> Reference:
+        """Where its record stands."""
+        return Reference(partition=self.partition, offset=self.offset)
+
+
+class GroupState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="kind", tag="group"):
+    """A group that is being collected or, with ``closed``, the memory of one that was."""
+
+    group_id: str
+    """The group."""
+    run: str
+    """Training run of its first member; rewards of another run are turned away."""
+    task_id: str
+    """Task; of a cohort's group of several, the cohort key."""
+    spec: str
+    """Reward spec of its first member; totals under another cannot be compared."""
+    maximum: float | None
+    """Largest possible total."""
+    size: int | None
+    """Expected members; ``None`` until a member says."""
+    opened_ms: int
+    """Log time of the first member, Unix milliseconds."""
+    cohort_key: str | None = None
+    """Cohort, where the group is made of single attempts."""
+    members: dict[str, Candidate] = {}
+    """Trajectory id → member; empty once closed."""
+    closed: tuple[str, ...] | None = None
+    """Ids of the members of a closed group."""
+    closed_ms: int | None = None
+    """Log time of the decision."""
+
+    @property
+    def cohort(self) -> Key | None:
+        """Run, spec and cohort key; ``None`` for a group by id."""
+        return None if self.cohort_key is None else (self.run, self.spec, self.cohort_key)
+
+    @property
+    def since_ms(self) -> int:
+        """Log time of the last thing that happened to it as a whole."""
+        return self.opened_ms if self.closed_ms is None else self.closed_ms
+
+
+class StoredMember(msgspec.Struct, frozen=True, tag_field="kind", tag="member"):
+    """A member of an open group, as it is stored."""
+
+    group_id: str
+    """The group."""
+    member: Candidate
+    """The member."""
+
+
+Entry: TypeAlias = GroupState | StoredMember | RunningMean | Watermark
+"""What is stored under a key."""
+
+CLOCK: Key = ("clock",)
+
+_ENTRY: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
+_ENCODER = msgspec.json.Encoder()
+
+
+def group_key(group_id: str) -> Key:
+    """Where a group is stored."""
+    return "group", group_id
+
+
+def member_key(group_id: str, trajectory_id: str) -> Key:
+    """Where a member of an open group is stored."""
+    return "member", group_id, trajectory_id
+
+
+def running_key(cohort: Key) -> Key:
+    """Where a cohort's running mean is stored."""
+    return "running", *cohort
+
+
+def to_record(key: Key, entry: Entry | None) -> tuple[bytes, bytes | None]:
+    """Key and value as the topic has them. A group's members are records of their own."""
+    if isinstance(entry, GroupState) and entry.members:
+        entry = msgspec.structs.replace(entry, members={})
+    return _ENCODER.encode(key), None if entry is None else _ENCODER.encode(entry)
+
+
+def from_records(records: Mapping[bytes, bytes]) -> list[Entry]:
+    """What the topic's records say. Raises ``ValueError`` naming the key of one that cannot be read."""
+    return [_entry(key, value) for key, value in records.items()]
+
+
+def _entry(key: bytes, value: bytes) -> Entry:
+    try:
+        return _ENTRY.decode(value)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"state of group under the key {key!r} cannot be read: {error}") from error
+
+
+def groups_of(entries: Iterable[Entry]) -> list[GroupState]:
+    """The groups among ``entries`` with their members, in the order of the groups."""
+    members: dict[str, dict[str, Candidate]] = {}
+    for entry in entries:
+        if isinstance(entry, StoredMember):
+            members.setdefault(entry.group_id, {})[entry.member.trajectory_id] = entry.member
+    return [
+        msgspec.structs.replace(entry, members=members.get(entry.group_id, {}))
+        for entry in entries
+        if isinstance(entry, GroupState)
+    ]
+
+
+def candidate_of(reward: Reward, traceparent: str | None = None) -> Candidate:
+    """What of ``reward`` its group needs."""
+    return Candidate(
+        trajectory_id=reward.trajectory_id,
+        partition=reward.trajectory.partition,
+        offset=reward.trajectory.offset,
+        spec=reward.spec,
+        total=reward.total,
+        task_id=reward.task_id,
+        revision=reward.revision,
+        defects=tuple(Defect(defect).value for defect in reward.defects),
+        oldest_version=reward.oldest_version,
+        sampled_tokens=reward.sampled_tokens,
+        traceparent=traceparent,
+    )

@@ -1,0 +1,202 @@
+"""The Faust shell of group: one :class:`Groups` a partition of ``rewards``, moved by a timer when nothing flows.
+
+Faust says which partitions are this process's, and reads. What a batch did is settled a partition in one transaction:
+decisions, state and offset (:class:`OwnedPartition`), so a decision is announced exactly once, and a worker that was
+suspended while another took its partitions can write nothing when it wakes up. Its process ends, and starts anew.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from time import monotonic
+from typing import Any
+
+import faust
+
+from headrace.schemas.records import TrainingGroup
+from headrace.schemas.topics import DEAD_LETTERS, REWARDS
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.faust_shell.continuity import Continuity
+from headrace.streams.faust_shell.faust_app import (
+    all_done,
+    batches,
+    current,
+    raw_topic,
+    stored_record,
+)
+from headrace.streams.faust_shell.owned_partition import (
+    OwnedPartition,
+    Ownership,
+    create_state_topic,
+    release_all,
+    take_all,
+)
+from headrace.streams.grouping.group import output_message
+from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
+from headrace.streams.grouping.group_state import from_records, to_record
+from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.reward_reader import read_reward
+from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.raw import Outgoing, StoredRecord
+
+logger = logging.getLogger(__name__)
+
+STATE = "headrace-group-state"
+"""Topic of the open groups, and of what is remembered."""
+TICK_S = 1.0
+"""How often an idle partition's log time is looked at."""
+IDLE_GRACE_S = 5.0
+"""A partition is idle after this long without a record, and its time then runs this far behind the wall: a record
+that is on its way keeps its place before the deadline."""
+
+
+class _Partition:
+    """What is at work for one partition of ``rewards``."""
+
+    def __init__(self, owned: OwnedPartition, groups: Groups) -> None:
+        self.owned = owned
+        self.groups = groups
+        self.seen_at = monotonic()
+        """When something came last, on the monotonic clock."""
+
+    async def settle(self, changes: Changes, letters: list[Outgoing], offsets: dict[str, int]) -> None:
+        state = dict(to_record(key, entry) for key, entry in changes.stored.items())
+        outgoing = [
+            Outgoing(*output_message(each.record, each.time_ms, origin=each.origin), each.time_ms)
+            for each in changes.outputs
+        ]
+        if state or outgoing or letters or offsets:
+            await self.owned.settle(offsets, state, outgoing + letters)
+
+
+class GroupWorker:
+    """Folds ``rewards`` into ``training`` and ``rejected`` on a Faust app."""
+
+    def __init__(
+        self,
+        app: faust.App,
+        bootstrap: str,
+        limits: GroupLimits,
+        *,
+        policies: GroupPolicies = DEFAULT_POLICIES,
+        partitions: int,
+        sources: int,
+        batch: int,
+    ) -> None:
+        """Put agent and timer on ``app``.
+
+        ``partitions`` are those of ``rewards``, ``sources`` those of ``trajectories``; ``batch`` records are read at
+        a time.
+        """
+        self.fates: Counter[str] = Counter()
+        """Trajectories decided since the start, durably: ``trained``, or the reason why not."""
+        self.ignored = 0
+        """Rewards that changed nothing: repeated, or revisions of what had had its fate."""
+        self.app = app
+        self.limits = limits
+        self.policies = policies
+        self.batch = batch
+        self.sources = sources
+        self._bootstrap = bootstrap
+        self._source_partitions = partitions
+        self._lock = asyncio.Lock()
+        self._assigned_anew = False
+        self._partitions: dict[int, _Partition] = {}
+        self._continuity = Continuity(app, bootstrap, REWARDS)
+        app.agent(raw_topic(app, REWARDS), name="group")(self._run)
+        app.timer(interval=TICK_S)(self._tick)
+        app.on_partitions_revoked.connect(self._let_go)
+        app.on_before_shutdown.connect(self._let_go)
+        app.on_rebalance_complete.connect(self._take_over)
+
+    @property
+    def open_groups(self) -> int:
+        """Groups that wait for members."""
+        return sum(partition.groups.open for partition in self._partitions.values())
+
+    async def _run(self, stream: Any) -> None:
+        async for events in batches(stream, self.batch):
+            async with self._lock:
+                await self._take()
+                ours = [event for event in current(self.app, events) if event.message.partition in self._partitions]
+                await self._fold([stored_record(event) for event in ours])
+                for event in ours:
+                    event.ack()
+
+    async def _fold(self, records: list[StoredRecord]) -> None:
+        arrived: dict[int, list[StoredRecord]] = defaultdict(list)
+        for record in records:
+            # What whoever had the partition before settled after Faust had asked for the committed offset.
+            if record.offset >= self._partitions[record.partition].owned.offsets.get(REWARDS.name, 0):
+                await self._continuity.check(record)
+                arrived[record.partition].append(record)
+        await all_done([self._fold_partition(self._partitions[number], each) for number, each in arrived.items()])
+
+    async def _fold_partition(self, partition: _Partition, records: list[StoredRecord]) -> None:
+        changes, letters = Changes(), []
+        partition.seen_at = monotonic()
+        for record in records:
+            try:
+                reward, traceparent = read_reward(record)
+            except UnreadableRecord as error:
+                logger.warning("%s[%d]@%d cannot be grouped: %s", record.topic, record.partition, record.offset, error)
+                letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
+            else:
+                partition.groups.add(reward, record.timestamp, changes, traceparent)
+        await partition.settle(changes, letters, {REWARDS.name: records[-1].offset + 1})
+        self._tally(changes)
+
+    async def _tick(self) -> None:
+        """Close what is due on partitions where nothing flows."""
+        async with self._lock:
+            await self._take()
+            for number, partition in self._partitions.items():
+                idle_s = monotonic() - partition.seen_at - IDLE_GRACE_S
+                now_ms = partition.groups.newest_ms + round(idle_s * 1000)
+                if idle_s > 0 and partition.groups.is_due(now_ms) and await self._continuity.caught_up(number):
+                    changes = Changes()
+                    partition.groups.expire_due(now_ms, changes)
+                    await partition.settle(changes, [], {})
+                    self._tally(changes)
+
+    def _tally(self, changes: Changes) -> None:
+        for record, _, _ in changes.outputs:
+            if isinstance(record, TrainingGroup):
+                self.fates["trained"] += len(record.members)
+            else:
+                self.fates[record.reason.value] += 1
+        self.ignored += changes.ignored
+
+    async def _take(self) -> None:
+        """After a rebalance: the partitions that are ours now, each from where its last owner came to."""
+        if not self._assigned_anew:
+            return
+        self._assigned_anew = False
+        state = await create_state_topic(
+            self._bootstrap,
+            STATE,
+            partitions=self._source_partitions,
+            about="Open groups, and memories of closed ones.",
+        )
+        ownership = Ownership(self._bootstrap, str(self.app.conf.id), (REWARDS,), state)
+        assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name}
+        for number, owned in (await take_all(ownership, assigned)).items():
+            entries = from_records(owned.state)
+            owned.state.clear()
+            groups = Groups(self.limits, entries, policies=self.policies, sources=self.sources)
+            self._partitions[number] = _Partition(owned, groups)
+        self._continuity.begin(
+            {number: each.owned.offsets.get(REWARDS.name, 0) for number, each in self._partitions.items()}
+        )
+
+    async def _let_go(self, *_: Any, **__: Any) -> None:
+        """Before a rebalance, and at the end: finish the batch in hand, then touch nothing."""
+        async with self._lock:
+            self._assigned_anew = False
+            self._continuity.end()
+            partitions, self._partitions = self._partitions, {}
+            await release_all(each.owned for each in partitions.values())
+
+    async def _take_over(self, *_: Any, **__: Any) -> None:
+        """After a rebalance: the partitions of the assignment are ours."""
+        self._assigned_anew = True

@@ -1,0 +1,275 @@
+"""All groups of one partition of ``rewards``, and the log time that closes them.
+
+Log time is the :class:`Watermark` of the partition. Before a reward is folded, everything that was due by then is
+closed, so that a replay of the partition decides what the first run decided. On an idle partition nothing moves log
+time; the shell then calls :meth:`Groups.expire_due` with time as it would be.
+
+What rewards did comes out as :class:`Changes`: decisions, and what is to be stored. The shell makes both durable in one
+transaction with the offset of the rewards. Whoever starts from what is stored goes on as if nothing had happened.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.schemas.records import Rejection, Reward, TrainingGroup
+from headrace.streams.grouping.baselines import Baseline, RunningMean
+from headrace.streams.grouping.group import Cohort, alone, cohort_of, expire, group
+from headrace.streams.grouping.group_decision import Outputs
+from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies, GroupPolicy
+from headrace.streams.grouping.group_state import (
+    CLOCK,
+    Entry,
+    GroupState,
+    Key,
+    StoredMember,
+    group_key,
+    groups_of,
+    member_key,
+    running_key,
+)
+from headrace.streams.grouping.watermark import Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """How long and how many."""
+
+    timeout_ms: int = 600_000
+    """Log time from a group's first member until its time is over, where its policy says none."""
+    remember_ms: int = 24 * 3600 * 1000
+    """Log time for which a closed group is remembered; a latecomer after that opens a new group, which expires."""
+    max_open: int = 50_000
+    """Open groups of a partition; beyond it the next to fall due is closed before its time."""
+    max_remembered: int = 200_000
+    """Closed groups remembered a partition; beyond it the oldest is forgotten before its time."""
+    max_cohorts: int = 10_000
+    """Running means a partition; beyond it the one unused for longest is forgotten, and warms up anew."""
+
+
+class Decided(NamedTuple):
+    """A decision."""
+
+    record: TrainingGroup | Rejection
+    """What was decided."""
+    time_ms: int
+    """Log time of the decision, Unix milliseconds."""
+    origin: str | None
+    """Trace that it continues: of its reward or, for a group, of the first member that has one."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What some rewards, or some time, did."""
+
+    outputs: list[Decided] = field(default_factory=list)
+    """Decisions, in order."""
+    stored: dict[Key, Entry | None] = field(default_factory=dict)
+    """What to store by key; ``None`` forgets it."""
+    ignored: int = 0
+    """Rewards that changed nothing: repeated, or revisions of what had its fate."""
+    _fresh: set[Key] = field(default_factory=set)
+
+    def decide(self, outputs: Outputs, time_ms: int, traces: Mapping[str, str | None]) -> None:
+        """Add ``outputs``, decided at ``time_ms``; ``traces`` has the trace of each trajectory's reward."""
+        for output in outputs:
+            if isinstance(output, TrainingGroup):
+                origin = next(filter(None, (traces[member.trajectory_id] for member in output.members)), None)
+            else:
+                origin = traces[output.trajectory_id]
+            self.outputs.append(Decided(output, time_ms, origin))
+
+    def keep(self, key: Key, entry: Entry, *, fresh: bool = False) -> None:
+        """Store ``entry``. ``fresh``: nothing is stored under ``key`` yet."""
+        if fresh and key not in self.stored:
+            self._fresh.add(key)
+        # Last in the order: a restart finds groups in the order in which they were closed, means in that of their use.
+        self.stored.pop(key, None)
+        self.stored[key] = entry
+
+    def forget(self, key: Key) -> None:
+        """Store nothing any more under ``key``. What never left these changes leaves no trace."""
+        if key in self._fresh:
+            self._fresh.discard(key)
+            del self.stored[key]
+        else:
+            self.stored[key] = None
+
+
+class Groups:
+    """Folds the rewards of one partition. Mutable, but a function of what was fed in."""
+
+    def __init__(
+        self,
+        limits: GroupLimits,
+        stored: Iterable[Entry] = (),
+        *,
+        policies: GroupPolicies = DEFAULT_POLICIES,
+        sources: int = 1,
+    ) -> None:
+        """Start empty or from what was ``stored``, in its order. ``sources``: partitions of ``trajectories``."""
+        self.limits = limits
+        self.policies = policies
+        stored = list(stored)
+        clocks = [entry for entry in stored if isinstance(entry, Watermark)]
+        self.time = msgspec.structs.replace(clocks[0], sources=sources) if clocks else Watermark(sources)
+        states = groups_of(stored)
+        self._open = {state.group_id: state for state in states if state.closed is None}
+        self._closed = {state.group_id: state for state in states if state.closed is not None}
+        self._collecting = {state.cohort: state.group_id for state in self._open.values() if state.cohort}
+        # In which group a single attempt had its fate: unlike a group id, a cohort key does not tell.
+        self._settled: dict[str, str] = {}
+        for state in self._closed.values():
+            self._settle(state)
+        self._running = {entry.cohort: entry for entry in stored if isinstance(entry, RunningMean)}
+        # Members of one group come from several sources, so groups do not open in the order in which they fall due.
+        self._due = [self._deadline(state) for state in self._open.values()]
+        heapify(self._due)
+
+    @property
+    def open(self) -> int:
+        """Groups that wait for members."""
+        return len(self._open)
+
+    @property
+    def newest_ms(self) -> int:
+        """Newest timestamp seen; 0 where there is none."""
+        return self.time.newest_ms or 0
+
+    def add(self, reward: Reward, timestamp_ms: int, changes: Changes, traceparent: str | None = None) -> None:
+        """Fold ``reward``; what it did is added to ``changes``.
+
+        Its record bears ``timestamp_ms`` (Unix milliseconds) and ``traceparent``.
+        """
+        self.time.see(reward.trajectory.partition, timestamp_ms)
+        changes.keep(CLOCK, self.time)
+        if self.time.passed_ms is not None:
+            self.expire_due(self.time.passed_ms, changes)
+        policy = self.policies.of(reward.spec)
+        cohort = cohort_of(reward, policy)
+        if cohort and reward.trajectory_id in self._settled:
+            changes.ignored += 1
+        elif cohort and policy.baseline is Baseline.RUNNING:
+            self._decide_alone(cohort, reward, policy, timestamp_ms, changes, traceparent)
+        else:
+            group_id = (self._collecting.get(cohort) if cohort else reward.group_id) or ""
+            self._collect(group_id, reward, policy, timestamp_ms, changes, traceparent)
+        while len(self._open) > self.limits.max_open:
+            self._close_next(changes)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether :meth:`expire_due` may find anything."""
+        closed = next(iter(self._closed.values()), None)
+        return bool(self._due and self._due[0][0] <= now_ms) or (
+            closed is not None and closed.since_ms + self.limits.remember_ms <= now_ms
+        )
+
+    def expire_due(self, now_ms: int, changes: Changes) -> None:
+        """Close the groups, and forget the memories, whose time is over at ``now_ms``."""
+        while self._due and self._due[0][0] <= now_ms:
+            self._close_next(changes)
+        while self._closed:
+            oldest = next(iter(self._closed.values()))
+            if oldest.since_ms + self.limits.remember_ms > now_ms and len(self._closed) <= self.limits.max_remembered:
+                break
+            del self._closed[oldest.group_id]
+            changes.forget(group_key(oldest.group_id))
+            for trajectory_id in oldest.closed or ():
+                if self._settled.get(trajectory_id) == oldest.group_id:
+                    del self._settled[trajectory_id]
+
+    def _collect(
+        self,
+        group_id: str,
+        reward: Reward,
+        policy: GroupPolicy,
+        timestamp_ms: int,
+        changes: Changes,
+        traceparent: str | None,
+    ) -> None:
+        before = self._open.get(group_id) or self._closed.get(group_id)
+        after, outputs = group(before, reward, now_ms=timestamp_ms, policy=policy, traceparent=traceparent)
+        traces = _traces(before) | {reward.trajectory_id: traceparent} if outputs else {}
+        if after is None or after is before:
+            changes.decide(outputs, timestamp_ms, traces)
+            changes.ignored += not outputs
+        elif after.closed is None:
+            self._keep_open(before, after, reward.trajectory_id, changes)
+        else:
+            changes.decide(outputs, after.closed_ms or timestamp_ms, traces)
+            self._keep_closed(before, after, changes)
+
+    def _decide_alone(
+        self,
+        cohort: Cohort,
+        reward: Reward,
+        policy: GroupPolicy,
+        timestamp_ms: int,
+        changes: Changes,
+        traceparent: str | None,
+    ) -> None:
+        before = self._running.get(cohort) or RunningMean(cohort)
+        after, state, outputs = alone(before, reward, policy, now_ms=timestamp_ms)
+        changes.decide(outputs, timestamp_ms, {reward.trajectory_id: traceparent})
+        changes.ignored += not outputs
+        if state is not None:
+            self._keep_closed(None, state, changes)
+        if after is not before:
+            # Last in the order, which is the order of use.
+            self._running.pop(cohort, None)
+            self._running[cohort] = after
+            changes.keep(running_key(cohort), after)
+        while len(self._running) > self.limits.max_cohorts:
+            unused = next(iter(self._running))
+            del self._running[unused]
+            changes.forget(running_key(unused))
+
+    def _close_next(self, changes: Changes) -> None:
+        deadline, group_id = heappop(self._due)
+        state = self._open.get(group_id)
+        # Completed meanwhile, and perhaps opened anew: what stands in the heap is then of an earlier group of this id.
+        if state is not None and self._deadline(state) == (deadline, group_id):
+            after, outputs = expire(state, deadline, self.limits.timeout_ms, self.policies.of(state.spec))
+            changes.decide(outputs, deadline, _traces(state))
+            self._keep_closed(state, after, changes)
+
+    def _deadline(self, state: GroupState) -> tuple[int, str]:
+        timeout_ms = self.policies.of(state.spec).timeout_ms(self.limits.timeout_ms)
+        return state.opened_ms + timeout_ms, state.group_id
+
+    def _keep_open(self, before: GroupState | None, after: GroupState, trajectory_id: str, changes: Changes) -> None:
+        """Store an open group and the member that it has anew."""
+        if before is None:
+            heappush(self._due, self._deadline(after))
+        if before is None or before.size != after.size:
+            changes.keep(group_key(after.group_id), after, fresh=before is None)
+        changes.keep(
+            member_key(after.group_id, trajectory_id),
+            StoredMember(after.group_id, after.members[trajectory_id]),
+            fresh=before is None or trajectory_id not in before.members,
+        )
+        self._open[after.group_id] = after
+        if after.cohort is not None:
+            self._collecting[after.cohort] = after.group_id
+
+    def _keep_closed(self, before: GroupState | None, after: GroupState, changes: Changes) -> None:
+        """Store the memory of a group in the place of the group and its members."""
+        for trajectory_id in before.members if before else ():
+            changes.forget(member_key(after.group_id, trajectory_id))
+        changes.keep(group_key(after.group_id), after, fresh=before is None)
+        self._open.pop(after.group_id, None)
+        self._closed[after.group_id] = after
+        self._settle(after)
+
+    def _settle(self, state: GroupState) -> None:
+        if state.cohort is not None:
+            self._settled |= dict.fromkeys(state.closed or (), state.group_id)
+            if self._collecting.get(state.cohort) == state.group_id:
+                del self._collecting[state.cohort]
+
+
+def _traces(state: GroupState | None) -> dict[str, str | None]:
+    return {} if state is None else {name: member.traceparent for name, member in state.members.items()}

@@ -1,0 +1,130 @@
+"""The ledger, continuously: a check every few seconds, and an alert where it does not add up and stays so.
+
+14:03:05  started 4,096  trained 2,048  rejected 1,203  pending 845 (open 512, ungrouped 301, untrained 32)  adds up
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from aiokafka.errors import KafkaError
+
+from headrace.schemas.ids import derived_id
+from headrace.schemas.log import open_producer, send
+from headrace.schemas.records import Alert, Severity
+from headrace.schemas.topics import ALERTS
+from headrace.schemas.wire import Message, record_message
+from headrace.streams.ledger.ledger import Ledger, cut_topics, kafka_reader
+
+logger = logging.getLogger(__name__)
+
+SOURCE = "ledger"
+MISMATCH = "ledger_mismatch"
+"""Kind of the alert."""
+
+
+class LedgerMismatch(RuntimeError):
+    """The ledger did not add up, several checks in a row; an alert says so in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The ledger at a moment."""
+
+    time_ms: int
+    """When its reading ended, Unix milliseconds."""
+    ledger: Ledger
+    """The counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowConfig:
+    """How the ledger is followed."""
+
+    bootstrap: str
+    """Kafka, ``host:port``; several by comma."""
+    every_s: float = 5.0
+    """Seconds between two checks."""
+    patience: int = 3
+    """Checks in a row that may not add up before it counts."""
+    round_s: float = 60.0
+    """Seconds after which a check is given up and begun again where it was, as when the broker went away."""
+
+    def __post_init__(self) -> None:
+        if self.every_s <= 0 or self.round_s <= 0 or self.patience < 1:
+            raise ValueError(
+                f"every_s ({self.every_s}) and round_s ({self.round_s}) must be above 0, "
+                f"and patience ({self.patience}) at least 1"
+            )
+
+
+async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, tell: Callable[[Check], None]) -> None:
+    """Check until ``stop`` is set; each check is told. What was read is kept and never read again.
+
+    A broker that goes away is waited for. Raises ``LookupError`` where a topic is missing at the start, aiokafka's
+    errors where nothing answers then, and :class:`LedgerMismatch` after ``patience`` checks in a row that
+    do not add up, once an ``alerts`` record says so.
+    """
+    reader = kafka_reader(config.bootstrap)
+    await reader.catch_up()
+    wrong = 0
+    while not stop.is_set():
+        try:
+            async with asyncio.timeout(config.round_s):
+                await reader.catch_up()
+                ledger = reader.tally.ledger(cut=await cut_topics(config.bootstrap))
+        # A broker that has only just come back may not know its topics yet.
+        except (KafkaError, LookupError, OSError) as error:
+            logger.warning("the ledger was not taken: %s", error or type(error).__name__)
+        else:
+            check = Check(time.time_ns() // 1_000_000, ledger)
+            tell(check)
+            wrong = 0 if ledger.adds_up else wrong + 1
+            if wrong == config.patience:
+                message = mismatch_message(check)
+                await _raise_alert(config.bootstrap, message)
+                raise LedgerMismatch(_words(ledger))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), config.every_s)
+
+
+def mismatch_message(check: Check) -> Message:
+    """The alert of a ledger that does not add up."""
+    ledger = check.ledger
+    alert = Alert(
+        run="",
+        source=SOURCE,
+        kind=MISMATCH,
+        severity=Severity.CRITICAL,
+        message=f"The ledger does not add up: {_words(ledger)}. `headrace ledger` names what contradicts itself.",
+        details={
+            "started": ledger.started,
+            "trained": ledger.trained,
+            "rejected": ledger.rejected,
+            "pending": ledger.pending,
+            "conflicting": ledger.conflicting,
+            "unreadable": ledger.unreadable,
+            "conflicts": ledger.conflicts[:10],
+        },
+    )
+    return record_message(
+        alert,
+        id=derived_id(Alert.TYPE, MISMATCH, str(check.time_ms)),
+        key=alert.run,
+        source=f"/streams/{SOURCE}",
+        time_ms=check.time_ms,
+        subject=SOURCE,
+    )
+
+
+def _words(ledger: Ledger) -> str:
+    first = f", first: {ledger.conflicts[0]}" if ledger.conflicts else ""
+    return f"{ledger.conflicting} contradictions and {ledger.unreadable} unreadable records{first}"
+
+
+async def _raise_alert(bootstrap: str, message: Message) -> None:
+    async with open_producer(bootstrap) as producer:
+        await (await send(producer, ALERTS, message))

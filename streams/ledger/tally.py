@@ -1,0 +1,265 @@
+"""The fold behind the ledger: records in, an account of each trajectory and the counts of all. No I/O.
+
+Each trajectory has one account, and topics only add to it: neither order nor repetition of records matters. What must
+hold of every account (:meth:`Account.contradictions`): an event, one fate at most, and everything that the fate was
+made of. The counts follow each change of an account, so the ledger of a million trajectories is there at once.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.schemas.envelope import SUBJECT, TYPE
+from headrace.schemas.events import ClockTicked, TrajectoryStarted
+from headrace.schemas.records import Rejection, Step, TrainingGroup
+from headrace.schemas.topics import EVENTS, REWARDS, TRAJECTORIES
+from headrace.schemas.wire import UnreadableRecord, decode_payload
+from headrace.streams.assembly.arrival import MAX_ID_BYTES
+from headrace.streams.ledger.account import PENDING, Account, Known
+
+MAX_NAMED = 100
+"""Contradictions named in a ledger; the rest is counted."""
+
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Counts of distinct trajectories."""
+
+    started: int
+    """Whose ``trajectory.started`` is in ``events``."""
+    seen_without_start: int
+    """Known to ``events`` by other facts only."""
+    expired: int
+    """Known to later topics only, because ``events`` has been cut by its retention."""
+    trained: int
+    """In a step."""
+    trained_by_step: dict[str, int]
+    """``run/step`` → trajectories."""
+    rejected: int
+    """Turned away."""
+    rejected_by: dict[str, dict[str, int]]
+    """Stage → reason → trajectories."""
+    pending: int
+    """Neither yet."""
+    pending_by: dict[str, int]
+    """``open`` (not assembled), ``unscored``, ``ungrouped``, ``untrained`` → trajectories."""
+    conflicts: list[str]
+    """What contradicts itself, in words, at most ``MAX_NAMED``."""
+    conflicting: int
+    """How many contradictions there are."""
+    unreadable: int
+    """Records of later topics that could not be decoded."""
+    adds_up: bool
+    """Every trajectory has exactly one fate, and the fates sum up to the trajectories."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+class _Start(msgspec.Struct):
+    """What of ``trajectory.started`` is needed; of large records the rest is skipped unread."""
+
+    task_id: str
+    agent: str
+
+
+class _Span(msgspec.Struct):
+    version: int | None
+
+
+class _Segment(msgspec.Struct):
+    version_spans: list[_Span] = []
+
+
+class _Assembled(msgspec.Struct):
+    started: _Start | None = None
+    segments: list[_Segment] = []
+
+
+class _Scored(msgspec.Struct):
+    task_id: str | None = None
+    agent: str = ""
+    oldest_version: int | None = None
+
+
+_START = msgspec.json.Decoder(_Start)
+_ASSEMBLED = msgspec.json.Decoder(_Assembled)
+_SCORED = msgspec.json.Decoder(_Scored)
+
+_SEEN = Account(Known.SEEN)
+
+
+class Tally:
+    """The fold's state: an account of each trajectory, and counts that follow every change of one.
+
+    Some 300 bytes a trajectory, measured, for as long as the tally lives: nothing that was decided is forgotten, as it
+    may be decided again.
+    """
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+        """By trajectory id."""
+        self.unreadable = 0
+        """Records of later topics that could not be decoded."""
+        self._counts: Counter[str] = Counter()
+        self._by_step: Counter[str] = Counter()
+        self._by_reason: Counter[tuple[str, str]] = Counter()
+        self._suspects: set[str] = set()
+        self._texts: dict[str, str] = {}
+
+    def add(self, topic: str, headers: Mapping[str, bytes | None], value: bytes | None) -> None:
+        """Fold one record in. Values are decoded only where they must be; a bad event is not ours to report."""
+        kind, subject = headers.get(TYPE), _trajectory_id(headers.get(SUBJECT))
+        if topic == EVENTS.name:
+            if subject is not None and kind != _TICK:
+                self._add_event(subject, kind, value)
+        elif subject is None or kind is None:
+            return
+        elif topic == TRAJECTORIES.name:
+            self._note(subject, self._assembled(value))
+        elif topic == REWARDS.name:
+            self._note(subject, self._scored(value))
+        else:
+            try:
+                self._add_decided(decode_payload(kind.decode(errors="replace"), value))
+            except UnreadableRecord:
+                self.unreadable += 1
+
+    def ledger(self, *, cut: frozenset[str] = frozenset()) -> Ledger:
+        """The counts. ``cut`` names the topics whose oldest records are gone: what they do not know may be expired."""
+        counts = self._counts
+        conflicts = sorted(
+            f"{trajectory_id} {words}"
+            for trajectory_id in self._suspects
+            for words in self.accounts[trajectory_id].contradictions(cut)
+        )
+        pending_by = {stage: counts[stage] for stage in PENDING}
+        trained, rejected, pending = counts["trained"], counts["rejected"], sum(pending_by.values())
+        return Ledger(
+            started=counts["started"],
+            seen_without_start=counts["seen"] - counts["started"],
+            expired=counts["expired"] if EVENTS.name in cut else 0,
+            trained=trained,
+            trained_by_step=_in_step_order(self._by_step),
+            rejected=rejected,
+            rejected_by=self._rejected_by(),
+            pending=pending,
+            pending_by=pending_by,
+            conflicts=conflicts[:MAX_NAMED],
+            conflicting=len(conflicts),
+            unreadable=self.unreadable,
+            adds_up=not conflicts and not self.unreadable and trained + rejected + pending == len(self.accounts),
+        )
+
+    def _add_event(self, trajectory_id: str, kind: bytes | None, value: bytes | None) -> None:
+        """As the assembler does, take for a trajectory whatever has an id, readable or not."""
+        if kind == _STARTED:
+            start = _fields(_START, value)
+            told = (self._text(start.task_id), self._text(start.agent)) if start else (None, None)
+            self._note(trajectory_id, Account(Known.SEEN | Known.STARTED, None, *told))
+        elif not self.accounts.get(trajectory_id, _NOTHING).known & Known.SEEN:
+            self._note(trajectory_id, _SEEN)
+
+    def _assembled(self, value: bytes | None) -> Account:
+        record = _fields(_ASSEMBLED, value)
+        if record is None:
+            return Account(Known.ASSEMBLED)
+        spans = (span.version for segment in record.segments for span in segment.version_spans)
+        version = min((version for version in spans if version is not None), default=None)
+        start = record.started
+        told = (self._text(start.task_id), self._text(start.agent)) if start else (None, None)
+        return Account(Known.ASSEMBLED, version, *told)
+
+    def _scored(self, value: bytes | None) -> Account:
+        record = _fields(_SCORED, value)
+        if record is None:
+            return Account(Known.SCORED)
+        return Account(Known.SCORED, record.oldest_version, self._text(record.task_id), self._text(record.agent))
+
+    def _add_decided(self, payload: object) -> None:
+        if isinstance(payload, TrainingGroup):
+            for member in payload.members:
+                self._note(member.trajectory_id, Account(Known.GROUPED, member.oldest_version))
+        elif isinstance(payload, Rejection):
+            place = (self._text(payload.stage.value) or "", self._text(payload.reason.value) or "")
+            self._note(payload.trajectory_id, Account(version=payload.policy_version, rejections=(place,)))
+        elif isinstance(payload, Step):
+            step = Account(steps=(self._text(f"{payload.run}/{payload.step}") or "",))
+            for group in payload.groups:
+                for trajectory_id in group.trajectory_ids:
+                    self._note(trajectory_id, step)
+
+    def _note(self, trajectory_id: str, news: Account) -> None:
+        """Merge ``news`` into the account, and let the counts follow."""
+        before = self.accounts.get(trajectory_id)
+        after = news if before is None else before.merged(news)
+        if after == before:
+            return
+        if before is not None:
+            self._count(before, -1)
+        self._count(after, +1)
+        self.accounts[trajectory_id] = after
+        if next(after.contradictions(), None) is None:
+            self._suspects.discard(trajectory_id)
+        else:
+            self._suspects.add(trajectory_id)
+
+    def _count(self, account: Account, change: int) -> None:
+        counts = self._counts
+        counts["started"] += change * bool(account.known & Known.STARTED)
+        counts["expired" if account.is_expired else "seen"] += change
+        counts["trained"] += change * bool(account.steps)
+        counts["rejected"] += change * bool(account.rejections)
+        if account.pending:
+            counts[account.pending] += change
+        for step in account.steps:
+            self._by_step[step] += change
+        for place in account.rejections:
+            self._by_reason[place] += change
+
+    def _text(self, text: str | None) -> str | None:
+        """``text`` as the one object that all accounts share; ``None`` for an empty one."""
+        return self._texts.setdefault(text, text) if text else None
+
+    def _rejected_by(self) -> dict[str, dict[str, int]]:
+        by: dict[str, dict[str, int]] = {}
+        for (stage, reason), count in sorted((+self._by_reason).items()):
+            by.setdefault(stage, {})[reason] = count
+        return by
+
+
+_NOTHING = Account()
+_TICK = ClockTicked.TYPE.encode()
+_STARTED = TrajectoryStarted.TYPE.encode()
+
+
+def _trajectory_id(subject: bytes | None) -> str | None:
+    """The id in a header, by the rule of the assembler: what it does not take for one becomes no trajectory."""
+    if not subject or len(subject) > MAX_ID_BYTES:
+        return None
+    try:
+        return subject.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _fields(decoder: "msgspec.json.Decoder[Fields]", value: bytes | None) -> Fields | None:
+    """The few fields that are needed; ``None`` where they cannot be had, which is for others to report."""
+    try:
+        return decoder.decode(value or b"")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def _in_step_order(counts: Counter[str]) -> dict[str, int]:
+    def place(item: tuple[str, int]) -> tuple[str, int]:
+        run, _, step = item[0].rpartition("/")
+        return run, int(step)
+
+    return dict(sorted((+counts).items(), key=place))

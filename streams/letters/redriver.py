@@ -1,0 +1,117 @@
+"""Reads dead letters, and sends them again. The shell of :mod:`headrace.streams.letters.redrive`.
+
+Everything that belongs together is sent in one transaction: the events of a trajectory, and the note in
+``dead-letters`` that they were sent. Two redrives at once fence one another.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from headrace.schemas.envelope import SUBJECT
+from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, read_to_end, send
+from headrace.schemas.records import DeadLetter, Reference, Trajectory
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
+from headrace.schemas.wire import Message, decode
+from headrace.streams.letters.letter_box import Letter, LetterBox
+from headrace.streams.letters.redrive import Closed, Plan, Redrive, done_message, redrive_alone, redrive_trajectory
+
+TRANSACTIONAL_ID = "headrace-redrive"
+"""One for all: whoever starts later fences who started earlier."""
+
+
+async def read_letters(bootstrap: str, wanted: Callable[[DeadLetter, Reference], bool]) -> LetterBox:
+    """The letters that ``wanted`` takes, with what was done about them."""
+    box = LetterBox(wanted)
+    async for record in read_to_end(bootstrap, DEAD_LETTERS):
+        box.add(record)
+    return box
+
+
+async def plan_redrive(bootstrap: str, selected: Sequence[Letter]) -> list[Plan]:
+    """What sending ``selected`` again would do.
+
+    For letters of ``events`` it reads ``trajectories`` whole, and of each closed trajectory the part of ``events`` that
+    it stands in.
+    """
+    plans: list[Plan] = []
+    by_trajectory: dict[str, list[Letter]] = defaultdict(list)
+    for letter in selected:
+        subject = letter.content.subject
+        if letter.dead.topic == EVENTS.name and subject is not None:
+            by_trajectory[subject].append(letter)
+        else:
+            plans.append(redrive_alone(letter))
+    if not by_trajectory:
+        return plans
+    closed = await _closed(bootstrap, by_trajectory.keys())
+    # A letter that names no trajectory may have got its name by a repair.
+    box = await read_letters(
+        bootstrap,
+        lambda dead, _: dead.topic == EVENTS.name and (dead.trajectory_id is None or dead.trajectory_id in closed),
+    )
+    for trajectory_id, letters in by_trajectory.items():
+        if trajectory_id in closed:
+            siblings = [letter for letter in box.letters if letter.content.subject == trajectory_id]
+            records = await _events_of(bootstrap, trajectory_id, closed[trajectory_id])
+            plans += redrive_trajectory(trajectory_id, letters, siblings, closed[trajectory_id], records)
+        else:
+            plans += [redrive_alone(letter) for letter in letters]
+    return plans
+
+
+async def send_again(bootstrap: str, redrives: Iterable[Redrive], now_ms: int) -> None:
+    """Send what was planned, each plan in a transaction of its own with the note that it was done."""
+    async with open_producer(bootstrap, transactional_id=TRANSACTIONAL_ID) as producer:
+        for redrive in redrives:
+            async with producer.transaction():
+                await _send(producer, redrive, now_ms)
+
+
+async def append(bootstrap: str, message: Message) -> None:
+    """Write one record to ``dead-letters``."""
+    async with open_producer(bootstrap) as producer:
+        await (await send(producer, DEAD_LETTERS, message))
+
+
+async def _send(producer: AIOKafkaProducer, redrive: Redrive, now_ms: int) -> None:
+    for record in redrive.records:
+        await producer.send(
+            record.topic.name,
+            record.content.value,
+            record.content.key,
+            headers=list(record.content.headers),
+            partition=record.partition,
+            timestamp_ms=record.timestamp_ms,
+        )
+    for done in redrive.done:
+        await send(producer, DEAD_LETTERS, done_message(done, now_ms))
+
+
+async def _closed(bootstrap: str, trajectory_ids: Iterable[str]) -> dict[str, Closed]:
+    """Which of these trajectories were closed; of one that was closed twice the latest record counts."""
+    wanted = {each.encode() for each in trajectory_ids}
+    found: dict[str, Closed] = {}
+    async for record in read_to_end(bootstrap, TRAJECTORIES):
+        if dict(record.headers).get(SUBJECT) in wanted:
+            _, trajectory = decode(record.headers, record.value)
+            if isinstance(trajectory, Trajectory):
+                found[trajectory.trajectory_id] = Closed.of(trajectory)
+    return found
+
+
+async def _events_of(bootstrap: str, trajectory_id: str, closed: Closed) -> list[KafkaRecord]:
+    """The records of ``events`` that name the trajectory, from its first to its last."""
+    partition = TopicPartition(EVENTS.name, closed.first.partition)
+    found: list[KafkaRecord] = []
+    async with open_consumer(bootstrap) as consumer:
+        consumer.assign([partition])
+        begin = (await consumer.beginning_offsets([partition]))[partition]
+        end = min((await consumer.end_offsets([partition]))[partition], closed.last.offset + 1)
+        consumer.seek(partition, max(closed.first.offset, begin))
+        while await consumer.position(partition) < end:
+            for records in (await consumer.getmany(partition, timeout_ms=500)).values():
+                inside = (record for record in records if record.offset < end)
+                found += [each for each in inside if dict(each.headers).get(SUBJECT) == trajectory_id.encode()]
+    return found

@@ -1,0 +1,96 @@
+"""The range of the log that a replay reads: found by times or offsets, then read as its pipeline asks for it."""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
+from headrace.schemas.side_topics import Span
+from headrace.schemas.topics import Topic
+from headrace.streams.replay.range import Bound, span_of
+
+_AT_ONCE = 1_000
+"""Records taken at a time."""
+
+
+async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bound | None) -> dict[int, Span]:
+    """Partition → the range of ``topic`` in it, from ``begin`` to before ``end``; committed records only.
+
+    Raises ``LookupError`` where there is no such topic, ``ValueError`` where the offsets are not in it.
+    """
+    async with open_consumer(bootstrap) as consumer:
+        places = await partitions_of(consumer, topic)
+        begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        consumer.assign(places)
+        starts, stops = await _offsets(consumer, ends, begin), await _offsets(consumer, ends, end)
+    spans = {}
+    for place in places:
+        try:
+            span = span_of(place.partition, begins[place], ends[place], starts, stops)
+        except ValueError as error:
+            raise ValueError(f"{topic.name}: {error}") from error
+        if span is not None:
+            spans[place.partition] = span
+    return spans
+
+
+async def _offsets(
+    consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int], bound: Bound | None
+) -> Mapping[int, int] | None:
+    """``bound`` as offsets: of the first record that is not older, else the partition's end."""
+    if bound is None or isinstance(bound, Mapping):
+        return bound
+    found = await consumer.offsets_for_times(dict.fromkeys(ends, bound))
+    # The broker also finds markers of transactions, which bear the wall's time: the record itself may come later.
+    offsets = {}
+    for place, end in ends.items():
+        entry = found.get(place)
+        offsets[place.partition] = end if entry is None else await _not_older(consumer, place, entry.offset, end, bound)
+    return offsets
+
+
+async def _not_older(consumer: AIOKafkaConsumer, place: TopicPartition, start: int, end: int, time_ms: int) -> int:
+    """Offset of the first record from ``start`` on whose timestamp is ``time_ms`` or later; ``end`` where none is."""
+    consumer.seek(place, start)
+    while await consumer.position(place) < end:
+        for record in (await consumer.getmany(place, timeout_ms=500)).get(place, []):
+            if record.timestamp >= time_ms:
+                return min(int(record.offset), end)
+    return end
+
+
+class RangeReader:
+    """Reads spans of partitions, each as far as it is asked."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, Span]) -> None:
+        """``consumer`` is this reader's from now on."""
+        self._consumer = consumer
+        self._stops = {place: span.stop for place, span in spans.items()}
+        consumer.assign(list(spans))
+        for place, span in spans.items():
+            consumer.seek(place, span.start)
+
+    async def records(self) -> AsyncIterator[KafkaRecord]:
+        """Everything, partition by partition as it comes."""
+        left = set(self._stops)
+        while left:
+            for place, (records, is_last) in (await self.read(tuple(left))).items():
+                for record in records:
+                    yield record
+                if is_last:
+                    left.discard(place)
+
+    async def read(
+        self, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]]:
+        """For each of ``places`` of which something is known: its next records, and whether they are its last."""
+        ended = {place for place in places if await self._consumer.position(place) >= self._stops[place]}
+        polled = {} if ended else await self._consumer.getmany(*places, timeout_ms=500, max_records=_AT_ONCE)
+        found: dict[TopicPartition, tuple[Sequence[KafkaRecord], bool]] = {}
+        for place in places:
+            # The position passes transaction markers, which are offsets without a record.
+            is_last = place in ended or await self._consumer.position(place) >= self._stops[place]
+            records = [record for record in polled.get(place, []) if record.offset < self._stops[place]]
+            if records or is_last:
+                found[place] = (records, is_last)
+        return found

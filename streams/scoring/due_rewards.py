@@ -1,0 +1,105 @@
+"""From what is due to rewards: which judges to ask, and what their answers make. Pure; somebody else asks.
+
+asked = to_ask(cases, rewards, joins)
+answers = …                                     # over HTTP, or from a function in memory
+conclude(cases, asked, answers, rewards, joins, changes)
+announcements(changes[0])
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from headrace.schemas.records import Reference, Reward, Trajectory
+from headrace.schemas.topics import REWARDS
+from headrace.streams.raw import Outgoing
+from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries, verdicts
+from headrace.streams.rewards.judge_question import Question
+from headrace.streams.rewards.judge_verdict import Answer
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.scoring.feedback_join import Changes, Due, Join
+from headrace.streams.scoring.score import hiding_defect, reward_message, score
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A reward that is due, with the trajectory that it is for."""
+
+    partition: int
+    """Partition of ``trajectories``."""
+    due: Due
+    """What is due."""
+    trajectory: Trajectory
+    """The trajectory."""
+
+    @property
+    def name(self) -> tuple[int, str]:
+        """Partition and trajectory id: several revisions of one trajectory have one name."""
+        return self.partition, self.due.trajectory_id
+
+
+Asked: TypeAlias = dict[tuple[int, str], list[Inquiry]]
+"""Inquiries by the case's name."""
+
+
+def to_ask(cases: Iterable[Case], rewards: Rewards, joins: Mapping[int, Join]) -> Asked:
+    """What judges must be asked: once a trajectory, and not where no answer could give it a total."""
+    asked: Asked = {}
+    for case in cases:
+        spec = rewards.of(case.trajectory)
+        pointless = case.due.unscored or hiding_defect(case.trajectory) or not spec.judges
+        if not pointless and case.name not in asked:
+            known = joins[case.partition].verdicts(case.due.trajectory_id)
+            asked[case.name] = inquiries(spec, case.trajectory, known)
+    return asked
+
+
+def all_questions(asked: Asked) -> list[Question]:
+    """Every question of ``asked``, in the order in which :func:`conclude` takes the answers."""
+    return [question for each in asked.values() for inquiry in each for question in inquiry.questions]
+
+
+def conclude(
+    cases: Sequence[Case],
+    asked: Asked,
+    answers: Iterator[Answer],
+    rewards: Rewards,
+    joins: Mapping[int, Join],
+    changes: Mapping[int, Changes],
+) -> None:
+    """Score the ``cases`` and hand the rewards to their joins; ``changes`` are by partition.
+
+    Without ``answers`` for them, pass nothing as ``asked``: their judged components are then ``not_judged``.
+    """
+    given = {name: verdicts(each, answers) for name, each in asked.items()}
+    for case in cases:
+        join, due = joins[case.partition], case.due
+        new = given.get(case.name, {})
+        reward = score(
+            case.trajectory,
+            Reference(partition=case.partition, offset=due.offset),
+            rewards=rewards,
+            feedback=due.feedback,
+            verdicts={**join.verdicts(due.trajectory_id), **new},
+            revision=due.revision,
+        )
+        if due.unscored:
+            reward = reward.model_copy(update={"total": None, "unscored": due.unscored})
+        join.decided(due, reward, new, changes[case.partition])
+
+
+def gone(due: Due) -> Reward | None:
+    """The reward of ``due`` where the trajectory can no longer be read: its facts without a total. Revisions have none,
+    and the reward that was given stays.
+    """
+    if due.blank is None:
+        return None
+    references = sorted((each.reference for each in due.feedback), key=lambda place: (place.partition, place.offset))
+    return due.blank.model_copy(update={"feedback": references})
+
+
+def announcements(changes: Changes) -> list[Outgoing]:
+    """The rewards that were decided, as records."""
+    return [
+        Outgoing(REWARDS, reward_message(each.reward, origin=each.origin), each.time_ms) for each in changes.decided
+    ]

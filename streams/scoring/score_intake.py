@@ -1,0 +1,58 @@
+"""What score makes of a record that comes in: a reward at once, or an arrival or feedback for the join. Pure."""
+
+from typing import TypeAlias
+
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.records import Reference, Trajectory
+from headrace.schemas.topics import REWARDS
+from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rewards.spec import Feedback, RewardSpec
+from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
+from headrace.streams.scoring.score import reward_message, score, unscored
+from headrace.streams.typed_record import typed
+
+Waiting: TypeAlias = tuple[Arrival, Trajectory]
+"""A trajectory that goes through the join."""
+
+
+def take_trajectory(record: LogRecord, rewards: Rewards) -> Outgoing | Waiting:
+    """The reward of a record of ``trajectories`` or, where that needs feedback or judges, what the join is told.
+
+    Raises :class:`UnreadableRecord`.
+    """
+    envelope, trajectory = typed(record, Trajectory)
+    spec, reference = rewards.of(trajectory), Reference(partition=record.partition, offset=record.offset)
+    if not needs_join(spec):
+        reward = score(trajectory, reference, rewards=rewards)
+        return Outgoing(REWARDS, reward_message(reward, origin=envelope.traceparent), record.timestamp)
+    # Without a window it is due at once, with the trajectory in hand.
+    waits = spec.feedback_window_ms > 0
+    arrival = Arrival(
+        trajectory_id=trajectory.trajectory_id,
+        offset=record.offset,
+        ended_ms=trajectory.ended_ms,
+        arrived_ms=record.timestamp,
+        window_ms=spec.feedback_window_ms,
+        takes_feedback=spec.takes_feedback,
+        origin=envelope.traceparent,
+        blank=unscored(trajectory, reference, TRAJECTORY_GONE, rewards=rewards) if waits else None,
+    )
+    return arrival, trajectory
+
+
+def take_feedback(record: LogRecord) -> tuple[str, Feedback]:
+    """The trajectory that a record of ``feedback`` is about, and the feedback; raises :class:`UnreadableRecord`."""
+    envelope, given = typed(record, FeedbackGiven)
+    place = Reference(partition=record.partition, offset=record.offset)
+    return envelope.subject, Feedback(envelope.id, given.signal, given.value, record.timestamp, place)
+
+
+def needs_join(spec: RewardSpec) -> bool:
+    """Whether ``spec`` waits for feedback, makes revisions, or has judges, whose answers must be kept."""
+    return bool(spec.feedback_window_ms or spec.takes_feedback or spec.judges)
+
+
+def hears_feedback(rewards: Rewards) -> bool:
+    """Whether any of ``rewards`` has a use for the topic ``feedback``."""
+    return any(spec.feedback_window_ms or spec.takes_feedback for spec in rewards.specs)

@@ -1,0 +1,456 @@
+"""The fold gives what a batch over the whole log would give, in any order, with duplicates, and across restarts."""
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
+from headrace.schemas.events import TrajectoryEnded
+from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
+from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
+from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.fold import PartitionFold
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.history import Dead, History
+from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.assembly.recovery import Checkpoint, checkpoint_of, emitted_of
+from headrace.streams.raw import Outgoing, StoredRecord
+from tests.streams.builders import T0, event, facts, log, session, tick, with_header, without
+from tests.streams.oracle import expected
+
+HOUR = 3_600_000
+
+
+def fold(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> list[History | Dead]:
+    """Everything that ``records``, given their offsets in order, make the fold give out."""
+    state = PartitionFold(limits or FoldLimits())
+    return list(itertools.chain.from_iterable(state.arrive(record) for record in log(records)))
+
+
+def closed(outcomes: Sequence[History | Dead]) -> list[History]:
+    return [outcome for outcome in outcomes if isinstance(outcome, History)]
+
+
+def dead(outcomes: Sequence[History | Dead]) -> list[tuple[DeadLetterError, str | None]]:
+    return [(outcome.error.error, outcome.trajectory_id) for outcome in outcomes if isinstance(outcome, Dead)]
+
+
+def trajectory(history: History) -> Trajectory:
+    return Trajectory.model_validate_json(settle(history)[0].message.value)
+
+
+def only(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> Trajectory:
+    """The one trajectory that ``records`` close."""
+    (history,) = closed(fold(records, limits))
+    return trajectory(history)
+
+
+def essence(result: Trajectory) -> Trajectory:
+    """Without what depends on the order of arrival."""
+    nowhere = result.first.model_copy(update={"offset": 0})
+    return result.model_copy(update={"first": nowhere, "last": nowhere, "duplicates": 0})
+
+
+class TestClosing:
+    def test_a_trajectory_closes_with_its_end(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        outcomes = [PartitionFold(FoldLimits()).arrive(record) for record in records[:-1]]
+        assert not any(outcomes)
+        result = only(records)
+        assert (result.trajectory_id, result.events, result.missing, result.defects) == ("s1", 6, [], [])
+        assert (result.first.offset, result.last.offset) == (0, 5)
+        assert (result.started_ms, result.ended_ms) == (T0, T0 + 50)
+
+    def test_an_end_that_overtakes_waits_for_the_rest(self) -> None:
+        records = session("s1", "ask", "answer")
+        assert essence(only(records[::-1])) == essence(only(records))
+
+    def test_an_end_with_a_hole_waits_for_its_grace_and_no_longer(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        holed = [*records[:2], *records[3:]]
+        grace = FoldLimits().hole_grace_ms
+        assert not fold([*holed, tick(T0 + 50 + grace - 1)])
+        result = only([*holed, tick(T0 + 50 + grace)])
+        assert (result.missing, result.defects[0]) == ([2], Defect.MISSING_EVENTS)
+
+    def test_a_late_event_inside_the_grace_fills_the_hole(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        late = replace(records[2], timestamp=T0 + 4000)
+        assert only([*records[:2], *records[3:], late]).defects == []
+
+    def test_without_an_end_it_closes_after_the_idle_timeout(self) -> None:
+        records = session("s1", "ask", "tool", "answer")[:-1]
+        idle = FoldLimits().idle_timeout_ms
+        assert not fold([*records, tick(T0 + 40 + idle - 1)])
+        result = only([*records, tick(T0 + 40 + idle)])
+        assert (result.defects, result.status) == ([Defect.NO_END], None)
+
+    def test_any_event_of_it_keeps_a_trajectory_open(self) -> None:
+        limits = FoldLimits(idle_timeout_ms=1000)
+        records = session("s1", "ask", "tool", "answer")
+        slow = [replace(record, timestamp=T0 + 900 * number) for number, record in enumerate(records)]
+        assert only(slow, limits).defects == []
+
+    def test_an_event_after_the_timeout_is_late_even_if_nothing_moved_the_clock_between(self) -> None:
+        records = session("s1", "ask", "answer")
+        slow = [*records[:-1], replace(records[-1], timestamp=T0 + HOUR)]
+        outcomes = fold(slow)
+        assert [history.labels for history in closed(outcomes)] == [frozenset({Defect.NO_END})]
+        assert dead(outcomes) == [(DeadLetterError.LATE, "s1")]
+
+    def test_log_time_never_goes_back(self) -> None:
+        records = session("s1", "ask", "answer")[:-1]
+        state = PartitionFold(FoldLimits())
+        for record in log([tick(T0 + HOUR), *records, tick(T0 + 2)]):
+            assert state.arrive(record) == []
+        assert state.log_ms == T0 + HOUR
+        assert state.deadline_ms == T0 + HOUR + FoldLimits().idle_timeout_ms
+
+    def test_ticks_belong_to_no_trajectory_whatever_their_subject(self) -> None:
+        misaddressed = with_header(tick(T0 + 5), SUBJECT, b"s1")
+        records = session("s1", "ask", "answer")
+        assert only([records[0], misaddressed, *records[1:]]).events == len(records)
+
+    def test_events_beyond_the_end_are_late_whichever_came_first(self) -> None:
+        records = session("s1", "ask", "answer")
+        beyond = event("s1", 9, facts("ask")[1])
+        for arrangement in ([*records, beyond], [*records[:-1], beyond, records[-1]]):
+            outcomes = fold(arrangement)
+            result = trajectory(closed(outcomes)[0])
+            letters = [
+                outgoing for outcome in outcomes for outgoing in settle(outcome) if outgoing.topic is DEAD_LETTERS
+            ]
+            assert (result.missing, result.events) == ([], len(records))
+            assert [b'"error":"late"' in letter.message.value for letter in letters] == [True]
+
+    def test_of_two_ends_the_first_by_sequence_number_counts(self) -> None:
+        records = session("s1", "ask", "answer")
+        second = event("s1", 4, TrajectoryEnded(outcome=0.0))
+        assert only([*records[:2], second, *records[2:]]).outcome == 1.0
+
+
+class TestDuplicates:
+    def test_a_duplicate_is_counted_and_dropped(self) -> None:
+        records = session("s1", "ask", "answer")
+        result = only([*records[:2], *records])
+        assert (result.duplicates, result.events) == (2, 4)
+
+    def test_a_whole_trajectory_sent_again_changes_nothing(self) -> None:
+        records = session("s1", "ask", "answer")
+        assert len(fold([*records, *records, *records])) == 1
+
+    def test_what_was_missing_when_it_closed_is_late_and_not_a_duplicate(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        outcomes = fold([*records[:2], *records[3:], tick(T0 + HOUR), *records])
+        assert dead(outcomes) == [(DeadLetterError.LATE, "s1")]
+
+    def test_an_id_is_forgotten_in_the_end(self) -> None:
+        limits = FoldLimits(remember=1, max_remembered=10)
+        one, two = session("s1", "ask"), session("s2", "ask")
+        assert len(closed(fold([*one, *two, *one], limits))) == 3
+
+    def test_no_id_is_forgotten_whose_events_a_restart_would_read_again(self) -> None:
+        limits = FoldLimits(remember=1, max_remembered=10)
+        long = session("long", "ask")
+        one, two = session("s1", "ask"), session("s2", "ask")
+        assert len(closed(fold([long[0], *one, *two, *one], limits))) == 2
+
+
+class TestBounds:
+    def test_beyond_max_open_the_oldest_is_closed_and_labelled(self) -> None:
+        records = [session(name, "ask")[0] for name in ("s1", "s2", "s3")]
+        (history,) = closed(fold(records, FoldLimits(max_open=2)))
+        assert history.trajectory_id == "s1"
+        assert history.labels == {Defect.OVERSIZE, Defect.NO_END}
+
+    def test_beyond_the_memory_of_a_partition_the_oldest_is_closed_and_labelled(self) -> None:
+        records = [session(name, "ask")[0] for name in ("s1", "s2", "s3", "s4")]
+        histories = closed(fold(records, FoldLimits(max_open_bytes=4000)))
+        assert [history.trajectory_id for history in histories] == ["s1", "s2"]
+
+    def test_a_trajectory_that_grows_too_large_is_closed_and_labelled(self) -> None:
+        outcomes = fold(session("s1", "ask", "tool", "answer"), FoldLimits(max_trajectory_bytes=3000))
+        assert Defect.OVERSIZE in closed(outcomes)[0].labels
+        assert {error for error, _ in dead(outcomes)} == {DeadLetterError.LATE}
+
+    def test_a_trajectory_that_stays_open_while_too_many_come_and_go_is_closed(self) -> None:
+        limits = FoldLimits(remember=1, max_remembered=3)
+        others = [session(f"s{number}", "ask") for number in range(4)]
+        outcomes = fold([session("long", "ask")[0], *itertools.chain.from_iterable(others)], limits)
+        assert [history.trajectory_id for history in closed(outcomes)] == ["s0", "s1", "s2", "s3", "long"]
+
+    def test_an_absurd_sequence_number_makes_no_list_of_holes(self) -> None:
+        (record,) = session("s1", "ask")[1:2]
+        outcomes = fold([with_header(record, SEQUENCE, b"9" * 17), tick(T0 + HOUR)])
+        assert dead(outcomes) == [(DeadLetterError.OVERSIZE, "s1")]
+        assert closed(outcomes)[0].missing == ()
+
+    @pytest.mark.parametrize("name", ["idle_timeout_ms", "max_open", "remember"])
+    def test_a_limit_below_one_is_refused_by_name(self, name: str) -> None:
+        with pytest.raises(ValueError, match=name):
+            FoldLimits(**{name: 0})
+
+
+Spoil = Callable[[StoredRecord], StoredRecord]
+
+
+class TestBadRecords:
+    @pytest.mark.parametrize(
+        ("spoil", "error", "named"),
+        [
+            (lambda record: replace(record, value=None), DeadLetterError.NULL_VALUE, "s1"),
+            (lambda record: replace(record, value=b"x" * 2_000_000), DeadLetterError.OVERSIZE, "s1"),
+            (lambda record: with_header(record, "h", b"x" * 2_000_000), DeadLetterError.OVERSIZE, "s1"),
+            (lambda record: with_header(record, TYPE, b"com.example.x"), DeadLetterError.UNKNOWN_TYPE, "s1"),
+            (lambda record: with_header(record, TYPE, b"\xff\xfe"), DeadLetterError.UNKNOWN_TYPE, "s1"),
+            (lambda record: without(record, TYPE), DeadLetterError.BAD_HEADERS, "s1"),
+            (lambda record: without(record, SEQUENCE), DeadLetterError.BAD_HEADERS, "s1"),
+            (lambda record: with_header(record, SEQUENCE, b"-1"), DeadLetterError.BAD_HEADERS, "s1"),
+            (lambda record: with_header(record, SEQUENCE, None), DeadLetterError.BAD_HEADERS, "s1"),
+            (lambda record: without(record, SUBJECT), DeadLetterError.BAD_HEADERS, None),
+            (lambda record: with_header(record, SUBJECT, b""), DeadLetterError.BAD_HEADERS, None),
+            (lambda record: with_header(record, SUBJECT, b"\xff"), DeadLetterError.BAD_HEADERS, None),
+            (lambda record: with_header(record, SUBJECT, b"x" * 600), DeadLetterError.BAD_HEADERS, None),
+            (lambda record: replace(record, headers=[]), DeadLetterError.BAD_HEADERS, None),
+        ],
+    )
+    def test_it_is_a_dead_letter_at_once_and_the_others_go_on(
+        self, spoil: Spoil, error: DeadLetterError, named: str | None
+    ) -> None:
+        bad = session("s1", "ask", "tool", "answer")
+        good = session("s2", "ask", "tool", "answer")
+        outcomes = fold([*bad[:2], spoil(bad[2]), *bad[3:], *good, tick(T0 + HOUR)])
+        assert dead(outcomes) == [(error, named)]
+        results = {history.trajectory_id: trajectory(history) for history in closed(outcomes)}
+        assert results["s2"].defects == []
+        label = Defect.OVERSIZE if error is DeadLetterError.OVERSIZE else Defect.BAD_EVENT
+        assert (label if named else Defect.MISSING_EVENTS) in results["s1"].defects
+
+    def test_its_place_counts_as_taken_so_nothing_waits_for_it(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        result = only([*records[:2], replace(records[2], value=None), *records[3:]])
+        assert (result.unreadable, result.missing, result.defects) == ([2], [], [Defect.BAD_EVENT])
+
+    def test_a_repaired_event_takes_its_place_while_the_trajectory_is_open(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        assert only([*records[:2], replace(records[2], value=None), *records[2:]]).defects == []
+
+    def test_an_unreadable_end_still_ends(self) -> None:
+        records = session("s1", "ask", "answer")
+        result = only([*records[:-1], replace(records[-1], value=None)])
+        assert (result.defects, result.status) == ([Defect.BAD_EVENT], None)
+
+    def test_what_fails_only_when_decoded_is_a_dead_letter_at_close_and_labels(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        records[2] = replace(records[2], value=b'{"call_id": ')
+        records[3] = replace(records[3], value=b'{"call_id": 7}')
+        records[4] = without(records[4], "ce_time")
+        (history,) = closed(fold(records))
+        first, *letters = settle(history)
+        result = Trajectory.model_validate_json(first.message.value)
+        assert (result.unreadable, result.events, result.defects) == ([2, 3, 4], 3, [Defect.BAD_EVENT])
+        errors = [letter.message.value for letter in letters]
+        assert [b"bad_json" in errors[0], b'"invalid"' in errors[1], b"bad_headers" in errors[2]] == [True] * 3
+
+
+NAMES = ("a", "b", "c", "d")
+STEPS = st.lists(st.sampled_from(["ask", "tool", "prune"]), max_size=3)
+
+
+@st.composite
+def shuffled(draw: st.DrawFn) -> tuple[dict[str, list[StoredRecord]], list[StoredRecord]]:
+    """Histories by id, and a log that holds each of their events once or more, in any order."""
+    histories = {name: session(name, *draw(STEPS), time_ms=T0) for name in NAMES[: draw(st.integers(1, 4))]}
+    records = [record for history in histories.values() for record in history]
+    records += draw(st.lists(st.sampled_from(records), max_size=8))
+    draw(st.randoms(use_true_random=False)).shuffle(records)
+    return histories, records
+
+
+@given(shuffled())
+@settings(max_examples=200, deadline=None)
+def test_any_interleaving_with_duplicates_gives_the_same_trajectories(
+    case: tuple[dict[str, list[StoredRecord]], list[StoredRecord]],
+) -> None:
+    histories, records = case
+    outcomes = fold(records)
+    assert not dead(outcomes)
+    results = {history.trajectory_id: essence(trajectory(history)) for history in closed(outcomes)}
+    assert len(results) == len(closed(outcomes))
+    assert results == {name: essence(only(history)) for name, history in histories.items()}
+
+
+def subject_of(record: StoredRecord) -> str:
+    return (dict(record.headers)[SUBJECT] or b"").decode()
+
+
+@dataclass
+class Log:
+    """A Kafka partition pair in memory: input, committed output, committed offset."""
+
+    records: list[StoredRecord]
+    limits: FoldLimits
+    out: list[tuple[int, Outgoing]] = field(default_factory=list)
+    committed: tuple[int, str] | None = None
+
+    def resume(self) -> PartitionAssembly:
+        offset, metadata = self.committed or (0, "")
+        checkpoint = checkpoint_of(metadata) if self.committed else Checkpoint(next=0, log_ms=0, output=0)
+        assert checkpoint is not None
+        back = [
+            emitted_of(StoredRecord("trajectories", 0, place, 0, None, outgoing.message.value, ()))
+            for place, outgoing in self.out
+            if outgoing.topic is TRAJECTORIES and place >= checkpoint.output
+        ]
+        return PartitionAssembly.resume(
+            self.limits, checkpoint, back, position=offset, output_end=self.out[-1][0] + 1 if self.out else 0
+        )
+
+    def commit(self, assembly: PartitionAssembly) -> None:
+        places = itertools.count(self.out[-1][0] + 2 if self.out else 0)  # a transaction's marker takes an offset
+        sent = list(zip(places, assembly.pending, strict=False))
+        offset, checkpoint = assembly.sent(place for place, outgoing in sent if outgoing.topic is TRAJECTORIES)
+        self.out += sent
+        self.committed = offset, checkpoint.to_metadata()
+
+    def run(self, crashes: Sequence[tuple[int, int]]) -> list[Outgoing]:
+        """Process everything. At each crash so many records are committed, and so many more are taken in vain."""
+        for committed, in_vain in crashes:
+            assembly = self.resume()
+            start = assembly.position
+            for record in self.records[start : start + committed]:
+                assembly.take(record)
+            self.commit(assembly)
+            for record in self.records[assembly.position : assembly.position + in_vain]:
+                assembly.take(record)
+        assembly = self.resume()
+        for record in self.records[assembly.position :]:
+            assembly.take(record)
+        self.commit(assembly)
+        return [outgoing for _, outgoing in self.out]
+
+
+Spoiling = Callable[[StoredRecord, random.Random], StoredRecord]
+
+SPOILINGS: tuple[Spoiling, ...] = (
+    lambda record, _: replace(record, value=None),
+    lambda record, _: replace(record, value=b"{"),
+    lambda record, _: replace(record, value=b'{"call_id": 7}'),
+    lambda record, _: replace(record, value=b'{"call_id":"c","tool":"t","result":' + b"[" * 160 + b"]" * 160 + b"}"),
+    lambda record, _: replace(record, value=b" " * 2000),
+    lambda record, _: replace(record, headers=[]),
+    lambda record, _: without(record, SEQUENCE),
+    lambda record, _: without(record, SUBJECT),
+    lambda record, _: without(record, "ce_time"),
+    lambda record, _: with_header(record, "ce_time", b"yesterday"),
+    lambda record, _: with_header(record, "ce_id", None),
+    lambda record, _: with_header(record, SEQUENCE, b"70000"),
+    lambda record, _: with_header(record, SEQUENCE, b"1" * 30),
+    lambda record, _: with_header(record, TYPE, b"headrace.tool.called.v2"),
+    lambda record, _: with_header(record, TYPE, b"headrace.dream.dreamt.v1"),
+    lambda record, chance: with_header(record, SEQUENCE, b"%d" % chance.randrange(12)),
+    lambda record, chance: replace(record, timestamp=record.timestamp + chance.randrange(-500, 500)),
+)
+
+
+@st.composite
+def messy_log(draw: st.DrawFn) -> list[StoredRecord]:
+    """Everything at once: interleaved, doubled, lost, out of order, without an end, sent again whole, spoiled and
+    repaired, with pauses and ticks.
+    """
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    spoilt = draw(st.sampled_from([0.0, 0.05, 0.3]))
+    lost = draw(st.sampled_from([0.0, 0.1]))
+    far = draw(st.sampled_from([1, 3, 40]))
+    records: list[StoredRecord] = []
+    for _ in range(draw(st.integers(1, 12))):
+        history = session(f"s{chance.randrange(8)}", *chance.choices(["ask", "tool", "prune"], k=chance.randrange(3)))
+        kept = [record for record in history if chance.random() >= lost]
+        kept += [record for record in history if chance.random() < 0.1]
+        at = chance.randrange(len(records) + 1)
+        for record in kept:
+            spoiled = chance.choice(SPOILINGS)(record, chance) if chance.random() < spoilt else record
+            at = min(len(records), max(0, at + chance.randrange(3) - chance.randrange(far)))
+            records.insert(at, spoiled)
+    time_ms, timed = T0, []
+    for record in records:
+        time_ms += chance.choice([0, 1, 1, 5, 40, 120])
+        timed.append(replace(record, timestamp=time_ms - chance.choice([0, 0, 0, 30])))
+        if chance.random() < 0.05:
+            timed.append(tick(time_ms + chance.choice([0, 60])))
+    return log([*timed, tick(time_ms + HOUR)])
+
+
+LIMITS = st.builds(
+    FoldLimits,
+    idle_timeout_ms=st.sampled_from([50, 200, 5000]),
+    hole_grace_ms=st.sampled_from([1, 20, 300]),
+    max_open=st.sampled_from([1, 2, 100]),
+    max_open_bytes=st.sampled_from([8_000, 1_000_000]),
+    max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
+    remember=st.sampled_from([1, 2, 100]),
+    max_remembered=st.sampled_from([100, 200]),
+) | st.just(FoldLimits(remember=1, max_remembered=2, idle_timeout_ms=5000))
+
+
+@given(messy_log(), LIMITS, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=8))
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_crashes_and_restarts_change_no_byte_of_the_output(
+    records: list[StoredRecord], limits: FoldLimits, crashes: list[tuple[int, int]]
+) -> None:
+    assert Log(records, limits).run(crashes) == Log(records, limits).run([])
+
+
+CRASHES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=4)
+
+MODELLED = st.builds(
+    FoldLimits,
+    idle_timeout_ms=st.sampled_from([50, 200, 5000]),
+    hole_grace_ms=st.sampled_from([1, 20, 300]),
+    max_event_bytes=st.sampled_from([1500, 1_000_000]),
+    max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
+    max_trajectory_events=st.sampled_from([6, 65_536]),
+)
+"""Limits that the oracle knows: all of single trajectories."""
+
+
+@given(messy_log(), MODELLED, CRASHES, st.integers(0, 40))
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_log_cut_anywhere_and_with_any_restarts_gives_what_the_oracle_says(
+    records: list[StoredRecord], limits: FoldLimits, crashes: list[tuple[int, int]], cut: int
+) -> None:
+    records = records[: max(1, len(records) - cut)]
+    oracle = expected({0: records}, limits)
+    run = Log(records, limits)
+    out = run.run(crashes)
+    assert [outgoing.message.value for outgoing in out if outgoing.topic is TRAJECTORIES] == oracle.trajectories[0]
+    letters = [
+        DeadLetter.model_validate_json(outgoing.message.value) for outgoing in out if outgoing.topic is DEAD_LETTERS
+    ]
+    assert {(letter.partition, letter.offset): letter.error for letter in letters} == oracle.letters
+    assert len(letters) == len(oracle.letters), "a dead letter was sent twice"
+    assembly = run.resume()
+    for record in records[assembly.position :]:
+        assembly.take(record)
+    assert assembly.fold.open_count == len(oracle.open[0])
+
+
+@given(messy_log(), LIMITS)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_trajectory_that_a_record_names_comes_out(records: list[StoredRecord], limits: FoldLimits) -> None:
+    named = {subject_of(record) for record in records if SUBJECT in dict(record.headers)} - {"clock"}
+    out = Log(records, limits).run([])
+    assert {outgoing.message.key.decode() for outgoing in out if outgoing.topic is TRAJECTORIES} == named
+
+
+def test_metadata_that_is_not_ours_is_no_checkpoint() -> None:
+    for text in ("", "{}", "a note", '{"v": 2, "next": 1, "log_ms": 1, "output": 1}'):
+        assert checkpoint_of(text) is None
+    checkpoint = Checkpoint(next=7104, log_ms=T0, output=331)
+    assert checkpoint_of(checkpoint.to_metadata()) == checkpoint
+    assert len(Checkpoint(next=2**62, log_ms=2**62, output=2**62).to_metadata()) < 4096

@@ -1,0 +1,271 @@
+"""The sink against a real broker and a real ClickHouse: every record once, whatever dies and moves."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
+from headrace.deploy.ports import HOST, free_port
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import FeedbackGiven, ToolCalled
+from headrace.schemas.ids import derived_id
+from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.records import DeadLetter, DeadLetterError
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK
+from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, encode
+from headrace.streams.clickhouse.batches import convert
+from headrace.streams.clickhouse.database import PatientClient, Stopped, open_client
+from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.raw import StoredRecord
+
+SINK = """
+import asyncio, json, sys
+from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+config = SinkConfig(**json.loads(sys.argv[1]))
+asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", flush=True)))
+"""
+FRONT = """
+import pathlib, sys
+from headrace.deploy.clickhouse import serve_clickhouse
+serve_clickhouse(pathlib.Path(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]), ready=lambda: None)
+"""
+
+
+def event(trajectory: str, sequence: int) -> Message:
+    envelope = Envelope(
+        id=derived_id(trajectory, sequence),
+        type=ToolCalled.TYPE,
+        source="/test",
+        time_ms=1_700_000_000_000,
+        subject=trajectory,
+        sequence=sequence,
+    )
+    return encode(ToolCalled(call_id=str(sequence), tool="search"), key=trajectory, envelope=envelope)
+
+
+def stored(message: Message, offset: int = 0, topic: str = "events") -> StoredRecord:
+    return StoredRecord(topic, 0, offset, 1, message.key, message.value, message.headers)
+
+
+async def send_events(bootstrap: str, name: str, count: int) -> None:
+    """``count`` events in trajectories of ten."""
+    async with open_producer(bootstrap) as producer:
+        for start in range(0, count, 1000):
+            numbers = range(start, min(start + 1000, count))
+            await asyncio.gather(
+                *[await send(producer, EVENTS, event(f"{name}-{number // 10}", number % 10)) for number in numbers]
+            )
+
+
+def count(url: str, query: str) -> int:
+    client = open_client(url)
+    try:
+        return int(client.query(query).result_rows[0][0])
+    finally:
+        client.close()
+
+
+async def until(url: str, query: str, expected: int) -> None:
+    """Wait until ``query`` counts ``expected`` or more; the test's own timeout bounds it."""
+    found = 0
+    client: Client | None = None
+    while found < expected:
+        await asyncio.sleep(0.02)
+        try:
+            client = client or await asyncio.to_thread(open_client, url)
+            found = (await asyncio.to_thread(client.query, query)).result_rows[0][0]
+        except ClickHouseError:
+            continue  # ClickHouse, or its table, is not there yet
+    if client is not None:
+        client.close()
+
+
+@asynccontextmanager
+async def running_sink(config: SinkConfig) -> AsyncIterator[None]:
+    stop, ready = asyncio.Event(), asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(run_sink(config, stop=stop, ready=ready.set))
+        await ready.wait()
+        yield
+        stop.set()
+
+
+def events_of(name: str, what: str = "count()", final: str = "") -> str:
+    return f"SELECT {what} FROM events {final} WHERE startsWith(trajectory_id, '{name}-')"
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_what_is_in_the_log_is_in_the_database(kafka: str, clickhouse: str) -> None:
+    await send_events(kafka, "plain", 2_000)
+    async with running_sink(SinkConfig(kafka, clickhouse)):
+        await until(clickhouse, events_of("plain"), 2_000)
+        await send_events(kafka, "later", 10)
+        await until(clickhouse, events_of("later"), 10)
+    assert count(clickhouse, events_of("plain", "uniqExact(id)")) == 2_000
+    assert count(clickhouse, events_of("plain")) == 2_000
+    client = open_client(clickhouse)
+    places = client.query("SELECT partition, offset, id FROM events WHERE trajectory_id = 'plain-7'").result_rows
+    in_log = {(record.partition, record.offset) async for record in read_to_end(kafka, EVENTS)}
+    assert {(partition, offset) for partition, offset, _ in places} <= in_log
+    assert {id for _, _, id in places} == {derived_id("plain-7", sequence) for sequence in range(10)}
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_a_sink_that_is_killed_again_and_again_writes_everything_once(kafka: str, clickhouse: str) -> None:
+    config = SinkConfig(kafka, clickhouse, group="killed", member="sink-0", linger_s=0.02, batch_records=64)
+    total = 12_000
+    await send_events(kafka, "killed", total)
+    killed_midway = 0
+    for _ in range(4):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SINK, json.dumps(asdict(config)), stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            await process.stdout.readline()
+            before = count(clickhouse, events_of("killed"))
+            await until(clickhouse, events_of("killed"), min(before + 1_000, total))
+        finally:
+            process.kill()
+            await process.wait()
+        killed_midway += 0 < count(clickhouse, events_of("killed")) < total
+    async with running_sink(config):
+        await until(clickhouse, events_of("killed", "uniqExact(id)"), total)
+    assert killed_midway, "the sink was never killed in the middle: send more events"
+    assert count(clickhouse, events_of("killed", final="FINAL")) == total
+    # Announced cuts make the tokens exact, so that not even the merges have anything to do.
+    assert count(clickhouse, events_of("killed")) == total
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_partitions_that_move_between_two_sinks_are_written_once(kafka: str, clickhouse: str) -> None:
+    config = SinkConfig(kafka, clickhouse, group="moving", linger_s=0.05, batch_records=128)
+    async with running_sink(config):
+        await send_events(kafka, "moving", 1_000)
+        async with running_sink(config):
+            await send_events(kafka, "moving2", 3_000)
+            await until(clickhouse, events_of("moving2", "uniqExact(id)"), 3_000)
+        await send_events(kafka, "moving3", 1_000)
+        await until(clickhouse, events_of("moving3", "uniqExact(id)"), 1_000)
+    for name, sent in (("moving", 1_000), ("moving2", 3_000), ("moving3", 1_000)):
+        assert count(clickhouse, events_of(name, final="FINAL")) == sent
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_the_log_waits_while_clickhouse_is_away(kafka: str, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://{HOST}:{port}"
+    await send_events(kafka, "waiting", 100)
+    config = SinkConfig(kafka, url, group="waiting", retry_most_s=0.2)
+    stop = asyncio.Event()
+    sink = asyncio.create_task(run_sink(config, stop=stop, ready=lambda: None))
+    try:
+        for name in ("waiting", "after"):
+            front = await asyncio.create_subprocess_exec(sys.executable, "-c", FRONT, str(tmp_path / "data"), str(port))
+            try:
+                await until(url, events_of(name), 100)
+            finally:
+                front.kill()
+                await front.wait()
+            await send_events(kafka, "after", 100)
+        assert not sink.done()
+    finally:
+        # It ends although ClickHouse is away and rows are left to write.
+        stop.set()
+        await sink
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_what_cannot_be_read_stops_nothing_and_is_a_dead_letter_where_nobody_else_makes_one(
+    kafka: str, clickhouse: str
+) -> None:
+    good = encode(
+        FeedbackGiven(signal="accepted", value=1.0),
+        key="t",
+        envelope=Envelope("feedback-1", FeedbackGiven.TYPE, "/test", 1, "t"),
+    )
+    bad = Message(b"t", b'{"signal": ', good.headers)
+    async with open_producer(kafka) as producer:
+        for topic, message in ((FEEDBACK, bad), (EVENTS, Message(b"t", b"\xff", [])), (FEEDBACK, good)):
+            await (await send(producer, topic, message))
+    async with running_sink(SinkConfig(kafka, clickhouse, group="bad")):
+        await until(clickhouse, "SELECT count() FROM feedback", 1)
+        await until(clickhouse, "SELECT count() FROM dead_letters", 1)
+    letters = [decode_payload(DeadLetter.TYPE, record.value) async for record in read_to_end(kafka, DEAD_LETTERS)]
+    (letter,) = {letter.model_dump_json(): letter for letter in letters}.values()
+    assert isinstance(letter, DeadLetter)
+    assert (letter.topic, letter.error) == ("feedback", DeadLetterError.BAD_JSON)
+    client = open_client(clickhouse)
+    row = client.query("SELECT bad_topic, base64Decode(value_base64) FROM dead_letters FINAL").result_rows
+    assert row == [("feedback", '{"signal": ')]
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_the_lag_of_every_group_is_measured(kafka: str, clickhouse: str) -> None:
+    await send_events(kafka, "lag", 50)
+    config = SinkConfig(kafka, clickhouse, group="measured", lag_interval_s=0.1)
+    query = "SELECT count() FROM lag WHERE consumer_group = 'measured' AND topic = 'events' AND records = 0"
+    async with running_sink(config):
+        await until(clickhouse, query, 4)
+
+
+def test_a_value_that_does_not_fit_its_column_is_set_aside_alone() -> None:
+    batch = convert([stored(event("t", 1), 0), stored(event("t", 2**40), 1), stored(event("t", 3), 2)])
+    ((table, rows),) = batch.tables
+    assert (table.name, rows.column("seq").to_pylist()) == ("events", [1, 3])
+    ((record, error),) = batch.unreadable
+    assert (record.offset, error.error) == (1, DeadLetterError.INVALID)
+
+
+def test_every_kind_of_damage_is_set_aside() -> None:
+    good = event("t", 1)
+    damaged = [
+        Message(b"", b"{", good.headers),
+        Message(b"", b"{}", good.headers),
+        Message(b"", good.value, []),
+        Message(b"", good.value, [(name, b"x" if name == "ce_type" else value) for name, value in good.headers]),
+    ]
+    batch = convert([stored(message) for message in damaged] + [stored(good)])
+    assert [error.error for _, error in batch.unreadable] == [
+        DeadLetterError.BAD_JSON,
+        DeadLetterError.INVALID,
+        DeadLetterError.BAD_HEADERS,
+        DeadLetterError.UNKNOWN_TYPE,
+    ]
+    assert all(isinstance(error, UnreadableRecord) for _, error in batch.unreadable)
+    assert [rows.num_rows for _, rows in batch.tables] == [1]
+
+
+def test_converting_twice_gives_the_same_bytes() -> None:
+    records = [stored(event("t", sequence), sequence) for sequence in range(20)]
+    (first,), (second,) = convert(records).tables, convert(records).tables
+    assert first[1].equals(second[1])
+
+
+async def test_waiting_for_clickhouse_ends_when_the_process_shall_end() -> None:
+    stop = asyncio.Event()
+    client = PatientClient(f"http://{HOST}:{free_port()}", stop=stop, retry_most_s=0.05)
+    waiting = asyncio.create_task(client.prepare())
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    stop.set()
+    with pytest.raises(Stopped):
+        await waiting
+
+
+def test_a_setting_that_makes_no_sense_is_named() -> None:
+    with pytest.raises(ValueError, match="batch_records must be positive, not 0"):
+        SinkConfig("k", "c", batch_records=0)

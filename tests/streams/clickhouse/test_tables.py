@@ -1,0 +1,176 @@
+"""The column specs are what the database has: names, types, sentences, and every extreme value."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import clickhouse_connect
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.cli import cli
+from headrace.schemas.topics import TOPICS
+from headrace.streams.clickhouse import columns
+from headrace.streams.clickhouse.columns import Column, Table, arrow_table, create_statement, markdown, missing_columns
+from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
+from headrace.streams.clickhouse.tables import EVENTS, TABLES, TABLES_OF_TOPIC
+
+LATEST_MS = int(datetime(2299, 12, 31, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_every_topic_has_a_table_and_every_table_a_topic_but_the_lag() -> None:
+    assert set(TABLES_OF_TOPIC) == {topic.name for topic in TOPICS}
+    assert {table.name for tables in TABLES_OF_TOPIC.values() for table in tables} == (
+        {table.name for table in TABLES} - {"lag"}
+    )
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_column_is_named_once_and_explained(table: Table) -> None:
+    names = [column.name for column in table.columns]
+    assert len(names) == len(set(names))
+    assert all(column.about.endswith((".", "…")) for column in table.columns)
+
+
+def test_the_documentation_names_every_column() -> None:
+    text = markdown(TABLES)
+    for table in TABLES:
+        assert f"### `{table.name}`" in text
+        for column in table.columns:
+            assert f"| `{column.name}` | `{column.type.clickhouse}` |" in text
+
+
+def test_the_statement_of_a_small_table() -> None:
+    table = Table(
+        "t", "A row's row.", (Column("a", columns.COUNT, "An a."), Column("b", columns.JSON_TEXT, "B.")), ("a",)
+    )
+    assert create_statement(table) == (
+        "CREATE TABLE IF NOT EXISTS t\n"
+        "(\n"
+        "    `a` UInt32 COMMENT 'An a.',\n"
+        "    `b` String COMMENT 'B.' CODEC(ZSTD(3))\n"
+        ")\n"
+        "ENGINE = ReplacingMergeTree\n"
+        "ORDER BY (`a`)\n"
+        "SETTINGS non_replicated_deduplication_window = 10000\n"
+        "COMMENT 'A row\\'s row.'"
+    )
+
+
+def test_a_key_needs_its_columns() -> None:
+    with pytest.raises(ValueError, match="no column b for its key"):
+        Table("t", "", (Column("a", columns.COUNT, ""),), ("b",))
+
+
+def test_a_row_with_an_unknown_column_is_refused() -> None:
+    with pytest.raises(KeyError, match="has no column nope"):
+        arrow_table(EVENTS, [{"nope": 1}])
+
+
+def test_a_column_of_another_type_needs_a_person() -> None:
+    assert [column.name for column in missing_columns(EVENTS, {"id": "String"})][:2] == ["time", "source"]
+    with pytest.raises(ValueError, match="column seq of table events is String, headrace needs UInt32"):
+        missing_columns(EVENTS, {"seq": "String"})
+
+
+@pytest.mark.clickhouse
+def test_the_database_has_what_the_specs_say(clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    ensure_tables(client)
+    for table in TABLES:
+        found = client.query(
+            "SELECT name, type, comment FROM system.columns WHERE database = currentDatabase() AND table = {t:String} "
+            "ORDER BY position",
+            parameters={"t": table.name},
+        ).result_rows
+        assert list(found) == [(column.name, column.type.clickhouse, column.about) for column in table.columns]
+        engine, key, about = client.query(
+            "SELECT engine, sorting_key, comment FROM system.tables "
+            "WHERE database = currentDatabase() AND name = {t:String}",
+            parameters={"t": table.name},
+        ).result_rows[0]
+        assert (engine, key, about) == ("ReplacingMergeTree", ", ".join(table.key), table.about)
+
+
+EXTREMES: dict[columns.ColumnType, list[Any]] = {
+    columns.TEXT: ["", "naïve 🙂 \x00'\"\\\n", "x" * 100_000],
+    columns.LABEL: ["", "naïve 🙂"],
+    columns.JSON_TEXT: ["", '{"a": [1, 2]}'],
+    columns.TIME: [0, LATEST_MS],
+    columns.COUNT: [0, 2**32 - 1],
+    columns.PLACE: [0, 2**63, 2**64 - 1],
+    columns.FLAG: [True, False],
+    columns.NUMBER: [0.0, -1e308, float("inf")],
+    columns.MAYBE_NUMBER: [None, 0.5],
+    columns.MAYBE_COUNT: [None, 2**32 - 1],
+    columns.LABELS: [[], ["a", "b"]],
+    columns.COUNTS: [[], [0, 2**32 - 1]],
+    columns.NUMBERS_BY_NAME: [[], [("loss", -1.5), ("kl", 0.0)]],
+    columns.COUNTS_BY_NAME: [[], [("search", 3)]],
+}
+
+
+@pytest.mark.clickhouse
+@pytest.mark.parametrize("kind", EXTREMES, ids=lambda kind: kind.clickhouse)
+def test_extreme_values_come_back_as_they_went_in(clickhouse: str, kind: columns.ColumnType) -> None:
+    client = open_client(clickhouse)
+    table = Table("extremes", "", (Column("n", columns.COUNT, ""), Column("value", kind, "")), ("n",))
+    client.command("DROP TABLE IF EXISTS extremes")
+    ensure_tables(client, (table,))
+    values = EXTREMES[kind]
+    insert(client, table, arrow_table(table, [{"n": n, "value": value} for n, value in enumerate(values)]), "t")
+    back = [value for (value,) in client.query("SELECT value FROM extremes ORDER BY n").result_rows]
+    if kind is columns.TIME:
+        back = [int(moment.timestamp() * 1000) for moment in back]
+    if "Map" in kind.clickhouse:
+        back = [list(pairs.items()) for pairs in back]
+    assert back == values
+
+
+@pytest.mark.clickhouse
+@pytest.mark.parametrize("ms", [-(2**50), -1, 2**50], ids=["long ago", "before 1970", "far ahead"])
+def test_no_time_stops_an_insert(clickhouse: str, ms: int) -> None:
+    client = open_client(clickhouse)
+    table = Table("times", "", (Column("time", columns.TIME, ""),), ("time",))
+    ensure_tables(client, (table,))
+    insert(client, table, arrow_table(table, [{"time": ms}]), f"t{ms}")
+
+
+@pytest.mark.clickhouse
+def test_a_table_of_an_older_release_gets_its_new_columns(clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    old = Table("grown", "", (Column("a", columns.COUNT, "A."),), ("a",))
+    new = Table("grown", "", (*old.columns, Column("b", columns.NUMBERS_BY_NAME, "B.")), ("a",))
+    ensure_tables(client, (old,))
+    insert(client, old, arrow_table(old, [{"a": 1}]), "1")
+    ensure_tables(client, (new,))
+    insert(client, new, arrow_table(new, [{"a": 2, "b": [("x", 1.0)]}]), "2")
+    assert client.query("SELECT a, b FROM grown ORDER BY a").result_rows == [(1, {}), (2, {"x": 1.0})]
+
+
+@pytest.mark.clickhouse
+def test_the_same_token_inserts_once_and_another_collapses(clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    rows = arrow_table(EVENTS, [{"trajectory_id": "twice", "seq": n, "id": f"e{n}"} for n in range(3)])
+    for token in ("first", "first", "second"):
+        insert(client, EVENTS, rows, token)
+    count = "SELECT count() FROM events {} WHERE trajectory_id = 'twice'"
+    assert client.query(count.format("")).result_rows == [(6,)]
+    assert client.query(count.format("FINAL")).result_rows == [(3,)]
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="set HEADRACE_CLICKHOUSE"):
+        open_client("localhost:8123")
+    with pytest.raises(clickhouse_connect.driver.exceptions.OperationalError):
+        open_client("http://127.0.0.1:9")
+
+
+def test_the_command_prints_documentation_and_statements() -> None:
+    run = CliRunner().invoke
+    assert run(cli, ["tables"]).output == markdown(TABLES)
+    assert run(cli, ["tables", "events", "--ddl"]).output == create_statement(EVENTS) + ";\n"
+    unknown = run(cli, ["tables", "nope"])
+    assert unknown.exit_code == 1
+    assert "the tables are events, trajectories" in unknown.output

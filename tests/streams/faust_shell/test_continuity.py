@@ -1,0 +1,66 @@
+"""A record that Faust passed over is noticed, and what the client found nothing at is not taken for one."""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from faust.types import TP
+
+from headrace.schemas.log import open_producer, send
+from headrace.schemas.topics import REWARDS
+from headrace.streams.faust_shell.continuity import Continuity
+from headrace.streams.faust_shell.faust_app import new_app, passed_over
+from headrace.streams.raw import StoredRecord
+from headrace.streams.scoring.score import reward_message
+from tests.streams.attempts import rewarded
+
+pytestmark = pytest.mark.kafka
+
+PLACE = TP(REWARDS.name, 3)
+
+
+@pytest.mark.parametrize(
+    ("fetched", "taken", "lost"),
+    [
+        ((2, 3, 4), (2, 3, 2, 3, 4), None),
+        ((2, 3, 4), (3, 4), 2),
+        ((2, 3, 4), (2, 4), 3),
+        # The client says that there is nothing at 3 and 4, and the log is not asked.
+        ((2, 5), (2, 5), None),
+        # It does not say so of what it was to read, but did not.
+        ((3, 5), (3, 5), 2),
+        # What it found nothing at does not excuse the record before.
+        ((2, 3, 5), (2, 5), 3),
+    ],
+)
+async def test_a_record_that_faust_passed_over_is_noticed(
+    kafka: str, tmp_path: Path, fetched: tuple[int, ...], taken: tuple[int, ...], lost: int | None
+) -> None:
+    first = 0
+    async with open_producer(kafka) as producer:
+        for number in range(6):
+            message = reward_message(rewarded(f"hole-{number}", group=None))
+            sent = await (await send(producer, REWARDS, message, PLACE.partition))
+            first = sent.offset if number == 0 else first
+    app = new_app("holes", kafka, tmp_path, batch=10)
+    continuity = Continuity(app, kafka, REWARDS)
+    continuity.begin({PLACE.partition: first + 2})
+    passed_over(app).note(PLACE, [first + offset for offset in fetched])
+    with nullcontext() if lost is None else pytest.raises(RuntimeError, match=f"where {first + lost} is next"):
+        for offset in taken:
+            await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, first + offset, 0, None, None, ()))
+
+
+async def test_after_a_rebalance_the_log_is_asked_again(kafka: str, tmp_path: Path) -> None:
+    async with open_producer(kafka) as producer:
+        messages = [reward_message(rewarded(f"again-{number}", group=None)) for number in range(3)]
+        offsets = [(await (await send(producer, REWARDS, each, PLACE.partition))).offset for each in messages]
+    app = new_app("again", kafka, tmp_path, batch=10)
+    continuity = Continuity(app, kafka, REWARDS)
+    continuity.begin({PLACE.partition: offsets[0]})
+    passed_over(app).note(PLACE, [offsets[0], offsets[2]])
+    await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, offsets[0], 0, None, None, ()))
+    continuity.end()
+    continuity.begin({PLACE.partition: offsets[1]})
+    with pytest.raises(RuntimeError, match=f"where {offsets[1]} is next"):
+        await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, offsets[2], 0, None, None, ()))

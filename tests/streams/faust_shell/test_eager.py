@@ -1,0 +1,55 @@
+"""Coroutines that are begun at once behave as if they had been tasks."""
+
+import asyncio
+
+import pytest
+
+from headrace.streams.faust_shell.eager import Begun
+
+
+async def test_what_never_waits_is_done_at_once() -> None:
+    async def three() -> int:
+        return 3
+
+    begun = Begun(three())
+    assert begun.done
+    assert await begun == 3
+
+
+async def test_what_waits_goes_on_in_a_task_of_its_own() -> None:
+    queue: asyncio.Queue[int] = asyncio.Queue(maxsize=1)
+    first, second = Begun(queue.put(1)), Begun(queue.put(2))
+    assert (first.done, second.done) == (True, False)
+    task = asyncio.ensure_future(second)
+    assert await queue.get() == 1
+    await task
+    assert await queue.get() == 2
+
+
+async def test_what_it_raises_is_raised_where_it_is_awaited() -> None:
+    async def fails(*, late: bool) -> None:
+        if late:
+            await asyncio.sleep(0)
+        raise LookupError("planted")
+
+    with pytest.raises(LookupError, match="planted"):
+        Begun(fails(late=False))
+    with pytest.raises(LookupError, match="planted"):
+        await Begun(fails(late=True))
+
+
+async def test_a_cancellation_reaches_it() -> None:
+    ends = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("cancelled")
+
+    task = asyncio.ensure_future(Begun(waits()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ends == ["cancelled"]

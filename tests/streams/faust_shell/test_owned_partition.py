@@ -1,0 +1,85 @@
+"""A partition has one owner: who takes it reads what was settled, and who had it can settle nothing more."""
+
+import pytest
+
+from headrace.schemas.log import create_topics, open_consumer, partitions_of, read_to_end
+from headrace.schemas.topics import REJECTED, REWARDS, Topic
+from headrace.schemas.wire import Message
+from headrace.streams.faust_shell.owned_partition import OwnedPartition, OwnerChanged, Ownership, create_state_topic
+from headrace.streams.raw import Outgoing
+
+pytestmark = pytest.mark.kafka
+
+
+async def ownership(kafka: str, name: str) -> Ownership:
+    state = await create_state_topic(kafka, f"{name}-state", partitions=REWARDS.partitions, about="State of a test.")
+    return Ownership(kafka, name, (REWARDS,), state)
+
+
+def output(name: str) -> Outgoing:
+    return Outgoing(REJECTED, Message(b"key", name.encode(), []), 1_700_000_000_000)
+
+
+async def values(kafka: str, topic: Topic, prefix: bytes) -> list[bytes]:
+    found = [record.value or b"" async for record in read_to_end(kafka, topic)]
+    return [value for value in found if value.startswith(prefix)]
+
+
+async def test_what_was_settled_is_found_by_the_next_owner(kafka: str) -> None:
+    mine = await ownership(kafka, "settled")
+    first = await OwnedPartition.take(mine, 1)
+    assert (first.offsets, first.state) == ({}, {})
+    await first.settle({"rewards": 7}, {b"a": b"1", b"b": b"2"}, [output("settled-1")])
+    await first.settle({"rewards": 9}, {b"b": None, b"c": b"3"}, [])
+    await first.settle({}, {b"a": b"4"}, [])
+    await first.release()
+    second = await OwnedPartition.take(mine, 1)
+    await second.release()
+    assert (second.offsets, list(second.state.items())) == ({"rewards": 9}, [(b"c", b"3"), (b"a", b"4")])
+    assert await values(kafka, REJECTED, b"settled") == [b"settled-1"]
+
+
+async def test_who_lost_the_partition_can_settle_nothing(kafka: str) -> None:
+    mine = await ownership(kafka, "fenced")
+    sleeper = await OwnedPartition.take(mine, 2)
+    await sleeper.settle({"rewards": 5}, {b"a": b"old"}, [output("fenced-old")])
+    heir = await OwnedPartition.take(mine, 2)
+    with pytest.raises(OwnerChanged, match=r"rewards\[2\] now"):
+        await sleeper.settle({"rewards": 6}, {b"a": b"zombie"}, [output("fenced-zombie")])
+    await heir.settle({"rewards": 8}, {b"a": b"new"}, [output("fenced-new")])
+    with pytest.raises(OwnerChanged):
+        await sleeper.settle({"rewards": 6}, {b"a": b"zombie"}, [output("fenced-zombie")])
+    await sleeper.release()
+    await heir.release()
+    found = await OwnedPartition.take(mine, 2)
+    await found.release()
+    assert (found.offsets, found.state) == ({"rewards": 8}, {b"a": b"new"})
+    assert await values(kafka, REJECTED, b"fenced") == [b"fenced-old", b"fenced-new"]
+
+
+async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kafka: str) -> None:
+    mine = await ownership(kafka, "undone")
+    sleeper = await OwnedPartition.take(mine, 0)
+    await sleeper._producer.begin_transaction()
+    await (await sleeper._producer.send(mine.state.name, b"half", b"a", 0))
+    await (await sleeper._producer.send(REJECTED.name, b"undone-half"))
+    heir = await OwnedPartition.take(mine, 0)
+    assert (heir.offsets, heir.state) == ({}, {})
+    await heir.settle({"rewards": 1}, {}, [output("undone-whole")])
+    assert await values(kafka, REJECTED, b"undone") == [b"undone-whole"]
+    await heir.release()
+    await sleeper.release()
+
+
+async def test_a_state_topic_keeps_the_latest_record_of_a_key(kafka: str) -> None:
+    state = await create_state_topic(kafka, "compacted-state", partitions=2, about="State of a test.")
+    assert state.configs["cleanup.policy"] == "compact"
+    assert await create_topics(kafka, [state]) == []
+    async with open_consumer(kafka) as consumer:
+        assert len(await partitions_of(consumer, state)) == 2
+
+
+async def test_a_state_topic_with_too_few_partitions_is_named(kafka: str) -> None:
+    state = await create_state_topic(kafka, "narrow-state", partitions=1, about="State of a test.")
+    with pytest.raises(LookupError, match="narrow-state has no partition 3"):
+        await OwnedPartition.take(Ownership(kafka, "narrow", (REWARDS,), state), 3)

@@ -1,0 +1,143 @@
+"""Group on Faust against a real broker: decided once, said once, whatever happens to its workers."""
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from headrace.deploy.children import end_of
+from headrace.schemas.envelope import from_headers
+from headrace.schemas.events import Purpose
+from headrace.schemas.records import Defect, Reward, TrainingGroup
+from headrace.schemas.topics import REJECTED, REWARDS, TRAINING, Topic
+from headrace.schemas.wire import decode
+from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S
+from headrace.streams.grouping.group import output_message
+from headrace.streams.grouping.group_policy import parse_policies
+from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.scoring.score import reward_message
+from tests.streams.attempts import rewarded
+from tests.streams.test_workers import produce, records, until, worker
+
+pytestmark = pytest.mark.kafka
+
+POLICIES = {
+    "pairs": {"by": "cohort", "size": 2, "baseline": "leave_one_out"},
+    "alone": {"by": "cohort", "baseline": "running", "warmup": 3},
+}
+
+
+def rewards(prefix: str, groups: int, size: int = 4) -> list[Reward]:
+    """Groups by id that train, carry no gradient or have defects; members apart from one another."""
+    made = []
+    for member in range(size):
+        for number in range(groups):
+            total = float(member % 2) if number % 3 else float(number % 2)
+            defects = [Defect.NO_LOGPROBS] if (number + member) % 7 == 0 else []
+            made.append(
+                rewarded(f"{prefix}{number}-{member}", total, group=f"{prefix}{number}", size=size, defects=defects)
+            )
+    made += [rewarded(f"{prefix}e{number}", purpose=Purpose.EVALUATE) for number in range(10)]
+    return made
+
+
+def singles(prefix: str, count: int, cohorts: int = 3) -> list[Reward]:
+    """Single attempts of some cohorts under two specs, some of them twice."""
+    made = []
+    for number in range(count):
+        reward = rewarded(f"{prefix}{number}", float(number % 7 < 3), group=None, size=None)
+        named = {"cohort_key": f"{prefix}{number % cohorts}", "spec": f"{('pairs', 'alone')[number % 2]}@1"}
+        made.append(reward.model_copy(update=named))
+    return [*made, *made[::5]]
+
+
+def put(bootstrap: str, made: list[Reward]) -> None:
+    """Send each cohort and each group to one partition, as score does."""
+    for partition in range(REWARDS.partitions):
+        keys = [(each.group_id or each.cohort_key or "").encode() for each in made]
+        ours = [each for each, key in zip(made, keys, strict=True) if crc32(key) % REWARDS.partitions == partition]
+        produce(bootstrap, REWARDS, [reward_message(each) for each in ours], partition)
+
+
+def expected(bootstrap: str, prefix: str) -> dict[Topic, Counter[bytes]]:
+    """What the pure fold makes of the rewards in the log, each partition by itself."""
+    folds = {
+        partition: Groups(GroupLimits(), policies=parse_policies(POLICIES), sources=REWARDS.partitions)
+        for partition in range(REWARDS.partitions)
+    }
+    found: dict[Topic, Counter[bytes]] = {TRAINING: Counter(), REJECTED: Counter()}
+    for record in records(bootstrap, REWARDS, prefix):
+        _, reward = decode(record.headers, record.value)
+        assert isinstance(reward, Reward)
+        changes = Changes()
+        folds[record.partition].add(reward, record.timestamp, changes)
+        for each in changes.outputs:
+            topic, message = output_message(each.record, each.time_ms)
+            found[topic][message.value] += 1
+    return found
+
+
+def announced(bootstrap: str, topic: Topic, prefix: str) -> Counter[bytes]:
+    """What a committed read of ``topic`` holds of ``prefix``, record by record."""
+    counts: Counter[bytes] = Counter()
+    for record in records(bootstrap, topic, ""):
+        _, payload = decode(record.headers, record.value)
+        name = (
+            payload.members[0].trajectory_id
+            if isinstance(payload, TrainingGroup)
+            else from_headers(record.headers).subject
+        )
+        if name.startswith(prefix):
+            counts[record.value or b""] += 1
+    return counts
+
+
+def check(bootstrap: str, prefix: str, log: Path) -> None:
+    """Every decision is there, and once."""
+    for topic, outputs in expected(bootstrap, prefix).items():
+        until(lambda t=topic, o=outputs: announced(bootstrap, t, prefix).keys() >= o.keys(), topic.name, log)
+        assert announced(bootstrap, topic, prefix) == outputs
+
+
+def test_groups_and_cohorts_come_out_as_the_fold_says(kafka: str, tmp_path: Path) -> None:
+    put(kafka, [*rewards("flow-", 30), *singles("flow-s", 60)])
+    with worker(kafka, tmp_path, processors=["group"], group_policies=POLICIES) as running:
+        check(kafka, "flow-", running.log)
+        running.terminate()
+        assert running.wait(30) == 0, end_of(running.log)
+    assert any(b'"baseline":"leave_one_out"' in value for value in announced(kafka, TRAINING, "flow-"))
+    assert any(b'"baseline":"running"' in value for value in announced(kafka, TRAINING, "flow-"))
+
+
+def test_kill_9_in_the_middle_says_nothing_twice(kafka: str, tmp_path: Path) -> None:
+    made = [*rewards("kill-", 400), *singles("kill-s", 300)]
+    options = {"processors": ["group"], "group_policies": POLICIES}
+    with worker(kafka, tmp_path, batch=20, **options) as first:
+        put(kafka, made)
+        until(lambda: len(announced(kafka, TRAINING, "kill-")) > 20, "some groups are out", first.log)
+        first.kill_command()
+        assert first.wait(30) != 0
+    assert announced(kafka, TRAINING, "kill-") != expected(kafka, "kill-")[TRAINING], "killed too late"
+    with worker(kafka, tmp_path, **options) as second:
+        check(kafka, "kill-", second.log)
+
+
+def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(kafka: str, tmp_path: Path) -> None:
+    options = {"processors": ["group"], "group_policies": POLICIES, "member": None}
+    made = [*singles("zombie-s", 600), *rewards("zombie-", 300)]
+    with worker(kafka, tmp_path / "a", batch=20, **options) as sleeper:
+        put(kafka, made[: len(made) // 2])
+        until(lambda: len(announced(kafka, REJECTED, "zombie-")) > 20, "some fates are out", sleeper.log)
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        time.sleep(MEMBER_LOST_S)
+        with worker(kafka, tmp_path / "b", **options) as heir:
+            put(kafka, made[len(made) // 2 :])
+            check(kafka, "zombie-", heir.log)
+            os.kill(sleeper.pid, signal.SIGCONT)
+            put(kafka, rewards("zombie-more", 50))
+            check(kafka, "zombie-", heir.log)
+        assert sleeper.poll() is None or b"OwnerChanged" in sleeper.log.read_bytes(), end_of(sleeper.log)

@@ -1,0 +1,324 @@
+"""The groups of a partition: log time expires them, a cut and a restart change no decision."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.schemas.records import Defect, Reason, Reference, Rejection, Reward, TrainingGroup
+from headrace.streams.grouping.group_decision import Outputs
+from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
+from headrace.streams.grouping.group_state import (
+    CLOCK,
+    GroupState,
+    from_records,
+    group_key,
+    member_key,
+    running_key,
+    to_record,
+)
+from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.watermark import IDLE_AFTER, Watermark
+from tests.streams.attempts import rewarded
+
+LIMITS = GroupLimits(timeout_ms=1000, remember_ms=5000)
+
+
+def decided(changes: Changes) -> Outputs:
+    """Everything that was decided in ``changes``."""
+    return [each.record for each in changes.outputs]
+
+
+def reasons(changes: Changes) -> dict[str, Reason]:
+    return {output.trajectory_id: output.reason for output in decided(changes) if isinstance(output, Rejection)}
+
+
+def memory_of(changes: Changes, group_id: str) -> GroupState:
+    """The closed group that ``changes`` keep."""
+    kept = changes.stored[group_key(group_id)]
+    assert isinstance(kept, GroupState)
+    return kept
+
+
+def add(groups: Groups, *arrivals: tuple[Reward, int]) -> Changes:
+    changes = Changes()
+    for reward, timestamp_ms in arrivals:
+        groups.add(reward, timestamp_ms, changes)
+    return changes
+
+
+def test_an_arrival_expires_what_was_due_before_it_is_folded() -> None:
+    groups = Groups(LIMITS)
+    add(groups, (rewarded("a", group="g"), 100))
+    changes = add(groups, (rewarded("b", group="g"), 1100))
+    assert reasons(changes) == {"a": Reason.INCOMPLETE_GROUP, "b": Reason.LATE_FOR_GROUP}
+    assert memory_of(changes, "g").closed_ms == 1100
+
+
+def test_log_time_only_moves_forward() -> None:
+    groups = Groups(LIMITS)
+    add(groups, (rewarded("a", group="g"), 1000), (rewarded("b", group="h"), 10))
+    assert groups.time.passed_ms == 1000
+    assert reasons(add(groups, (rewarded("c", group="i"), 1009))) == {}
+    assert reasons(add(groups, (rewarded("d", group="j"), 1010))) == {"b": Reason.INCOMPLETE_GROUP}
+
+
+def from_source(source: int, reward: Reward) -> Reward:
+    return reward.model_copy(update={"trajectory": Reference(partition=source, offset=0)})
+
+
+def test_a_source_that_is_read_ahead_expires_nothing_that_waits_in_another() -> None:
+    groups = Groups(LIMITS, sources=2)
+    ahead = [(from_source(0, rewarded(f"a{number}", 0.0, group=f"g{number}")), 1000 * number) for number in range(50)]
+    behind = [(from_source(1, rewarded(f"b{number}", 1.0, group=f"g{number}")), 1000 * number) for number in range(50)]
+    changes = add(groups, *ahead, *behind)
+    assert reasons(changes) == {}
+    assert len(decided(changes)) == 50
+
+
+def test_a_silent_source_holds_time_back_for_so_many_records_only() -> None:
+    time = Watermark(sources=2)
+    for number in range(IDLE_AFTER - 1):
+        time.see(0, number)
+    assert time.passed_ms is None
+    time.see(0, IDLE_AFTER)
+    assert time.passed_ms == IDLE_AFTER
+    time.see(1, 5)
+    assert time.passed_ms == IDLE_AFTER
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000)), min_size=1))
+def test_the_watermark_is_the_slowest_source_and_never_goes_back(seen: list[tuple[int, int]]) -> None:
+    time, before, newest = Watermark(sources=3), None, {}
+    for source, timestamp_ms in seen:
+        time.see(source, timestamp_ms)
+        newest[source] = max(newest.get(source, 0), timestamp_ms)
+        assert time.passed_ms == (min(newest.values()) if len(newest) == 3 else None)
+        assert before is None or (time.passed_ms or 0) >= before
+        before = time.passed_ms
+
+
+def test_a_tick_expires_and_leaves_log_time_alone() -> None:
+    groups = Groups(LIMITS)
+    add(groups, (rewarded("a", group="g"), 100))
+    assert not groups.is_due(1099)
+    assert groups.is_due(1100)
+    changes = Changes()
+    groups.expire_due(2000, changes)
+    assert reasons(changes) == {"a": Reason.INCOMPLETE_GROUP}
+    assert memory_of(changes, "g").closed_ms == 1100
+    assert groups.newest_ms == 100
+
+
+def test_a_closed_group_is_forgotten_in_time() -> None:
+    groups = Groups(LIMITS)
+    add(groups, (rewarded("a", 0.0), 100), (rewarded("b", 1.0), 200))
+    assert reasons(add(groups, (rewarded("c"), 5199))) == {"c": Reason.LATE_FOR_GROUP}
+    changes = add(groups, (rewarded("x", group="other"), 5200))
+    assert changes.stored[group_key("g")] is None
+
+
+def test_too_many_open_groups_give_up_the_oldest() -> None:
+    groups = Groups(GroupLimits(max_open=2))
+    changes = add(groups, *((rewarded(name, group=name), 100 + number) for number, name in enumerate("abc")))
+    assert reasons(changes) == {"a": Reason.INCOMPLETE_GROUP}
+    assert groups.open == 2
+
+
+def test_too_many_memories_drop_the_oldest() -> None:
+    groups = Groups(GroupLimits(max_remembered=1))
+    for number, name in enumerate("ab"):
+        add(groups, (rewarded(name, 0.5, group=name, size=1), number))
+    changes = add(groups, (rewarded("c", 0.5, group="c"), 9))
+    assert changes.stored[group_key("a")] is None
+    assert group_key("b") not in changes.stored
+
+
+def test_a_member_is_stored_once_and_forgotten_when_its_group_closes() -> None:
+    groups = Groups(LIMITS)
+    first = add(groups, (rewarded("a", 0.0, size=3), 100))
+    assert set(first.stored) == {CLOCK, group_key("g"), member_key("g", "a")}
+    second = add(groups, (rewarded("b", 0.0, size=3), 100))
+    assert set(second.stored) == {CLOCK, member_key("g", "b")}
+    third = add(groups, (rewarded("c", 1.0, size=3), 100))
+    assert memory_of(third, "g").closed == ("a", "b", "c")
+    assert {key for key, entry in third.stored.items() if entry is None} == {member_key("g", "a"), member_key("g", "b")}
+
+
+def test_what_opens_and_closes_at_once_leaves_its_memory_only() -> None:
+    changes = add(Groups(LIMITS), (rewarded("a", 0.0), 100), (rewarded("b", 1.0), 100))
+    assert set(changes.stored) == {CLOCK, group_key("g")}
+
+
+def test_a_decision_goes_on_in_the_trace_of_its_first_traced_reward() -> None:
+    groups, changes = Groups(LIMITS), Changes()
+    groups.add(rewarded("a", 0.0), 1, changes)
+    groups.add(rewarded("b", 1.0), 1, changes, "trace-b")
+    groups.add(rewarded("c", 1.0), 1, changes, "trace-c")
+    assert [each.origin for each in changes.outputs] == ["trace-b", "trace-c"]
+
+
+PAIRS = parse_policies({"*": {"by": "cohort", "size": 2}})
+RUNNING = parse_policies({"*": {"by": "cohort", "baseline": "running", "warmup": 1}})
+
+
+def alone(name: str, total: float | None, cohort: str | None = "eu", **fields: object) -> Reward:
+    """The reward of a single attempt."""
+    return rewarded(name, total, group=None, size=None).model_copy(update={"cohort_key": cohort} | fields)
+
+
+def training(changes: Changes) -> list[TrainingGroup]:
+    return [output for output in decided(changes) if isinstance(output, TrainingGroup)]
+
+
+def test_single_attempts_are_collected_by_cohort_and_spec_and_run() -> None:
+    groups = Groups(LIMITS, policies=PAIRS)
+    changes = add(
+        groups,
+        (alone("a", 0.0), 1),
+        (alone("b", 1.0, "us"), 1),
+        (alone("c", 1.0, spec="other@1"), 1),
+        (alone("d", 1.0, run="other"), 1),
+        (alone("e", 1.0), 1),
+        (alone("f", 0.0, "us"), 1),
+    )
+    members = {each.cohort_key: [member.trajectory_id for member in each.members] for each in training(changes)}
+    assert members == {"eu": ["a", "e"], "us": ["b", "f"]}
+    assert groups.open == 2
+
+
+def test_a_cohorts_group_has_an_id_that_follows_from_its_first_member() -> None:
+    first = add(Groups(LIMITS, policies=PAIRS), (alone("a", 0.0), 1), (alone("b", 1.0), 1))
+    again = add(Groups(LIMITS, policies=PAIRS), (alone("a", 0.0), 9), (alone("c", 1.0), 9))
+    other = add(Groups(LIMITS, policies=PAIRS), (alone("b", 0.0), 1), (alone("a", 1.0), 1))
+    ids = [each.group_id for changes in (first, again, other) for each in training(changes)]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_cohort_whose_time_is_over_makes_a_group_of_who_came_if_they_are_enough() -> None:
+    policies = parse_policies({"*": {"by": "cohort", "size": 8, "within_s": 1, "min_members": 2}})
+    groups = Groups(LIMITS, policies=policies)
+    add(groups, (alone("a", 0.0), 1), (alone("b", 1.0), 2), (alone("c", 1.0, "us"), 3))
+    changes = add(groups, (alone("d", 1.0), 1003))
+    assert [[member.trajectory_id for member in each.members] for each in training(changes)] == [["a", "b"]]
+    assert reasons(changes) == {"c": Reason.INCOMPLETE_GROUP}
+
+
+def test_a_single_attempt_that_comes_again_has_no_second_fate() -> None:
+    groups = Groups(LIMITS, policies=PAIRS)
+    history = [(alone("a", 0.0), 1), (alone("b", 1.0), 1)]
+    add(groups, *history)
+    again = add(groups, *history, (alone("b", 0.5, revision=1), 1))
+    assert (decided(again), again.ignored) == ([], 3)
+
+
+def test_each_single_attempt_is_decided_against_the_mean_of_those_before() -> None:
+    groups = Groups(LIMITS, policies=RUNNING)
+    changes = add(
+        groups, *((alone(name, total), 1) for name, total in [("a", 0.0), ("b", 1.0), ("c", 0.5), ("a", 0.0)])
+    )
+    assert reasons(changes) == {"a": Reason.NO_BASELINE, "c": Reason.ALL_EQUAL}
+    assert [each.members[0].advantage for each in training(changes)] == [1.0]
+    assert changes.ignored == 1
+
+
+def test_without_a_cohort_policy_a_single_attempt_has_no_group() -> None:
+    assert reasons(add(Groups(LIMITS), (alone("a", 1.0), 1))) == {"a": Reason.NO_GROUP}
+
+
+def test_too_many_cohorts_forget_the_mean_that_was_unused_for_longest() -> None:
+    groups = Groups(GroupLimits(max_cohorts=2), policies=RUNNING)
+    add(groups, (alone("a", 0.0, "eu"), 1), (alone("b", 0.0, "us"), 1), (alone("c", 1.0, "eu"), 1))
+    changes = add(groups, (alone("d", 0.0, "jp"), 1))
+    assert changes.stored[running_key(("r", "outcome@1", "us"))] is None
+    assert reasons(add(groups, (alone("e", 0.0, "us"), 1))) == {"e": Reason.NO_BASELINE}
+
+
+POLICIES = [
+    parse_policies({"*": policy})
+    for policy in (
+        {},
+        {"baseline": "leave_one_out", "incomplete": "shrink"},
+        {"baseline": "threshold", "threshold": 0.5, "within_s": 2},
+        {"by": "cohort", "size": 3, "within_s": 1},
+        {"by": "cohort", "baseline": "threshold"},
+        {"by": "cohort", "baseline": "running", "warmup": 2, "half_life": 3},
+    )
+]
+
+TIGHT = GroupLimits(timeout_ms=1000, remember_ms=10**9, max_open=3, max_cohorts=2)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[Reward, int]]:
+    """Rewards of groups and of single attempts, some twice, some revised, with timestamps that mostly grow."""
+    clock, found = 0, []
+    for _ in range(draw(st.integers(1, 30))):
+        clock = max(0, clock + draw(st.integers(-50, 700)))
+        member, group = draw(st.integers(0, 9)), draw(st.integers(0, 3))
+        revision = draw(st.sampled_from([0, 0, 0, 1]))
+        # The same reward is the same whenever it comes.
+        total = (None, 0.0, 0.5, 1.0, 1.0, 0.0)[(7 * group + 5 * member + revision) % 6]
+        defects = [Defect.NO_CONSENT] if member % 3 == 0 else []
+        reward = rewarded(f"t{group}-{member}", total, group=f"g{group}", size=3, defects=defects)
+        if member > 4:
+            reward = reward.model_copy(update={"group_id": None, "cohort_key": f"c{group}"})
+        found.append((from_source(member % 2, reward.model_copy(update={"revision": revision})), clock))
+    return found
+
+
+def restarted(stored: dict[bytes, bytes], policies: GroupPolicies) -> Groups:
+    return Groups(TIGHT, from_records(stored), policies=policies, sources=2)
+
+
+@given(histories(), st.sampled_from(POLICIES), st.data())
+def test_a_restart_between_any_two_batches_changes_no_decision(
+    history: list[tuple[Reward, int]], policies: GroupPolicies, data: st.DataObject
+) -> None:
+    uncut = add(Groups(TIGHT, policies=policies, sources=2), *history)
+
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(history)), max_size=6)))
+    topic: dict[bytes, bytes] = {}
+    said = []
+    for start, end in zip([0, *cuts], [*cuts, len(history)], strict=True):
+        changes = add(restarted(topic, policies), *history[start:end])
+        said += changes.outputs
+        for key, value in (to_record(key, entry) for key, entry in changes.stored.items()):
+            topic.pop(key, None)
+            if value is not None:
+                topic[key] = value
+    assert said == uncut.outputs
+
+
+@given(histories(), st.sampled_from(POLICIES))
+def test_every_trajectory_has_one_fate_and_the_fates_sum_up(
+    history: list[tuple[Reward, int]], policies: GroupPolicies
+) -> None:
+    limits = GroupLimits(timeout_ms=1000, remember_ms=10**9)
+    groups, changes = Groups(limits, policies=policies, sources=2), Changes()
+    for reward, timestamp_ms in history:
+        groups.add(reward, timestamp_ms, changes)
+    groups.expire_due(10**9, changes)
+    fates: dict[str, set[str]] = defaultdict(set)
+    trained: Counter[str] = Counter()
+    for output in decided(changes):
+        if isinstance(output, TrainingGroup):
+            trained.update(member.trajectory_id for member in output.members)
+        else:
+            # What a group turned away at once is said again when it comes again: the same record, under the same id.
+            fates[output.trajectory_id].add(output.model_dump_json())
+    assert set(trained.values()) <= {1}
+    assert not set(fates) & set(trained)
+    assert all(len(said) == 1 for said in fates.values())
+    assert set(fates) | set(trained) == {reward.trajectory_id for reward, _ in history if reward.revision == 0}
+
+
+@given(histories(), st.sampled_from(POLICIES))
+def test_a_repeated_batch_decides_nothing_anew(history: list[tuple[Reward, int]], policies: GroupPolicies) -> None:
+    limits = GroupLimits(timeout_ms=10**9, remember_ms=10**9)
+    # A policy's own time must not pass either: nothing may close between the two.
+    patient = GroupPolicies({name: replace(each, within_s=None) for name, each in policies.by_spec.items()})
+    groups = Groups(limits, policies=patient, sources=2)
+    first = {output.model_dump_json() for output in decided(add(groups, *history))}
+    assert {output.model_dump_json() for output in decided(add(groups, *history))} <= first

@@ -1,0 +1,58 @@
+"""A dead letter holds where a record stood, what is wrong, and every original byte."""
+
+from base64 import b64decode
+
+from headrace.schemas.records import DeadLetter, DeadLetterError
+from headrace.schemas.topics import DEAD_LETTERS
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.streams.letters.dead_letters import dead_letter_message, dead_letter_of, original_bytes
+from headrace.streams.raw import StoredRecord
+
+BROKEN = StoredRecord("events", 2, 7104, 1_700_000_000_123, b"t-1", b'{"call_id\xff', [("ce_type", b"x"), ("n", None)])
+ERROR = UnreadableRecord(DeadLetterError.BAD_JSON, "EOF while parsing")
+
+
+def test_it_names_the_place_and_the_error_and_keeps_every_byte() -> None:
+    letter = dead_letter_of(BROKEN, ERROR, "t-1")
+    assert (letter.topic, letter.partition, letter.offset) == ("events", 2, 7104)
+    assert (letter.error, letter.message) == (DeadLetterError.BAD_JSON, "EOF while parsing")
+    assert original_bytes(letter) == BROKEN.value
+    assert b64decode(letter.key or "") == b"t-1"
+    assert [(name, value and b64decode(value)) for name, value in letter.headers] == [("ce_type", b"x"), ("n", None)]
+    assert letter.timestamp_ms == BROKEN.timestamp
+
+
+def test_it_survives_the_wire_and_is_the_same_letter_when_sent_twice() -> None:
+    message = dead_letter_message(BROKEN, ERROR, "t-1")
+    envelope, letter = decode(message.headers, message.value)
+    assert isinstance(letter, DeadLetter)
+    assert letter == dead_letter_of(BROKEN, ERROR, "t-1")
+    assert envelope.subject == "t-1"
+    assert message.key == b"events:2"
+    assert message == dead_letter_message(BROKEN, ERROR, "t-1")
+
+
+def test_a_null_value_is_told_from_an_empty_one() -> None:
+    null = StoredRecord("events", 0, 1, 5, None, None, [])
+    empty = StoredRecord("events", 0, 2, 5, None, b"", [])
+    assert original_bytes(dead_letter_of(null, ERROR)) is None
+    assert original_bytes(dead_letter_of(empty, ERROR)) == b""
+
+
+def test_the_largest_event_the_broker_takes_fits() -> None:
+    largest = StoredRecord("events", 0, 1, 5, b"k", b"\xff" * (4 * 1024 * 1024), [("h", b"v" * 1000)])
+    message = dead_letter_message(largest, ERROR)
+    assert len(message.value) < DEAD_LETTERS.max_bytes
+    assert original_bytes(DeadLetter.model_validate_json(message.value)) == largest.value
+
+
+def test_a_value_too_large_for_the_topic_is_named_by_its_place_instead() -> None:
+    huge = StoredRecord("trajectories", 3, 9, 5, None, b"\x00" * (30 * 1024 * 1024), [])
+    letter = dead_letter_of(huge, UnreadableRecord(DeadLetterError.INVALID, "no"))
+    assert letter.value is None
+    assert "31457280 bytes stand at trajectories[3]@9" in letter.message
+
+
+def test_a_long_error_is_cut() -> None:
+    letter = dead_letter_of(BROKEN, UnreadableRecord(DeadLetterError.INVALID, "x" * 100_000))
+    assert len(letter.message) == 1000

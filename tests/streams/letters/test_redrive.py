@@ -1,0 +1,309 @@
+"""What is sent when dead letters are sent again: folded once more, what was broken is whole, and what was, stays."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from headrace.schemas.envelope import ID, SEQUENCE, SUBJECT, TYPE
+from headrace.schemas.events import ToolCalled
+from headrace.schemas.headers import REDRIVE, REDRIVE_OF
+from headrace.schemas.records import DeadLetterError, Defect, Redriven, Trajectory
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
+from headrace.schemas.wire import Message, UnreadableRecord, decode
+from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.fold import PartitionFold
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.letter_box import Letter, LetterBox
+from headrace.streams.letters.redrive import (
+    Closed,
+    Plan,
+    Redrive,
+    Refusal,
+    done_message,
+    redrive_alone,
+    redrive_trajectory,
+)
+from headrace.streams.letters.repair import content_of, edited, repair_message
+from headrace.streams.raw import StoredRecord
+from headrace.streams.scoring.score import reward_message
+from tests.streams.attempts import rewarded
+from tests.streams.builders import T0, event, session, tick, with_header, without
+
+HOUR = 3_600_000
+
+
+GOOD = session("t", "ask", "tool", "answer")
+CUT = replace(GOOD[2], value=(GOOD[2].value or b"")[:-9])
+
+
+def letters_of(records: Iterable[StoredRecord]) -> list[Letter]:
+    box = LetterBox()
+    for record in records:
+        box.add(record)
+    return box.letters
+
+
+@dataclass
+class Stream:
+    """`events` of one partition, and what the assembler made of them."""
+
+    events: list[StoredRecord] = field(default_factory=list)
+    trajectories: list[Trajectory] = field(default_factory=list)
+    dead_letters: list[StoredRecord] = field(default_factory=list)
+    fold: PartitionFold = field(default_factory=lambda: PartitionFold(FoldLimits()))
+
+    def put(self, *records: StoredRecord) -> "Stream":
+        for record in records:
+            placed = replace(record, offset=len(self.events))
+            self.events.append(placed)
+            for outcome in self.fold.arrive(placed):
+                for outgoing in settle(outcome):
+                    self.take(outgoing.topic.name, outgoing.message)
+        return self
+
+    def take(self, topic: str, message: Message) -> None:
+        if topic == TRAJECTORIES.name:
+            _, trajectory = decode(message.headers, message.value)
+            assert isinstance(trajectory, Trajectory)
+            self.trajectories.append(trajectory)
+        else:
+            offset = len(self.dead_letters)
+            self.dead_letters.append(
+                StoredRecord(DEAD_LETTERS.name, 0, offset, T0, message.key, message.value, message.headers)
+            )
+
+    @property
+    def letters(self) -> list[Letter]:
+        return letters_of(self.dead_letters)
+
+    def repair(self, number: int, *, value: bytes | None = None, headers: Sequence[tuple[str, str]] = ()) -> None:
+        letter = self.letters[number]
+        content = edited(letter.content, value=value, headers=headers)
+        self.take(DEAD_LETTERS.name, repair_message(letter.dead, content, T0))
+
+    def plan(self, *numbers: int, trajectory_id: str = "t") -> list[Plan]:
+        """As the shell does, for letters of a closed trajectory."""
+        (closed,) = [each for each in self.trajectories if each.trajectory_id == trajectory_id]
+        siblings = [letter for letter in self.letters if letter.content.subject == trajectory_id]
+        records = [
+            each
+            for each in self.events[closed.first.offset : closed.last.offset + 1]
+            if dict(each.headers).get(SUBJECT) == trajectory_id.encode()
+        ]
+        selected = [self.letters[number] for number in numbers]
+        return redrive_trajectory(trajectory_id, selected, siblings, Closed.of(closed), records)
+
+    def send(self, redrive: Redrive, time_ms: int = T0 + HOUR) -> None:
+        for record in redrive.records:
+            content = record.content
+            self.put(StoredRecord(record.topic.name, 0, 0, time_ms, content.key, content.value, content.headers))
+        for done in redrive.done:
+            self.take(DEAD_LETTERS.name, done_message(done, T0))
+
+
+def only(plans: Sequence[Plan]) -> Redrive:
+    (plan,) = plans
+    assert isinstance(plan, Redrive), plan
+    return plan
+
+
+def refused(plans: Sequence[Plan]) -> str:
+    (plan,) = plans
+    assert isinstance(plan, Refusal)
+    return plan.why
+
+
+def essence(trajectory: Trajectory) -> dict[str, object]:
+    """Everything that does not say where and under which id."""
+    return trajectory.model_dump(exclude={"trajectory_id", "first", "last"})
+
+
+class TestOfAClosedTrajectory:
+    def test_all_events_are_sent_under_a_new_id_with_the_repaired_one_in_its_place(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        assert stream.trajectories[0].defects == [Defect.BAD_EVENT]
+        stream.repair(0, value=GOOD[2].value)
+        redrive = only(stream.plan(0))
+        stream.send(redrive)
+        old, new = stream.trajectories
+        assert new.trajectory_id == redrive.done[0].trajectory_id != old.trajectory_id
+        assert essence(new) == essence(Stream().put(*GOOD).trajectories[0])
+        assert len(stream.letters) == 1
+
+    def test_the_sent_events_say_what_they_were(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        stream.repair(0, value=GOOD[2].value)
+        records = [record.content for record in only(stream.plan(0)).records]
+        assert [content.header(REDRIVE_OF) for content in records] == [b"t"] * len(GOOD)
+        assert [content.header(REDRIVE) for content in records] == [None, None, b"dead-letters:0:0", None, None, None]
+        assert [content.header(SEQUENCE) for content in records] == [b"%d" % number for number in range(len(GOOD))]
+        assert len({content.header(ID) for content in records} | {dict(r.headers)[ID] for r in GOOD}) == 2 * len(GOOD)
+        assert {content.key for content in records} == {content.header(SUBJECT) for content in records}
+
+    def test_the_same_repair_gives_the_same_records_and_another_gives_others(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        stream.repair(0, value=GOOD[2].value)
+        first = only(stream.plan(0))
+        assert only(stream.plan(0)) == first
+        stream.send(first)
+        assert refused(stream.plan(0)) == "it was sent again before, just so"
+        stream.put(*stream.events[-len(first.records) :])
+        assert len(stream.trajectories) == 2
+        stream.repair(0, value=b'{"call_id": "c1", "tool": "other"}')
+        assert only(stream.plan(0)).done[0].trajectory_id != first.done[0].trajectory_id
+
+    def test_an_unrepaired_letter_is_refused(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        assert refused(stream.plan(0)).startswith("bad_json: headrace.tool.called.v1")
+
+    def test_two_broken_events_must_both_be_repaired_and_go_together(self) -> None:
+        other = replace(GOOD[4], value=b"[]")
+        stream = Stream().put(*GOOD[:2], CUT, GOOD[3], other, GOOD[5])
+        stream.repair(0, value=GOOD[2].value)
+        assert refused(stream.plan(0)) == "0:1 of its trajectory cannot be read either: repair that first"
+        stream.repair(1, value=GOOD[4].value)
+        redrive = only(stream.plan(0))
+        assert [letter.name for letter in redrive.letters] == ["0:0", "0:1"]
+        stream.send(redrive)
+        assert stream.trajectories[1].defects == []
+        assert [len(letter.redriven) for letter in stream.letters] == [1, 1]
+
+    def test_a_late_event_comes_in_its_place_without_a_repair(self) -> None:
+        stream = Stream().put(*GOOD[:2], *GOOD[3:], tick(T0 + HOUR), GOOD[2])
+        assert stream.trajectories[0].missing == [2]
+        assert stream.letters[0].dead.error is DeadLetterError.LATE
+        stream.send(only(stream.plan(0)))
+        assert stream.trajectories[1].defects == []
+
+    def test_an_end_that_was_late_ends_it(self) -> None:
+        stream = Stream().put(*GOOD[:-1], tick(T0 + HOUR), GOOD[-1])
+        assert stream.trajectories[0].status is None
+        stream.send(only(stream.plan(0)))
+        assert essence(stream.trajectories[1]) == essence(Stream().put(*GOOD).trajectories[0])
+
+    def test_what_never_came_is_still_missing_and_said(self) -> None:
+        stream = Stream().put(GOOD[0], CUT, *GOOD[3:], tick(T0 + HOUR))
+        stream.repair(0, value=GOOD[2].value)
+        redrive = only(stream.plan(0))
+        assert redrive.still_missing == (1,)
+        stream.send(redrive)
+        stream.put(tick(T0 + 3 * HOUR))
+        assert stream.trajectories[1].missing == [1]
+        assert Defect.BAD_EVENT not in stream.trajectories[1].defects
+
+    def test_an_event_beyond_the_end_stays_where_it_is(self) -> None:
+        stream = Stream().put(*GOOD, event("t", 9, ToolCalled(call_id="x", tool="late")))
+        assert refused(stream.plan(0)) == "it is event 9, and its trajectory ends with event 5"
+
+    def test_an_event_whose_place_was_filled_by_a_readable_one_is_not_needed(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], replace(GOOD[2], value=None), *GOOD[2:])
+        assert stream.trajectories[0].defects == []
+        stream.repair(0, value=GOOD[2].value)
+        assert refused(stream.plan(0)) == "its trajectory has an event 2 that could be read"
+
+    def test_events_that_left_the_log_are_named(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        stream.repair(0, value=GOOD[2].value)
+        closed = Closed.of(stream.trajectories[0])
+        plans = redrive_trajectory("t", stream.letters, stream.letters, closed, stream.events[2:])
+        assert refused(plans) == "events 0, 1 of its trajectory are no longer in the log"
+
+    def test_a_letter_without_a_number_finds_its_place_by_a_repaired_header(self) -> None:
+        stream = Stream().put(*GOOD[:2], without(GOOD[2], SEQUENCE), *GOOD[3:], tick(T0 + HOUR))
+        stream.repair(0, headers=[(SEQUENCE, "2")])
+        stream.send(only(stream.plan(0)))
+        assert stream.trajectories[1].defects == []
+
+    def test_of_two_letters_for_one_place_the_repaired_one_takes_it(self) -> None:
+        unknown = with_header(GOOD[2], TYPE, b"headrace.tool.dreamt.v1")
+        stream = Stream().put(*GOOD[:2], unknown, replace(GOOD[2], value=None), *GOOD[3:])
+        assert len(stream.letters) == 1  # the second is a duplicate of an event that is a dead letter already
+        stream.repair(0, headers=[(TYPE, ToolCalled.TYPE)])
+        stream.send(only(stream.plan(0)))
+        assert stream.trajectories[1].defects == []
+
+
+class TestAlone:
+    def test_an_event_of_an_open_trajectory_takes_its_own_place(self) -> None:
+        stream = Stream().put(*GOOD[:2], replace(GOOD[2], value=None), *GOOD[3:5])
+        stream.repair(0, value=GOOD[2].value)
+        redrive = only([redrive_alone(stream.letters[0])])
+        (record,) = redrive.records
+        assert (record.topic, record.partition, record.timestamp_ms) == (EVENTS, 0, None)
+        assert record.content.header(REDRIVE) == b"dead-letters:0:0"
+        stream.send(redrive, T0 + 45)
+        stream.put(GOOD[5])
+        (trajectory,) = stream.trajectories
+        assert trajectory.defects == []
+        assert refused([redrive_alone(stream.letters[0])]) == "it was sent again before, just so"
+        assert refused(stream.plan(0)) == "its trajectory has an event 2 that could be read"
+
+    def test_an_event_that_named_no_trajectory_goes_where_its_repaired_name_leads(self) -> None:
+        stream = Stream().put(without(GOOD[0], SUBJECT))
+        assert stream.letters[0].dead.trajectory_id is None
+        stream.repair(0, headers=[(SUBJECT, "t")])
+        (record,) = only([redrive_alone(stream.letters[0])]).records
+        assert (record.partition, record.content.key) == (None, b"t")
+
+    def test_a_derived_record_is_sent_as_it_stood_at_its_log_time(self) -> None:
+        message = reward_message(rewarded("t"))
+        original = StoredRecord("rewards", 3, 7, T0, message.key, message.value, message.headers)
+        letter = letter_for(original, DeadLetterError.INVALID)
+        (record,) = only([redrive_alone(letter)]).records
+        assert (record.topic.name, record.partition, record.timestamp_ms) == ("rewards", 3, T0)
+        assert (record.content.key, record.content.value) == (message.key, message.value)
+        assert record.content.headers == (*message.headers, (REDRIVE, b"dead-letters:0:0"))
+
+    def test_a_record_that_today_cannot_be_read_either_is_refused(self) -> None:
+        original = StoredRecord("rewards", 3, 7, T0, b"g", b"{", GOOD[0].headers)
+        assert refused([redrive_alone(letter_for(original, DeadLetterError.BAD_JSON))]).endswith("repair it first")
+
+    def test_a_record_of_a_topic_that_is_not_ours_is_refused(self) -> None:
+        original = StoredRecord("elsewhere", 3, 7, T0, b"g", b"{}", GOOD[0].headers)
+        assert "no topic 'elsewhere'" in refused([redrive_alone(letter_for(original, DeadLetterError.INVALID))])
+
+
+class TestTheBox:
+    def test_a_letter_written_twice_is_one_letter_with_two_places(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        (letter,) = letters_of([*stream.dead_letters, replace(stream.dead_letters[0], offset=8)])
+        assert [(place.partition, place.offset) for place in letter.places] == [(0, 0), (0, 8)]
+        assert letter.name == "0:0"
+
+    def test_the_latest_repair_counts(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        stream.repair(0, value=b"{}")
+        stream.repair(0, value=GOOD[2].value)
+        (letter,) = stream.letters
+        assert letter.content.value == GOOD[2].value
+        assert content_of(letter.dead).value == CUT.value
+
+    def test_letters_that_nobody_asked_for_are_not_held_nor_what_was_done_about_them(self) -> None:
+        stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
+        stream.repair(0, value=GOOD[2].value)
+        box = LetterBox(lambda dead, place: dead.error is DeadLetterError.LATE)
+        for record in stream.dead_letters:
+            box.add(record)
+        assert (box.letters, box.unreadable) == ([], 0)
+
+    def test_a_damaged_record_of_the_topic_itself_is_counted(self) -> None:
+        box = LetterBox()
+        box.add(replace(GOOD[0], topic=DEAD_LETTERS.name))
+        box.add(replace(GOOD[0], topic=DEAD_LETTERS.name, value=b"{"))
+        assert (box.letters, box.unreadable) == ([], 2)
+
+
+def letter_for(original: StoredRecord, error: DeadLetterError) -> Letter:
+    message = dead_letter_message(original, UnreadableRecord(error, "no"))
+    (letter,) = letters_of([StoredRecord(DEAD_LETTERS.name, 0, 0, T0, message.key, message.value, message.headers)])
+    return letter
+
+
+@pytest.mark.parametrize("trajectory_id", ["t", None])
+def test_what_was_done_is_one_record_if_said_twice(trajectory_id: str | None) -> None:
+    done = Redriven(topic="events", partition=0, offset=2, sha256="s", trajectory_id=trajectory_id)
+    first, second = done_message(done, 5), done_message(done, 9)
+    assert decode(first.headers, first.value)[1] == done
+    assert dict(first.headers)[ID] == dict(second.headers)[ID]

@@ -1,0 +1,53 @@
+"""Partitions in log time: one order, however they are read."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.streams.replay.order import LogTimeOrder
+
+SOURCES = st.lists(st.lists(st.integers(0, 20), max_size=12), min_size=1, max_size=4)
+
+
+def merged(sources: list[list[int]], chance: random.Random) -> list[tuple[int, int, int]]:
+    """(log time, source, index in it), the sources read in portions as ``chance`` has it."""
+    order: LogTimeOrder[int, int] = LogTimeOrder(range(len(sources)))
+    read = [0] * len(sources)
+    found = list(order.ready())
+    while order.starving:
+        source = chance.choice(sorted(order.starving))
+        items = list(enumerate(sources[source]))[read[source] : read[source] + chance.randrange(1, 4)]
+        read[source] += len(items)
+        order.offer(source, [(timestamp, index) for index, timestamp in items])
+        if read[source] == len(sources[source]):
+            order.end(source)
+        found += order.ready()
+    return found
+
+
+@given(SOURCES, st.randoms(use_true_random=False))
+def test_everything_comes_once_in_log_time_and_each_source_in_its_order(
+    sources: list[list[int]], chance: random.Random
+) -> None:
+    found = merged(sources, chance)
+    assert [time_ms for time_ms, _, _ in found] == sorted(time_ms for time_ms, _, _ in found)
+    for source, timestamps in enumerate(sources):
+        mine = [(time_ms, index) for time_ms, each, index in found if each == source]
+        assert mine == [(max(timestamps[: index + 1]), index) for index in range(len(timestamps))]
+
+
+@given(SOURCES, st.randoms(use_true_random=False))
+def test_how_sources_are_read_changes_nothing(sources: list[list[int]], chance: random.Random) -> None:
+    assert merged(sources, chance) == merged(sources, random.Random(0))
+
+
+def test_nothing_comes_out_while_a_source_might_be_earlier() -> None:
+    order: LogTimeOrder[str, str] = LogTimeOrder(["a", "b"])
+    order.offer("a", [(5, "late")])
+    assert (list(order.ready()), order.starving) == ([], {"b"})
+    order.offer("b", [(3, "early")])
+    assert [item for _, _, item in order.ready()] == ["early"]
+    assert order.starving == {"b"}
+    order.end("b")
+    assert [item for _, _, item in order.ready()] == ["late"]

@@ -1,0 +1,268 @@
+"""The join of trajectories and feedback: the same rewards come out however the two interleave."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.schemas.records import Reference, Reward
+from headrace.streams.rewards.spec import Feedback, Verdict
+from headrace.streams.scoring.feedback_join import (
+    FORGOTTEN_EARLY,
+    SURPLUS,
+    TOO_LATE,
+    UNCLAIMED,
+    WINDOW_OVERFLOW,
+    Arrival,
+    Attempt,
+    Changes,
+    Due,
+    Join,
+    JoinLimits,
+)
+
+WINDOW = 1_000
+FOREVER = 10**9
+ENDLESS = JoinLimits(remember_ms=FOREVER)
+
+Made = set[tuple[str, int, tuple[str, ...]]]
+"""Trajectory, revision and feedback of every reward."""
+
+
+def arrival(name: str, ended_ms: int, *, offset: int = 0, window_ms: int = WINDOW, **fields: Any) -> Arrival:
+    return Arrival(name, offset, ended_ms, ended_ms, window_ms, **fields)
+
+
+def said(name: str, time_ms: int, value: float = 1.0, offset: int = 0) -> Feedback:
+    return Feedback(name, "accepted", value, time_ms, Reference(partition=0, offset=offset))
+
+
+def reward(due: Due) -> Reward:
+    return Reward(
+        trajectory_id=due.trajectory_id,
+        trajectory=Reference(partition=0, offset=due.offset),
+        spec="s@1",
+        total=float(len(due.feedback)),
+        ended_ms=0,
+        revision=due.revision,
+        feedback=[each.reference for each in due.feedback],
+    )
+
+
+class Log:
+    """A join with its state, as the shell keeps it: what is stored, and what was announced."""
+
+    def __init__(self, limits: JoinLimits = ENDLESS) -> None:
+        self.limits = limits
+        self.table: dict[str, str] = {}
+        self.join = Join(limits)
+        self.announced: list[Due] = []
+
+    def settle(self, changes: Changes, *, dies: bool = False) -> None:
+        """As the shell does it, all at once; it may die before."""
+        for due in changes.due:
+            self.join.decided(due, reward(due), {}, changes)
+        if dies:
+            stored = {name: Attempt.model_validate_json(value) for name, value in self.table.items()}
+            self.join = Join(self.limits, stored)
+            return
+        assert [each.reward for each in changes.decided] == [reward(due) for due in changes.due]
+        self.announced += changes.due
+        for name, kept in changes.stored.items():
+            if kept is None:
+                self.table.pop(name, None)
+            else:
+                self.table[name] = kept.model_dump_json(exclude_defaults=True)
+
+    def take(self, record: Arrival | tuple[str, Feedback], *, dies: bool = False) -> None:
+        changes = Changes()
+        if isinstance(record, Arrival):
+            self.join.add_trajectory(record, changes)
+        else:
+            self.join.add_feedback(*record, changes)
+        self.settle(changes, dies=dies)
+        if dies:
+            self.take(record)
+
+    def until(self, now_ms: int, *, dies: bool = False) -> None:
+        changes = Changes()
+        self.join.pass_time(now_ms, changes)
+        self.settle(changes, dies=dies)
+        if dies:
+            self.until(now_ms)
+
+    @property
+    def made(self) -> Made:
+        assert len({(due.trajectory_id, due.revision) for due in self.announced}) == len(self.announced), "said twice"
+        return {(due.trajectory_id, due.revision, tuple(each.id for each in due.feedback)) for due in self.announced}
+
+
+def log_of(*records: Arrival | tuple[str, Feedback] | int, limits: JoinLimits = ENDLESS) -> Log:
+    """What comes of ``records``; a number is log time that passes."""
+    log = Log(limits)
+    for record in records:
+        if isinstance(record, int):
+            log.until(record)
+        else:
+            log.take(record)
+    return log
+
+
+def test_a_reward_waits_for_its_window_and_rests_on_what_came_within() -> None:
+    log = log_of(arrival("t", 100), ("t", said("a", 500, offset=1)), 1_100)
+    assert log.made == set()
+    log.until(1_101)
+    assert log.made == {("t", 0, ("a",))}
+
+
+def test_feedback_may_come_before_its_trajectory() -> None:
+    assert log_of(("t", said("a", 50)), arrival("t", 100), FOREVER).made == {("t", 0, ("a",))}
+
+
+def test_later_feedback_makes_a_revision_with_all_feedback_so_far() -> None:
+    log = log_of(
+        *(arrival("t", 100), ("t", said("a", 500, offset=1)), 2_000),
+        *(("t", said("b", 2_000, offset=2)), ("t", said("c", 2_001, offset=3))),
+    )
+    assert log.made == {("t", 0, ("a",)), ("t", 1, ("a", "b")), ("t", 2, ("a", "b", "c"))}
+
+
+def test_whether_feedback_was_in_time_follows_from_its_timestamp_and_not_from_when_it_is_noticed() -> None:
+    late_and_early = (("t", said("a", 1_100, offset=1)), ("t", said("b", 1_101, offset=2)))
+    expected = {("t", 0, ("a",)), ("t", 1, ("a", "b"))}
+    assert log_of(arrival("t", 100), *late_and_early, FOREVER).made == expected
+    assert log_of(*late_and_early, arrival("t", 100), FOREVER).made == expected
+
+
+def test_without_a_window_a_trajectory_is_scored_at_once_and_feedback_revises_it() -> None:
+    log = log_of(arrival("t", 100, window_ms=0))
+    assert log.made == {("t", 0, ())}
+    log.take(("t", said("a", 200)))
+    assert log.made == {("t", 0, ()), ("t", 1, ("a",))}
+
+
+def test_a_spec_without_feedback_makes_no_revisions() -> None:
+    log = log_of(arrival("t", 100, window_ms=0, takes_feedback=False), ("t", said("a", 200)))
+    assert log.made == {("t", 0, ())}
+
+
+def test_what_comes_twice_changes_nothing() -> None:
+    once = (arrival("t", 100), ("t", said("a", 500)), 2_000, ("t", said("b", 3_000, offset=1)))
+    assert log_of(*once, *once).made == log_of(*once).made
+
+
+def test_a_revision_is_dated_by_its_feedback_and_the_first_reward_by_the_end_of_its_window() -> None:
+    log = log_of(arrival("t", 100), 5_000, ("t", said("a", 3_000)))
+    assert [due.time_ms for due in log.announced] == [1_100, 3_000]
+
+
+def test_what_judges_said_is_kept_for_revisions() -> None:
+    join, changes = Join(ENDLESS), Changes()
+    join.add_trajectory(arrival("t", 100, window_ms=0), changes)
+    (due,) = changes.due
+    join.decided(due, reward(due), {"helpful": Verdict(0.5, None, {"tone": 0.5})}, changes)
+    kept = changes.stored["t"]
+    assert kept is not None
+    again = Attempt.model_validate_json(kept.model_dump_json())
+    assert again == kept
+    assert Join(ENDLESS, {"t": again}).verdicts("t") == {"helpful": Verdict(0.5, None, {"tone": 0.5})}
+
+
+def test_beyond_the_limit_of_open_windows_the_next_to_fall_due_has_no_total_and_says_why() -> None:
+    log = log_of(arrival("a", 300), arrival("b", 100), arrival("c", 200), limits=JoinLimits(max_open=2))
+    assert [(due.trajectory_id, due.unscored) for due in log.announced] == [("b", WINDOW_OVERFLOW)]
+    assert log.join.counts == {WINDOW_OVERFLOW: 1}
+    assert log.join.open == 2
+
+
+def test_beyond_the_limit_of_feedback_the_rest_counts_for_nothing_and_is_counted() -> None:
+    feedback = [("t", said(f"f{number}", 500 + number, offset=number)) for number in range(5)]
+    log = log_of(arrival("t", 100), *feedback, FOREVER, limits=JoinLimits(remember_ms=2 * FOREVER, max_feedback=3))
+    assert log.made == {("t", 0, ("f0", "f1", "f2"))}
+    assert log.join.counts == {SURPLUS: 2}
+
+
+def test_feedback_after_the_memory_is_over_makes_no_revision_and_is_counted() -> None:
+    limits = JoinLimits(remember_ms=5_000)
+    log = log_of(arrival("t", 100), 2_000, ("t", said("in", 6_100)), ("t", said("out", 6_101)), limits=limits)
+    assert log.made == {("t", 0, ()), ("t", 1, ("in",))}
+    assert log.join.counts == {TOO_LATE: 1}
+
+
+def test_memories_end_and_feedback_that_nobody_claimed_is_counted() -> None:
+    log = log_of(("nobody", said("a", 50)), arrival("t", 100), 5_051, limits=JoinLimits(remember_ms=5_000))
+    assert log.join.counts == {UNCLAIMED: 1}
+    assert log.table.keys() == {"t"}
+    log.until(7_000)
+    assert log.table == {}
+    assert len(log.join) == 0
+
+
+def test_beyond_the_limit_of_memories_the_oldest_goes_first() -> None:
+    limits = JoinLimits(remember_ms=FOREVER, max_remembered=2)
+    log = log_of(*(("abc"[n], said("abc"[n], 100 + n)) for n in range(3)), arrival("t", 500), limits=limits)
+    assert log.table.keys() == {"b", "c", "t"}
+    assert log.join.counts == {FORGOTTEN_EARLY: 1, UNCLAIMED: 1}
+
+
+NAMES = ("x", "y", "z")
+arrivals = st.lists(
+    st.tuples(st.integers(0, 5_000), st.sampled_from([500, 2_000])), min_size=len(NAMES), max_size=len(NAMES)
+)
+feedbacks = st.lists(st.tuples(st.sampled_from((*NAMES, "nobody")), st.integers(0, 9_000)), max_size=12)
+
+
+def sources(
+    ends: list[tuple[int, int]], given_at: list[tuple[str, int]]
+) -> tuple[list[Arrival], list[tuple[str, Feedback]]]:
+    """Both topics, each in the order of its time."""
+    trajectories = [
+        arrival(name, ended_ms, offset=number, window_ms=window_ms)
+        for number, (ended_ms, name, window_ms) in enumerate(
+            sorted((ended_ms, name, window_ms) for name, (ended_ms, window_ms) in zip(NAMES, ends, strict=True))
+        )
+    ]
+    ordered = sorted(given_at, key=lambda each: each[1])
+    return trajectories, [
+        (name, said(f"f{number}", time_ms, offset=number)) for number, (name, time_ms) in enumerate(ordered)
+    ]
+
+
+def expected(trajectories: Iterable[Arrival], feedback: list[tuple[str, Feedback]]) -> Made:
+    """The rewards, from the whole of both topics at once."""
+    made: Made = set()
+    for each in trajectories:
+        mine = [one for name, one in feedback if name == each.trajectory_id]
+        due_ms = each.ended_ms + each.window_ms
+        in_time = [one.id for one in mine if one.time_ms <= due_ms]
+        late = [one.id for one in mine if one.time_ms > due_ms]
+        made |= {(each.trajectory_id, n, tuple(in_time + late[:n])) for n in range(len(late) + 1)}
+    return made
+
+
+@settings(max_examples=150, deadline=None)
+@given(ends=arrivals, given_at=feedbacks, data=st.data())
+def test_any_interleaving_repetition_and_crash_gives_the_same_rewards(
+    ends: list[tuple[int, int]], given_at: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    trajectories, feedback = sources(ends, given_at)
+    log, read = Log(), {"t": 0, "f": 0}
+    deaths = st.sampled_from([False, False, False, True])
+    while read["t"] < len(trajectories) or read["f"] < len(feedback):
+        choices = [name for name, topic in (("t", trajectories), ("f", feedback)) if read[name] < len(topic)]
+        step = data.draw(st.sampled_from([*choices, "time", "again"]))
+        if step == "time":
+            # No further than both topics have been read.
+            ahead = [topic[read[name]] for name, topic in (("t", trajectories), ("f", feedback)) if name in choices]
+            now_ms = min(each.ended_ms if isinstance(each, Arrival) else each[1].time_ms for each in ahead)
+            log.until(now_ms, dies=data.draw(deaths))
+        elif step == "again":
+            name = data.draw(st.sampled_from(["t", "f"]))
+            read[name] = data.draw(st.integers(0, read[name]))
+        else:
+            record = trajectories[read["t"]] if step == "t" else feedback[read["f"]]
+            log.take(record, dies=data.draw(deaths))
+            read[step] += 1
+    log.until(FOREVER, dies=data.draw(deaths))
+    assert log.made == expected(trajectories, feedback)

@@ -1,0 +1,78 @@
+"""What score makes of a record that comes in."""
+
+from typing import Any
+
+import pytest
+
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.records import DeadLetterError, Reference
+from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
+from headrace.schemas.wire import Message, UnreadableRecord, encode
+from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rewards.spec import Feedback
+from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
+from headrace.streams.scoring.score import REWARDS_OF_AGENTS, unscored
+from headrace.streams.scoring.score_intake import hears_feedback, needs_join, take_feedback, take_trajectory
+from tests.streams.attempts import START_MS, attempt, trajectory_message
+from tests.streams.judged_rewards import JUDGED, LIKED, WINDOW_MS
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def record(message: Message, topic: str = TRAJECTORIES.name, **fields: Any) -> StoredRecord:
+    headers = [*message.headers, ("traceparent", TRACE.encode())]
+    known = {"value": message.value, "timestamp": START_MS + 5, "partition": 1, "offset": 42} | fields
+    return StoredRecord(topic=topic, key=message.key, headers=headers, **known)
+
+
+def feedback_message(trajectory_id: str, value: float = 1.0, **fields: Any) -> Message:
+    given = FeedbackGiven(signal="accepted", value=value, **fields)
+    return encode(given, key=trajectory_id, envelope=Envelope("f1", given.TYPE, "/test", START_MS, trajectory_id))
+
+
+def test_a_trajectory_whose_reward_needs_nothing_else_is_scored_at_once_and_continues_its_trace() -> None:
+    taken = take_trajectory(record(trajectory_message(attempt("t"))), REWARDS_OF_AGENTS)
+    assert isinstance(taken, Outgoing)
+    assert (taken.topic, taken.timestamp_ms) == (REWARDS, START_MS + 5)
+    trace = dict(taken.message.headers)["traceparent"].decode()
+    assert trace.split("-")[1] == TRACE.split("-")[1]
+    assert trace != TRACE
+
+
+def test_one_whose_reward_takes_feedback_is_for_the_join() -> None:
+    taken = take_trajectory(record(trajectory_message(attempt("t"))), Rewards({}, LIKED))
+    assert not isinstance(taken, Outgoing)
+    arrival, trajectory = taken
+    blank = unscored(attempt("t"), Reference(partition=1, offset=42), TRAJECTORY_GONE, rewards=Rewards({}, LIKED))
+    assert arrival == Arrival("t", 42, START_MS, START_MS + 5, WINDOW_MS, True, TRACE, blank)
+    assert (blank.spec, blank.total, blank.group_id) == ("liked@1", None, "g")
+    assert trajectory.trajectory_id == "t"
+
+
+def test_feedback_is_about_the_events_subject_at_the_time_of_its_record() -> None:
+    subject, feedback = take_feedback(record(feedback_message("t", 0.5), FEEDBACK.name))
+    assert subject == "t"
+    assert feedback == Feedback("f1", "accepted", 0.5, START_MS + 5, Reference(partition=1, offset=42))
+
+
+@pytest.mark.parametrize(("value", "error"), [(b"{", DeadLetterError.BAD_JSON), (None, DeadLetterError.NULL_VALUE)])
+def test_what_cannot_be_read_is_named(value: bytes | None, error: DeadLetterError) -> None:
+    with pytest.raises(UnreadableRecord) as raised:
+        take_trajectory(record(trajectory_message(attempt("t")), value=value), REWARDS_OF_AGENTS)
+    assert raised.value.error is error
+
+
+def test_a_record_of_another_topics_type_is_unreadable() -> None:
+    with pytest.raises(UnreadableRecord, match="does not belong in trajectories"):
+        take_trajectory(record(feedback_message("t")), REWARDS_OF_AGENTS)
+    with pytest.raises(UnreadableRecord, match="does not belong in feedback"):
+        take_feedback(record(trajectory_message(attempt("t")), FEEDBACK.name))
+
+
+def test_the_shipped_rewards_of_agents_need_no_join_and_no_feedback() -> None:
+    assert not any(needs_join(spec) for spec in REWARDS_OF_AGENTS.specs)
+    assert not hears_feedback(REWARDS_OF_AGENTS)
+    assert needs_join(JUDGED)
+    assert hears_feedback(Rewards({"a": LIKED}, REWARDS_OF_AGENTS.default))
