@@ -31,7 +31,7 @@ def read_reward(record: LogRecord) -> ReadReward:
     trace = headers.get(TRACEPARENT)
     plain = (
         headers.get(TYPE) == _TYPE
-        and plain_time(headers.get(TIME)) is not None
+        and plain_time(headers.get(TIME) or b"") is not None
         and SEQUENCE not in headers
         and all((headers.get(name) or b"\xff").isascii() for name in (ID, SOURCE, SUBJECT))
         and (TRACEPARENT not in headers or (trace or b"\xff").isascii())
