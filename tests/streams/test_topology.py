@@ -23,7 +23,9 @@ def records_in(annotation: Any) -> set[type[Record]]:
     annotation = READ_FROM.get(annotation, annotation) if isinstance(annotation, type) else annotation
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return {annotation}
-    composed = dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields")
+    composed = dataclasses.is_dataclass(annotation) or any(
+        hasattr(annotation, name) for name in ("_fields", "__struct_fields__")
+    )
     if composed and isinstance(annotation, type):
         return set().union(*(records_in(hint) for hint in typing.get_type_hints(annotation).values()))
     found: set[type[Record]] = set()
