@@ -97,8 +97,15 @@ def test_raw_is_the_value_as_it_stands(log: str) -> None:
 def test_following_goes_on_until_ctrl_c_which_is_no_error(log: str, tmp_path: Path) -> None:
     output = tmp_path / "followed"
     argv = [sys.executable, "-m", "headrace.deploy.cli", "tail", "rewards", "-f", "--json", "--kafka", log]
+    # A shell's background job ignores Ctrl-C, and so would the program that it starts: the test may be one.
     with output.open("w") as target:
-        follower = subprocess.Popen(argv, stdout=target, stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "80"})
+        follower = subprocess.Popen(
+            argv,
+            stdout=target,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"COLUMNS": "80"},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
     try:
         wait_for_lines(output, 1, follower)
         send_reward(log)
