@@ -91,7 +91,7 @@ class Sample:
     @property
     def broker_s_per_million(self) -> float:
         """The broker's CPU seconds for a million."""
-        return self.broker_cpu_s / self.count * 1e6
+        return self.broker_cpu_s / self.count * 1e6 if self.count else 0.0
 
 
 async def prepared(cluster: Cluster, contender: Contender) -> Start:

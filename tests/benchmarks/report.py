@@ -65,6 +65,8 @@ def _beside(rows: Mapping[str, Sample], name: str) -> tuple[str, str]:
     ours = rows.get(f"{OURS}-4" if name.endswith("-4") else OURS)
     if ours is None or name.startswith(OURS):
         return "", ""
+    if not rows[name].per_s or not rows[name].per_core_s:  # done before it was first looked at: the load is too small
+        return "not measured", "not measured"
     return f"{ours.per_s / rows[name].per_s:.2f} ×", f"{ours.per_core_s / rows[name].per_core_s:.2f} ×"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import latency, throughput
+from tests.benchmarks import latency, report, throughput
 from tests.benchmarks.flow import SIZE, schedule
 from tests.benchmarks.load import EVENTS_EACH
 from tests.benchmarks.peers import CONTENDERS, quix_python
@@ -76,3 +76,12 @@ def test_every_measurement_has_its_place_on_the_page() -> None:
     from tests.benchmarks.report import SECTIONS
 
     assert list(SECTIONS) == list(MEASUREMENTS)
+
+
+def test_a_peer_that_was_done_before_it_was_looked_at_is_not_measured() -> None:
+    took = {"wall_s": 1.0, "cpu_s": 1.0, "broker_cpu_s": 1.0, "memory_mb": 1.0}
+    samples = {"headrace": [took | {"count": 10}], "bare-aiokafka": [took | {"count": 0}]}
+    about = {"machine": machine(), "date": "2026-11-21", "command": "c", "took_s": 1}
+    figures = {"events": 10, "bytes_an_event": 600, "open": 1, "titles": {name: name for name in samples}}
+    page = report.throughput(figures | {"samples": samples, "about": about})
+    assert "| bare-aiokafka | 0.0 | 0.0 | not measured | not measured |" in page
