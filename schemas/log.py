@@ -7,7 +7,14 @@ from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import GroupLoadInProgressError, KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    GroupLoadInProgressError,
+    InvalidProducerEpoch,
+    KafkaError,
+    TopicAlreadyExistsError,
+    for_code,
+    kafka_errors,
+)
 from aiokafka.structs import OffsetAndMetadata
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
@@ -19,6 +26,9 @@ KafkaRecord: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
 
 MAX_REQUEST_BYTES = max(topic.max_bytes for topic in TOPICS)
 """Largest record any topic takes; producers and fetches allow as much."""
+
+# Brokers since 2.8 answer PRODUCER_FENCED (90) where aiokafka only knows INVALID_PRODUCER_EPOCH (47) as fencing.
+kafka_errors.setdefault(90, InvalidProducerEpoch)
 
 RETRY_BACKOFF_MS = 20
 """A broker that is still completing a transaction answers at once; the client's default of 100 ms only adds delay."""
@@ -66,10 +76,25 @@ async def open_consumer(
         await consumer.stop()
 
 
-async def send(producer: AIOKafkaProducer, topic: Topic, message: Message, partition: int | None = None) -> Any:
-    """Hand ``message`` to the producer; the awaitable it returns resolves once the broker has it."""
+async def send(
+    producer: AIOKafkaProducer,
+    topic: Topic,
+    message: Message,
+    partition: int | None = None,
+    *,
+    timestamp_ms: int | None = None,
+) -> Any:
+    """Hand ``message`` to the producer; the awaitable it returns resolves once the broker has it.
+
+    ``timestamp_ms`` (Unix) is log time, never below 0; ``None``: the time of sending.
+    """
     return await producer.send(
-        topic.name, key=message.key, value=message.value, headers=message.headers, partition=partition
+        topic.name,
+        key=message.key,
+        value=message.value,
+        headers=message.headers,
+        partition=partition,
+        timestamp_ms=None if timestamp_ms is None else max(0, timestamp_ms),
     )
 
 

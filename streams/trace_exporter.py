@@ -24,11 +24,11 @@ from headrace.schemas.log import KafkaRecord, open_consumer
 from headrace.schemas.model import Record
 from headrace.schemas.records import Reference
 from headrace.schemas.topics import APPLIED, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
-from headrace.schemas.trace import SpanContext
+from headrace.schemas.trace import SpanContext, parse_traceparent
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.raw import LogRecord
 from headrace.streams.read_back import read_back
-from headrace.streams.traces import Span, references, spans, trajectory_context
+from headrace.streams.traces import Span, references, spans
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class TrajectorySpans:
 
     def note(self, record: LogRecord, envelope: Envelope) -> None:
         """Keep the span of a trajectory's record."""
-        self._known[record.partition, record.offset] = trajectory_context(envelope)
+        self._known[record.partition, record.offset] = parse_traceparent(envelope.traceparent)
         while len(self._known) > self._remember:
             self._known.popitem(last=False)
 

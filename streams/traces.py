@@ -69,11 +69,6 @@ def references(payload: Record) -> list[Reference]:
     return []
 
 
-def trajectory_context(envelope: Envelope) -> SpanContext | None:
-    """The span of the trajectory whose record has this envelope; ``None`` where its agent was not traced."""
-    return parse_traceparent(envelope.traceparent)
-
-
 def spans(
     envelope: Envelope, payload: Record, timestamp_ms: int, context_of: Callable[[Reference], SpanContext | None]
 ) -> list[Span]:
@@ -122,7 +117,7 @@ def spans(
 
 
 def _of_trajectory(envelope: Envelope, trajectory: Trajectory, timestamp_ms: int) -> list[Span]:
-    context = trajectory_context(envelope)
+    context = parse_traceparent(envelope.traceparent)
     if context is None:
         return []
     started = trajectory.started

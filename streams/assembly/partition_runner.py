@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import InvalidProducerEpoch, ProducerFenced, kafka_errors
+from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import committed_offsets, open_producer
+from headrace.schemas.log import committed_offsets, open_producer, send
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.assemble import SOURCE
@@ -46,9 +46,6 @@ _PENDING_BYTES = 8 * 1024 * 1024
 
 _TRANSACTION_TIMEOUT_MS = 20_000
 """How long the broker holds back readers for an assembler that died and was not started again."""
-
-# Brokers since 2.8 answer PRODUCER_FENCED (90) where aiokafka only knows INVALID_PRODUCER_EPOCH (47) as fencing.
-kafka_errors.setdefault(90, InvalidProducerEpoch)
 
 
 class PartitionTakenOver(RuntimeError):
@@ -257,14 +254,7 @@ class PartitionRunner:
     async def _send(self, producer: AIOKafkaProducer, outgoing: Outgoing) -> Any:
         topic, message, timestamp_ms = outgoing
         partition = self._source.partition if topic is EVENTS else None
-        return await producer.send(
-            topic.name,
-            key=message.key,
-            value=message.value,
-            headers=message.headers,
-            partition=partition,
-            timestamp_ms=max(0, timestamp_ms),
-        )
+        return await send(producer, topic, message, partition, timestamp_ms=timestamp_ms)
 
     def _tick(self, assembly: PartitionAssembly) -> Outgoing | None:
         """A ``clock.ticked`` where the wall's time closes a trajectory that the log's time leaves open.

@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import InvalidProducerEpoch, ProducerFenced, kafka_errors
+from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import create_topics, open_consumer, open_producer, partitions_of
+from headrace.schemas.log import create_topics, open_consumer, open_producer, partitions_of, send
 from headrace.schemas.topics import Topic
 from headrace.streams.raw import Outgoing
 
@@ -29,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """How long the broker holds back readers for a process that died and that nobody succeeds."""
-
-# Brokers since 2.8 answer PRODUCER_FENCED (90) where aiokafka only knows INVALID_PRODUCER_EPOCH (47) as fencing.
-kafka_errors.setdefault(90, InvalidProducerEpoch)
 
 
 class OwnerChanged(RuntimeError):
@@ -99,7 +96,10 @@ class OwnedPartition:
             raise self._lost
         try:
             async with self._producer.transaction():
-                sent = [await self._send(each) for each in outgoing]
+                sent = [
+                    await send(self._producer, topic, message, timestamp_ms=time_ms)
+                    for topic, message, time_ms in outgoing
+                ]
                 for key, value in state.items():
                     sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
                 await asyncio.gather(*sent)
@@ -160,16 +160,6 @@ class OwnedPartition:
     @property
     def _name(self) -> str:
         return " and ".join(f"{topic.name}[{self._partition}]" for topic in self._ownership.sources)
-
-    async def _send(self, outgoing: Outgoing) -> Any:
-        topic, message, timestamp_ms = outgoing
-        return await self._producer.send(
-            topic.name,
-            key=message.key,
-            value=message.value,
-            headers=message.headers,
-            timestamp_ms=max(0, timestamp_ms),
-        )
 
 
 async def take_all(ownership: Ownership, partitions: Iterable[int]) -> dict[int, OwnedPartition]:
