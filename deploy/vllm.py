@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from headrace.deploy.errors import StackError
-from headrace.trainer.vllm_plugin import BACKEND
+from headrace.trainer.follower.vllm_plugin import BACKEND
 
 SERVED_NAME = "policy"
 """Name of the model over HTTP, whatever folder it came from."""

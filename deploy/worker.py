@@ -131,7 +131,7 @@ def _trainer(settings: Settings) -> int:
 
 
 def _follower(settings: Settings) -> int:
-    from headrace.trainer.follower import FollowerConfig, run_follower
+    from headrace.trainer.follower.follower import FollowerConfig, run_follower
 
     engine = _needed(settings, "vllm")
     config = configured(

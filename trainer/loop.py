@@ -19,11 +19,12 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from headrace.schemas.records import Alert, Reason, Severity, Step, Weights
-from headrace.trainer.admission import AdmissionRules, admit, places_to_read
-from headrace.trainer.advantages import scale_advantages, shuffle_advantages
+from headrace.trainer.admission.admission import AdmissionRules, admit, places_to_read
+from headrace.trainer.admission.intake import Arrival, Intake, open_intake
 from headrace.trainer.announce import Announcement, Announcer, announcement, newest_announced, open_announcer
-from headrace.trainer.batch import AdmittedGroup, make_batch
-from headrace.trainer.checkpoint import (
+from headrace.trainer.batches.advantages import scale_advantages, shuffle_advantages
+from headrace.trainer.batches.batch import AdmittedGroup, make_batch
+from headrace.trainer.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointError,
     CheckpointState,
@@ -32,11 +33,10 @@ from headrace.trainer.checkpoint import (
     load_newest,
 )
 from headrace.trainer.config import TrainerConfig as TrainerConfig
-from headrace.trainer.intake import Arrival, Intake, open_intake
-from headrace.trainer.learner import Learner, TrainingDiverged
-from headrace.trainer.model import load_model, longest_sequence, vocabulary_size
-from headrace.trainer.publish import make_manifest, make_pointer, upload
-from headrace.trainer.store import ObjectStore
+from headrace.trainer.learning.learner import Learner, TrainingDiverged
+from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
+from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
+from headrace.trainer.weights.store import ObjectStore
 
 _log = logging.getLogger(__name__)
 

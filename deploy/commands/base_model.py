@@ -30,9 +30,9 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
 
     from headrace.agents.search import vocabulary as words
     from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
-    from headrace.trainer.miniature import miniature_qwen3
-    from headrace.trainer.model import save_model
-    from headrace.trainer.supervised import Example, Progress, SupervisedConfig, fine_tune
+    from headrace.trainer.model.load import save_model
+    from headrace.trainer.model.miniature import miniature_qwen3
+    from headrace.trainer.supervised.fine_tune import Example, Progress, SupervisedConfig, fine_tune
 
     def examples(first: int, count: int) -> list[Example]:
         label = f"demonstrations from task {first}"

@@ -18,11 +18,11 @@ from transformers import AutoModelForCausalLM
 
 from headrace.schemas.events import TrajectoryStarted, VersionSpan
 from headrace.schemas.records import Member, Reference, Segment, Trajectory
-from headrace.trainer.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
+from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
 from headrace.trainer.config import TrainerConfig
-from headrace.trainer.learner import Learner
-from headrace.trainer.miniature import miniature_qwen3
-from headrace.trainer.model import load_model, save_model
+from headrace.trainer.learning.learner import Learner
+from headrace.trainer.model.load import load_model, save_model
+from headrace.trainer.model.miniature import miniature_qwen3
 
 VOCABULARY, GROUPS, GROUP_SIZE, THREADS, ROUNDS = 230, 16, 8, 2, 5
 AT = Reference(partition=0, offset=0)

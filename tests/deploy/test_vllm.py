@@ -6,7 +6,7 @@ import pytest
 from headrace.deploy.errors import StackError
 from headrace.deploy.ports import free_port
 from headrace.deploy.vllm import Device, engine_command, wait_until_ready
-from headrace.trainer.vllm_plugin import BACKEND
+from headrace.trainer.follower.vllm_plugin import BACKEND
 
 
 def command(**options):

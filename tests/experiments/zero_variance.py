@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from headrace.streams.grouping.baselines import Baseline
-from headrace.trainer.batch import AdmittedGroup, Batch
-from headrace.trainer.update import Update, pass_loss
+from headrace.trainer.batches.batch import AdmittedGroup, Batch
+from headrace.trainer.batches.update import Update, pass_loss
 from tests.experiments.page import COLOURS, new_figure, table, write
 from tests.trainer.bandit import LENGTHS, Bandit, BanditSettings, Policy, batch_of, begin, config_of, groups_of
 

@@ -18,12 +18,12 @@ import torch
 
 from headrace.schemas.records import Member
 from headrace.streams.grouping.baselines import Baseline, RunningMean, constant, leave_one_out, mean
-from headrace.trainer.advantages import scale_advantages
-from headrace.trainer.batch import AdmittedGroup, Batch, ResolvedMember
+from headrace.trainer.batches.advantages import scale_advantages
+from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember
+from headrace.trainer.batches.packing import pack
 from headrace.trainer.config import TrainerConfig
-from headrace.trainer.learner import Learner
+from headrace.trainer.learning.learner import Learner
 from headrace.trainer.losses.settings import CorrectionSettings, LossSettings
-from headrace.trainer.packing import pack
 from tests.trainer.builders import AT
 
 VOCABULARY, PLACES, HIDDEN = 12, 5, 16

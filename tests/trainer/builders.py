@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.schemas.events import TrajectoryStarted, VersionSpan
 from headrace.schemas.records import Member, Reference, Segment, TrainingGroup, Trajectory
-from headrace.trainer.batch import AdmittedGroup, ResolvedMember
+from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
 
 AT = Reference(partition=0, offset=0)
 

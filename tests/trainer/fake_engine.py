@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from headrace.trainer.engine import Engine
+from headrace.trainer.follower.engine import Engine
 
 
 @dataclass

@@ -17,15 +17,16 @@ from headrace.schemas.log import read_to_end
 from headrace.schemas.records import Alert, Reason, Rejection, Severity, Stage, Step, Weights
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS
 from headrace.trainer.announce import TrainerReplaced, announcement, open_announcer
-from headrace.trainer.canary import max_error
-from headrace.trainer.checkpoint import CheckpointError, load_newest
-from headrace.trainer.learner import TrainingDiverged
+from headrace.trainer.batches.packing import pack
+from headrace.trainer.checkpoints.checkpoint import CheckpointError, load_newest
+from headrace.trainer.learning.learner import TrainingDiverged
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.losses.settings import KlSettings
-from headrace.trainer.model import load_model, token_logprobs
-from headrace.trainer.packing import pack
-from headrace.trainer.publish import fetch_manifest
-from headrace.trainer.store import ObjectStore
+from headrace.trainer.model.load import load_model
+from headrace.trainer.model.logprobs import token_logprobs
+from headrace.trainer.weights.canary import max_error
+from headrace.trainer.weights.publish import fetch_manifest
+from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
 
@@ -275,7 +276,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaProducer
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.losses.settings import KlSettings
-from headrace.trainer.model import load_model
+from headrace.trainer.model.load import load_model
 
 bootstrap, run, base, checkpoints, store, *deaths = sys.argv[1:]
 

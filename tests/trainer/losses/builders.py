@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from headrace.trainer.batch import Batch
+from headrace.trainer.batches.batch import Batch
+from headrace.trainer.batches.packing import pack
+from headrace.trainer.batches.update import Update, pass_loss
 from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, LossSettings
-from headrace.trainer.packing import pack
-from headrace.trainer.update import Update, pass_loss
 
 UNCORRECTED = CorrectionSettings()
 

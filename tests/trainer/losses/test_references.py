@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.trainer.advantages import scale_advantages
+from headrace.trainer.batches.advantages import scale_advantages
 from headrace.trainer.losses.settings import CorrectionSettings
 from tests.conftest import CACHE
+from tests.trainer.batches.test_advantages import advantages_of, group
 from tests.trainer.losses.builders import UNCORRECTED, Token, columns, evaluate, update_of
 from tests.trainer.losses.random_batch import RandomBatch, random_batch
-from tests.trainer.test_advantages import advantages_of, group
 
 REQUIREMENTS = Path(__file__).parent / "references.txt"
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,126 @@
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from headrace.schemas.records import Weights
+from headrace.trainer.announce import announcement
+from headrace.trainer.checkpoints.checkpoint import (
+    CheckpointError,
+    CheckpointState,
+    CheckpointWriter,
+    exclusive,
+    load_newest,
+)
+from headrace.trainer.model.load import load_model
+from headrace.trainer.weights.publish import make_manifest
+from tests.trainer.builders import tiny_model
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def model(base):
+    return load_model(base)
+
+
+@pytest.fixture
+def save(model, base, tmp_path):
+    def _save(version, *, run="run", keep=2):
+        writer = CheckpointWriter(tmp_path, version)
+        weights = writer.write_model(model, tokenizer_from=base)
+        manifest = make_manifest(weights, run=run, version=version, parent=None, tensors=1, canaries=[])
+        pointer = Weights(run=run, version=version, parent=None, kind="anchor", manifest_uri="file:///m",
+                          sha256="0" * 64, size=1, step=version)  # fmt: skip
+        state = CheckpointState(
+            run=run, version=version, offsets={0: 10 * version}, announcements=[announcement(pointer, run=run)]
+        )
+        optimizer = {"rng": torch.get_rng_state(), "step/w": torch.tensor(float(version))}
+        return writer.commit(state, manifest, optimizer, keep=keep)
+
+    return _save
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+def test_a_checkpoint_comes_back_whole(save, tmp_path, model):
+    save(7)
+    found = load_newest(tmp_path, "run")
+    assert (found.state.version, found.state.offsets) == (7, {0: 70})
+    assert found.optimizer_tensors()["step/w"].item() == 7.0
+    assert found.manifest().version == 7
+    again = load_model(found.model_dir)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_an_announcement_is_word_for_word_the_same_after_a_restart(save, tmp_path):
+    before = [each.message() for each in save(1).state.announcements]
+    assert [each.message() for each in load_newest(tmp_path, "run").state.announcements] == before
+
+
+def test_no_checkpoint_is_not_an_error(tmp_path):
+    assert load_newest(tmp_path / "missing", "run") is None
+    assert load_newest(tmp_path, "run") is None
+
+
+def test_only_the_newest_are_kept(save, tmp_path):
+    for version in range(5):
+        save(version, keep=2)
+    assert names(tmp_path) == ["00000003", "00000004"]
+
+
+@pytest.mark.parametrize("victim", ["state.json", "optimizer.safetensors", "manifest.json", "model/model.safetensors"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(save, tmp_path, victim):
+    save(1)
+    damaged = save(2).path / victim
+    damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" * 9)
+    assert load_newest(tmp_path, "run").state.version == 1
+    damaged.unlink()
+    assert load_newest(tmp_path, "run").state.version == 1
+    save(2)
+    assert load_newest(tmp_path, "run").state.version == 2
+
+
+def test_with_nothing_but_damage_it_says_so_and_does_not_start_over(save, tmp_path):
+    (save(1).path / "state.json").unlink()
+    with pytest.raises(CheckpointError, match="restore"):
+        load_newest(tmp_path, "run")
+
+
+def test_a_checkpoint_that_was_never_finished_does_not_exist(save, tmp_path, model, base):
+    save(1)
+    CheckpointWriter(tmp_path, 2).write_model(model, tokenizer_from=base)
+    assert load_newest(tmp_path, "run").state.version == 1
+    save(2)
+    assert names(tmp_path) == ["00000001", "00000002"]
+
+
+def test_another_runs_checkpoint_is_refused(save, tmp_path):
+    save(1, run="other")
+    with pytest.raises(CheckpointError, match="of run 'other'"):
+        load_newest(tmp_path, "run")
+
+
+def test_one_trainer_at_a_time_and_a_dead_one_does_not_block(tmp_path):
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom headrace.trainer.checkpoints.checkpoint import exclusive\n"
+        "with exclusive(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    ) as holder:
+        try:
+            assert holder.stdout.readline() == b"held\n"
+            with pytest.raises(CheckpointError, match="another trainer"), exclusive(tmp_path):
+                pass
+        finally:
+            holder.kill()
+    with exclusive(tmp_path):
+        assert (tmp_path / ".lock").exists()

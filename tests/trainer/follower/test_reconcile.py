@@ -1,0 +1,345 @@
+import time
+
+import httpx
+import pytest
+
+from headrace.schemas.records import Alert, Applied, Canary
+from headrace.trainer.follower.reconcile import (
+    CANARY_MISMATCH,
+    ENGINE_FAILING,
+    NO_GOOD_VERSION,
+    STORE_FAILING,
+    SWAP_REFUSED,
+    WEIGHTS_UNUSABLE,
+    Follower,
+    FollowerConfig,
+    allowed_error,
+)
+from headrace.trainer.follower.swap import UNVERIFIED
+from headrace.trainer.follower.versions import Versions, learn
+from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
+from headrace.trainer.weights.store import ObjectStore
+from tests.trainer.fake_engine import FakeEngine
+
+
+class Scene:
+    """A follower of a fake engine, and everything that it announced."""
+
+    def __init__(self, folder, **versions):
+        self.folder = folder
+        self.store = ObjectStore(f"file://{folder}/objects")
+        self.fake = FakeEngine()
+        self.announced = []
+        self.ids = []
+        self.cache = folder / "cache"
+        self.restart(**versions)
+
+    def restart(self, known=(), **versions):
+        """A new follower process, on what the old one left behind."""
+        config = FollowerConfig("", "run", "http://engine", "engine-1", self.cache, fetch_attempts=1, keep_versions=2)
+        self.follower = Follower(config, self.fake.client(), self.announce, Versions(known=tuple(known), **versions))
+
+    async def announce(self, topic, record, id):
+        assert type(record) in topic.models
+        self.announced.append(record)
+        self.ids.append(id)
+
+    async def publish(self, version, value=None, said=None):
+        """Version ``version`` whose weights are ``value``; its canary says they are ``said``."""
+        value = float(version + 1) if value is None else value
+        file = self.folder / f"{version}.txt"
+        file.write_text(str(value))
+        logprob = -(value if said is None else said)
+        canaries = [Canary(token_ids=[1, 2, 3], logprobs=[logprob, logprob])]
+        manifest = make_manifest(file, run="run", version=version, parent=None, tensors=1, canaries=canaries)
+        await upload(self.store, manifest, file)
+        pointer = make_pointer(self.store, manifest, step=version)
+        self.follower.versions = learn(self.follower.versions, pointer)
+        return pointer
+
+    def applied(self):
+        return [record.version for record in self.announced if isinstance(record, Applied)]
+
+    def alerts(self):
+        return [record.kind for record in self.announced if isinstance(record, Alert)]
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path)
+
+
+async def test_a_version_is_swapped_in_compared_and_only_then_acknowledged(scene):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    assert scene.fake.stamp == "0"
+    assert scene.fake.weights == 1.0
+    order = [path for path in scene.fake.requests if path not in ("/weight_info", "/is_paused")]
+    assert order == [
+        "/inference/v1/generate",
+        "/init_weight_transfer_engine",
+        "/pause",
+        "/start_weight_update",
+        "/update_weights",
+        "/finish_weight_update",
+        "/reset_prefix_cache",
+        "/resume",
+        "/inference/v1/generate",
+    ]
+    (applied,) = scene.announced
+    assert (applied.run, applied.engine, applied.version) == ("run", "engine-1", 0)
+    assert applied.canary_max_error < 1e-6
+    assert applied.swap_s > 0
+
+
+async def test_nothing_is_done_while_nothing_changes(scene):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    before = len(scene.fake.requests)
+    await scene.follower.reconcile()
+    assert scene.fake.requests[before:] == ["/weight_info"]
+
+
+async def test_versions_that_were_overtaken_are_skipped(scene):
+    for version in range(4):
+        await scene.publish(version)
+    await scene.follower.reconcile()
+    assert scene.applied() == [3]
+
+
+async def test_an_engine_that_was_restarted_gets_its_version_again(scene):
+    await scene.publish(4)
+    await scene.follower.reconcile()
+    scene.fake.stamp, scene.fake.weights = "default", 0.0
+    await scene.follower.reconcile()
+    assert (scene.fake.stamp, scene.fake.weights) == ("4", 5.0)
+    assert scene.applied() == [4, 4]
+
+
+async def test_a_swap_that_changed_nothing_raises_an_alert_and_the_last_good_version_comes_back(scene):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+    scene.fake.deaf = True
+    await scene.follower.reconcile()
+    assert scene.alerts() == [CANARY_MISMATCH]
+    assert scene.applied() == [0, 0]
+    assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused) == ("0", 1.0, False)
+
+
+async def test_a_swap_that_changed_nothing_is_found_even_where_a_step_moves_less_than_the_tolerance(scene):
+    await scene.publish(0, 1.0)
+    await scene.follower.reconcile()
+    await scene.publish(1, 1.004)
+    scene.fake.deaf = True
+    await scene.follower.reconcile()
+    assert scene.alerts() == [CANARY_MISMATCH]
+    scene.fake.deaf = False
+    await scene.publish(2, 1.005)
+    await scene.follower.reconcile()
+    assert scene.applied()[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "allowed"), [(3.0, 0.02), (0.04, 0.02), (0.004, 0.002), (0.0001, 0.001), (float("inf"), 0.02)]
+)
+def test_a_swap_must_bring_the_engine_half_of_the_way(before, allowed):
+    assert allowed_error(before, tolerance=0.02, noise=0.001) == pytest.approx(allowed)
+
+
+async def test_a_refused_version_is_not_tried_again_and_a_newer_one_is(scene):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1, said=7.0)
+    await scene.follower.reconcile()
+    before = len(scene.fake.requests)
+    await scene.follower.reconcile()
+    assert scene.fake.requests[before:] == ["/weight_info"]
+    await scene.publish(2)
+    await scene.follower.reconcile()
+    assert scene.applied() == [0, 0, 2]
+    assert scene.alerts() == [CANARY_MISMATCH]
+
+
+async def test_a_restarted_follower_remembers_what_the_log_says_was_refused(scene):
+    good, bad = await scene.publish(0), await scene.publish(1, said=9.0)
+    scene.restart(known=[good, bad], refused=frozenset({bad.sha256}), good=0)
+    await scene.follower.reconcile()
+    assert scene.alerts() == []
+    assert scene.fake.stamp == "0"
+
+
+async def test_the_same_refusal_has_the_same_id(scene):
+    bad = await scene.publish(1, said=9.0)
+    await scene.follower.reconcile()
+    scene.restart(known=[bad])
+    await scene.follower.reconcile()
+    ids = [id for id, record in zip(scene.ids, scene.announced, strict=True) if record.kind == CANARY_MISMATCH]
+    assert len(ids) == 2
+    assert len(set(ids)) == 1
+
+
+async def test_with_nothing_good_left_tokens_name_no_version_and_one_alert_says_so(scene):
+    await scene.publish(0, said=9.0)
+    await scene.follower.reconcile()
+    await scene.follower.reconcile()
+    assert scene.fake.stamp == UNVERIFIED
+    assert scene.alerts() == [CANARY_MISMATCH, NO_GOOD_VERSION]
+
+
+@pytest.mark.parametrize("damage", ["corrupt", "missing", "corrupt manifest"])
+async def test_objects_that_are_not_what_was_published_never_reach_the_engine(scene, damage):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+    name = "manifest.json" if damage == "corrupt manifest" else "model.safetensors"
+    stored = scene.folder / "objects" / "weights" / "run" / "00000001" / name
+    if damage == "missing":
+        stored.unlink()
+    else:
+        stored.write_bytes(b"9" * stored.stat().st_size)
+    swaps = scene.fake.requests.count("/pause")
+    await scene.follower.reconcile()
+    assert scene.alerts() == [WEIGHTS_UNUSABLE]
+    assert scene.fake.stamp == "0"
+    assert scene.applied() == [0]
+    assert scene.fake.requests.count("/pause") == swaps
+
+
+async def test_a_version_that_the_engine_refuses_is_replaced_by_the_last_good_one(scene):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+
+    scene.fake.picky = {2.0}
+    await scene.follower.reconcile()
+    assert scene.alerts() == [SWAP_REFUSED]
+    assert (scene.fake.stamp, scene.fake.weights) == ("0", 1.0)
+
+
+async def test_an_engine_that_dies_in_the_swap_is_waited_for_and_the_version_not_blamed(scene):
+    await scene.publish(0)
+    scene.fake.failing["/update_weights"] = 500
+    scene.fake.healthy = False
+    await scene.follower.reconcile()
+    assert scene.announced == []
+    scene.fake.failing.clear()
+    scene.fake.healthy, scene.fake.updating, scene.fake.paused = True, False, False
+    await scene.follower.reconcile()
+    assert scene.applied() == [0]
+
+
+async def test_an_engine_that_does_not_answer_raises_one_alert_after_a_while(scene, monkeypatch):
+    await scene.publish(0)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    scene.fake.failing["/weight_info"] = httpx.ConnectError("refused")
+    await scene.follower.reconcile()
+    assert scene.announced == []
+    now += 31
+    await scene.follower.reconcile()
+    await scene.follower.reconcile()
+    assert scene.alerts() == [ENGINE_FAILING]
+    scene.fake.failing.clear()
+    await scene.follower.reconcile()
+    assert scene.applied() == [0]
+
+
+async def test_a_store_out_of_reach_is_waited_for_and_the_version_not_blamed(scene, monkeypatch):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+    objects = scene.folder / "objects"
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr("headrace.trainer.follower.reconcile.fetch_weights", _unreachable)
+    await scene.follower.reconcile()
+    now += 31
+    await scene.follower.reconcile()
+    assert scene.alerts() == [STORE_FAILING]
+    monkeypatch.undo()
+    assert objects.exists()
+    await scene.follower.reconcile()
+    assert scene.applied() == [0, 1]
+
+
+async def _unreachable(pointer, folder):
+    raise ConnectionResetError("the store went away")
+
+
+async def test_a_follower_that_died_between_pause_and_resume_is_made_good_by_the_next(scene):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    pointer = await scene.publish(1)
+    scene.fake.paused = scene.fake.updating = True
+    scene.restart(known=[pointer], good=0)
+    await scene.follower.reconcile()
+    assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused, scene.fake.updating) == ("1", 2.0, False, False)
+    assert scene.applied() == [0, 1]
+
+
+async def test_an_engine_that_stands_still_is_released_even_without_any_version(scene):
+    scene.fake.paused = True
+    scene.fake.stamp = "3"
+    await scene.follower.reconcile()
+    assert not scene.fake.paused
+    assert scene.fake.stamp == UNVERIFIED
+
+
+async def test_a_restarted_follower_compares_what_is_served_and_swaps_nothing(scene):
+    pointer = await scene.publish(3)
+    await scene.follower.reconcile()
+    scene.restart(known=[pointer], good=3)
+    pauses = scene.fake.requests.count("/pause")
+    await scene.follower.reconcile()
+    assert scene.fake.requests.count("/pause") == pauses
+    assert scene.applied() == [3]
+
+
+async def test_a_swap_whose_follower_died_before_it_could_say_so_is_acknowledged(scene):
+    pointer = await scene.publish(3)
+    await scene.follower.reconcile()
+    scene.announced.clear()
+    scene.restart(known=[pointer], good=2)
+    await scene.follower.reconcile()
+    assert scene.applied() == [3]
+
+
+async def test_another_runs_version_of_the_same_number_is_not_mistaken_for_ours(scene):
+    scene.fake.stamp, scene.fake.weights = "0", 42.0
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    assert scene.fake.weights == 1.0
+    assert scene.alerts() == []
+    assert scene.applied() == [0]
+
+
+async def test_an_engine_that_restarts_under_the_comparison_does_not_spoil_the_version(scene):
+    await scene.publish(0)
+
+    def crash():
+        if scene.fake.stamp == "0":
+            scene.fake.stamp, scene.fake.weights = "default", 42.0
+            scene.fake.failing.clear()
+
+    scene.fake.failing["/inference/v1/generate"] = crash
+    await scene.follower.reconcile()
+    assert scene.announced == []
+    await scene.follower.reconcile()
+    assert scene.applied() == [0]
+
+
+async def test_only_the_last_few_versions_stay_on_disk(scene):
+    for version in range(5):
+        await scene.publish(version)
+        await scene.follower.reconcile()
+    assert len(list(scene.cache.glob("*.safetensors"))) == 2
+    assert scene.applied() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"canary_tolerance": 0}, {"canary_tolerance": float("nan")}, {"keep_versions": 0}]
+)
+def test_settings_that_would_verify_nothing_are_refused(tmp_path, settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        FollowerConfig("", "run", "http://engine", "engine", tmp_path, **settings)

@@ -1,0 +1,63 @@
+from headrace.schemas.records import Weights
+from headrace.trainer.follower.versions import MAX_KNOWN, Versions, learn, refuse, target
+
+
+def pointer(version, sha256=None):
+    return Weights(
+        run="run",
+        version=version,
+        parent=None,
+        kind="anchor",
+        manifest_uri=f"file:///objects/{version}",
+        sha256=sha256 or f"sha-{version}",
+        size=1,
+        step=version,
+    )
+
+
+def knowing(*versions, good=None):
+    known = Versions(good=good)
+    for version in versions:
+        known = learn(known, pointer(version))
+    return known
+
+
+def served(versions):
+    found = target(versions)
+    return None if found is None else found.version
+
+
+def test_the_newest_version_is_served_in_whatever_order_they_were_learnt():
+    assert served(knowing(0, 3, 1)) == 3
+    assert served(knowing()) is None
+
+
+def test_where_the_newest_was_refused_the_last_good_one_is_served_and_no_skipped_one():
+    assert served(refuse(knowing(0, 1, 2, 3, good=1), pointer(3))) == 1
+
+
+def test_without_a_good_one_the_newest_of_the_others_is_served():
+    assert served(refuse(knowing(0, 1, 2), pointer(2))) == 1
+
+
+def test_a_refused_good_version_is_not_served_either():
+    refused = refuse(refuse(knowing(0, 1, 2, good=1), pointer(2)), pointer(1))
+    assert served(refused) == 0
+    assert served(refuse(refused, pointer(0))) is None
+
+
+def test_a_newer_version_ends_a_fallback():
+    assert served(learn(refuse(knowing(0, 1, good=0), pointer(1)), pointer(2))) == 2
+
+
+def test_a_version_published_again_with_other_content_replaces_the_first():
+    again = learn(refuse(knowing(0, 1, good=0), pointer(1)), pointer(1, sha256="other"))
+    assert served(again) == 1
+    assert len(again.known) == 2
+
+
+def test_only_the_newest_pointers_and_the_good_one_are_remembered():
+    versions = knowing(*range(MAX_KNOWN + 10), good=None)
+    assert [p.version for p in versions.known] == list(range(10, MAX_KNOWN + 10))
+    versions = knowing(*range(MAX_KNOWN + 10), good=2)
+    assert [p.version for p in versions.known] == [2, *range(10, MAX_KNOWN + 10)]

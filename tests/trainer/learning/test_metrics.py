@@ -1,0 +1,55 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.trainer.learning.metrics import mismatch_metrics, staleness_metrics
+
+
+def metrics_of(ratios, lags=None):
+    logprobs = np.log(np.asarray(ratios, np.float64)).astype(np.float32)
+    lag_of = np.zeros(len(ratios), np.int64) if lags is None else np.asarray(lags)
+    return mismatch_metrics(logprobs, np.zeros(len(ratios), np.float32), lag_of)
+
+
+def test_mismatch_by_hand():
+    found = metrics_of([1.0, 2.0, 0.5])
+    assert found["importance_ratio_mean"] == pytest.approx(3.5 / 3)
+    assert found["importance_ratio_max"] == pytest.approx(2.0)
+    assert found["effective_sample_size"] == pytest.approx(3.5**2 / (3 * 5.25))
+    assert found["kl_k1"] == pytest.approx(0.0, abs=1e-7)
+    assert found["kl_k3"] == pytest.approx(((2 - 1 - math.log(2)) + (0.5 - 1 + math.log(2))) / 3)
+    assert found["chi2"] == pytest.approx(5.25 / 3 - 1)
+
+
+def test_the_same_policy_has_no_mismatch():
+    found = metrics_of([1.0] * 5)
+    assert (found["effective_sample_size"], found["kl_k1"], found["kl_k3"], found["chi2"]) == (1.0, 0.0, 0.0, 0.0)
+
+
+def test_the_engines_mismatch_is_measured_on_fresh_tokens_only():
+    found = metrics_of([1.0, math.exp(0.01), 3.0], lags=[0, 0, 1])
+    assert found["mismatch_logprob_max"] == pytest.approx(0.01, rel=1e-4)
+    assert found["mismatch_kl"] < 1e-4 < found["kl_k3"]
+    assert "mismatch_kl" not in metrics_of([1.0], lags=[2])
+
+
+@given(st.lists(st.floats(-200, 200), min_size=1, max_size=50))
+def test_estimates_stay_numbers_and_in_their_bounds(log_ratios):
+    logprobs = np.asarray(log_ratios, np.float32)
+    found = mismatch_metrics(logprobs, np.zeros_like(logprobs), np.zeros(len(logprobs), np.int64))
+    assert all(math.isfinite(value) for value in found.values())
+    assert 0 < found["effective_sample_size"] <= 1 + 1e-9
+    assert found["kl_k3"] >= -1e-9
+
+
+def test_staleness_by_hand():
+    found = staleness_metrics(np.array([0, 0, 1, 4]))
+    assert found == {
+        "staleness_p50": 0.5,
+        "staleness_p95": pytest.approx(3.55),
+        "staleness_max": 4.0,
+        "staleness_zero": 0.5,
+    }

@@ -1,0 +1,125 @@
+"""Fine-tuning imitates the tokens under the mask, only those, and the same way every time."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from headrace.trainer.supervised.fine_tune import Example, Progress, SupervisedConfig, fine_tune, held_out_loss
+
+VOCABULARY = 20
+
+
+def fresh_model(seed: int = 0) -> Qwen3ForCausalLM:
+    torch.manual_seed(seed)
+    return Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            intermediate_size=64,
+            max_position_embeddings=64,
+        )
+    )
+
+
+def counting(starts: Iterable[int], length: int = 6) -> list[Example]:
+    """Every token is one more than the last: easy to imitate."""
+    return [Example([start + step for step in range(length)], [0] + [1] * (length - 1)) for start in starts]
+
+
+def silent(progress: Progress) -> None:
+    """No report."""
+
+
+def train(model: Qwen3ForCausalLM, examples: list[Example], **settings: float) -> Progress:
+    config = SupervisedConfig(**{"steps": 60, "batch_size": 8, "warmup_steps": 5, **settings})  # type: ignore[arg-type]
+    return fine_tune(model, examples, examples[:2], config, silent)
+
+
+def test_a_pattern_is_learnt() -> None:
+    model = fresh_model()
+    examples = counting(range(12))
+    before = held_out_loss(model, examples)
+    train(model, examples)
+    assert held_out_loss(model, examples) < 0.25 * before
+
+
+def test_tokens_outside_the_mask_do_not_teach() -> None:
+    examples = [Example([1, 2, 3, 4], [0, 1, 0, 0]), Example([1, 2, 5, 6], [0, 1, 0, 0])]
+    others = [Example([1, 2, 9, 9], [0, 1, 0, 0]), Example([1, 2, 8, 7], [0, 1, 0, 0])]
+    first, second = fresh_model(), fresh_model()
+    train(first, examples, steps=5)
+    train(second, others, steps=5)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+
+
+def test_padding_to_the_longest_of_a_batch_changes_no_loss() -> None:
+    model = fresh_model()
+    short, long = counting([3], length=4), counting([1], length=12)
+    alone = (held_out_loss(model, short) * 3 + held_out_loss(model, long) * 11) / 14
+    assert held_out_loss(model, short + long) == pytest.approx(alone, rel=1e-5)
+
+
+def test_the_loss_is_the_mean_negative_log_probability_of_imitated_tokens() -> None:
+    model = fresh_model()
+    example = Example([1, 2, 3], [0, 0, 1])
+    with torch.no_grad():
+        logprobs = model(torch.tensor([[1, 2, 3]])).logits.log_softmax(-1)
+    assert held_out_loss(model, [example]) == pytest.approx(-logprobs[0, 1, 3].item(), rel=1e-5)
+
+
+def test_the_same_seed_gives_the_same_weights_to_the_bit() -> None:
+    first, second = fresh_model(), fresh_model()
+    train(first, counting(range(12)), seed=3, steps=10)
+    train(second, counting(range(12)), seed=3, steps=10)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_progress_is_reported_with_what_remains() -> None:
+    reports: list[Progress] = []
+    config = SupervisedConfig(steps=25, batch_size=4, report_every=10)
+    last = fine_tune(fresh_model(), counting(range(8)), counting([9]), config, reports.append)
+    assert [report.step for report in reports] == [10, 20, 25]
+    assert last == reports[-1]
+    assert last.remaining_s == 0
+    assert reports[0].remaining_s > 0
+
+
+def test_every_example_is_seen_once_an_epoch() -> None:
+    from headrace.trainer.supervised.fine_tune import _batches
+
+    examples = counting(range(10))
+    config = SupervisedConfig(steps=6, batch_size=4)
+    batches = list(_batches(examples, config))
+    for epoch in (batches[:3], batches[3:]):
+        assert sorted(example.token_ids[0] for batch in epoch for example in batch) == list(range(10))
+
+
+def test_nothing_to_train_on_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs examples"):
+        fine_tune(fresh_model(), [], counting([1]), SupervisedConfig(), silent)
+
+
+def test_examples_without_a_token_to_imitate_are_refused() -> None:
+    with pytest.raises(ValueError, match="imitate"):
+        Example([1, 2], [0, 0])
+
+
+def test_a_loss_that_is_not_finite_stops_loudly() -> None:
+    model = fresh_model()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="learning_rate"):
+        train(model, counting(range(8)))
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="mask of 2"):
+        Example([1, 2, 3], [0, 1])

@@ -1,0 +1,129 @@
+import hashlib
+
+import pytest
+
+from headrace.schemas.records import Canary
+from headrace.trainer.weights.canary import make_prompts, max_error
+from headrace.trainer.weights.publish import fetch_manifest, make_manifest, make_pointer, upload
+from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch, ObjectStore
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ObjectStore(f"file://{tmp_path}/objects")
+
+
+async def test_an_object_comes_back_verified(store):
+    await store.create("a/b", b"weights")
+    assert await store.fetch("a/b", sha256=sha256(b"weights")) == b"weights"
+
+
+async def test_creating_the_same_object_again_changes_nothing(store):
+    await store.create("a", b"same")
+    await store.create("a", b"same")
+    assert await store.fetch("a", sha256=sha256(b"same")) == b"same"
+
+
+async def test_an_object_is_never_replaced_by_another(store, tmp_path):
+    await store.create("a", b"first")
+    with pytest.raises(ObjectConflict, match="another run"):
+        await store.create("a", b"second")
+    (tmp_path / "file").write_bytes(b"third")
+    with pytest.raises(ObjectConflict):
+        await store.create("a", tmp_path / "file")
+    assert await store.fetch("a", sha256=sha256(b"first")) == b"first"
+
+
+async def test_a_changed_object_is_not_believed(store, tmp_path):
+    await store.create("a", b"good")
+    (tmp_path / "objects" / "a").write_bytes(b"evil")
+    with pytest.raises(ObjectMismatch, match="sha256"):
+        await store.fetch("a", sha256=sha256(b"good"))
+    target = tmp_path / "download"
+    with pytest.raises(ObjectMismatch, match="sha256"):
+        await store.download("a", target, sha256=sha256(b"good"), size=4)
+    assert list(tmp_path.glob("*download*")) == []
+
+
+async def test_a_download_of_another_size_is_refused_before_it_is_read(store, tmp_path):
+    await store.create("a", b"12345")
+    with pytest.raises(ObjectMismatch, match="5 bytes, not 4"):
+        await store.download("a", tmp_path / "x", sha256=sha256(b"12345"), size=4)
+    with pytest.raises(ObjectMismatch, match="at most 4"):
+        await store.fetch("a", sha256=sha256(b"12345"), max_bytes=4)
+
+
+async def test_a_download_appears_whole(store, tmp_path):
+    data = bytes(range(256)) * 100_000
+    await store.create("big", data)
+    await store.download("big", tmp_path / "to" / "file", sha256=sha256(data), size=len(data))
+    assert (tmp_path / "to" / "file").read_bytes() == data
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["file"]
+
+
+async def test_a_missing_object_is_named(store):
+    with pytest.raises(FileNotFoundError):
+        await store.fetch("nowhere", sha256="0" * 64)
+
+
+def test_a_store_without_a_scheme_is_refused():
+    with pytest.raises(ValueError, match="store_url"):
+        ObjectStore("data/objects")
+
+
+def test_an_address_of_another_store_is_refused(store):
+    assert store.path(store.uri("weights/r/1")) == "weights/r/1"
+    with pytest.raises(ValueError, match="store_url"):
+        store.path("s3://other/weights")
+
+
+async def test_a_version_is_published_and_found_again(store, tmp_path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"tensor bytes")
+    canary = Canary(token_ids=[1, 2, 3], logprobs=[-1.0, -2.0])
+    manifest = make_manifest(weights, run="r", version=3, parent=2, tensors=1, canaries=[canary])
+    pointer = make_pointer(store, manifest, step=3)
+    await upload(store, manifest, weights)
+    await upload(store, manifest, weights)
+
+    assert pointer.manifest_uri.endswith("/objects/weights/r/00000003/manifest.json")
+    assert await fetch_manifest(store, pointer) == manifest
+    ((path, digest),) = manifest.files.items()
+    await store.download(path, tmp_path / "copy", sha256=digest, size=manifest.sizes[path])
+    assert (tmp_path / "copy").read_bytes() == b"tensor bytes"
+
+
+async def test_a_manifest_of_another_version_is_refused(store, tmp_path):
+    weights = tmp_path / "w"
+    weights.write_bytes(b"x")
+    manifest = make_manifest(weights, run="r", version=3, parent=2, tensors=1, canaries=[])
+    await upload(store, manifest, weights)
+    pointer = make_pointer(store, manifest, step=3).model_copy(update={"version": 4})
+    with pytest.raises(ValueError, match="version 3"):
+        await fetch_manifest(store, pointer)
+
+
+def test_canary_prompts_are_the_same_for_a_seed_and_stay_in_the_vocabulary():
+    prompts = make_prompts(50, seed=7)
+    assert prompts == make_prompts(50, seed=7)
+    assert prompts != make_prompts(50, seed=8)
+    assert [len(prompt) for prompt in prompts] == [32] * 4
+    assert all(0 <= token < 50 for prompt in prompts for token in prompt)
+
+
+def test_the_canary_error_is_the_largest_difference():
+    canaries = [Canary(token_ids=[1, 2, 3], logprobs=[-1.0, -2.0]), Canary(token_ids=[4, 5], logprobs=[-3.0])]
+    assert max_error(canaries, [[-1.0, -2.0], [-3.0]]) == 0.0
+    assert max_error(canaries, [[-1.5, -2.0], [-2.0]]) == 1.0
+
+
+def test_what_was_not_compared_does_not_agree():
+    canary = Canary(token_ids=[1, 2], logprobs=[-1.0])
+    assert max_error([], []) == float("inf")
+    assert max_error([canary], [[float("nan")]]) == float("inf")
+    with pytest.raises(ValueError, match="expected 1"):
+        max_error([canary], [[-1.0, -2.0]])

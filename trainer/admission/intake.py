@@ -1,0 +1,196 @@
+"""The intake: committed training groups from the log, and the trajectories that their references point at.
+
+Partitions are assigned, not subscribed: the position belongs to the checkpoint, so the broker's group offsets have no
+say. Groups come in the order of their partition, and each at most once: the same group again (a stream worker that
+died repeats what it had not yet acknowledged) stands in the same partition, because a group's id is its key, and is
+recognised among the ``window`` records before it.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
+from headrace.schemas.records import Reference, TrainingGroup, Trajectory
+from headrace.schemas.topics import TRAINING, TRAJECTORIES
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.trainer.admission.admission import Place
+
+_log = logging.getLogger(__name__)
+
+_FETCH_BYTES = 1024 * 1024
+"""A fetch reads ahead of what was asked for; a record larger than this still comes whole."""
+
+_SEEK_WAIT_MS = 10
+"""A fetch that waits for new records at the end of the log holds up the seek that follows; the default is 500."""
+
+_MAX_GAP = 200
+"""Records between two wanted ones that are read over rather than sought past: a seek costs a round trip."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A record of ``training``."""
+
+    reference: Reference
+    """Where it stands."""
+    group: TrainingGroup | None
+    """``None`` where it is nothing to train: of another run, seen before, or unreadable."""
+    problem: str | None = None
+    """Why it could not be read."""
+
+
+class Intake:
+    """Reads groups and resolves references. One reader at a time."""
+
+    def __init__(
+        self, groups: AIOKafkaConsumer, trajectories: AIOKafkaConsumer, *, run: str, window: int, patience_s: float
+    ) -> None:
+        """Reads through two consumers without assignment; see :func:`open_intake`."""
+        self._groups = groups
+        self._trajectories = trajectories
+        self._run = run
+        self._window = window
+        self._patience_s = patience_s
+        self._seen: dict[int, OrderedDict[str, int]] = {}
+        self._arrived: deque[Arrival] = deque()
+
+    async def start(self, offsets: Mapping[int, int]) -> None:
+        """Take up position: ``offsets`` is partition → first offset that has not been dealt with (absent: the first).
+
+        What stands in the window before a position was dealt with; the ids of its groups are read back from there.
+        """
+        partitions = await partitions_of(self._groups, TRAINING)
+        self._groups.assign(partitions)
+        self._groups.pause(*partitions)
+        begins = await self._groups.beginning_offsets(partitions)
+        for partition in partitions:
+            self._seen[partition.partition] = OrderedDict()
+            position = max(offsets.get(partition.partition, 0), begins[partition])
+            start = max(position - self._window, begins[partition])
+            for record in await _read_range(self._groups, partition, start, position, self._patience_s):
+                self._arrival(record)
+            self._groups.seek(partition, position)
+        self._groups.resume(*partitions)
+        places = await partitions_of(self._trajectories, TRAJECTORIES)
+        self._trajectories.assign(places)
+        self._trajectories.pause(*places)
+
+    async def next_arrivals(self, at_most: int, *, timeout_s: float) -> list[Arrival]:
+        """Up to ``at_most`` records of ``training``, in order; none where nothing came in time."""
+        if not self._arrived:
+            batches = await self._groups.getmany(timeout_ms=int(timeout_s * 1000), max_records=256)
+            for records in batches.values():
+                self._arrived.extend(self._arrival(record) for record in records)
+        return [self._arrived.popleft() for _ in range(min(at_most, len(self._arrived)))]
+
+    def _arrival(self, record: KafkaRecord) -> Arrival:
+        reference = Reference(partition=record.partition, offset=record.offset)
+        try:
+            _, group = decode(record.headers, record.value)
+        except UnreadableRecord as error:
+            return Arrival(reference, None, str(error))
+        if not isinstance(group, TrainingGroup):
+            return Arrival(reference, None, f"a {group.TYPE} does not belong here")
+        # Another run's groups are another trainer's to judge: a rejection here would give them two fates.
+        if group.run != self._run or not self._is_first(group.group_id, reference):
+            return Arrival(reference, None)
+        return Arrival(reference, group)
+
+    def _is_first(self, group_id: str, reference: Reference) -> bool:
+        seen = self._seen[reference.partition]
+        while seen and next(iter(seen.values())) < reference.offset - self._window:
+            seen.popitem(last=False)
+        if group_id in seen:
+            _log.info("group %s stands in the log twice; the second is ignored", group_id)
+            return False
+        seen[group_id] = reference.offset
+        return True
+
+    async def resolve(self, places: Collection[Place]) -> dict[Place, Trajectory]:
+        """The trajectories at ``places``; one that cannot be found or read is absent.
+
+        Places are read in few contiguous ranges, each partition by itself.
+        """
+        found: dict[Place, Trajectory] = {}
+        for partition, offsets in _by_partition(places).items():
+            wanted = set(offsets)
+            for first, last in contiguous_ranges(offsets, _MAX_GAP):
+                place = TopicPartition(TRAJECTORIES.name, partition)
+                for record in await _read_range(self._trajectories, place, first, last + 1, self._patience_s):
+                    if record.offset in wanted and (trajectory := _trajectory(record)) is not None:
+                        found[partition, record.offset] = trajectory
+        return found
+
+
+@asynccontextmanager
+async def open_intake(bootstrap: str, *, run: str, window: int, patience_s: float = 10.0) -> AsyncIterator[Intake]:
+    """An intake of ``run``. ``patience_s``: how long a record that should be there is waited for."""
+    async with (
+        open_consumer(bootstrap, max_partition_fetch_bytes=_FETCH_BYTES) as groups,
+        open_consumer(
+            bootstrap, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=_SEEK_WAIT_MS
+        ) as trajectories,
+    ):
+        yield Intake(groups, trajectories, run=run, window=window, patience_s=patience_s)
+
+
+def contiguous_ranges(offsets: Collection[int], max_gap: int) -> list[tuple[int, int]]:
+    """``offsets`` as ascending inclusive ranges; two join where at most ``max_gap`` unwanted offsets lie between."""
+    ranges: list[tuple[int, int]] = []
+    for offset in sorted(set(offsets)):
+        if ranges and offset - ranges[-1][1] - 1 <= max_gap:
+            ranges[-1] = ranges[-1][0], offset
+        else:
+            ranges.append((offset, offset))
+    return ranges
+
+
+def _by_partition(places: Collection[Place]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for partition, offset in sorted(places):
+        found.setdefault(partition, []).append(offset)
+    return found
+
+
+def _trajectory(record: KafkaRecord) -> Trajectory | None:
+    try:
+        _, payload = decode(record.headers, record.value)
+    except UnreadableRecord as error:
+        _log.warning("trajectories %d:%d cannot be read: %s", record.partition, record.offset, error)
+        return None
+    return payload if isinstance(payload, Trajectory) else None
+
+
+async def _read_range(
+    consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int, patience_s: float
+) -> list[KafkaRecord]:
+    """Committed records of ``[start, end)``; fewer where the log has not got that far after ``patience_s``.
+
+    The partition is paused before and after, as all others are: nothing is fetched that was not asked for.
+    """
+    records: list[KafkaRecord] = []
+    if start >= end or partition not in consumer.assignment():
+        return records
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + patience_s
+    # Seeking past the end would be answered with the beginning of the log.
+    while (known := (await consumer.end_offsets([partition]))[partition]) < end and clock() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    end = min(end, known)
+    if start >= end:
+        return records
+    consumer.seek(partition, start)
+    consumer.resume(partition)
+    while await consumer.position(partition) < end and clock() < deadline:
+        batches = await consumer.getmany(partition, timeout_ms=200)
+        records.extend(record for record in batches.get(partition, ()) if record.offset < end)
+        if batches:
+            deadline = clock() + patience_s
+    consumer.pause(partition)
+    return records

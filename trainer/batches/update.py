@@ -1,0 +1,88 @@
+"""An update: the trajectories of one optimiser update, and what each of their tokens weighs in the loss.
+
+Axis legend: N sampled tokens, S sequences.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
+from headrace.trainer.batches.packing import Floats, Ints, plan_passes
+from headrace.trainer.losses.loss import Loss, Tokens
+from headrace.trainer.losses.normaliser import normalise
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Update:
+    """Some of a batch's trajectories, whole."""
+
+    batch: Batch
+    """Their tokens."""
+    anchor_logprobs: Floats
+    """(N,) log-probability under the policy that the loss measures its ratio against."""
+    weights: Floats
+    """(N,) factor of the token's objective; 0 exactly where the token is masked."""
+    divisor: float = 1.0
+    """What the weighed sum over all N tokens is divided by; 0 where all of them are masked."""
+
+    def select(self, sequences: Sequence[int]) -> "Update":
+        """Some of the sequences; weights and divisor stay those of the whole."""
+        batch, kept = select_sequences(self.batch, sequences)
+        return replace(
+            self, batch=batch, anchor_logprobs=self.anchor_logprobs[kept], weights=self.weights[kept]
+        )  # fmt: skip
+
+    def normalised(self, loss: Loss, constant_length: int) -> "Update":
+        """The update with the weights and the divisor of the loss's normaliser."""
+        weights_N, divisor = normalise(
+            torch.from_numpy(self.weights > 0),
+            torch.from_numpy(self.batch.trajectories),
+            loss.normaliser,
+            constant_length=constant_length,
+        )
+        return replace(self, weights=self.weights * weights_N.numpy(), divisor=divisor)
+
+    def parts(self, count: int) -> Iterator["Update"]:
+        """``count`` updates on disjoint trajectories, or as many as there are trajectories."""
+        owners = owners_of_sequences(self.batch)
+        trajectories = np.unique(owners)
+        for part in np.array_split(trajectories, min(count, len(trajectories))):
+            yield self.select(np.flatnonzero(np.isin(owners, part)).tolist())
+
+    def passes(self, loss: Loss, max_tokens: int) -> Iterator["Update"]:
+        """The update in passes of at most ``max_tokens`` tokens."""
+        owners = owners_of_sequences(self.batch) if loss.whole_trajectories else None
+        for chosen in plan_passes(self.batch.packed.lengths, max_tokens, owners):
+            yield self.select(chosen)
+
+
+def pass_loss(
+    loss: Loss, part: Update, logprobs_N: torch.Tensor, advantages_N: torch.Tensor
+) -> tuple[torch.Tensor, dict[str, int]]:
+    """What one pass adds to the loss of its update, and the tokens whose ratio was clipped.
+
+    ``logprobs_N`` (N,) under the policy that is trained, with its gradient; ``advantages_N`` (N,) without.
+    """
+    kept = slice(None) if part.weights.all() else np.flatnonzero(part.weights)
+
+    def column(values_N: Floats | Ints) -> torch.Tensor:
+        return torch.from_numpy(values_N[kept]).to(logprobs_N.device)
+
+    objective = loss.objective(
+        Tokens(
+            logprobs=logprobs_N[kept],
+            anchor_logprobs=column(part.anchor_logprobs),
+            behaviour_logprobs=column(part.batch.behaviour_logprobs),
+            advantages=advantages_N[kept],
+            trajectories=column(part.batch.trajectories),
+        )
+    )
+    value = -(objective.values * column(part.weights)).sum() / (part.divisor or 1.0)
+    clipped = {
+        "clip_fraction_low": int(objective.clipped_low.sum()),
+        "clip_fraction_high": int(objective.clipped_high.sum()),
+    }
+    return value, clipped

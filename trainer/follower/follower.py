@@ -1,0 +1,114 @@
+"""The follower: makes one inference engine serve the newest policy version, and proves that it does.
+
+    weights (the log) → fetch, verify → swap into the running engine → compare canaries → applied (the log)
+                                                                      ↳ alerts, and back to the last good version
+
+This is the shell on Kafka; ``reconcile.py`` holds the rules. What a follower must remember across its own restarts
+stands in the log: refused versions in ``alerts``, the last good one in ``applied``.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from aiokafka import AIOKafkaProducer
+
+from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, partitions_of, read_to_end, send
+from headrace.schemas.model import Record
+from headrace.schemas.records import Alert, Applied, Weights
+from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS, Topic
+from headrace.schemas.wire import UnreadableRecord, decode, record_message
+from headrace.trainer.follower.engine import open_engine
+from headrace.trainer.follower.reconcile import REFUSALS, Announce, Follower, FollowerConfig
+from headrace.trainer.follower.versions import Versions, learn
+
+__all__ = ["FollowerConfig", "run_follower"]
+
+R = TypeVar("R", bound=Record)
+
+logger = logging.getLogger(__name__)
+
+
+async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Follow ``config.run`` until ``stop``; a swap that has begun is finished first.
+
+    ``ready`` is called once the log has been read to its end. Raises ``LookupError`` where topics are missing and what
+    aiokafka raises where the broker is lost; an engine or a store that is out of reach is waited for.
+    """
+    config.cache_dir.mkdir(parents=True, exist_ok=True)
+    refused = await refused_before(config)
+    acknowledged = await acknowledged_before(config)
+    async with (
+        open_producer(config.bootstrap) as producer,
+        open_consumer(config.bootstrap) as consumer,
+        open_engine(config.engine_url, timeout_s=config.engine_timeout_s) as engine,
+    ):
+        versions = Versions(refused=refused, good=acknowledged)
+        follower = Follower(config, engine, announcer(producer, config), versions)
+        partitions = await partitions_of(consumer, WEIGHTS)
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        ends = await consumer.end_offsets(partitions)
+        caught_up = False
+        while not stop.is_set():
+            batches = await consumer.getmany(timeout_ms=int(config.poll_interval_s * 1000) if caught_up else 100)
+            for record in (record for records in batches.values() for record in records):
+                pointer = payload(record, Weights)
+                if pointer is not None and pointer.run == config.run:
+                    follower.versions = learn(follower.versions, pointer)
+            if not caught_up:
+                # Only the newest version is worth applying: read what was published before, then begin.
+                if any([await consumer.position(partition) < ends[partition] for partition in partitions]):
+                    continue
+                caught_up = True
+                ready()
+            await follower.reconcile()
+
+
+def announcer(producer: AIOKafkaProducer, config: FollowerConfig) -> Announce:
+    """Sends a record of this follower and waits for the broker."""
+
+    async def announce(topic: Topic, record: Record, id: str) -> None:
+        message = record_message(
+            record,
+            id=id,
+            key=config.run,
+            source=f"/headrace/follower/{config.engine}",
+            time_ms=time.time_ns() // 1_000_000,
+            subject=config.engine,
+        )
+        await (await send(producer, topic, message))
+
+    return announce
+
+
+async def refused_before(config: FollowerConfig) -> frozenset[str]:
+    """Manifest hashes of the versions that this engine's followers refused."""
+    refused = set()
+    async for record in read_to_end(config.bootstrap, ALERTS):
+        alert = payload(record, Alert)
+        if alert and alert.kind in REFUSALS and (alert.run, alert.details.get("engine")) == (config.run, config.engine):
+            refused.add(str(alert.details.get("manifest_sha256")))
+    return frozenset(refused)
+
+
+async def acknowledged_before(config: FollowerConfig) -> int | None:
+    """The version that this engine's last ``applied`` record tells of."""
+    last = None
+    async for record in read_to_end(config.bootstrap, APPLIED):
+        applied = payload(record, Applied)
+        if applied and (applied.run, applied.engine) == (config.run, config.engine):
+            last = applied.version
+    return last
+
+
+def payload(record: KafkaRecord, model: type[R]) -> R | None:
+    """The record's payload where it is a ``model``; what cannot be read is logged and left to the dead letters."""
+    try:
+        _, found = decode(record.headers, record.value)
+    except UnreadableRecord as error:
+        logger.error("%s-%d@%d cannot be read: %s", record.topic, record.partition, record.offset, error)
+        return None
+    return found if isinstance(found, model) else None

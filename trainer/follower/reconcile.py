@@ -1,0 +1,270 @@
+"""One engine, steered to what it should serve: the rules of the follower, with Kafka left out.
+
+It steers by what the engine says it serves and not by what was done to it, so that one rule covers a new version, an
+engine that was restarted and a follower that was killed in the middle of a swap.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from obstore.exceptions import BaseError as StoreError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+
+from headrace.schemas.ids import derived_id, uuid7
+from headrace.schemas.model import Record
+from headrace.schemas.records import Alert, Applied, Severity, Weights
+from headrace.schemas.topics import ALERTS, APPLIED, Topic
+from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
+from headrace.trainer.follower.swap import UNVERIFIED, canary_error, release_unverified, swap, version_of
+from headrace.trainer.follower.versions import Versions, refuse, target
+from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
+from headrace.trainer.weights.store import ObjectMismatch
+
+CANARY_MISMATCH = "canary_mismatch"
+WEIGHTS_UNUSABLE = "weights_unusable"
+SWAP_REFUSED = "swap_refused"
+NO_GOOD_VERSION = "no_good_version"
+ENGINE_FAILING = "engine_failing"
+STORE_FAILING = "store_failing"
+"""Kinds of alerts that a follower raises."""
+
+REFUSALS = frozenset({CANARY_MISMATCH, WEIGHTS_UNUSABLE, SWAP_REFUSED})
+"""Kinds that refuse a version for good."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerConfig:
+    """Settings of a follower."""
+
+    bootstrap: str
+    """Kafka's bootstrap address."""
+    run: str
+    """Training run to follow."""
+    engine_url: str
+    """HTTP address of the vLLM server."""
+    engine: str
+    """The engine's name in ``applied`` and ``alerts``; one follower per engine."""
+    cache_dir: Path
+    """Folder for downloaded weights, which the engine must see under the same path."""
+    canary_tolerance: float = 0.02
+    """Largest difference of a log-probability (nats) that may stay between engine and trainer after a swap."""
+    canary_noise: float = 1e-3
+    """Difference (nats) that means nothing: what two implementations make of the same weights. Float32 on both sides
+    gives 1e-5 to 1e-4; an engine in half precision some 5e-2, and needs a larger tolerance, too."""
+    poll_interval_s: float = 0.5
+    """How often the engine is asked what it serves, in seconds."""
+    engine_timeout_s: float = 60.0
+    """How long a call to the engine may take, in seconds."""
+    failing_after_s: float = 30.0
+    """How long engine or store may fail before an alert, in seconds."""
+    fetch_attempts: int = 3
+    """How often corrupt or missing weights are fetched before the version is refused."""
+    keep_versions: int = 4
+    """Downloaded versions that are kept."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.canary_noise <= self.canary_tolerance < math.inf:
+            raise ValueError(
+                f"canary_noise ({self.canary_noise}) must be positive and at most canary_tolerance "
+                f"({self.canary_tolerance}), which must be finite"
+            )
+        if not 0 < self.poll_interval_s < math.inf:
+            raise ValueError(f"poll_interval_s must be positive, not {self.poll_interval_s}")
+        if self.keep_versions < 1 or self.fetch_attempts < 1:
+            raise ValueError("keep_versions and fetch_attempts must be at least 1")
+
+
+Announce = Callable[[Topic, Record, str], Awaitable[None]]
+"""Puts a record under an id into a topic, and returns once the broker has it."""
+
+
+def allowed_error(before: float, *, tolerance: float, noise: float) -> float:
+    """Largest canary error (nats) to be believed after a swap that began with the error ``before``.
+
+    A step of the optimiser may move log-probabilities by less than ``tolerance``: then a swap that silently changed
+    nothing would pass. So it must also bring the engine at least half of the way, down to ``noise``.
+    """
+    return min(tolerance, max(noise, before / 2))
+
+
+@dataclass(slots=True)
+class Follower:
+    """One engine and what is known of its run. :meth:`reconcile` is called again and again."""
+
+    config: FollowerConfig
+    """Settings."""
+    engine: Engine
+    """The engine."""
+    announce: Announce
+    """Where ``applied`` and ``alerts`` go."""
+    versions: Versions
+    """What is known of the run's versions; its caller adds those that it learns of."""
+    verified: str | None = None
+    """Manifest hash of what the engine serves, once verified by this process; ``None`` when that is in doubt."""
+    failing_since: float | None = None
+    """Monotonic time since which engine or store have been failing."""
+    alerted: set[str] = field(default_factory=set)
+    """Kinds of alerts that were raised and whose cause has not gone since."""
+
+    async def reconcile(self) -> None:
+        """Make the engine serve what it should.
+
+        What may pass (an engine or a store that fails) is logged, alerted after a while and left to the next call.
+        A version that cannot be served is refused with an alert, and the next best one takes its place at once.
+        """
+        try:
+            while not await self._step():
+                pass
+        except EngineError as error:
+            self.verified = None
+            await self._failing(ENGINE_FAILING, f"vLLM at {self.config.engine_url}", error)
+        except (StoreError, OSError) as error:
+            await self._failing(STORE_FAILING, "the object store of the weights", error)
+        else:
+            self.failing_since = None
+            self.alerted -= {ENGINE_FAILING, STORE_FAILING}
+
+    async def _step(self) -> bool:
+        """One step towards the target; whether there is nothing more to do."""
+        pointer = target(self.versions)
+        served = version_of(await self.engine.served())
+        if pointer is not None and served == pointer.version and self.verified == pointer.sha256:
+            return True
+        # In doubt: there is a new version, or the engine was restarted, or we were.
+        self.verified = None
+        if await self.engine.is_paused():
+            # A follower died in the middle of a swap. Requests have waited long enough; a new swap comes next.
+            await release_unverified(self.engine)
+            served = None
+        if pointer is None:
+            return await self._without_target(served)
+        try:
+            local = await self._fetch(pointer)
+        except (ObjectMismatch, FileNotFoundError, ValueError) as error:
+            return await self._refuse(pointer, WEIGHTS_UNUSABLE, f"the weights cannot be used: {error}")
+        try:
+            return await self._apply(local, claimed=served == pointer.version)
+        except VersionRefused as error:
+            return await self._refuse(pointer, SWAP_REFUSED, f"the engine refused it: {error}")
+
+    async def _apply(self, local: LocalWeights, *, claimed: bool) -> bool:
+        """Have the engine serve ``local``; ``claimed`` says that it claims to already, which is then checked first."""
+        pointer = local.pointer
+        before = await canary_error(self.engine, local.canaries)
+        if claimed and before <= self.config.canary_noise:
+            return await self._accept(local, swap_s=0.0, error=before)
+        swap_s = await swap(self.engine, pointer.version, local.file, local.sha256)
+        error = await canary_error(self.engine, local.canaries)
+        allowed = allowed_error(before, tolerance=self.config.canary_tolerance, noise=self.config.canary_noise)
+        if error <= allowed:
+            return await self._accept(local, swap_s=swap_s, error=error)
+        if version_of(await self.engine.served()) != pointer.version:
+            return True  # The engine was restarted under the comparison, which says nothing: the next call tries again.
+        return await self._refuse(
+            pointer,
+            CANARY_MISMATCH,
+            f"after the swap the engine's log-probabilities differ by up to {error:.3g} nats from the trainer's, "
+            f"before it by {before:.3g}; allowed are {allowed:.3g}",
+            canary_max_error=error if math.isfinite(error) else None,
+        )
+
+    async def _accept(self, local: LocalWeights, *, swap_s: float, error: float) -> bool:
+        """Acknowledge a version that the engine serves and that was verified; returns ``True``: nothing is left to do.
+
+        ``swap_s`` is 0 where it was served already, which is told only if no record told of it before.
+        """
+        pointer = local.pointer
+        if swap_s > 0 or self.versions.good != pointer.version:
+            applied = Applied(
+                run=pointer.run,
+                engine=self.config.engine,
+                version=pointer.version,
+                download_s=local.download_s,
+                swap_s=swap_s,
+                canary_max_error=error,
+            )
+            # Each swap is a fact of its own, also that of a version which was served before.
+            await self.announce(APPLIED, applied, uuid7())
+        self.verified = pointer.sha256
+        self.versions = replace(self.versions, good=pointer.version)
+        self.alerted.discard(NO_GOOD_VERSION)
+        drop_old(self.config.cache_dir, self.config.keep_versions, needed=[local.file])
+        logger.info("serving version %d: still for %.3f s, off by %.2g nats", pointer.version, swap_s, error)
+        return True
+
+    async def _fetch(self, pointer: Weights) -> LocalWeights:
+        """The version on disk; corrupt and missing objects are fetched again before they are believed to be so."""
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type((ObjectMismatch, StoreError, OSError)),
+            stop=stop_after_attempt(self.config.fetch_attempts),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2.0),
+            reraise=True,
+        ):
+            with attempt:
+                return await fetch_weights(pointer, self.config.cache_dir)
+        raise AssertionError("tenacity gives a value or raises")
+
+    async def _refuse(self, pointer: Weights, kind: str, problem: str, **figures: float | None) -> bool:
+        """Alert, and never serve this version again; returns ``False``: the engine needs another."""
+        if version_of(await self.engine.served()) == pointer.version:
+            await self.engine.label(UNVERIFIED)
+        self.versions = refuse(self.versions, pointer)
+        instead = target(self.versions)
+        remedy = "no version is left to serve" if instead is None else f"version {instead.version} is served instead"
+        alert = Alert(
+            run=pointer.run,
+            source=f"follower {self.config.engine}",
+            kind=kind,
+            severity=Severity.CRITICAL,
+            message=f"Version {pointer.version}: {problem}; {remedy}.",
+            details={
+                "engine": self.config.engine,
+                "version": pointer.version,
+                "manifest_sha256": pointer.sha256,
+                **figures,
+            },
+        )
+        logger.error("%s", alert.message)
+        await self.announce(ALERTS, alert, derived_id(Alert.TYPE, kind, alert.run, alert.source, pointer.sha256))
+        return False
+
+    async def _without_target(self, served: int | None) -> bool:
+        """Nothing can be served: the engine goes on, and its tokens do not claim a version."""
+        if served is not None:
+            await self.engine.label(UNVERIFIED)
+        if self.versions.known and NO_GOOD_VERSION not in self.alerted:
+            self.alerted.add(NO_GOOD_VERSION)
+            await self._alert(
+                NO_GOOD_VERSION,
+                Severity.CRITICAL,
+                f"Every known version of run {self.config.run!r} was refused: what {self.config.engine} samples names "
+                "no version and will not be trained. Publish a new version.",
+            )
+        return True
+
+    async def _failing(self, kind: str, what: str, error: Exception) -> None:
+        now = time.monotonic()
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        failing_s = now - self.failing_since
+        logger.warning("%s has been failing for %.1f s: %s", what, failing_s, error)
+        if failing_s >= self.config.failing_after_s and kind not in self.alerted:
+            self.alerted.add(kind)
+            message = f"{what} has been failing for {failing_s:.0f} s ({error}); still trying. Check that it runs."
+            await self._alert(kind, Severity.CRITICAL, message)
+
+    async def _alert(self, kind: str, severity: Severity, message: str) -> None:
+        alert = Alert(
+            run=self.config.run,
+            source=f"follower {self.config.engine}",
+            kind=kind,
+            severity=severity,
+            message=message,
+            details={"engine": self.config.engine},
+        )
+        await self.announce(ALERTS, alert, uuid7())

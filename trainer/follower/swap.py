@@ -1,0 +1,71 @@
+"""Swapping a policy version into a serving engine, and asking the engine whether it took.
+
+    compare canaries → pause → start, load, finish → forget prefixes → resume → compare canaries
+
+Requests in flight stand still and go on with the new weights. Keys and values that the old weights computed are all
+dropped while nothing runs, those of running requests too: a token's log-probability after the swap is exactly that of
+the version it is stamped with. Whatever goes wrong, the engine is never left paused, and never left with weights
+that nobody vouches for under a version's name: it then stamps ``UNVERIFIED``, which is trained by nobody.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace.schemas.records import Canary
+from headrace.trainer.follower.engine import Engine, EngineError, EngineRefused, score_all
+from headrace.trainer.weights.canary import max_error
+
+UNVERIFIED = "unverified"
+"""Stamp of tokens from weights that are not known to be any version's."""
+
+logger = logging.getLogger(__name__)
+
+
+def version_of(stamp: str) -> int | None:
+    """The policy version that ``stamp`` names; ``None`` for vLLM's ``default``, ``UNVERIFIED`` and anything else."""
+    return int(stamp) if stamp.isascii() and stamp.isdigit() else None
+
+
+async def swap(engine: Engine, version: int, file: Path, sha256: str) -> float:
+    """Make the engine serve the safetensors ``file`` as ``version``; returns the seconds that requests stood still.
+
+    Raises :class:`headrace.trainer.follower.engine.EngineError` with the engine running, if it runs at all, and
+    ``UNVERIFIED``.
+    """
+    await engine.allow_folder(file.parent)
+    began = time.perf_counter()
+    await engine.pause()
+    try:
+        await _start_update(engine)
+        await engine.load(file, sha256)
+        await engine.finish_update(str(version))
+        await engine.forget_prefixes()
+    except (EngineError, asyncio.CancelledError):
+        await release_unverified(engine)
+        raise
+    await engine.resume()
+    return time.perf_counter() - began
+
+
+async def release_unverified(engine: Engine) -> None:
+    """Let a paused engine go on with weights that may be half of one version and half of another."""
+    await engine.label(UNVERIFIED)
+    await engine.resume()
+
+
+async def canary_error(engine: Engine, canaries: Sequence[Canary]) -> float:
+    """Largest absolute difference (nats) between what the engine answers and what the version's trainer computed."""
+    return max_error(canaries, await score_all(engine, [canary.token_ids for canary in canaries]))
+
+
+async def _start_update(engine: Engine) -> None:
+    try:
+        await engine.start_update()
+    except EngineRefused as error:
+        # A follower that died in the middle of an update left it open; closing it loads nothing.
+        logger.warning("closing a weight update that somebody left open: %s", error)
+        await engine.finish_update()
+        await engine.start_update()

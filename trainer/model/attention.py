@@ -1,0 +1,141 @@
+"""Attention over packed sequences, as an implementation that any Hugging Face causal model can be loaded with.
+
+The linear layers of a model do not care where one sequence ends and the next begins; only attention does. It gets a
+``Layout`` through the model's keyword arguments and keeps each sequence to itself:
+
+- on a GPU, torch's variable-length flash kernel (16-bit types);
+- elsewhere, sequences of similar length are gathered into rectangles for ``scaled_dot_product_attention``. Rows are
+  filled up at their end only, where causality hides the filling from every real token, so no mask is needed. Of the
+  ways tried on a CPU this was the fastest: 160 sequences of 100-200 tokens took 0.78 s forward and backward, one
+  kernel call a sequence 1.29 s, rectangles filled up to the longest 0.84 s, a padded model 1.15-1.27 s.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from headrace.trainer.batches.packing import PackedSequences, plan_buckets
+
+NAME = "headrace_packed"
+"""The implementation's name: ``from_pretrained(…, attn_implementation=NAME)``."""
+
+FILL = 0.85
+"""Least length of a sequence as a share of the longest in its rectangle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """Sequences of similar length: ``gather`` (rows · length,) token indices, row by row."""
+
+    gather: torch.Tensor
+    rows: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the sequences stand on the token axis, prepared once a pass for every layer."""
+
+    rectangles: tuple[Rectangle, ...]
+    """For kernels that want rectangles."""
+    scatter: torch.Tensor
+    """(T,) where each token stands in the concatenated rectangles."""
+    cu_seqlens: torch.Tensor
+    """(S + 1,) int32, for kernels that take variable lengths."""
+    longest: int
+    """Tokens of the longest sequence."""
+
+
+def make_layout(packed: PackedSequences, device: torch.device) -> Layout:
+    """The layout of ``packed`` on ``device``."""
+    starts, lengths = packed.cu_seqlens, packed.lengths
+    scatter = np.empty(int(starts[-1]), np.int64)
+    rectangles, filled = [], 0
+    for bucket in plan_buckets(lengths, FILL):
+        length = int(lengths[bucket[0]])
+        gather = np.zeros((len(bucket), length), np.int64)
+        for row, sequence in enumerate(bucket):
+            tokens = np.arange(starts[sequence], starts[sequence + 1])
+            gather[row, : len(tokens)] = tokens
+            scatter[tokens] = filled + row * length + np.arange(len(tokens))
+        filled += gather.size
+        rectangles.append(Rectangle(torch.from_numpy(gather.reshape(-1)).to(device), len(bucket), length))
+    return Layout(
+        rectangles=tuple(rectangles),
+        scatter=torch.from_numpy(scatter).to(device),
+        cu_seqlens=torch.from_numpy(starts.astype(np.int32)).to(device),
+        longest=int(lengths.max()),
+    )
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    *,
+    layout: Layout | None = None,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention inside each sequence; (1, H, T, D) query, (1, K, T, D) key and value → (1, T, H, D).
+
+    Raises ``ValueError`` without a layout or with a window that is shorter than a sequence.
+    """
+    if layout is None or query.shape[0] != 1:
+        raise ValueError("packed attention needs a batch of one and layout=make_layout(…)")
+    if sliding_window is not None and sliding_window < layout.longest:
+        raise ValueError(f"sliding windows are not supported: {sliding_window} < {layout.longest} tokens")
+    tokens = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+        return _variable_length(tokens, layout, scaling)[None], None
+    heads = query.shape[1]
+    outputs = []
+    for rectangle in layout.rectangles:
+        q, k, v = (
+            x.index_select(0, rectangle.gather).view(rectangle.rows, rectangle.length, *x.shape[1:]).transpose(1, 2)
+            for x in tokens
+        )
+        output = scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=True, scale=scaling, enable_gqa=k.shape[1] != heads
+        )
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs).index_select(0, layout.scatter)[None], None
+
+
+def _variable_length(tokens: list[torch.Tensor], layout: Layout, scaling: float | None) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    q, k, v = (x.contiguous() for x in tokens)
+    output = varlen_attn(
+        q,
+        k,
+        v,
+        layout.cu_seqlens,
+        layout.cu_seqlens,
+        layout.longest,
+        layout.longest,
+        scale=scaling,
+        window_size=(-1, 0),
+        enable_gqa=k.shape[1] != q.shape[1],
+    )
+    assert isinstance(output, torch.Tensor)  # a tuple only where the log-sum-exp is asked for too
+    return output
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Sequences are kept apart by the layout: a (T, T) mask is never built."""
+
+
+def register() -> None:
+    """Make the implementation known to transformers under :data:`NAME`."""
+    AttentionInterface.register(NAME, packed_attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
