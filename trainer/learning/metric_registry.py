@@ -1,0 +1,130 @@
+"""Every metric of a step: name, unit, meaning, and from where on it is a warning. Declared here, once.
+
+``Step.metrics``, Prometheus (``headrace_trainer_…``), the dashboard's trainer page, TensorBoard, W&B and METRICS.md all
+take their names and sentences from this table. A metric that is not in it fails a test: add a line, nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Subject(StrEnum):
+    """What a metric is about; the order in which people look."""
+
+    LEARNING = "Learning"
+    """Whether it learns."""
+    OPTIMISER = "Optimiser"
+    """How it moves."""
+    OFF_POLICY = "Off-policy"
+    """How far the policy is from those that sampled. ρ = π / π_behaviour of a token, π the policy before the step."""
+    CLIPPING = "Clipping and masking"
+    """Which tokens the loss and its corrections hold back."""
+    STALENESS = "Staleness"
+    """How old the tokens are, in policy versions."""
+    BATCH = "Batch"
+    """What it was trained on."""
+    TIME = "Time"
+    """Where the seconds go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a step."""
+
+    name: str
+    """As in ``Step.metrics``; with ``*`` at its end, a family: any name with that beginning."""
+    unit: str
+    """UCUM, as OpenTelemetry has it: ``s``, ``{token}``, ``{share}`` for what lies between 0 and 1."""
+    about: str
+    """What it says."""
+    subject: Subject
+    """What it is about."""
+    warn_above: float | None = None
+    """A value above it is a warning."""
+    warn_below: float | None = None
+    """A value below it is a warning."""
+
+    def warns(self, value: float) -> bool:
+        """Whether ``value`` is beyond a threshold; what is not a number is, where there is one."""
+        above, below = self.warn_above, self.warn_below
+        return (above is not None and not value <= above) or (below is not None and not value >= below)
+
+    @property
+    def threshold(self) -> str:
+        """The threshold in words, empty where there is none: ``below 0.3``."""
+        bounds = (("above", self.warn_above), ("below", self.warn_below))
+        return " or ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+
+_SHARE, _TOKENS, _NATS, _VERSIONS = "{share}", "{token}", "{nat}", "{version}"
+
+_LEARNING = (
+    Metric("reward_mean", "{reward}", "Mean reward of the batch's trajectories.", Subject.LEARNING),
+    Metric("loss", "1", "The loss that was minimised, mean over the step's updates.", Subject.LEARNING),
+    Metric("advantage_abs_mean", "{reward}", "Mean size of the tokens' advantages.", Subject.LEARNING),
+    Metric("entropy", _NATS, "Mean entropy of the policy over sampled tokens: near 0, it has stopped exploring.",
+           Subject.LEARNING),
+    Metric("kl_reference", _NATS, "k1 estimate of the KL from the reference policy, with a KL penalty.",
+           Subject.LEARNING),
+)  # fmt: skip
+_OPTIMISER = (
+    Metric("grad_norm", "1", "Largest gradient norm of the step's updates, before clipping.", Subject.OPTIMISER),
+)
+_OFF_POLICY = (
+    Metric("importance_ratio_mean", "1", "Mean of ρ: 1 on-policy.", Subject.OFF_POLICY),
+    Metric("importance_ratio_max", "1", "Largest ρ of a token.", Subject.OFF_POLICY),
+    Metric("effective_sample_size", _SHARE, "(Σρ)² / (N Σρ²): the share of the N tokens that still counts.",
+           Subject.OFF_POLICY, warn_below=0.3),
+    Metric("kl_k1", _NATS, "KL(π_behaviour ‖ π), estimated by the mean of −log ρ (k1).", Subject.OFF_POLICY),
+    Metric("kl_k3", _NATS, "KL(π_behaviour ‖ π), estimated by the mean of ρ − 1 − log ρ (k3).", Subject.OFF_POLICY,
+           warn_above=0.1),
+    Metric("chi2", "1", "χ² divergence: mean of ρ², less 1.", Subject.OFF_POLICY, warn_above=1.0),
+    Metric("mismatch_kl", _NATS, "k3 over tokens that this very version sampled: what trainer and engine compute "
+           "differently.", Subject.OFF_POLICY),
+    Metric("mismatch_logprob_max", _NATS, "Largest difference of a log-probability between trainer and engine, over "
+           "the same tokens.", Subject.OFF_POLICY),
+)  # fmt: skip
+_CLIPPING = (
+    Metric("clip_fraction_low", _SHARE, "Tokens held back by the lower clip, of those kept.", Subject.CLIPPING),
+    Metric("clip_fraction_high", _SHARE, "Tokens held back by the upper clip, of those kept.", Subject.CLIPPING),
+    Metric("tokens_kept", _TOKENS, "Tokens with a gradient, after masks.", Subject.CLIPPING),
+    Metric("tokens_masked_stale", _TOKENS, "Tokens masked for their age.", Subject.CLIPPING),
+    Metric("tokens_masked_ratio", _TOKENS, "Tokens masked for their ratio.", Subject.CLIPPING),
+    Metric("correction_weight_mean", "1", "Mean weight of the importance correction, over tokens kept.",
+           Subject.CLIPPING),
+    Metric("correction_truncated", _SHARE, "Tokens whose correction was truncated, of those kept.", Subject.CLIPPING),
+)  # fmt: skip
+_STALENESS = (
+    Metric("staleness_p50", _VERSIONS, "Versions between sampling and training, median over tokens.",
+           Subject.STALENESS),
+    Metric("staleness_p95", _VERSIONS, "The same, 95th percentile.", Subject.STALENESS),
+    Metric("staleness_max", _VERSIONS, "The same, of the oldest token.", Subject.STALENESS),
+    Metric("staleness_zero", _SHARE, "Tokens that the very policy sampled that was trained.", Subject.STALENESS),
+)  # fmt: skip
+_BATCH = (
+    Metric("trajectories", "{trajectory}", "Trajectories trained.", Subject.BATCH),
+    Metric("sequences", "{sequence}", "Sequences packed: one a segment of a trajectory.", Subject.BATCH),
+    Metric("tokens_trained", _TOKENS, "Sampled tokens.", Subject.BATCH),
+    Metric("tokens_read", _TOKENS, "Tokens of the batch, context included.", Subject.BATCH),
+    Metric("rejected", "{trajectory}", "Trajectories turned away while the batch was gathered.", Subject.BATCH),
+)
+_TIME = (
+    Metric("tokens_per_second", "{token}/s", "Tokens read a second of training.", Subject.TIME),
+    Metric("seconds_wait", "s", "Waiting for groups: much of it, and the trainer starves.", Subject.TIME),
+    Metric("seconds_resolve", "s", "Reading trajectories and admitting groups.", Subject.TIME),
+    Metric("seconds_train", "s", "Forward, backward and optimiser.", Subject.TIME),
+)
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric for metric in (*_LEARNING, *_OPTIMISER, *_OFF_POLICY, *_CLIPPING, *_STALENESS, *_BATCH, *_TIME)
+}
+"""By name, in the order in which people look."""
+
+
+def metric_named(name: str) -> Metric | None:
+    """The metric called ``name``, or the family that it belongs to; ``None`` where nobody declared it."""
+    if name in METRICS:
+        return METRICS[name]
+    families = (metric for metric in METRICS.values() if metric.name.endswith("*"))
+    return next((family for family in families if name.startswith(family.name.removesuffix("*"))), None)
