@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Tests wait for brokers and engines more than they compute: three files at a time keep four cores busy.
+JOBS ?= 3
 
 .PHONY: install demo test lint
 .DEFAULT_GOAL := test
@@ -25,4 +27,4 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup

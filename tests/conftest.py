@@ -25,6 +25,13 @@ CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace
 """Downloads and compiled bytecode outlive a test run; nothing else does."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under ``pytest -n``: the tests of a file stay together, and so do the files that need the one vLLM."""
+    with_vllm = {item.path for item in items if "vllm" in getattr(item, "fixturenames", ())}
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("vllm" if item.path in with_vllm else item.path.as_posix()))
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A running vLLM."""

@@ -248,6 +248,8 @@ def test_feedback_with_other_partitions_than_trajectories_is_refused_with_what_t
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
         await admin.start()
         await admin.create_partitions({FEEDBACK.name: NewPartitions(total_count=5)})
+        while len((await admin.describe_topics([FEEDBACK.name]))[0]["partitions"]) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # the broker tells of it when it is done, which is later than it says yes
         await admin.close()
 
     asyncio.run(run())
