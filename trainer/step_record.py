@@ -1,0 +1,34 @@
+"""The record of a step: exactly what was trained, under which settings, and what came of it. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from headrace.schemas.records import Step
+from headrace.trainer.batches.batch import AdmittedGroup, Batch
+from headrace.trainer.config import TrainerConfig
+from headrace.trainer.gather import Gathered
+
+
+def make_step(
+    config: TrainerConfig, version: int, groups: Sequence[AdmittedGroup], batch: Batch, metrics: Mapping[str, float]
+) -> Step:
+    """The record of the step that made policy ``version`` of ``batch``, which was made of ``groups``."""
+    return Step(
+        run=config.run,
+        step=version,
+        version=version,
+        groups=[group.as_trained() for group in groups],
+        config_sha256=config.sha256(),
+        data_sha256=batch.sha256(),
+        metrics=dict(metrics),
+    )
+
+
+def loop_metrics(gathered: Gathered, learnt: Mapping[str, float], train_s: float) -> dict[str, float]:
+    """What the loop measures around a step: seconds waited, resolved and trained, tokens a second, rejections."""
+    return {
+        "seconds_wait": gathered.wait_s,
+        "seconds_resolve": gathered.resolve_s,
+        "seconds_train": train_s,
+        "tokens_per_second": learnt["tokens_read"] / max(train_s, 1e-9),
+        "rejected": float(gathered.rejected),
+    }
