@@ -22,12 +22,12 @@ from tenacity import retry, retry_if_result, wait_exponential_jitter
 from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
 from headrace.schemas.log import KafkaRecord, open_consumer
 from headrace.schemas.model import Record
+from headrace.schemas.read_back import read_back
 from headrace.schemas.records import Reference
 from headrace.schemas.topics import APPLIED, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.schemas.trace import SpanContext, parse_traceparent
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.raw import LogRecord
-from headrace.streams.read_back import read_back
 from headrace.streams.traces import Span, references, spans
 
 log = logging.getLogger(__name__)
@@ -106,17 +106,13 @@ class TrajectorySpans:
 
     async def look_up(self, wanted: Collection[Reference]) -> None:
         """Have the spans of ``wanted`` at hand, reading the log for those that are not known."""
-        places: dict[int, set[int]] = {}
-        for reference in wanted:
-            if (reference.partition, reference.offset) not in self._known:
-                places.setdefault(reference.partition, set()).add(reference.offset)
+        places = {(reference.partition, reference.offset) for reference in wanted} - self._known.keys()
         if places:
-            for records in (await read_back(self._bootstrap, TRAJECTORIES, places)).values():
-                for record in records:
-                    try:
-                        self.note(record, from_headers(record.headers))
-                    except EnvelopeError as error:
-                        log.warning("no trace of %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
+            for record in (await read_back(self._bootstrap, TRAJECTORIES, places)).values():
+                try:
+                    self.note(record, from_headers(record.headers))
+                except EnvelopeError as error:
+                    log.warning("no trace of %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
 
 
 async def _spans_of(records: Iterable[KafkaRecord], known: TrajectorySpans) -> list[Span]:

@@ -1,13 +1,12 @@
 """How score decides what is due: trajectories read back, judges asked, rewards handed to their joins."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
+from headrace.schemas.read_back import Place, read_back
 from headrace.schemas.records import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
-from headrace.streams.read_back import read_back
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
@@ -16,7 +15,7 @@ from headrace.streams.scoring.due_rewards import Case, all_questions, conclude, 
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Changes, Due, Join
 from headrace.streams.typed_record import typed
 
-Hand: TypeAlias = dict[tuple[int, int], Trajectory]
+Hand: TypeAlias = dict[Place, Trajectory]
 """Trajectories that need not be read back, by partition and offset."""
 
 
@@ -84,15 +83,8 @@ class Decider:
                 task.cancel()
             await asyncio.gather(asking, ending, return_exceptions=True)
 
-    async def _read_back(self, places: Collection[tuple[int, int]]) -> Hand:
+    async def _read_back(self, places: Collection[Place]) -> Hand:
         if not places:
             return {}
-        wanted: dict[int, list[int]] = defaultdict(list)
-        for partition, offset in places:
-            wanted[partition].append(offset)
-        records = await read_back(self._bootstrap, TRAJECTORIES, wanted)
-        return {
-            (partition, record.offset): typed(record, Trajectory)[1]
-            for partition, found in records.items()
-            for record in found
-        }
+        records = await read_back(self._bootstrap, TRAJECTORIES, places)
+        return {place: typed(record, Trajectory)[1] for place, record in records.items()}

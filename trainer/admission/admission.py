@@ -7,13 +7,10 @@ the whole group gave them.
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from headrace.schemas.read_back import Place
 from headrace.schemas.records import Member, Reason, Reference, Rejection, Stage, TrainingGroup, Trajectory
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
-
-Place: TypeAlias = tuple[int, int]
-"""Partition and offset in ``trajectories``."""
 
 
 @dataclass(frozen=True, slots=True)

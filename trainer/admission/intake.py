@@ -6,31 +6,21 @@ died repeats what it had not yet acknowledged) stands in the same partition, bec
 recognised among the ``window`` records before it.
 """
 
-import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 
 from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
+from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_places, read_range
 from headrace.schemas.records import Reference, TrainingGroup, Trajectory
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.trainer.admission.admission import Place
 
 _log = logging.getLogger(__name__)
-
-_FETCH_BYTES = 1024 * 1024
-"""A fetch reads ahead of what was asked for; a record larger than this still comes whole."""
-
-_SEEK_WAIT_MS = 10
-"""A fetch that waits for new records at the end of the log holds up the seek that follows; the default is 500."""
-
-_MAX_GAP = 200
-"""Records between two wanted ones that are read over rather than sought past: a seek costs a round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,7 @@ class Intake:
             self._seen[partition.partition] = OrderedDict()
             position = max(offsets.get(partition.partition, 0), begins[partition])
             start = max(position - self._window, begins[partition])
-            for record in await _read_range(self._groups, partition, start, position, self._patience_s):
+            for record in await read_range(self._groups, partition, start, position, patience_s=self._patience_s):
                 self._arrival(record)
             self._groups.seek(partition, position)
         self._groups.resume(*partitions)
@@ -117,45 +107,21 @@ class Intake:
 
         Places are read in few contiguous ranges, each partition by itself.
         """
-        found: dict[Place, Trajectory] = {}
-        for partition, offsets in _by_partition(places).items():
-            wanted = set(offsets)
-            for first, last in contiguous_ranges(offsets, _MAX_GAP):
-                place = TopicPartition(TRAJECTORIES.name, partition)
-                for record in await _read_range(self._trajectories, place, first, last + 1, self._patience_s):
-                    if record.offset in wanted and (trajectory := _trajectory(record)) is not None:
-                        found[partition, record.offset] = trajectory
-        return found
+        records = await read_places(self._trajectories, TRAJECTORIES, places, patience_s=self._patience_s)
+        read = ((place, _trajectory(record)) for place, record in records.items())
+        return {place: trajectory for place, trajectory in read if trajectory is not None}
 
 
 @asynccontextmanager
 async def open_intake(bootstrap: str, *, run: str, window: int, patience_s: float = 10.0) -> AsyncIterator[Intake]:
     """An intake of ``run``. ``patience_s``: how long a record that should be there is waited for."""
     async with (
-        open_consumer(bootstrap, max_partition_fetch_bytes=_FETCH_BYTES) as groups,
+        open_consumer(bootstrap, max_partition_fetch_bytes=FETCH_BYTES) as groups,
         open_consumer(
-            bootstrap, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=_SEEK_WAIT_MS
+            bootstrap, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
         ) as trajectories,
     ):
         yield Intake(groups, trajectories, run=run, window=window, patience_s=patience_s)
-
-
-def contiguous_ranges(offsets: Collection[int], max_gap: int) -> list[tuple[int, int]]:
-    """``offsets`` as ascending inclusive ranges; two join where at most ``max_gap`` unwanted offsets lie between."""
-    ranges: list[tuple[int, int]] = []
-    for offset in sorted(set(offsets)):
-        if ranges and offset - ranges[-1][1] - 1 <= max_gap:
-            ranges[-1] = ranges[-1][0], offset
-        else:
-            ranges.append((offset, offset))
-    return ranges
-
-
-def _by_partition(places: Collection[Place]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for partition, offset in sorted(places):
-        found.setdefault(partition, []).append(offset)
-    return found
 
 
 def _trajectory(record: KafkaRecord) -> Trajectory | None:
@@ -165,32 +131,3 @@ def _trajectory(record: KafkaRecord) -> Trajectory | None:
         _log.warning("trajectories %d:%d cannot be read: %s", record.partition, record.offset, error)
         return None
     return payload if isinstance(payload, Trajectory) else None
-
-
-async def _read_range(
-    consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int, patience_s: float
-) -> list[KafkaRecord]:
-    """Committed records of ``[start, end)``; fewer where the log has not got that far after ``patience_s``.
-
-    The partition is paused before and after, as all others are: nothing is fetched that was not asked for.
-    """
-    records: list[KafkaRecord] = []
-    if start >= end or partition not in consumer.assignment():
-        return records
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + patience_s
-    # Seeking past the end would be answered with the beginning of the log.
-    while (known := (await consumer.end_offsets([partition]))[partition]) < end and clock() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.1)
-    end = min(end, known)
-    if start >= end:
-        return records
-    consumer.seek(partition, start)
-    consumer.resume(partition)
-    while await consumer.position(partition) < end and clock() < deadline:
-        batches = await consumer.getmany(partition, timeout_ms=200)
-        records.extend(record for record in batches.get(partition, ()) if record.offset < end)
-        if batches:
-            deadline = clock() + patience_s
-    consumer.pause(partition)
-    return records

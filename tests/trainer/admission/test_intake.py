@@ -4,23 +4,8 @@ from headrace.schemas.log import open_producer, send
 from headrace.schemas.records import Reference
 from headrace.schemas.topics import TRAINING
 from headrace.schemas.wire import Message
-from headrace.trainer.admission.intake import contiguous_ranges, open_intake
+from headrace.trainer.admission.intake import open_intake
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, send_groups
-
-
-@pytest.mark.parametrize(
-    ("offsets", "gap", "ranges"),
-    [
-        ([], 5, []),
-        ([7], 5, [(7, 7)]),
-        ([3, 1, 2, 2], 0, [(1, 3)]),
-        ([1, 4], 1, [(1, 1), (4, 4)]),
-        ([1, 4], 2, [(1, 4)]),
-        ([10, 500, 11, 502], 5, [(10, 11), (500, 502)]),
-    ],
-)
-def test_offsets_become_few_ranges(offsets, gap, ranges):
-    assert contiguous_ranges(offsets, gap) == ranges
 
 
 async def drain(intake, expected):
