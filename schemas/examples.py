@@ -197,6 +197,8 @@ _STEP = records.Step(
     ],
     config_sha256="5b3c1d07a5c2f8e9d4a6b7c8e9f00112233445566778899aabbccddeeff00112",
     data_sha256="9f00112233445566778899aabbccddeeff001125b3c1d07a5c2f8e9d4a6b7c8e",
+    recipe=records.BatchRecipe(advantage_scale="group_std"),
+    array_sha256={"token_ids": "00112233445566778899aabbccddeeff001121c07a5c2f8e9d4a6b7c8e9f0011"},
     metrics={"loss": -0.014, "k3": 0.002, "grad_norm": 0.37, "tokens": 14.0, "seconds": 1.9},
 )
 _BROKEN_PLACE = {"topic": "events", "partition": 2, "offset": 7104}

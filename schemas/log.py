@@ -140,22 +140,39 @@ async def read_to_end(
 ) -> AsyncIterator[KafkaRecord]:
     """Every committed record of ``topic`` from ``start`` (partition → offset; default all) to the end as of now."""
     async with open_consumer(bootstrap) as consumer:
-        partitions = await partitions_of(consumer, topic)
-        consumer.assign(partitions)
-        ends = await consumer.end_offsets(partitions)
-        begins = await consumer.beginning_offsets(partitions)
-        for partition in partitions:
-            wanted = (start or {}).get(partition.partition, begins[partition])
-            consumer.seek(partition, max(wanted, begins[partition]))
-        left = {partition for partition in partitions if await consumer.position(partition) < ends[partition]}
-        while left:
-            batches = await consumer.getmany(*left, timeout_ms=500)
-            for partition, records in batches.items():
-                for record in records:
-                    if record.offset < ends[partition]:
-                        yield record
-            # The position passes transaction markers, which are offsets without a record.
-            left = {partition for partition in left if await consumer.position(partition) < ends[partition]}
+        async for record in scan(consumer, topic, start=start):
+            yield record
+
+
+async def scan(
+    consumer: AIOKafkaConsumer,
+    topic: Topic,
+    *,
+    start: Mapping[int, int] | None = None,
+    partitions: Collection[int] | None = None,
+) -> AsyncIterator[KafkaRecord]:
+    """As :func:`read_to_end`, through a consumer without a subscription, which is left assigned.
+
+    ``partitions``: only these; default all.
+    """
+    places = [
+        place for place in await partitions_of(consumer, topic) if partitions is None or place.partition in partitions
+    ]
+    consumer.assign(places)
+    ends = await consumer.end_offsets(places)
+    begins = await consumer.beginning_offsets(places)
+    for place in places:
+        wanted = (start or {}).get(place.partition, begins[place])
+        consumer.seek(place, max(wanted, begins[place]))
+    left = [place for place in places if await consumer.position(place) < ends[place]]
+    while left:
+        batches = await consumer.getmany(*left, timeout_ms=500)
+        for place, records in batches.items():
+            for record in records:
+                if record.offset < ends[place]:
+                    yield record
+        # The position passes transaction markers, which are offsets without a record.
+        left = [place for place in left if await consumer.position(place) < ends[place]]
 
 
 BROKERS_DEFAULT = -1

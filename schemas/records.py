@@ -375,6 +375,17 @@ class TrainedGroup(Part):
     """Where they stand in ``trajectories``, same order."""
 
 
+class BatchRecipe(Part):
+    """What was done with a step's groups to make its batch: with their places, enough to make it again."""
+
+    format: PositiveInt = 1
+    """How a batch is laid out; another number may give the same tokens another hash."""
+    advantage_scale: str = "none"
+    """What advantages were divided by: ``none`` or ``group_std``."""
+    shuffle_seed: int | None = None
+    """Seed by which advantages were dealt out anew inside each group (the control); ``None``: they were not."""
+
+
 class Step(Record):
     """An optimiser step, and exactly what it was trained on."""
 
@@ -392,6 +403,10 @@ class Step(Record):
     """Hash of the trainer's settings."""
     data_sha256: str
     """Hash of the packed batch: tokens, masks, log-probs, advantages."""
+    recipe: BatchRecipe | None = None
+    """How the batch was made of its groups; ``None`` in steps from before this was kept."""
+    array_sha256: dict[str, str] = {}
+    """Hash of each of the batch's arrays, by name: tells which one differs where a rebuilt batch does."""
     metrics: dict[str, float]
     """Loss, importance ratios, KL, entropy, grad norm, staleness, tokens, seconds …"""
 

@@ -21,15 +21,15 @@ from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.intake import Intake, open_intake
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import Announcer, announcement, newest_announced, open_announcer
-from headrace.trainer.batches.advantages import scale_advantages, shuffle_advantages
 from headrace.trainer.batches.batch import AdmittedGroup, make_batch
+from headrace.trainer.batches.recipe import prepare_groups
 from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointError, exclusive, load_newest
 from headrace.trainer.checkpoints.save import save_checkpoint
 from headrace.trainer.config import TrainerConfig as TrainerConfig
 from headrace.trainer.gather import Gatherer
 from headrace.trainer.learning.learner import Learner, TrainingDiverged
 from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
-from headrace.trainer.step_record import loop_metrics, make_step
+from headrace.trainer.step_record import batch_recipe, loop_metrics, make_step
 from headrace.trainer.weights.publish import upload
 from headrace.trainer.weights.store import ObjectStore
 
@@ -101,7 +101,6 @@ class Trainer:
         self._learner = learner
         self._announcer = announcer
         self._intake = intake
-        self._advantage_scale = config.chosen_loss().advantage_scale
         self._store = store
         self._reached = reached
         self._offsets: dict[int, int] = {}
@@ -147,10 +146,9 @@ class Trainer:
         gathered = await self._gatherer.gather(self._offsets, self.version, stop)
         if gathered is None:
             return
-        version, groups = self.version + 1, gathered.groups
-        if self._config.shuffle_advantages:
-            groups = shuffle_advantages(groups, seed=self._config.seed, step=version)
-        batch = make_batch(scale_advantages(groups, self._advantage_scale))
+        version = self.version + 1
+        groups = prepare_groups(gathered.groups, batch_recipe(self._config), step=version)
+        batch = make_batch(groups)
         started = time.monotonic()
         metrics = await self._or_alert(self._in_thread(self._learner.step, batch, self.version), groups)
         metrics |= loop_metrics(gathered, metrics, time.monotonic() - started)

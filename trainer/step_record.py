@@ -2,10 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from headrace.schemas.records import Step
-from headrace.trainer.batches.batch import AdmittedGroup, Batch
+from headrace.schemas.records import BatchRecipe, Step
+from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, Batch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.gather import Gathered
+
+
+def batch_recipe(config: TrainerConfig) -> BatchRecipe:
+    """How ``config`` has a step's batch made of its groups: kept in the record, so that it can be made again."""
+    return BatchRecipe(
+        format=BATCH_FORMAT,
+        advantage_scale=config.chosen_loss().advantage_scale,
+        shuffle_seed=config.seed if config.shuffle_advantages else None,
+    )
 
 
 def make_step(
@@ -19,6 +28,8 @@ def make_step(
         groups=[group.as_trained() for group in groups],
         config_sha256=config.sha256(),
         data_sha256=batch.sha256(),
+        recipe=batch_recipe(config),
+        array_sha256=batch.array_sha256(),
         metrics=dict(metrics),
     )
 

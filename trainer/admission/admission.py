@@ -4,12 +4,12 @@ Pure. A member that is turned away gets a ``Rejection`` with its reason; the oth
 the whole group gave them.
 """
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.schemas.read_back import Place
 from headrace.schemas.records import Member, Reason, Reference, Rejection, Stage, TrainingGroup, Trajectory
+from headrace.trainer.batches.advantages import reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
 
 
@@ -57,9 +57,8 @@ def admit(
             rejections.append(_rejection(group, member, reason))
         elif trajectory is not None:
             kept.append(ResolvedMember(member, trajectory))
-    rewards = [member.reward for member in group.members]
-    reward_std = statistics.stdev(rewards) if len(rewards) > 1 else None
-    return (AdmittedGroup(group.group_id, reference, tuple(kept), reward_std) if kept else None), rejections
+    admitted = AdmittedGroup(group.group_id, reference, tuple(kept), reward_std(group)) if kept else None
+    return admitted, rejections
 
 
 def _is_stale(member: Member, rules: AdmissionRules, version: int) -> bool:

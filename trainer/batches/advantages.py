@@ -1,15 +1,23 @@
 """What may be done to the advantages of a step's groups before they become a batch. Pure."""
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from headrace.schemas.records import TrainingGroup
 from headrace.trainer.batches.batch import AdmittedGroup
 from headrace.trainer.losses.settings import AdvantageScale
 
 _EPSILON = 1e-6
 """Added to the deviation, as verl does (TRL: 1e-4). Rewards that spread less are equal but for their rounding."""
+
+
+def reward_std(group: TrainingGroup) -> float | None:
+    """Sample standard deviation (n − 1) of the rewards of all of the record's members; of one there is none."""
+    rewards = [member.reward for member in group.members]
+    return statistics.stdev(rewards) if len(rewards) > 1 else None
 
 
 def scale_advantages(groups: Sequence[AdmittedGroup], scale: AdvantageScale) -> list[AdmittedGroup]:

@@ -14,6 +14,10 @@ import numpy as np
 from headrace.schemas.records import Member, Reference, TrainedGroup, Trajectory
 from headrace.trainer.batches.packing import Floats, Ints, PackedSequences, pack, select
 
+BATCH_FORMAT = 1
+"""Raise it with every change that gives the same groups another hash: a step says in which format it was made, and
+rebuilding says so where this code makes another."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMember:
@@ -65,18 +69,31 @@ class Batch:
     def sha256(self) -> str:
         """Hash (hex) of everything the step depends on: names, shapes and little-endian bytes of the arrays."""
         digest = hashlib.sha256()
-        for name, array in (
-            ("token_ids", self.packed.token_ids.astype("<i8")),
-            ("cu_seqlens", self.packed.cu_seqlens.astype("<i8")),
-            ("targets", self.packed.targets.astype("<i8")),
-            ("behaviour_logprobs", self.behaviour_logprobs.astype("<f4")),
-            ("advantages", self.advantages.astype("<f4")),
-            ("versions", self.versions.astype("<i8")),
-            ("trajectories", self.trajectories.astype("<i8")),
-        ):
-            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(array.tobytes())
+        for content in self._contents().values():
+            digest.update(content)
         return digest.hexdigest()
+
+    def array_sha256(self) -> dict[str, str]:
+        """Hash (hex) of each of these arrays by its name: where :meth:`sha256` differs, one of them does."""
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents().items()}
+
+    def arrays(self) -> dict[str, Ints | Floats]:
+        """What the step depends on, by name, little-endian."""
+        return {
+            "token_ids": self.packed.token_ids.astype("<i8"),
+            "cu_seqlens": self.packed.cu_seqlens.astype("<i8"),
+            "targets": self.packed.targets.astype("<i8"),
+            "behaviour_logprobs": self.behaviour_logprobs.astype("<f4"),
+            "advantages": self.advantages.astype("<f4"),
+            "versions": self.versions.astype("<i8"),
+            "trajectories": self.trajectories.astype("<i8"),
+        }
+
+    def _contents(self) -> dict[str, bytes]:
+        return {
+            name: f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes()
+            for name, array in self.arrays().items()
+        }
 
 
 def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:

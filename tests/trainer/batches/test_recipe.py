@@ -1,0 +1,66 @@
+"""What a step's record keeps is enough to make its batch again."""
+
+import hashlib
+
+import pytest
+
+from headrace.schemas.records import BatchRecipe
+from headrace.trainer.batches.advantages import reward_std, scale_advantages, shuffle_advantages
+from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, ResolvedMember, make_batch
+from headrace.trainer.batches.recipe import UnknownRecipe, prepare_groups
+from headrace.trainer.losses.settings import AdvantageScale
+from tests.trainer.builders import AT, member, segment, training_group, trajectory
+
+
+def group(name, *rewards):
+    attempts = [trajectory(f"{name}/{i}", segment("cSS"), segment("ccS")) for i in range(len(rewards))]
+    members = [member(each, advantage=r, reward=r) for each, r in zip(attempts, rewards, strict=True)]
+    resolved = tuple(ResolvedMember(one, each) for one, each in zip(members, attempts, strict=True))
+    return AdmittedGroup(name, AT, resolved, reward_std(training_group(name, members)))
+
+
+GROUPS = [group("a", 0.0, 1.0, 2.0, 5.0), group("b", 1.0, 3.0), group("alone", 1.0)]
+
+
+def sha256(recipe, step=3):
+    return make_batch(prepare_groups(GROUPS, recipe, step=step)).sha256()
+
+
+def test_advantages_are_shuffled_first_and_scaled_then():
+    shuffled = shuffle_advantages(GROUPS, seed=7, step=3)
+    expected = make_batch(scale_advantages(shuffled, AdvantageScale.GROUP_STD)).sha256()
+    assert sha256(BatchRecipe(advantage_scale="group_std", shuffle_seed=7)) == expected
+
+
+def test_every_part_of_a_recipe_shows_in_the_hash():
+    recipes = [
+        BatchRecipe(),
+        BatchRecipe(advantage_scale="group_std"),
+        BatchRecipe(shuffle_seed=0),
+        BatchRecipe(shuffle_seed=1),
+    ]
+    assert len({sha256(recipe) for recipe in recipes}) == len(recipes)
+    assert sha256(BatchRecipe(shuffle_seed=0), step=4) != sha256(BatchRecipe(shuffle_seed=0))
+
+
+def test_a_recipe_of_another_release_is_refused_by_name():
+    with pytest.raises(UnknownRecipe, match=f"format {BATCH_FORMAT + 1}"):
+        prepare_groups(GROUPS, BatchRecipe(format=BATCH_FORMAT + 1), step=1)
+    with pytest.raises(UnknownRecipe, match="by 'rank'"):
+        prepare_groups(GROUPS, BatchRecipe(advantage_scale="rank"), step=1)
+
+
+def test_the_hash_of_a_known_batch_is_what_it_was_or_the_format_has_a_new_number():
+    known = {1: "5542a901b663a44728823dc31ffe769d021c829dd597a04e72c8936495d51cfd"}
+    assert sha256(BatchRecipe()) == known[BATCH_FORMAT], "raise BATCH_FORMAT: steps in the log have the old hash"
+
+
+def test_the_hashes_of_the_arrays_tell_which_one_changed():
+    plain, scaled = (
+        make_batch(prepare_groups(GROUPS, BatchRecipe(advantage_scale=scale), step=1))
+        for scale in ("none", "group_std")
+    )
+    one, other = plain.array_sha256(), scaled.array_sha256()
+    assert {name for name in one if one[name] != other[name]} == {"advantages"}
+    assert set(one) == set(plain.arrays())
+    assert all(len(value) == 2 * hashlib.sha256().digest_size for value in one.values())
