@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     model_dir: Folder = Field(default_factory=base_model_dir)
     """Base model (Hugging Face directory): what vLLM serves first and the trainer starts from."""
     options: Mapping[str, Mapping[str, Any]] = {}
-    """Settings of single parts, by part and field of its configuration: {"trainer": {"learning_rate": 0.001}}."""
+    """Settings of single parts, by part and field of its configuration: {"trainer": {"seed": 7}}."""
 
     kafka_heap_mb: int = Field(default=512, ge=128)
     """Java heap of the Kafka that is started, in MiB."""
@@ -181,17 +181,23 @@ def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **va
 def parse_options(assignments: tuple[str, ...]) -> dict[str, dict[str, Any]] | None:
     """``("trainer.steps=60", …)`` as nested options; values are JSON where they parse as JSON, else text.
 
-    Raises :class:`StackError` where an assignment is not PART.OPTION=VALUE.
+    An option of an option is named by its path: ``trainer.optimizer.learning_rate=1e-6``. Raises :class:`StackError`
+    where an assignment is not PART.OPTION=VALUE.
     """
-    options: dict[str, dict[str, Any]] = {}
+    options: dict[str, Any] = {}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
-        part, dot, name = path.partition(".")
-        if not (equals and dot and part and name):
+        *folders, name = path.split(".")
+        if not (equals and folders and name and all(folders)):
             raise StackError(f"--set takes PART.OPTION=VALUE, as in trainer.steps=60, not {assignment!r}.")
         try:
             value = json.loads(text)
         except ValueError:
             value = text
-        options.setdefault(part, {})[name] = value
+        place = options
+        for folder in folders:
+            place = place.setdefault(folder, {})
+            if not isinstance(place, dict):
+                raise StackError(f"--set {assignment}: {folder} was given a value already, and has no options.")
+        place[name] = value
     return options or None
