@@ -26,7 +26,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "asyncapi",
     ),
     "Rewards": ("reward", "replay", "diff"),
-    "Models": ("base-model",),
+    "Models": ("train", "base-model"),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }
 """Commands as the help groups them; a command that is named nowhere comes under "More"."""

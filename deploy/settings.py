@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, TypeAdapter, ValidationError, validate_call
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, ValidationError, validate_call
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
 from headrace.deploy.errors import StackError
 
 PREFIX = "HEADRACE_"
@@ -81,7 +82,7 @@ class Settings(BaseSettings):
     model_dir: Folder = Field(default_factory=base_model_dir)
     """Base model (Hugging Face directory): what vLLM serves first and the trainer starts from."""
     options: Mapping[str, Mapping[str, Any]] = {}
-    """Settings of single parts, by part and field of its configuration: {"trainer": {"seed": 7}}."""
+    """Settings of single parts, by part and field of its configuration: {"trainer": {"learning_rate": 0.001}}."""
 
     kafka_heap_mb: int = Field(default=512, ge=128)
     """Java heap of the Kafka that is started, in MiB."""
@@ -158,46 +159,28 @@ def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **va
     ``make`` is a configuration's dataclass or a function; option values are converted to the types it asks for. Raises
     :class:`StackError` naming an option that it does not have, or whose value does not fit.
     """
-    options = settings.options.get(part, {})
+    source, options = f"{part} (--set, HEADRACE_OPTIONS)", settings.options.get(part, {})
+    if isinstance(make, type):
+        made: ConfigT = read_configuration(make, [Layer(part, values), Layer(source, options)], strict=False)
+        return made
     known = inspect.signature(make).parameters
     for name in options:
         if name not in known:
-            raise StackError(f"{part} has no option {name!r} (--set, HEADRACE_OPTIONS); it has {', '.join(known)}.")
+            raise StackError(f"{source}: there is no option {name}. Options there are: {', '.join(known)}.")
     try:
-        filled = values | dict(options)
-        if isinstance(make, type):
-            made: ConfigT = TypeAdapter(make).validate_python(filled)
-        else:
-            made = validate_call(make)(**filled)
+        return validate_call(make)(**(values | dict(options)))
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        if not problem["loc"]:  # The configuration as a whole refused, and names the option in its own words.
-            raise StackError(f"{part} (--set, HEADRACE_OPTIONS): {problem['msg']}.") from error
-        name = ".".join(map(str, (part, *problem["loc"])))
-        raise StackError(f"{name} (--set, HEADRACE_OPTIONS) is {problem['input']!r}: {problem['msg']}.") from error
-    return made
+        name = ".".join(map(str, problem["loc"]))
+        raise StackError(f"{source}: {name} is {problem['input']!r}: {problem['msg']}.") from error
 
 
-def parse_options(assignments: tuple[str, ...]) -> dict[str, dict[str, Any]] | None:
-    """``("trainer.steps=60", …)`` as nested options; values are JSON where they parse as JSON, else text.
+def parse_options(assignments: tuple[str, ...]) -> dict[str, Any] | None:
+    """``("trainer.kl.coefficient=0.01", …)`` as nested options by part.
 
-    An option of an option is named by its path: ``trainer.optimizer.learning_rate=1e-6``. Raises :class:`StackError`
-    where an assignment is not PART.OPTION=VALUE.
+    Raises :class:`StackError` where an assignment is not PART.OPTION=VALUE.
     """
-    options: dict[str, Any] = {}
     for assignment in assignments:
-        path, equals, text = assignment.partition("=")
-        *folders, name = path.split(".")
-        if not (equals and folders and name and all(folders)):
+        if "." not in assignment.partition("=")[0]:
             raise StackError(f"--set takes PART.OPTION=VALUE, as in trainer.steps=60, not {assignment!r}.")
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        place = options
-        for folder in folders:
-            place = place.setdefault(folder, {})
-            if not isinstance(place, dict):
-                raise StackError(f"--set {assignment}: {folder} was given a value already, and has no options.")
-        place[name] = value
-    return options or None
+    return dict(set_layer(assignments).values) or None

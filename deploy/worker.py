@@ -4,9 +4,7 @@ A worker is what the local stack, a systemd unit or a Kubernetes container runs.
 finishes and commits what it has in hand when it is asked to end, and says why in its log when it cannot go on.
 """
 
-import asyncio
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from urllib.parse import urlsplit
@@ -16,6 +14,8 @@ from headrace.deploy.notify import notify_ready
 from headrace.deploy.ports import HOST
 from headrace.deploy.settings import PREFIX, Settings, configured
 from headrace.deploy.telemetry import observe_lag_of, start_telemetry
+from headrace.deploy.train import train
+from headrace.deploy.until_stopped import until_stopped
 
 _EXTRAS = {
     "faust": "streams", "clickhouse_connect": "streams", "msgspec": "streams",
@@ -31,12 +31,20 @@ def run_worker(name: str, settings: Settings) -> int:
 
     Raises :class:`StackError` where a setting or an installed extra is missing.
     """
+    return run_process(name, settings, partial(WORKERS[name], settings))
+
+
+def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
+    """``run()`` as the process of the part called ``name``: with its log and its metrics. Returns its exit status.
+
+    Raises :class:`StackError` where a setting or an installed extra is missing.
+    """
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
     )
     try:
         start_telemetry(name, settings)
-        return WORKERS[name](settings)
+        return run()
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").split(".")[0])
         if extra is None:
@@ -58,7 +66,7 @@ def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]
 def _assemble(settings: Settings) -> int:
     group, run = _assembler(settings)
     observe_lag_of("assemble", settings, [group])
-    return _until_stopped(run)
+    return until_stopped(run)
 
 
 def _workers(settings: Settings, name: str = "workers") -> int:
@@ -97,7 +105,7 @@ def _sink(settings: Settings) -> int:
         member=settings.member,
     )
     observe_lag_of("sink", settings, [config.group])
-    return _until_stopped(partial(run_sink, config))
+    return until_stopped(partial(run_sink, config))
 
 
 def _traces(settings: Settings) -> int:
@@ -111,23 +119,7 @@ def _traces(settings: Settings) -> int:
         endpoint=f"{_needed(settings, 'otlp').rstrip('/')}/v1/traces",
         member=settings.member,
     )
-    return _until_stopped(partial(run_traces, config))
-
-
-def _trainer(settings: Settings) -> int:
-    from headrace.trainer.loop import TrainerConfig, run_trainer
-
-    config = configured(
-        settings,
-        "trainer",
-        TrainerConfig,
-        bootstrap=_needed(settings, "kafka"),
-        run=settings.run,
-        model_dir=settings.model_dir,
-        checkpoint_dir=settings.data / "checkpoints" / settings.run,
-        store_url=settings.objects,
-    )
-    return _until_stopped(partial(run_trainer, config))
+    return until_stopped(partial(run_traces, config))
 
 
 def _follower(settings: Settings) -> int:
@@ -144,7 +136,7 @@ def _follower(settings: Settings) -> int:
         engine=urlsplit(engine).netloc,
         cache_dir=settings.data / "weights",
     )
-    return _until_stopped(partial(run_follower, config))
+    return until_stopped(partial(run_follower, config))
 
 
 def _clickhouse(settings: Settings) -> int:
@@ -171,25 +163,12 @@ WORKERS: Mapping[str, Callable[[Settings], int]] = {
     "streams": partial(_workers, name="streams"),
     "sink": _sink,
     "traces": _traces,
-    "trainer": _trainer,
+    "trainer": train,
     "follower": _follower,
     "clickhouse": _clickhouse,
     "dashboard": _dashboard,
 }
 """Every worker by name."""
-
-
-def _until_stopped(run: Callable[..., Awaitable[None]]) -> int:
-    """Run ``run(stop=…, ready=…)``; SIGTERM and SIGINT set ``stop``."""
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await run(stop=stop, ready=notify_ready)
-
-    asyncio.run(serve())
-    return 0
 
 
 def _needed(settings: Settings, name: str) -> str:

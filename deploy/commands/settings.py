@@ -2,12 +2,54 @@
 
 import click
 
+CONFIGURATIONS = {
+    "trainer": "headrace.trainer.config:TrainerConfig",
+    "follower": "headrace.trainer.follower.reconcile:FollowerConfig",
+    "assemble": "headrace.streams.assembly.assembler:AssemblerConfig",
+    "workers": "headrace.streams.workers:WorkersConfig",
+    "sink": "headrace.streams.clickhouse.sink:SinkConfig",
+    "traces": "headrace.streams.trace_exporter:TracesConfig",
+}
+"""Parts with options of their own, and where these are declared."""
+
 
 @click.command("settings")
+@click.argument("part", required=False, type=click.Choice([*CONFIGURATIONS]))
 @click.option("--data", type=click.Path(file_okay=False), help="As other commands take it (HEADRACE_DATA).")
-@click.option("--json", "as_json", is_flag=True, help="The values as JSON.")
-def command(data: str | None, as_json: bool) -> None:
-    """Print every setting of stack and workers: variable, value, meaning."""
+@click.option("--toml", "as_toml_file", is_flag=True, help="The options of PART as a commented TOML file.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(part: str | None, data: str | None, as_toml_file: bool, as_json: bool) -> None:
+    """Print every setting of stack and workers: variable, value, meaning; or every option of PART.
+
+    \b
+    headrace settings                          what HEADRACE_* variables there are, and what they are now
+    headrace settings trainer                  every option of the trainer, its default and meaning
+    headrace settings trainer --toml           the same as a file to start from (headrace train --config)
+    """
+    if part is not None:
+        _show_part(part, as_toml_file, as_json)
+    elif as_toml_file:
+        raise click.UsageError("--toml shows the options of a PART: headrace settings trainer --toml")
+    else:
+        _show_settings(data, as_json)
+
+
+def _show_part(part: str, as_toml_file: bool, as_json: bool) -> None:
+    import json
+    from importlib import import_module
+
+    from headrace.deploy.configuration.described import describe
+    from headrace.deploy.configuration.shown import as_list, as_toml, as_values
+
+    module, _, name = CONFIGURATIONS[part].partition(":")
+    options = [*describe(getattr(import_module(module), name))]
+    if as_json:
+        click.echo(json.dumps(as_values(options), indent=1, ensure_ascii=False))
+    else:
+        click.echo(as_toml(options) if as_toml_file else as_list(options), nl=False)
+
+
+def _show_settings(data: str | None, as_json: bool) -> None:
     import json
 
     from headrace.deploy.settings import PREFIX, Settings, load_settings

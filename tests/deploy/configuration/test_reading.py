@@ -1,0 +1,115 @@
+"""A configuration read from layers; what is said of an option that is unknown, missing or wrong."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+
+from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
+from headrace.deploy.errors import StackError
+
+
+class Taste(StrEnum):
+    SWEET = "sweet"
+    SOUR = "sour"
+
+
+@dataclass(frozen=True)
+class Filling:
+    taste: Taste = Taste.SWEET
+    """How it tastes."""
+    grams: int | None = None
+    """How much."""
+
+    def __post_init__(self) -> None:
+        if self.grams is not None and self.grams < 0:
+            raise ValueError(f"grams is {self.grams}: it must be at least 0")
+
+
+@dataclass(frozen=True)
+class Cake:
+    name: str
+    """What it is called."""
+    recipe: Path = Path("r")
+    """Where it is written."""
+    filling: Filling = field(default_factory=Filling)
+    """What is inside."""
+    layers: tuple[float, float] = (1.0, 2.0)
+    """Heights."""
+
+
+def read(values: dict[str, object], *assignments: str) -> Cake:
+    return read_configuration(Cake, [Layer("cake.toml", {"name": "n"} | values), set_layer(assignments)])
+
+
+def test_the_later_layer_wins_option_by_option(tmp_path: Path) -> None:
+    file = tmp_path / "cake.toml"
+    file.write_text('name = "one"\nlayers = [3, 4.5]\n[filling]\ntaste = "sour"\ngrams = 3\n')
+    cake = read_configuration(Cake, [toml_layer(file), set_layer(["filling.grams=4", "recipe=x/y"])])
+    assert cake == Cake("one", Path("x/y"), Filling(Taste.SOUR, 4), (3.0, 4.5))
+
+
+def test_a_table_can_be_set_whole() -> None:
+    assert read({}, 'filling={"taste": "sour", "grams": 7}').filling == Filling(Taste.SOUR, 7)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"nmae": 1}, "cake.toml: there is no option nmae. Did you mean name? Options there are: name, recipe, "),
+        ({"filling": {"tastes": 1}}, "no option filling.tastes. Did you mean taste? Options in [filling] there are: "),
+        ({"grams": 1}, "cake.toml: there is no option grams. Did you mean filling.grams?"),
+        ({"filling": {"taste": "salty"}}, 'filling.taste is "salty". Allowed: sweet or sour. How it tastes.'),
+        ({"filling": {"grams": "many"}}, 'cake.toml: filling.grams is "many". Allowed: whole number. How much.'),
+        ({"filling": {"grams": True}}, "cake.toml: filling.grams is true. Allowed: whole number."),
+        ({"filling": {"grams": "7"}}, 'cake.toml: filling.grams is "7". Allowed: whole number.'),
+        ({"filling": {"grams": -1}}, "cake.toml: grams is -1: it must be at least 0."),
+        ({"filling": 3}, "cake.toml: filling is 3. Allowed: table. What is inside."),
+        ({"layers": [1, "x"]}, 'cake.toml: layers.1 is "x". Allowed: list of 2 × number. Heights.'),
+        ({"layers": [1]}, "cake.toml: layers.1 is [1]. Allowed: list of 2 × number. Heights."),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place_and_what_is_allowed(values: dict[str, object], said: str) -> None:
+    with pytest.raises(StackError) as raised:
+        read(values)
+    assert said in str(raised.value)
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_where_each_was_set() -> None:
+    with pytest.raises(StackError) as raised:
+        read_configuration(
+            Cake, [Layer("cake.toml", {"icing": 1, "filling": {"taste": 3}}), set_layer(["filling.grams=x"])]
+        )
+    said = str(raised.value).splitlines()
+    assert said[0].startswith("cake.toml: there is no option icing")
+    assert said[1:] == [
+        "name is not set: What it is called.",
+        "cake.toml: filling.taste is 3. Allowed: sweet or sour. How it tastes.",
+        '--set: filling.grams is "x". Allowed: whole number. How much.',
+    ]
+
+
+def test_without_strictness_a_text_may_say_a_number() -> None:
+    cake = read_configuration(Cake, [Layer("env", {"name": "n", "filling": {"grams": "7"}})], strict=False)
+    assert cake.filling.grams == 7
+
+
+@pytest.mark.parametrize("assignment", ["grams", "=1", ".grams=1", "filling.=1"])
+def test_an_assignment_needs_an_option_and_a_value(assignment: str) -> None:
+    with pytest.raises(StackError, match="OPTION=VALUE"):
+        set_layer([assignment])
+
+
+def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    for content, said in (
+        (None, "No such file"),
+        (b"a = ", "is no TOML"),
+        (b"\xff", "is no TOML"),
+        (b"#" * (1 << 21), "larger"),
+    ):
+        file = tmp_path / "x.toml"
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(StackError, match=said):
+            toml_layer(file)

@@ -1,0 +1,103 @@
+"""``headrace train``: settings from every place they can stand in; every shipped file loads."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.cli import cli
+from headrace.deploy.configuration.described import describe
+from headrace.deploy.errors import StackError
+from headrace.deploy.settings import base_model_dir, load_settings
+from headrace.deploy.train import trainer_config
+from headrace.trainer.config import TrainerConfig
+
+SHIPPED = sorted((Path(__file__).parents[2] / "deploy" / "training").glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_every_shipped_file_loads(file: Path) -> None:
+    config = trainer_config(load_settings(kafka="b:1"), file)
+    assert config.chosen_loss()
+    assert "~" not in f"{config.model_dir}{config.checkpoint_dir}"
+
+
+def test_there_is_a_file_for_every_kind_of_run() -> None:
+    assert {file.stem for file in SHIPPED} == {
+        "laptop", "single-gpu-0.6b", "eight-gpus-8b", "one-response-a-prompt", "swarm-kimi", "search-cispo",
+    }  # fmt: skip
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file_over_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('bootstrap = "file:1"\nrun = "file"\nseed = 1\nsubsteps = 2\nthreads = 3\n')
+    monkeypatch.setenv("HEADRACE_RUN", "environment")
+    monkeypatch.setenv("HEADRACE_OPTIONS", '{"trainer": {"seed": 2, "substeps": 3}}')
+    config = trainer_config(load_settings(data=str(tmp_path)), file, ["substeps=4"])
+    assert (config.bootstrap, config.run) == ("file:1", "environment")
+    assert (config.seed, config.substeps, config.threads) == (2, 4, 3)
+    assert config.checkpoint_dir == tmp_path / "checkpoints" / "environment"
+    assert config.store_url == f"file://{tmp_path}/objects"
+    assert config.model_dir == base_model_dir()
+
+
+def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = load_settings(data="d", kafka="a:1", run="r", options={"trainer": {"kl": {"coefficient": 0.1}}})
+    for name, value in stack.environment().items():
+        monkeypatch.setenv(name, value)
+    assert trainer_config(load_settings()) == trainer_config(
+        load_settings(data="d"), None, ["bootstrap=a:1", "run=r", "kl.coefficient=0.1"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("learning_rates = 1", "run.toml: there is no option learning_rates. Did you mean learning_rate?"),
+        ("[kl]\ncoeff = 1", "run.toml: there is no option kl.coeff. Did you mean coefficient? Options in [kl] there"),
+        ('seed = "one"', 'run.toml: seed is "one". Allowed: whole number. Seed of everything drawn.'),
+        ('loss = "ppo"', "loss 'ppo' is not known: choose one of cispo, dapo"),
+        ('loss = "dapo"\n[loss_settings]\nratio_max = 3.0', "ratio_max is not a setting of the loss dapo"),
+    ],
+)
+def test_a_wrong_option_is_named_with_the_file_and_what_is_allowed(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(content)
+    with pytest.raises(StackError) as raised:
+        trainer_config(load_settings(kafka="b:1"), file)
+    assert said in str(raised.value)
+
+
+def test_without_an_address_of_kafka_it_says_where_one_can_stand() -> None:
+    done = CliRunner().invoke(cli, ["train", "--check"])
+    assert done.exit_code == 1
+    assert "--kafka HOST:PORT, HEADRACE_KAFKA, or bootstrap in the file" in done.output
+
+
+def test_check_prints_a_file_that_says_the_same(tmp_path: Path) -> None:
+    arguments = ["train", "--check", "--kafka", "b:1", "--set", "kl.coefficient=0.1", "--set", "loss=dapo"]
+    printed = CliRunner().invoke(cli, arguments).output
+    file = tmp_path / "again.toml"
+    file.write_text(printed)
+    assert trainer_config(load_settings(), file) == trainer_config(
+        load_settings(kafka="b:1"), None, ["kl.coefficient=0.1", "loss=dapo"]
+    )
+    assert trainer_config(load_settings(), file).sha256() in printed
+
+
+def test_the_help_teaches_a_first_run() -> None:
+    shown = CliRunner().invoke(cli, ["train", "--help"]).output
+    for said in ("reads", "writes", "A first run", "Examples", "--check", "headrace settings trainer"):
+        assert said in shown
+
+
+def test_settings_prints_every_option_of_the_trainer() -> None:
+    names = [option.name for option in describe(TrainerConfig)]
+    listed = CliRunner().invoke(cli, ["settings", "trainer"]).output
+    for name in names:
+        assert f"{name} = " in listed or f"[{name}]" in listed
+    assert [*json.loads(CliRunner().invoke(cli, ["settings", "trainer", "--json"]).output)] == names
+    assert "PART" in CliRunner().invoke(cli, ["settings", "--toml"]).output
