@@ -141,7 +141,7 @@ def _source(path: Sequence[str | int], layers: Sequence[Layer]) -> str:
     """Where the value at ``path`` was set. Of the configuration as a whole: all places but the first, the defaults."""
     said = [layer.source for layer in layers if _holds(layer.values, [str(step) for step in path])]
     if path:
-        return said[-1]
+        return said[-1] if said else ""  # what is missing was set nowhere
     return ", ".join(dict.fromkeys(reversed(said[1:] or said)))
 
 
