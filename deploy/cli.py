@@ -27,6 +27,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Rewards": ("reward", "replay", "diff"),
     "Models": ("train", "base-model"),
+    "Provenance": ("rebuild",),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }
 """Commands as the help groups them; a command that is named nowhere comes under "More"."""

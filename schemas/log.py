@@ -1,7 +1,7 @@
 """The log, as every process opens it: one way to make topics, producers and consumers, one way to read to the end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -140,24 +140,17 @@ async def read_to_end(
 ) -> AsyncIterator[KafkaRecord]:
     """Every committed record of ``topic`` from ``start`` (partition → offset; default all) to the end as of now."""
     async with open_consumer(bootstrap) as consumer:
-        async for record in scan(consumer, topic, start=start):
+        async for record in scan(consumer, await partitions_of(consumer, topic), start=start):
             yield record
 
 
 async def scan(
-    consumer: AIOKafkaConsumer,
-    topic: Topic,
-    *,
-    start: Mapping[int, int] | None = None,
-    partitions: Collection[int] | None = None,
+    consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], *, start: Mapping[int, int] | None = None
 ) -> AsyncIterator[KafkaRecord]:
-    """As :func:`read_to_end`, through a consumer without a subscription, which is left assigned.
+    """Every committed record of ``places``, partitions of one topic, from ``start`` to the end as of now.
 
-    ``partitions``: only these; default all.
+    ``start``: partition → offset; default the beginning. ``consumer`` has no subscription, and is left assigned.
     """
-    places = [
-        place for place in await partitions_of(consumer, topic) if partitions is None or place.partition in partitions
-    ]
     consumer.assign(places)
     ends = await consumer.end_offsets(places)
     begins = await consumer.beginning_offsets(places)

@@ -1,0 +1,75 @@
+"""Reading the log for provenance: a run's steps and versions in order, and records by their place. No logic of its own.
+
+Everything is a stream or a bounded number of places: what is read is never held beyond what the caller keeps.
+"""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of, scan
+from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_places
+from headrace.schemas.topics import (
+    DEAD_LETTERS,
+    EVENTS,
+    REJECTED,
+    REWARDS,
+    STEPS,
+    TRAINING,
+    TRAJECTORIES,
+    WEIGHTS,
+    Topic,
+)
+from headrace.trainer.provenance.evidence import Bounds, Missing, absent
+
+_TOPICS = (EVENTS, TRAJECTORIES, REWARDS, TRAINING, REJECTED, STEPS, WEIGHTS, DEAD_LETTERS)
+"""What provenance reads."""
+
+
+class LogReader:
+    """One consumer that goes where it is asked to. One reader at a time."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, partitions: Mapping[str, Sequence[TopicPartition]]) -> None:
+        """Reads these partitions (by topic) through ``consumer``, which has no subscription; see :func:`open_log`."""
+        self._consumer = consumer
+        self._partitions = partitions
+
+    async def bounds(self, topic: Topic) -> dict[int, Bounds]:
+        """What each partition of ``topic`` holds as of now."""
+        partitions = self._partitions[topic.name]
+        begins = await self._consumer.beginning_offsets(partitions)
+        ends = await self._consumer.end_offsets(partitions)
+        return {each.partition: Bounds(begins[each], ends[each]) for each in partitions}
+
+    async def at(self, topic: Topic, places: Mapping[Place, str]) -> tuple[dict[Place, KafkaRecord], list[Missing]]:
+        """The committed records at ``places`` (place → what should stand there), and those that are missing."""
+        partitions = self._partitions[topic.name]
+        self._consumer.assign(partitions)
+        self._consumer.pause(*partitions)
+        found = await read_places(self._consumer, topic, places)
+        lost = sorted(places.keys() - found.keys())
+        # Asked afterwards: retention goes on while we read.
+        bounds = await self.bounds(topic) if lost else {}
+        return found, [absent(topic.name, place, places[place], bounds.get(place[0])) for place in lost]
+
+    def scan(
+        self, topic: Topic, start: Mapping[int, int] | None = None, *, partitions: Collection[int] | None = None
+    ) -> AsyncIterator[KafkaRecord]:
+        """Committed records from ``start`` (partition → offset; default the beginning) to the end as of now.
+
+        ``partitions``: only these; default all. Nothing else may be read until it is done.
+        """
+        every = self._partitions[topic.name]
+        chosen = [each for each in every if partitions is None or each.partition in partitions]
+        return scan(self._consumer, chosen, start=start)
+
+
+@asynccontextmanager
+async def open_log(bootstrap: str) -> AsyncIterator[LogReader]:
+    """A reader of the Kafka at ``bootstrap``. Raises ``LookupError`` where one of our topics is not there."""
+    async with open_consumer(
+        bootstrap, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
+    ) as consumer:
+        # Before the first assignment: from then on the client asks after the assigned topics only.
+        yield LogReader(consumer, {topic.name: await partitions_of(consumer, topic) for topic in _TOPICS})

@@ -1,0 +1,146 @@
+"""Rebuilding a step's batch from the records that the step names, and comparing it with what the step says of it.
+
+Pure: the records are read by :mod:`headrace.trainer.provenance.log_reader`. The way from groups to batch is the
+trainer's own (:mod:`headrace.trainer.batches.recipe`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headrace.schemas.read_back import Place
+from headrace.schemas.records import BatchRecipe, Step, TrainedGroup, TrainingGroup, Trajectory
+from headrace.schemas.topics import TRAINING, TRAJECTORIES
+from headrace.trainer.admission.admission import place_of
+from headrace.trainer.batches.advantages import reward_std
+from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
+from headrace.trainer.batches.recipe import UnknownRecipe, prepare_groups
+from headrace.trainer.losses.settings import AdvantageScale
+from headrace.trainer.provenance.evidence import Missing, another
+
+
+class Verdict(StrEnum):
+    """What came of rebuilding a step."""
+
+    MATCHES = "matches"
+    """The same batch, to the bit."""
+    DIFFERS = "differs"
+    """Everything is there, and it makes another batch."""
+    INCOMPLETE = "incomplete"
+    """Records that the step names are not there."""
+    UNKNOWN_RECIPE = "unknown_recipe"
+    """The batch was made by rules that this code does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The records that a step names, as far as they were found."""
+
+    groups: Mapping[Place, TrainingGroup]
+    """By their place in ``training``."""
+    trajectories: Mapping[Place, Trajectory]
+    """By their place in ``trajectories``."""
+    missing: Sequence[Missing] = ()
+    """The others."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Rebuilt:
+    """A step, made again as far as that goes."""
+
+    step: Step
+    """As the log has it."""
+    verdict: Verdict
+    """What came of it."""
+    groups: tuple[AdmittedGroup, ...] = ()
+    """As trained: with the advantages of the batch; empty where there is no batch."""
+    batch: Batch | None = None
+    """``None`` where records are missing or make none."""
+    sha256: str | None = None
+    """The batch's hash."""
+    differing: tuple[str, ...] = ()
+    """Arrays of the batch that differ; empty also where the step does not say what they were."""
+    problem: str | None = None
+    """Why there is no batch, in words, where no record is missing."""
+    missing: tuple[Missing, ...] = ()
+    """Records that are not where the step says."""
+    assumed: BatchRecipe | None = field(default=None)
+    """The recipe that was tried, for a step that names none."""
+
+
+def rebuild(step: Step, evidence: Evidence) -> Rebuilt:
+    """The batch of ``step`` from ``evidence``, compared with the step's hash.
+
+    For a step from before recipes were kept, each scale of advantages is tried; shuffled ones cannot be.
+    """
+    groups, missing = _resolve(step, evidence)
+    if missing:
+        return Rebuilt(step, Verdict.INCOMPLETE, missing=tuple(missing))
+    if step.recipe is not None:
+        return _compare(step, groups, step.recipe)
+    tried = [_compare(step, groups, BatchRecipe(advantage_scale=scale)) for scale in AdvantageScale]
+    return next((each for each in tried if each.verdict is Verdict.MATCHES), tried[0])
+
+
+def _resolve(step: Step, evidence: Evidence) -> tuple[list[AdmittedGroup], list[Missing]]:
+    missing = list(evidence.missing)
+    known = {(each.topic, each.partition, each.offset) for each in missing}
+    groups = []
+    for trained in step.groups:
+        record = evidence.groups.get(place_of(trained.group))
+        wrong = [] if record is None else _contradictions(trained, record, evidence.trajectories)
+        missing += [each for each in wrong if (each.topic, each.partition, each.offset) not in known]
+        if record is not None and not wrong and not missing:
+            groups.append(_admitted(trained, record, evidence.trajectories))
+    return groups, missing
+
+
+def _contradictions(
+    trained: TrainedGroup, record: TrainingGroup, trajectories: Mapping[Place, Trajectory]
+) -> list[Missing]:
+    """Where a record that was found is not the one that the step means."""
+    wrong = []
+    if record.group_id != trained.group_id:
+        wrong.append(another(TRAINING.name, place_of(trained.group), trained.group_id, f"group {record.group_id}"))
+    members = {member.trajectory_id: place_of(member.trajectory) for member in record.members}
+    for trajectory_id, reference in zip(trained.trajectory_ids, trained.trajectories, strict=True):
+        place = place_of(reference)
+        found = trajectories.get(place)
+        if found is not None and found.trajectory_id != trajectory_id:
+            wrong.append(another(TRAJECTORIES.name, place, trajectory_id, f"trajectory {found.trajectory_id}"))
+        elif record.group_id == trained.group_id and members.get(trajectory_id) != place:
+            where = f"a group without {trajectory_id} at this place"
+            wrong.append(another(TRAINING.name, place_of(trained.group), trained.group_id, where))
+    return wrong
+
+
+def _admitted(trained: TrainedGroup, record: TrainingGroup, trajectories: Mapping[Place, Trajectory]) -> AdmittedGroup:
+    members = {member.trajectory_id: member for member in record.members}
+    resolved = (
+        ResolvedMember(members[trajectory_id], trajectories[place_of(reference)])
+        for trajectory_id, reference in zip(trained.trajectory_ids, trained.trajectories, strict=True)
+    )
+    return AdmittedGroup(trained.group_id, trained.group, tuple(resolved), reward_std(record))
+
+
+def _compare(step: Step, groups: Sequence[AdmittedGroup], recipe: BatchRecipe) -> Rebuilt:
+    assumed = recipe if step.recipe is None else None
+    try:
+        prepared = prepare_groups(groups, recipe, step=step.step)
+    except UnknownRecipe as error:
+        return Rebuilt(step, Verdict.UNKNOWN_RECIPE, problem=str(error))
+    try:
+        batch = make_batch(prepared)
+    except ValueError as error:
+        return Rebuilt(step, Verdict.DIFFERS, problem=str(error), assumed=assumed)
+    sha256 = batch.sha256()
+    arrays = batch.array_sha256()
+    return Rebuilt(
+        step,
+        Verdict.MATCHES if sha256 == step.data_sha256 else Verdict.DIFFERS,
+        groups=tuple(prepared),
+        batch=batch,
+        sha256=sha256,
+        differing=tuple(name for name, known in step.array_sha256.items() if arrays.get(name) != known),
+        assumed=assumed,
+    )

@@ -1,0 +1,81 @@
+"""A run's steps in the log, and the records that one names."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from headrace.schemas.envelope import ID
+from headrace.schemas.ids import derived_id
+from headrace.schemas.log import KafkaRecord
+from headrace.schemas.read_back import Place
+from headrace.schemas.records import Step, TrainingGroup, Trajectory
+from headrace.schemas.topics import STEPS, TRAINING, TRAJECTORIES, WEIGHTS
+from headrace.trainer.admission.admission import place_of
+from headrace.trainer.provenance.evidence import Missing, R, read_as
+from headrace.trainer.provenance.log_reader import LogReader
+from headrace.trainer.provenance.rebuild import Evidence
+
+_MANY_STEPS = 10_000
+"""Ids of so many steps are held to recognise them by; beyond that each is decoded."""
+
+
+async def runs_in(log: LogReader) -> list[str]:
+    """Names of all runs that have published a version, in order of their names."""
+    keys = {record.key async for record in log.scan(WEIGHTS)}
+    return sorted(key.decode(errors="replace") for key in keys if key)
+
+
+async def steps_of(log: LogReader, run: str, first: int = 1, last: int | None = None) -> AsyncIterator[Step | Missing]:
+    """Steps ``first`` to ``last`` (default: all) of ``run`` in order, each once; an unreadable one is a ``Missing``."""
+    wanted = None
+    if last is not None and last - first < _MANY_STEPS:
+        wanted = {derived_id(Step.TYPE, run, number).encode() for number in range(first, last + 1)}
+    newest = 0
+    async for record in log.scan(STEPS):
+        # A step may be large: key and id tell which to decode.
+        if record.key != run.encode() or (wanted is not None and dict(record.headers).get(ID) not in wanted):
+            continue
+        step = read_as(record, Step, run)
+        if isinstance(step, Missing):
+            yield step
+        elif max(first, newest + 1) <= step.step and (last is None or step.step <= last):
+            newest = step.step
+            yield step
+
+
+async def evidence_for(log: LogReader, step: Step) -> Evidence:
+    """Every record that ``step`` names, in memory at once: as much as its trainer held."""
+    groups, no_groups = await _read(
+        log, {place_of(group.group): group.group_id for group in step.groups}, TrainingGroup
+    )
+    trajectories, no_trajectories = await _read(log, trajectory_places([step]), Trajectory)
+    return Evidence(groups, trajectories, (*no_groups, *no_trajectories))
+
+
+def trajectory_places(steps: Sequence[Step]) -> dict[Place, str]:
+    """Where the trajectories that ``steps`` trained stand, each with its id."""
+    return {
+        place_of(reference): trajectory_id
+        for step in steps
+        for group in step.groups
+        for trajectory_id, reference in zip(group.trajectory_ids, group.trajectories, strict=True)
+    }
+
+
+async def _read(log: LogReader, places: Mapping[Place, str], model: type[R]) -> tuple[dict[Place, R], list[Missing]]:
+    topic = TRAINING if model is TrainingGroup else TRAJECTORIES
+    records, missing = await log.at(topic, places)
+    found, unreadable = _decoded(records, places, model)
+    return found, [*missing, *unreadable]
+
+
+def _decoded(
+    records: Mapping[Place, KafkaRecord], subjects: Mapping[Place, str], model: type[R]
+) -> tuple[dict[Place, R], list[Missing]]:
+    found: dict[Place, R] = {}
+    missing: list[Missing] = []
+    for place, record in records.items():
+        payload = read_as(record, model, subjects[place])
+        if isinstance(payload, Missing):
+            missing.append(payload)
+        else:
+            found[place] = payload
+    return found, missing
