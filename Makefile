@@ -5,12 +5,12 @@ BIN := $(VENV)/bin
 # Tests wait for brokers and engines more than they compute: three files at a time keep four cores busy.
 JOBS ?= 3
 
-.PHONY: install demo test lint
+.PHONY: install native demo test lint
 .DEFAULT_GOAL := test
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml deploy/install/constraints.txt deploy/install/cpu-overrides.txt
+$(VENV)/.installed: pyproject.toml deploy/install/constraints.txt deploy/install/cpu-overrides.txt $(wildcard streams/native/*.?pp)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	$(BIN)/uv pip install --quiet --python $(BIN)/python \
@@ -20,6 +20,9 @@ $(VENV)/.installed: pyproject.toml deploy/install/constraints.txt deploy/install
 
 demo: install
 	$(BIN)/headrace demo $(ARGS)
+
+native: install
+	$(BIN)/python -W ignore -c "import setuptools; setuptools.setup()" -q build_ext --inplace
 
 lint: install
 	$(BIN)/ruff format --check .

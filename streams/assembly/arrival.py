@@ -3,10 +3,12 @@
     place 17 of s1   headrace.tool.called.v1   {"call_id": "c1", …}   9 headers packed into 297 bytes
 
 A log holds hundreds of thousands of these while trajectories are open. Header objects would take three times the memory
-of the payload, so they are packed again until somebody wants them.
+of the payload, so they are packed again until somebody wants them. Where the extension module is there, an arrival is
+one block of memory that it made; else a struct with the same fields.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -17,14 +19,19 @@ from headrace.schemas.topics import EVENTS
 from headrace.schemas.upcast import UPCASTERS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
+
+if TYPE_CHECKING:
+    from headrace.streams.native import speedups
 
 TICK = ClockTicked.TYPE.encode()
 END = TrajectoryEnded.TYPE.encode()
 MAX_ID_BYTES = 512
 """Longest trajectory id."""
 
-_KNOWN = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.models} | set(UPCASTERS)))
+KINDS = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.models} | set(UPCASTERS)))
+"""Every ``ce_type`` that can be read."""
 
 _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
@@ -33,7 +40,7 @@ _NUMBERS: dict[bytes, int] = {b"%d" % number: number for number in range(1024)}
 """Nearly every sequence number, parsed."""
 
 
-class Arrival(msgspec.Struct, gc=False):
+class PlainArrival(msgspec.Struct, gc=False):
     """A record of ``events``: a :class:`LogRecord`, and what its headers say."""
 
     topic: str
@@ -72,8 +79,24 @@ class Arrival(msgspec.Struct, gc=False):
         return True
 
 
+Arrival: TypeAlias = "PlainArrival | speedups.Arrival"
+"""A record of ``events``, looked at."""
+
+_ARRIVALS = (PlainArrival,) if SPEEDUPS is None else (SPEEDUPS.Arrival, PlainArrival)
+
+
 def arrival_of(record: LogRecord) -> Arrival:
     """``record``, looked at. Of several headers with one name the last counts."""
+    if isinstance(record, _ARRIVALS):
+        return record
+    if SPEEDUPS is None:
+        return plain_arrival_of(record)
+    place = (record.topic, record.partition, record.offset, record.timestamp)
+    return SPEEDUPS.Arrival(*place, record.key, record.value, record.headers)
+
+
+def plain_arrival_of(record: LogRecord) -> PlainArrival:
+    """As :func:`arrival_of`, without the extension module."""
     pairs = record.headers
     headers = dict(pairs)
     value = record.value
@@ -89,7 +112,7 @@ def arrival_of(record: LogRecord) -> Arrival:
             time_ms = plain_time(time)
     number = headers.get(SEQUENCE)
     sequence = _NUMBERS.get(number) if number is not None else None
-    return Arrival(
+    return PlainArrival(
         record.topic,
         record.partition,
         record.offset,
@@ -118,7 +141,7 @@ def problem_with(arrival: Arrival, limits: FoldLimits) -> UnreadableRecord | Non
     if sequence >= limits.max_trajectory_events:
         message = f"sequence number {sequence}: max_trajectory_events is {limits.max_trajectory_events}"
         return UnreadableRecord(DeadLetterError.OVERSIZE, message)
-    if kind not in _KNOWN:
+    if kind not in KINDS:
         return UnreadableRecord(DeadLetterError.UNKNOWN_TYPE, f"no model for type {kind[:200]!r} in {EVENTS.name}")
     if arrival.value is None:
         return UnreadableRecord(DeadLetterError.NULL_VALUE, f"{kind.decode()}: the value is null")

@@ -18,6 +18,7 @@ from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_runner import PartitionRunner, RunnerConfig
 from headrace.streams.assembly.runner_status import RunnerStatus
+from headrace.streams.native.available import SPEEDUPS
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +98,11 @@ async def run_assembler(
     Raises ``LookupError`` where a topic is missing, ``ValueError`` where ``trajectories`` has other partitions than
     ``events``, ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
     """
+    if SPEEDUPS is None:
+        logger.warning(
+            "headrace.streams.native was not built: assembling goes on at a fraction of its speed. "
+            "Install a C++ compiler, then headrace again (or `make native` in a checkout)."
+        )
     async with open_consumer(
         config.bootstrap,
         group=config.group,

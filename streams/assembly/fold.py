@@ -23,17 +23,18 @@ Log time is the latest timestamp in the partition. What a record's time closes i
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.records import DeadLetterError, Defect
 from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.assembly.arrival import END, MAX_ID_BYTES, TICK, Arrival, arrival_of, problem_with
+from headrace.streams.assembly.arrival import END, KINDS, MAX_ID_BYTES, TICK, Arrival, arrival_of, problem_with
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import Dead, History
 from headrace.streams.assembly.open_trajectory import OpenTrajectory
+from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
 
 _RECORD_BYTES = 1024
@@ -77,6 +78,15 @@ class PartitionFold:
         self._quiet: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by latest record
         self._ended: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by end; those that wait for missing events
         self._look_at = _NEVER  # no deadline is earlier than this log time
+        self._ordinary = SPEEDUPS and SPEEDUPS.OrdinaryEvents(
+            OpenTrajectory,
+            sorted(KINDS - {END, TICK}),
+            record_bytes=_RECORD_BYTES,
+            max_event_bytes=limits.max_event_bytes,
+            max_trajectory_bytes=limits.max_trajectory_bytes,
+            max_trajectory_events=limits.max_trajectory_events,
+            max_open_bytes=limits.max_open_bytes,
+        )
 
     @property
     def open_count(self) -> int:
@@ -104,6 +114,15 @@ class PartitionFold:
             return position, self.log_ms
         oldest = next(iter(self._open.values()))
         return oldest.first, oldest.log_ms_before
+
+    def take_ordinary(self, records: Sequence[LogRecord], start: int) -> int:
+        """Take what is ordinary of the list ``records`` from ``start`` on: each the next event of a trajectory that is
+        open and whole so far, which closes nothing. Returns the index of the first that must :meth:`arrive`.
+
+        Nothing follows from it that does not follow from :meth:`arrive`; it is faster where there is an extension
+        module, and else takes nothing.
+        """
+        return start if self._ordinary is None else self._ordinary.take(self, records, start)
 
     def arrive(self, record: LogRecord) -> list[History | Dead]:
         """Take the partition's next record; returns what it closed and what could not be used, in order."""

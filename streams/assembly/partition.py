@@ -5,7 +5,7 @@ A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.res
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.schemas.records import DeadLetterError
 from headrace.streams.assembly.assemble import conclude, letter
@@ -79,6 +79,19 @@ class PartitionAssembly:
                 self.dead_letters[found.error.error] += 1
                 self._put(letter(found))
         self.position = record.offset + 1
+
+    def take_all(self, records: Sequence[LogRecord]) -> Iterator[None]:
+        """Fold the list ``records``, with a stop after each from which something may have to be sent."""
+        index = 0
+        while True:
+            begin, index = index, self.fold.take_ordinary(records, index)
+            if index > begin:
+                self.position = records[index - 1].offset + 1
+            if index == len(records):
+                return
+            self.take(records[index])
+            index += 1
+            yield
 
     def _put(self, outgoing: Outgoing) -> None:
         self.pending.append(outgoing)

@@ -188,8 +188,7 @@ class PartitionRunner:
     async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
         while not self._stopping.is_set():
             records = reader.read()
-            for record in records:
-                assembly.take(record)
+            for _ in assembly.take_all(records):
                 if assembly.pending_bytes > _PENDING_BYTES:
                     await self._commit(producer, assembly)
             # Also past transaction markers, which are offsets without a record; else they would look like lag.

@@ -69,8 +69,7 @@ def in_memory(partitions: list[list[LogRecord]]) -> None:
     """Fold, decode and encode what was read before."""
     for records in partitions:
         assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=0, output_end=0)
-        for record in records:
-            assembly.take(record)
+        for _ in assembly.take_all(records):
             if assembly.pending_bytes > 1 << 20:
                 assembly.pending, assembly.pending_bytes = [], 0
 

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -13,6 +13,7 @@ from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
 from headrace.schemas.events import TrajectoryEnded
 from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
+from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.assemble import settle
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -289,6 +290,12 @@ def subject_of(record: StoredRecord) -> str:
     return (dict(record.headers)[SUBJECT] or b"").decode()
 
 
+def take(assembly: PartitionAssembly, records: Iterable[StoredRecord]) -> None:
+    """Fold ``records`` as they come from a reader."""
+    for _ in assembly.take_all([arrival_of(record) for record in records]):
+        pass
+
+
 @dataclass
 class Log:
     """A Kafka partition pair in memory: input, committed output, committed offset."""
@@ -323,14 +330,11 @@ class Log:
         for committed, in_vain in crashes:
             assembly = self.resume()
             start = assembly.position
-            for record in self.records[start : start + committed]:
-                assembly.take(record)
+            take(assembly, self.records[start : start + committed])
             self.commit(assembly)
-            for record in self.records[assembly.position : assembly.position + in_vain]:
-                assembly.take(record)
+            take(assembly, self.records[assembly.position : assembly.position + in_vain])
         assembly = self.resume()
-        for record in self.records[assembly.position :]:
-            assembly.take(record)
+        take(assembly, self.records[assembly.position :])
         self.commit(assembly)
         return [outgoing for _, outgoing in self.out]
 
@@ -435,8 +439,7 @@ def test_any_log_cut_anywhere_and_with_any_restarts_gives_what_the_oracle_says(
     assert {(letter.partition, letter.offset): letter.error for letter in letters} == oracle.letters
     assert len(letters) == len(oracle.letters), "a dead letter was sent twice"
     assembly = run.resume()
-    for record in records[assembly.position :]:
-        assembly.take(record)
+    take(assembly, records[assembly.position :])
     assert assembly.fold.open_count == len(oracle.open[0])
 
 

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from headrace.schemas.log import open_producer, read_to_end
 from headrace.schemas.topics import EVENTS
+from headrace.streams.assembly.message_reader import MessageReader
 from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
 from headrace.streams.raw import LogRecord
 
@@ -103,6 +104,6 @@ class Refusing(Consumer):
 
 
 def test_what_keeps_it_from_reading_is_raised() -> None:
-    reader = PartitionReader(Refusing({"group.id": "none"}), EVENTS.name, 0, 0)
+    reader = MessageReader(Refusing({"group.id": "none"}), EVENTS.name, 0, 0)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         reader.read()

@@ -1,0 +1,64 @@
+// An event as it arrives and is held: `Arrival` of streams/assembly/arrival.py in one block of memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "python.hpp"
+
+namespace headrace {
+
+struct RawHeader {
+    std::string_view name;
+    std::optional<std::string_view> value;
+};
+
+// A record as a client gives it; everything in it belongs to somebody else.
+struct RawRecord {
+    PyObject* topic;
+    int32_t partition;
+    int64_t offset;
+    int64_t timestamp;
+    std::optional<std::string_view> key;
+    std::optional<std::string_view> value;
+    std::vector<RawHeader> headers;
+};
+
+// Where a piece of an arrival stands in its bytes; a negative length says that there is none.
+struct Piece {
+    uint32_t at = 0;
+    int32_t length = -1;
+    explicit operator bool() const { return length >= 0; }
+};
+
+inline constexpr int64_t kNoTime = INT64_MIN;
+
+struct Arrival {
+    PyObject_VAR_HEAD
+    PyObject* topic;
+    PyObject* subject;  // bytes, or null
+    int64_t offset;
+    int64_t timestamp;
+    int64_t sequence;  // negative: none
+    int64_t time_ms;   // kNoTime: none
+    int64_t size;
+    int32_t partition;
+    uint32_t header_count;
+    Piece key, value, headers, kind, traceparent;
+    char bytes[1];
+
+    std::string_view view(Piece piece) const {
+        return piece ? std::string_view(bytes + piece.at, static_cast<size_t>(piece.length)) : std::string_view();
+    }
+};
+
+extern PyTypeObject ArrivalType;
+
+inline bool is_arrival(PyObject* object) { return Py_TYPE(object) == &ArrivalType; }
+
+// `record`, looked at; null with Python's error set where memory is short.
+PyObject* arrival_of(const RawRecord& record);
+
+}  // namespace headrace

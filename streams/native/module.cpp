@@ -1,0 +1,23 @@
+// The extension module `headrace.streams.native.speedups`.
+
+#include "arrival.hpp"
+#include "ordinary_events.hpp"
+#include "partition_log.hpp"
+
+namespace {
+
+PyModuleDef kModule = {
+    PyModuleDef_HEAD_INIT, "speedups", "The assembler's per-event path in C++: see README.md beside it.", -1,
+    nullptr, nullptr, nullptr, nullptr, nullptr,
+};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_speedups() {
+    headrace::Ref module(PyModule_Create(&kModule));
+    if (!module) return nullptr;
+    for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::OrdinaryEventsType, &headrace::PartitionLogType}) {
+        if (PyModule_AddType(module.get(), type) < 0) return nullptr;
+    }
+    return module.release();
+}

@@ -1,0 +1,255 @@
+// The fold's ordinary event: the next one of a trajectory that is open and whole so far. Nine of ten are.
+//
+// The rules are in streams/assembly/fold.py, and its state stays where it is, in Python. Whatever is not plainly
+// ordinary is left to it, untouched: a first event, an end, a duplicate, a gap, a dead letter, a deadline, a bound.
+
+#include "ordinary_events.hpp"
+
+#include <structmember.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arrival.hpp"
+
+namespace headrace {
+namespace {
+
+enum Slot { kLast, kFirstMs, kLastMs, kQuietSince, kRecords, kUnreadable, kContiguous, kEnd, kSize, kSlots };
+constexpr const char* kSlotNames[kSlots] = {"last",    "first_ms",   "last_ms",    "quiet_since", "records",
+                                            "unreadable", "contiguous", "end", "size"};
+
+struct Limits {
+    long long max_event_bytes, max_trajectory_bytes, max_trajectory_events, max_open_bytes, record_bytes;
+};
+
+struct OrdinaryEvents {
+    PyObject_HEAD
+    PyTypeObject* trajectory_type;
+    PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *move_to_end;  // names
+    std::vector<std::string> kinds;
+    std::array<Py_ssize_t, kSlots> at;  // where OpenTrajectory keeps its slots
+    Limits limits;
+};
+
+// The fold's fields that an ordinary event changes, as long as one call lasts.
+struct Fold {
+    Ref open, quiet;
+    long long log_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
+};
+
+bool get_number(PyObject* object, PyObject* name, long long& number) {
+    const Ref value(PyObject_GetAttr(object, name));
+    if (!value) return false;
+    number = PyLong_AsLongLong(value.get());
+    return number != -1 || !PyErr_Occurred();
+}
+
+bool set_number(PyObject* object, PyObject* name, long long number) {
+    const Ref value(PyLong_FromLongLong(number));
+    return value && PyObject_SetAttr(object, name, value.get()) == 0;
+}
+
+bool load(const OrdinaryEvents* self, PyObject* object, Fold& fold) {
+    fold.open = Ref(PyObject_GetAttr(object, self->open));
+    fold.quiet = Ref(PyObject_GetAttr(object, self->quiet));
+    if (!fold.open || !fold.quiet) return false;
+    if (!PyDict_Check(fold.open.get())) {
+        PyErr_SetString(PyExc_TypeError, "a fold keeps its open trajectories in a dict");
+        return false;
+    }
+    return get_number(object, self->log_ms, fold.log_ms) && get_number(object, self->look_at, fold.look_at) &&
+           get_number(object, self->held_events, fold.held_events) &&
+           get_number(object, self->held_bytes, fold.held_bytes);
+}
+
+bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
+    return set_number(object, self->log_ms, fold.log_ms) && set_number(object, self->held_events, fold.held_events) &&
+           set_number(object, self->held_bytes, fold.held_bytes);
+}
+
+// An open trajectory's slots.
+class Trajectory {
+public:
+    Trajectory(const OrdinaryEvents* type, PyObject* object) : type_(type), object_(object) {}
+
+    PyObject*& operator[](Slot slot) const {
+        return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object_) + type_->at[slot]);
+    }
+    long long number(Slot slot) const { return PyLong_AsLongLong((*this)[slot]); }
+    bool set(Slot slot, long long number) const {
+        PyObject* value = PyLong_FromLongLong(number);
+        if (value == nullptr) return false;
+        Py_SETREF((*this)[slot], value);
+        return true;
+    }
+
+private:
+    const OrdinaryEvents* type_;
+    PyObject* object_;
+};
+
+bool is_plain(const OrdinaryEvents* self, const Arrival* arrival) {
+    if (arrival->subject == nullptr || arrival->sequence < 0 || !arrival->value) return false;
+    if (arrival->sequence >= self->limits.max_trajectory_events) return false;
+    if (arrival->size > self->limits.max_event_bytes) return false;
+    const std::string_view kind = arrival->view(arrival->kind);
+    for (const std::string& known : self->kinds) {
+        if (kind == known) return true;
+    }
+    return false;
+}
+
+enum class Took { kYes, kNo, kFailed };
+
+Took take_one(const OrdinaryEvents* self, Fold& fold, PyObject* object) {
+    if (!is_arrival(object)) return Took::kNo;
+    const auto* arrival = reinterpret_cast<const Arrival*>(object);
+    if (arrival->timestamp > fold.log_ms && arrival->timestamp >= fold.look_at) return Took::kNo;  // closes something
+    if (!is_plain(self, arrival)) return Took::kNo;
+    PyObject* found = PyDict_GetItemWithError(fold.open.get(), arrival->subject);
+    if (found == nullptr) return PyErr_Occurred() ? Took::kFailed : Took::kNo;
+    if (Py_TYPE(found) != self->trajectory_type) return Took::kNo;
+    const Trajectory trajectory(self, found);
+    PyObject *records = trajectory[kRecords], *unreadable = trajectory[kUnreadable];
+    const bool whole = trajectory[kEnd] == Py_None && trajectory.number(kContiguous) == arrival->sequence &&
+                       PyDict_GET_SIZE(records) == arrival->sequence && PyDict_GET_SIZE(unreadable) == 0;
+    const long long added = self->limits.record_bytes + arrival->size;
+    const long long size = trajectory.number(kSize) + added;
+    if (!whole || size > self->limits.max_trajectory_bytes) return Took::kNo;
+    if (fold.held_bytes + added > self->limits.max_open_bytes) return Took::kNo;
+
+    const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
+    const Ref place(PyLong_FromLongLong(arrival->sequence));
+    const Ref moved(PyObject_CallMethodOneArg(fold.quiet.get(), self->move_to_end, arrival->subject));
+    if (!place || !moved || PyDict_SetItem(records, place.get(), object) < 0) return Took::kFailed;
+    if (!trajectory.set(kLast, arrival->offset) || !trajectory.set(kQuietSince, log_ms) ||
+        !trajectory.set(kContiguous, arrival->sequence + 1) || !trajectory.set(kSize, size)) {
+        return Took::kFailed;
+    }
+    if (arrival->timestamp < trajectory.number(kFirstMs) && !trajectory.set(kFirstMs, arrival->timestamp)) {
+        return Took::kFailed;
+    }
+    if (arrival->timestamp > trajectory.number(kLastMs) && !trajectory.set(kLastMs, arrival->timestamp)) {
+        return Took::kFailed;
+    }
+    fold.log_ms = log_ms;
+    fold.held_events += 1;
+    fold.held_bytes += added;
+    return Took::kYes;
+}
+
+PyObject* take(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
+    const auto* self = reinterpret_cast<const OrdinaryEvents*>(object);
+    if (count != 3 || !PyList_Check(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "take(fold, records, start): records must be a list");
+        return nullptr;
+    }
+    PyObject *state = arguments[0], *records = arguments[1];
+    Py_ssize_t index = PyLong_AsSsize_t(arguments[2]);
+    if (index == -1 && PyErr_Occurred()) return nullptr;
+    Fold fold;
+    if (!load(self, state, fold)) return nullptr;
+    const Py_ssize_t begin = index;
+    Took took = Took::kYes;
+    while (index < PyList_GET_SIZE(records)) {
+        took = take_one(self, fold, PyList_GET_ITEM(records, index));
+        if (took != Took::kYes) break;
+        ++index;
+    }
+    if (took == Took::kFailed) return nullptr;
+    if (index > begin && !store(self, state, fold)) return nullptr;
+    return PyLong_FromSsize_t(index);
+}
+
+bool find_slots(OrdinaryEvents* self) {
+    for (int slot = 0; slot < kSlots; ++slot) {
+        const Ref member(PyObject_GetAttrString(reinterpret_cast<PyObject*>(self->trajectory_type), kSlotNames[slot]));
+        if (!member) return false;
+        if (!PyObject_TypeCheck(member.get(), &PyMemberDescr_Type)) {
+            PyErr_Format(PyExc_TypeError, "%s is no slot of %s", kSlotNames[slot], self->trajectory_type->tp_name);
+            return false;
+        }
+        self->at[slot] = reinterpret_cast<PyMemberDescrObject*>(member.get())->d_member->offset;
+    }
+    return true;
+}
+
+bool fill_kinds(OrdinaryEvents* self, PyObject* kinds) {
+    const Ref sequence(PySequence_Fast(kinds, "kinds must be a sequence"));
+    if (!sequence) return false;
+    for (Py_ssize_t index = 0; index < PySequence_Fast_GET_SIZE(sequence.get()); ++index) {
+        PyObject* kind = PySequence_Fast_GET_ITEM(sequence.get(), index);
+        if (!PyBytes_Check(kind)) {
+            PyErr_SetString(PyExc_TypeError, "a kind must be bytes");
+            return false;
+        }
+        self->kinds.emplace_back(bytes_view(kind));
+    }
+    return true;
+}
+
+void destroy(PyObject* object) {
+    auto* self = reinterpret_cast<OrdinaryEvents*>(object);
+    for (PyObject* owned : {self->log_ms, self->look_at, self->held_events, self->held_bytes, self->open, self->quiet,
+                            self->move_to_end, reinterpret_cast<PyObject*>(self->trajectory_type)}) {
+        Py_XDECREF(owned);
+    }
+    self->kinds.~vector();
+    Py_TYPE(object)->tp_free(object);
+}
+
+PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+    static const char* names[] = {"trajectory", "kinds", "record_bytes", "max_event_bytes", "max_trajectory_bytes",
+                                  "max_trajectory_events", "max_open_bytes", nullptr};
+    PyObject *trajectory, *kinds;
+    Limits limits;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O$LLLLL", const_cast<char**>(names), &PyType_Type,
+                                     &trajectory, &kinds, &limits.record_bytes, &limits.max_event_bytes,
+                                     &limits.max_trajectory_bytes, &limits.max_trajectory_events,
+                                     &limits.max_open_bytes)) {
+        return nullptr;
+    }
+    Ref made(type->tp_alloc(type, 0));
+    if (!made) return nullptr;
+    auto* self = reinterpret_cast<OrdinaryEvents*>(made.get());
+    new (&self->kinds) std::vector<std::string>();
+    self->limits = limits;
+    self->trajectory_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(trajectory));
+    self->log_ms = PyUnicode_InternFromString("log_ms");
+    self->look_at = PyUnicode_InternFromString("_look_at");
+    self->held_events = PyUnicode_InternFromString("held_events");
+    self->held_bytes = PyUnicode_InternFromString("held_bytes");
+    self->open = PyUnicode_InternFromString("_open");
+    self->quiet = PyUnicode_InternFromString("_quiet");
+    self->move_to_end = PyUnicode_InternFromString("move_to_end");
+    if (PyErr_Occurred()) return nullptr;
+    const bool complete = guarded([&] { return find_slots(self) && fill_kinds(self, kinds); }, false);
+    return complete ? made.release() : nullptr;
+}
+
+PyMethodDef kMethods[] = {
+    {"take", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(take)), METH_FASTCALL,
+     "Fold ordinary events of `records` from `start` on; returns the index of the first that is not."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject ordinary_events_type() {
+    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+    type.tp_name = "headrace.streams.native.speedups.OrdinaryEvents";
+    type.tp_doc = "Folds what is ordinary, and leaves the rest.";
+    type.tp_basicsize = sizeof(OrdinaryEvents);
+    type.tp_flags = Py_TPFLAGS_DEFAULT;
+    type.tp_dealloc = destroy;
+    type.tp_methods = kMethods;
+    type.tp_new = make;
+    return type;
+}
+
+}  // namespace
+
+PyTypeObject OrdinaryEventsType = ordinary_events_type();
+
+}  // namespace headrace

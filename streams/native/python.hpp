@@ -1,0 +1,55 @@
+// What every file here needs of CPython: owned references, and errors that cross from C++.
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <new>
+#include <string_view>
+#include <utility>
+
+namespace headrace {
+
+// An owned reference; empty where a call failed and Python's error is set.
+class Ref {
+public:
+    Ref() = default;
+    explicit Ref(PyObject* owned) : object_(owned) {}
+    Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+    Ref& operator=(Ref&& other) noexcept {
+        std::swap(object_, other.object_);
+        return *this;
+    }
+    Ref(const Ref&) = delete;
+    Ref& operator=(const Ref&) = delete;
+    ~Ref() { Py_XDECREF(object_); }
+
+    static Ref borrowed(PyObject* object) { return Ref(Py_XNewRef(object)); }
+    PyObject* get() const { return object_; }
+    PyObject* release() { return std::exchange(object_, nullptr); }
+    explicit operator bool() const { return object_ != nullptr; }
+
+private:
+    PyObject* object_ = nullptr;
+};
+
+inline std::string_view bytes_view(PyObject* bytes) {
+    return {PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes))};
+}
+
+inline PyObject* to_bytes(std::string_view text) {
+    return PyBytes_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
+}
+
+// Runs `work`; what C++ throws (it can only be out of memory) becomes Python's error and `failed`.
+template <typename Work, typename Result>
+Result guarded(Work&& work, Result failed) {
+    try {
+        return work();
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+        return failed;
+    }
+}
+
+}  // namespace headrace

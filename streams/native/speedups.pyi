@@ -1,0 +1,72 @@
+"""What the extension module offers; README.md beside it says what for."""
+
+from collections.abc import Sequence
+
+class Arrival:
+    """A :class:`LogRecord`, and what its headers say: ``PlainArrival`` in one block of memory."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+    ) -> None: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+    @property
+    def kind(self) -> bytes | None: ...
+    @property
+    def subject(self) -> bytes | None: ...
+    @property
+    def sequence(self) -> int | None: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def time_ms(self) -> int | None: ...
+    @property
+    def names_trajectory(self) -> bool: ...
+
+class OrdinaryEvents:
+    """Folds ordinary events into a ``PartitionFold``, and leaves the rest to it."""
+
+    def __init__(
+        self,
+        trajectory: type,
+        kinds: Sequence[bytes],
+        *,
+        record_bytes: int,
+        max_event_bytes: int,
+        max_trajectory_bytes: int,
+        max_trajectory_events: int,
+        max_open_bytes: int,
+    ) -> None: ...
+    def take(self, fold: object, records: Sequence[object], start: int, /) -> int:
+        """Fold ordinary events of the list ``records`` from ``start`` on; the index of the first that is not."""
+
+class PartitionLog:
+    """Reads one partition from an offset on, through the librdkafka that ``library`` is linked with."""
+
+    def __init__(self, library: str, settings: dict[str, str], topic: str, partition: int, offset: int) -> None: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def end(self) -> int | None: ...
+    def read(self, most: int, /) -> tuple[list[Arrival], int]:
+        """At most so many arrivals that are there, without waiting, and librdkafka's error after them or 0."""
+    def close(self) -> None: ...

@@ -1,0 +1,101 @@
+"""The fold with its fast way is the fold without it: same outcomes, same state, after every record."""
+
+from collections.abc import Callable, Sequence
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.streams.assembly.arrival import Arrival, arrival_of, plain_arrival_of
+from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.fold import PartitionFold
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
+from tests.streams.assembly.test_fold import LIMITS, messy_log
+from tests.streams.builders import log, session
+from tests.streams.native.built import needs_speedups
+
+pytestmark = needs_speedups
+
+
+def state(fold: PartitionFold, position: int) -> dict[str, object]:
+    """All that a fold knows, open trajectories by their ids in each of its orders."""
+    return {
+        "log_ms": fold.log_ms,
+        "duplicates": fold.duplicates,
+        "held": (fold.held_events, fold.held_bytes),
+        "resume": fold.resume_point(position),
+        "deadline": fold.deadline_ms,
+        "orders": [list(order) for order in (fold._open, fold._quiet, fold._ended, fold._remembered)],
+        "open": [
+            {name: getattr(trajectory, name) for name in trajectory.__slots__ if name != "records"}
+            | {"records": [(number, held.offset) for number, held in trajectory.records.items()]}
+            for trajectory in fold._open.values()
+        ],
+        "remembered": list(fold._remembered.values()),
+    }
+
+
+def fast(fold: PartitionFold, records: Sequence[Arrival]) -> list[Outgoing]:
+    """What comes of ``records``, with the fast way where it goes."""
+    found: list[Outgoing] = []
+    index = 0
+    while (index := fold.take_ordinary(records, index)) < len(records):
+        found += [outgoing for outcome in fold.arrive(records[index]) for outgoing in settle(outcome)]
+        index += 1
+    return found
+
+
+def slow(fold: PartitionFold, records: Sequence[Arrival]) -> list[Outgoing]:
+    """The same, one by one."""
+    return [outgoing for record in records for outcome in fold.arrive(record) for outgoing in settle(outcome)]
+
+
+BOUNDED = LIMITS | st.builds(
+    FoldLimits,
+    max_event_bytes=st.sampled_from([400, 1500]),
+    max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
+    max_trajectory_events=st.sampled_from([3, 6]),
+)
+
+
+@given(messy_log(), BOUNDED, st.lists(st.integers(1, 30), max_size=8))
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_comes_the_fast_way_leads_where_the_slow_one_leads(
+    records: list[StoredRecord], limits: FoldLimits, cuts: list[int]
+) -> None:
+    quick, plain = PartitionFold(limits), PartitionFold(limits)
+    at = 0
+    for length in [*cuts, len(records)]:
+        batch = records[at : at + length]
+        at += len(batch)
+        assert fast(quick, [arrival_of(record) for record in batch]) == slow(
+            plain, [plain_arrival_of(record) for record in batch]
+        )
+        assert state(quick, at) == state(plain, at)
+
+
+def taken(records: Sequence[LogRecord], look: Callable[[LogRecord], Arrival]) -> int:
+    """How many of ``records`` go the fast way."""
+    fold, count, index = PartitionFold(FoldLimits()), 0, 0
+    looked_at = [look(record) for record in records]
+    while index < len(records):
+        end = fold.take_ordinary(looked_at, index)
+        count += end - index
+        if end < len(records):
+            fold.arrive(looked_at[end])
+        index = end + 1
+    return count
+
+
+def test_all_but_first_and_last_of_a_trajectory_go_the_fast_way() -> None:
+    records = log([*session("s1", "ask", "tool", "ask"), *session("s2", "ask", "prune", "tool", "ask")])
+    assert taken(records, arrival_of) == len(records) - 4
+    assert taken(records, plain_arrival_of) == 0
+
+
+def test_the_position_moves_on_with_what_was_ordinary() -> None:
+    records = [arrival_of(record) for record in log(session("s1", "ask", "tool", "ask"), first=7)[:-1]]
+    assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=7, output_end=0)
+    assert list(assembly.take_all(records)) == [None]
+    assert assembly.position == 7 + len(records)
