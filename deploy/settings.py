@@ -82,7 +82,7 @@ class Settings(BaseSettings):
     model_dir: Folder = Field(default_factory=base_model_dir)
     """Base model (Hugging Face directory): what vLLM serves first and the trainer starts from."""
     options: Mapping[str, Mapping[str, Any]] = {}
-    """Settings of single parts, by part and field of its configuration: {"trainer": {"learning_rate": 0.001}}."""
+    """Settings of single parts, by part and field of its configuration: {"trainer": {"seed": 7}}."""
 
     kafka_heap_mb: int = Field(default=512, ge=128)
     """Java heap of the Kafka that is started, in MiB."""

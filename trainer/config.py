@@ -6,6 +6,8 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
@@ -43,12 +45,10 @@ class TrainerConfig:
     constant_length: int = 64
     """Tokens by which every trajectory's objective is divided, whatever its length, by the normaliser
     ``constant_length``: that of cispo and dr_grpo."""
-    learning_rate: float = 1e-3
-    """AdamW's."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's."""
-    weight_decay: float = 0.0
-    """AdamW's."""
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    """What moves the weights: {"learning_rate": 1e-6, "name": "muon"}."""
+    schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
+    """The learning rate over the steps: {"shape": "cosine", "warmup_steps": 20, "decay_steps": 1000}."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
     substeps: int = 1
@@ -87,9 +87,9 @@ class TrainerConfig:
         for name in ("groups_per_step", "constant_length", "substeps", "max_tokens_per_pass", "threads", "canaries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("learning_rate", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        self.schedule.checked()
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm is {self.max_grad_norm}: it must be above 0")
         if self.max_staleness < 0 or self.duplicate_window < 0 or (self.steps is not None and self.steps < 0):
             raise ValueError("max_staleness, duplicate_window and steps must not be negative")
         if self.keep_checkpoints < 1 or self.canary_length < 2:

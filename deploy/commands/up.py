@@ -23,10 +23,10 @@ def command(
     Runs until Ctrl-C, with everything on the loopback interface and everything that is kept in one folder.
 
     \b
-      headrace up                                       the whole circle
-      headrace up --without vllm,trainer,follower       no model: import, ledger, dashboard
-      headrace up --kafka broker:9092                   your own Kafka
-      headrace up --set trainer.learning_rate=0.0005    an option of one part
+      headrace up                                                 the whole circle
+      headrace up --without vllm,trainer,follower                 no model: import, ledger, dashboard
+      headrace up --kafka broker:9092                             your own Kafka
+      headrace up --set trainer.optimizer.learning_rate=0.0005    an option of one part
 
     Every setting (`headrace settings` lists them) can stand in the environment as HEADRACE_NAME, or in the TOML file
     that HEADRACE_CONFIG names.

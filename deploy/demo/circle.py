@@ -59,7 +59,7 @@ class Plan:
                 "seed": self.seed,
                 "groups_per_step": self.groups_per_step,
                 "max_staleness": self.max_staleness,
-                "learning_rate": self.learning_rate,
+                "optimizer": {"learning_rate": self.learning_rate},
                 "constant_length": self.constant_length,
                 "shuffle_advantages": self.control,
             },

@@ -83,6 +83,11 @@ def test_options_of_a_part_are_converted_to_what_its_configuration_asks_for() ->
     assert config == PartConfig("a:1", Path("x"), 0.001, 60)
 
 
+def test_an_option_of_an_option_is_named_by_its_path() -> None:
+    options = parse_options(("trainer.optimizer.learning_rate=1e-6", "trainer.optimizer.name=muon", "trainer.seed=1"))
+    assert options == {"trainer": {"optimizer": {"learning_rate": 1e-6, "name": "muon"}, "seed": 1}}
+
+
 def test_options_fill_a_functions_arguments_too() -> None:
     def start(port: int, threads: int = 1) -> tuple[int, int]:
         return port, threads
@@ -107,7 +112,7 @@ def test_a_wrong_option_is_named(assignment: str, said: str) -> None:
         configured(settings, "trainer", PartConfig, bootstrap="a:1", folder=Path("x"))
 
 
-@pytest.mark.parametrize("assignment", ["steps=1", "trainer.steps", ".steps=1", "trainer.=1"])
+@pytest.mark.parametrize("assignment", ["steps=1", "trainer.steps", ".steps=1", "trainer.=1", "trainer..steps=1"])
 def test_an_assignment_needs_part_option_and_value(assignment: str) -> None:
     with pytest.raises(StackError, match=r"OPTION=VALUE"):
         parse_options((assignment,))

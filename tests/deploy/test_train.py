@@ -56,7 +56,7 @@ def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("learning_rates = 1", "run.toml: there is no option learning_rates. Did you mean learning_rate?"),
+        ("max_stalenes = 1", "run.toml: there is no option max_stalenes. Did you mean max_staleness?"),
         ("[kl]\ncoeff = 1", "run.toml: there is no option kl.coeff. Did you mean coefficient? Options in [kl] there"),
         ('seed = "one"', 'run.toml: seed is "one". Allowed: whole number. Seed of everything drawn.'),
         ('loss = "ppo"', "loss 'ppo' is not known: choose one of cispo, dapo"),

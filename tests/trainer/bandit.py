@@ -23,6 +23,7 @@ from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner
+from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.losses.settings import CorrectionSettings, LossSettings
 from tests.trainer.builders import AT
 
@@ -155,7 +156,8 @@ def config_of(settings: BanditSettings) -> TrainerConfig:
     return TrainerConfig(
         "localhost:1", "bandit", Path(), Path(), "file:///nowhere",
         loss=settings.loss, loss_settings=settings.loss_settings, correction=settings.correction,
-        learning_rate=settings.learning_rate, substeps=settings.substeps, constant_length=PLACES,
+        optimizer=OptimizerSettings(learning_rate=settings.learning_rate), substeps=settings.substeps,
+        constant_length=PLACES,
     )  # fmt: skip
 
 

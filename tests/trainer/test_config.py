@@ -4,6 +4,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from headrace.trainer.config import TrainerConfig
+from headrace.trainer.learning.optimizers import OptimizerName, OptimizerSettings
+from headrace.trainer.learning.schedules import ScheduleSettings, Shape
 from headrace.trainer.losses.settings import CorrectionSettings, Importance, KlSettings, LossSettings, Normaliser
 
 
@@ -21,8 +23,8 @@ def config(**settings):
         ("dtype", "float16"),
         ("groups_per_step", 0),
         ("constant_length", 0),
-        ("learning_rate", 0.0),
-        ("learning_rate", float("nan")),
+        ("max_grad_norm", 0.0),
+        ("decay_steps", {"schedule": ScheduleSettings(shape="cosine")}),
         ("max_staleness", -1),
         ("keep_checkpoints", 0),
         ("canary_length", 1),
@@ -38,10 +40,11 @@ def test_a_setting_that_cannot_work_is_named(setting, value):
 def test_the_hash_is_of_what_is_learnt_and_not_of_where():
     assert config().sha256() == config(bootstrap="b:1", checkpoint_dir=Path("x"), steps=3, threads=1).sha256()
     different = {config(**{name: value}).sha256() for name, value in
-                 [("learning_rate", 1e-4), ("loss", "dr_grpo"), ("seed", 1), ("shuffle_advantages", True),
+                 [("optimizer", OptimizerSettings(learning_rate=1e-4)), ("schedule", ScheduleSettings(warmup_steps=1)),
+                  ("loss", "dr_grpo"), ("seed", 1), ("shuffle_advantages", True),
                   ("loss_settings", LossSettings(ratio_max=4.0)), ("kl", KlSettings(0.1)),
                   ("correction", CorrectionSettings(max_token_staleness=1))]}  # fmt: skip
-    assert len(different | {config().sha256()}) == 8
+    assert len(different | {config().sha256()}) == 9
 
 
 def test_settings_can_be_plain_values_of_a_command_line():
@@ -50,11 +53,15 @@ def test_settings_can_be_plain_values_of_a_command_line():
         "loss_settings": {"clip_high": 0.25, "normaliser": "sequence_mean"},
         "correction": {"importance": "mask", "ratio_max": 3},
         "kl": {"coefficient": 0.01, "reference": "behaviour"},
+        "optimizer": {"name": "muon", "betas": [0.9, 0.95]},
+        "schedule": {"shape": "linear", "decay_steps": 10},
     }
     known = {"bootstrap": "b:1", "run": "r", "model_dir": "m", "checkpoint_dir": "c", "store_url": "file:///s"}
     made = TypeAdapter(TrainerConfig).validate_python(known | options)
     assert made.loss_settings == LossSettings(clip_high=0.25, normaliser=Normaliser.SEQUENCE_MEAN)
     assert made.correction == CorrectionSettings(importance=Importance.MASK, ratio_max=3.0)
     assert made.chosen_loss().proximal
+    assert made.optimizer == OptimizerSettings(name=OptimizerName.MUON, betas=(0.9, 0.95))
+    assert made.schedule == ScheduleSettings(shape=Shape.LINEAR, decay_steps=10)
     with pytest.raises(ValidationError, match="importance"):
         TypeAdapter(TrainerConfig).validate_python(known | {"correction": {"importance": "clip"}})

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.kafka
 @pytest.fixture
 def config(kafka, tmp_path, base, request):
     def _config(run, **settings):
-        known = {"groups_per_step": 2, "learning_rate": 1e-3, "max_staleness": 100, "threads": 1}
+        known = {"groups_per_step": 2, "max_staleness": 100, "threads": 1}
         places = {"checkpoint_dir": tmp_path / "checkpoints", "store_url": f"file://{tmp_path}/objects"}
         return TrainerConfig(kafka, run, base, **(places | known | settings))
 

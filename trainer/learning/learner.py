@@ -16,14 +16,13 @@ from headrace.trainer.batches.packing import Floats, Ints, pack, plan_passes
 from headrace.trainer.batches.update import Update, pass_loss
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.metrics import mismatch_metrics, staleness_metrics
+from headrace.trainer.learning.optimizers import Optimizer
+from headrace.trainer.learning.schedules import rate_share
 from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
 from headrace.trainer.model.load import vocabulary_size
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import make_prompts
-
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps of each parameter."""
 
 
 class TrainingDiverged(RuntimeError):
@@ -58,9 +57,7 @@ class Learner:
         self._config = config
         self._reference = reference
         self._loss = config.chosen_loss()
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
-        )
+        self._optimizer = Optimizer(model, config.optimizer)
 
     def step(self, batch: Batch, version: int) -> dict[str, float]:
         """Train policy ``version`` on ``batch``; returns the step's metrics.
@@ -69,6 +66,7 @@ class Learner:
         Raises :class:`TrainingDiverged` where the loss or the gradient is not finite, before that update is made.
         """
         tally = _Tally()
+        learning_rate = self._optimizer.set_rate(rate_share(self._config.schedule, version))
         prox = self._logprobs(batch) if self._loss.proximal else batch.behaviour_logprobs
         corrected = correct(
             torch.from_numpy(prox),
@@ -87,6 +85,7 @@ class Learner:
             "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
             "entropy": tally.entropy / tokens,
             "grad_norm": max(tally.grad_norms),
+            "learning_rate": learning_rate,
             **{name: count / max(corrected.metrics["tokens_kept"], 1) for name, count in tally.clipped.items()},
             **({"kl_reference": tally.kl / tokens} if self._config.kl.coefficient else {}),
             **corrected.metrics,
@@ -102,7 +101,7 @@ class Learner:
 
     def _update(self, update: Update, version: int, tally: _Tally) -> None:
         """One optimiser update, a pass at a time."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         for part in update.passes(self._loss, self._config.max_tokens_per_pass):
             result = token_logprobs(self.model, part.batch.packed)
             loss, clipped = pass_loss(self._loss, part, result.logprobs, self._advantages(part, result.logprobs, tally))
@@ -114,7 +113,7 @@ class Learner:
             tally.logprobs.append(result.logprobs.detach().cpu().numpy())
             tally.behaviour.append(part.batch.behaviour_logprobs)
             tally.lags.append(version - part.batch.versions)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._config.max_grad_norm).item()
+        norm = self._optimizer.clip(self._config.max_grad_norm)
         if not (math.isfinite(tally.loss) and math.isfinite(norm)):
             raise TrainingDiverged(
                 f"loss {tally.loss}, gradient norm {norm} while training version {version}: "
@@ -166,20 +165,10 @@ class Learner:
         ]
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """The optimiser's state by ``<moment>/<parameter>``, and torch's generator; empty moments before a step."""
-        tensors = {"rng": torch.get_rng_state()}
-        for name, parameter in self.model.named_parameters():
-            state = self._optimizer.state.get(parameter, {})
-            tensors |= {f"{moment}/{name}": state[moment] for moment in _MOMENTS if moment in state}
-        return tensors
+        """The optimiser's state by ``<slot>/<parameter>``, and torch's generator."""
+        return {"rng": torch.get_rng_state(), **self._optimizer.tensors()}
 
     def restore_optimizer(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take up a state that :meth:`optimizer_tensors` gave; raises ``ValueError`` where it is of another model."""
-        known = {f"{moment}/{name}" for name, _ in self.model.named_parameters() for moment in _MOMENTS} | {"rng"}
-        if not set(tensors) <= known:
-            raise ValueError("the checkpoint's optimiser is of another model: choose another checkpoint_dir")
+        self._optimizer.restore({name: tensor for name, tensor in tensors.items() if name != "rng"})
         torch.set_rng_state(tensors["rng"])
-        for name, parameter in self.model.named_parameters():
-            state = {moment: tensors[f"{moment}/{name}"] for moment in _MOMENTS if f"{moment}/{name}" in tensors}
-            if state:
-                self._optimizer.state[parameter] = state

@@ -70,6 +70,7 @@ _LEARNING = (
 )  # fmt: skip
 _OPTIMISER = (
     Metric("grad_norm", "1", "Largest gradient norm of the step's updates, before clipping.", Subject.OPTIMISER),
+    Metric("learning_rate", "1", "What the schedule made of the optimiser's learning rate.", Subject.OPTIMISER),
 )
 _OFF_POLICY = (
     Metric("importance_ratio_mean", "1", "Mean of ρ: 1 on-policy.", Subject.OFF_POLICY),

@@ -6,12 +6,15 @@ Generic: an example is token ids and which of them to imitate. Nothing here know
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from headrace.trainer.learning.optimizers import Optimizer, OptimizerSettings
+from headrace.trainer.learning.schedules import ScheduleSettings, Shape, rate_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,16 @@ class SupervisedConfig:
     steps: int = 2000
     batch_size: int = 64
     """Sequences a step."""
-    learning_rate: float = 3e-3
-    """Peak of the schedule: linear warm-up, then a cosine down to a tenth."""
-    warmup_steps: int = 100
-    weight_decay: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.98)
+    optimizer: OptimizerSettings = field(
+        default_factory=lambda: OptimizerSettings(learning_rate=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    )
+    """What moves the weights."""
+    schedule: ScheduleSettings = field(
+        default_factory=lambda: ScheduleSettings(shape=Shape.COSINE, warmup_steps=100, final_share=0.1)
+    )
+    """The learning rate over the steps; without ``decay_steps`` it comes down over all of them."""
     max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
     seed: int = 0
     report_every: int = 50
     """Steps between two reports, each with the loss on all held-out examples."""
@@ -50,6 +57,14 @@ class SupervisedConfig:
     def __post_init__(self) -> None:
         if min(self.steps, self.batch_size, self.report_every) < 1:
             raise ValueError("steps, batch_size and report_every must be at least 1")
+
+    def whole_schedule(self) -> ScheduleSettings:
+        """The schedule, over all steps where it does not say over how many."""
+        schedule = self.schedule
+        if schedule.shape == Shape.CONSTANT or schedule.decay_steps is not None:
+            return schedule
+        # A run that is shorter than its warm-up never gets to the decay.
+        return replace(schedule, decay_steps=max(self.steps, schedule.warmup_steps + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +100,7 @@ def fine_tune(
     """
     if not examples or not held_out:
         raise ValueError("fine_tune needs examples to train on and others to hold out")
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, config))
+    optimizer, schedule = Optimizer(model, config.optimizer), config.whole_schedule()
     model.train()
     started = time.monotonic()
     total, since = 0.0, 0
@@ -96,11 +108,11 @@ def fine_tune(
         loss = _summed_loss(model, batch) / sum(sum(example.mask[1:]) for example in batch)
         if not math.isfinite(loss.item()):
             raise FloatingPointError(f"the loss is {loss.item()} at step {step}: lower learning_rate")
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.set_rate(rate_share(schedule, step - 1))
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+        optimizer.clip(config.max_grad_norm)
         optimizer.step()
-        schedule.step()
         total, since = total + loss.item(), since + 1
         if step % config.report_every == 0 or step == config.steps:
             loss_there = held_out_loss(model, held_out, config.batch_size)
@@ -121,13 +133,6 @@ def held_out_loss(model: PreTrainedModel, examples: Sequence[Example], batch_siz
     )
     model.train(training)
     return total / sum(sum(example.mask[1:]) for example in examples)
-
-
-def _rate(step: int, config: SupervisedConfig) -> float:
-    if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
-    done = (step - config.warmup_steps) / max(config.steps - config.warmup_steps, 1)
-    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
 def _batches(examples: Sequence[Example], config: SupervisedConfig) -> Iterator[list[Example]]:

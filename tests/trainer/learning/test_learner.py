@@ -13,6 +13,7 @@ from headrace.trainer.batches.packing import pack
 from headrace.trainer.batches.update import Update
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner, TrainingDiverged
+from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.losses.registry import LOSSES
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
 from headrace.trainer.model.load import load_model
@@ -26,7 +27,8 @@ def directory(tmp_path_factory):
     return tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def config_of(directory, **settings):
+def config_of(directory, *, learning_rate=1e-3, **settings):
+    settings.setdefault("optimizer", OptimizerSettings(learning_rate=learning_rate))
     return TrainerConfig("localhost:1", "run", directory, directory / "checkpoints", "file:///nowhere", **settings)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from headrace.trainer.learning.schedules import ScheduleSettings, Shape
 from headrace.trainer.supervised.fine_tune import Example, Progress, SupervisedConfig, fine_tune, held_out_loss
 
 VOCABULARY = 20
@@ -37,7 +38,8 @@ def silent(progress: Progress) -> None:
 
 
 def train(model: Qwen3ForCausalLM, examples: list[Example], **settings: float) -> Progress:
-    config = SupervisedConfig(**{"steps": 60, "batch_size": 8, "warmup_steps": 5, **settings})  # type: ignore[arg-type]
+    schedule = ScheduleSettings(shape=Shape.COSINE, warmup_steps=5, final_share=0.1)
+    config = SupervisedConfig(**{"steps": 60, "batch_size": 8, "schedule": schedule, **settings})  # type: ignore[arg-type]
     return fine_tune(model, examples, examples[:2], config, silent)
 
 

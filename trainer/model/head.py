@@ -1,0 +1,136 @@
+"""Log-probabilities from a linear head, in float32, without ever holding the logits of all tokens.
+
+    log p = h·w_label − logsumexp(h·Wᵀ),   ∂/∂logits = g (onehot(label) − softmax)
+
+Only one chunk of logits exists at a time, in forward and in backward, where it is computed again: for 32 k tokens of a
+150 k vocabulary they would be 20 GB. The gradient is written over the chunk's own probabilities.
+
+Axis legend: N tokens, H hidden width, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+
+def head_logprobs(
+    hidden_NH: torch.Tensor,
+    labels_N: torch.Tensor,
+    weight_VH: torch.Tensor,
+    bias_V: torch.Tensor | None = None,
+    *,
+    max_logits: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N,) float32 log-probability of each label, differentiable, and (N,) float32 entropy in nats, which is not.
+
+    ``labels_N`` (N,) int64. At most ``max_logits`` logits are worked on at once, in two copies, or one token's. Weights
+    in 16 bits are multiplied as they are and summed in float32: 16 bits in the head are a known source of mismatch
+    between trainer and engine.
+    """
+    logprobs_N, entropy_N = _HeadLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_NH, labels_N, weight_VH, bias_V, max_logits
+    )
+    return logprobs_N, entropy_N
+
+
+class _HeadLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_NH: torch.Tensor,
+        labels_N: torch.Tensor,
+        weight_VH: torch.Tensor,
+        bias_V: torch.Tensor | None,
+        max_logits: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = max(1, max_logits // len(weight_VH))
+        logprobs_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
+        entropy_N = torch.empty_like(logprobs_N)
+        product = _Product(hidden_NH, weight_VH)
+        # What is one chunk anyway need not be computed again.
+        keep, kept = rows >= len(labels_N) and any(ctx.needs_input_grad), None
+        for chunk in _chunks(len(labels_N), rows):
+            scores = _log_softmax(product, chunk, bias_V)
+            logprobs_N[chunk] = scores.gather(1, labels_N[chunk, None])[:, 0]
+            probabilities = scores.exp()
+            # A product of two rows: their element-wise one would be another chunk.
+            entropy_N[chunk] = -torch.bmm(probabilities[:, None], scores[:, :, None])[:, 0, 0]
+            kept = probabilities if keep else None
+            del scores, probabilities
+        ctx.save_for_backward(hidden_NH, labels_N, weight_VH, bias_V)
+        ctx.probabilities, ctx.rows = kept, rows
+        ctx.mark_non_differentiable(entropy_N)
+        return logprobs_N, entropy_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradient_N = gradients[0]
+        hidden_NH, labels_N, weight_VH, bias_V = ctx.saved_tensors
+        kept, ctx.probabilities = ctx.probabilities, None
+        product = _Product(hidden_NH, weight_VH)
+        wants_hidden, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        by_hidden = torch.empty_like(hidden_NH) if wants_hidden else None
+        by_weight = torch.zeros_like(weight_VH, dtype=torch.float32) if wants_weight else None
+        by_bias = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias else None
+        for chunk in _chunks(len(labels_N), ctx.rows):
+            by_logits = _log_softmax(product, chunk, bias_V).exp_() if kept is None else kept
+            by_logits.mul_(-gradient_N[chunk, None])
+            by_logits.scatter_add_(1, labels_N[chunk, None], gradient_N[chunk, None])
+            if by_hidden is not None:
+                by_hidden[chunk] = product.by_hidden(by_logits).to(by_hidden.dtype)
+            if by_weight is not None:
+                product.add_by_weight(by_weight, by_logits, chunk)
+            if by_bias is not None:
+                by_bias += by_logits.sum(0)
+            del by_logits
+        return (
+            by_hidden,
+            None,
+            None if by_weight is None else by_weight.to(weight_VH.dtype),
+            None if by_bias is None else by_bias.to(bias_V.dtype),
+            None,
+        )
+
+
+class _Product:
+    """hidden · weightᵀ a chunk at a time, and its gradients; sums are float32 whatever the factors are."""
+
+    def __init__(self, hidden_NH: torch.Tensor, weight_VH: torch.Tensor) -> None:
+        # Tensor cores multiply 16-bit factors exactly and sum them in float32; elsewhere the factors are widened.
+        sixteen = weight_VH.dtype in (torch.bfloat16, torch.float16) and hidden_NH.dtype == weight_VH.dtype
+        self._mixed = weight_VH.is_cuda and sixteen
+        self._hidden_NH = hidden_NH
+        self._weight_VH = weight_VH if self._mixed else weight_VH.float()
+
+    def logits(self, chunk: slice) -> torch.Tensor:
+        """(n, V) float32."""
+        if self._mixed:
+            return torch.mm(self._hidden_NH[chunk], self._weight_VH.t(), out_dtype=torch.float32)
+        return torch.mm(self._hidden_NH[chunk].float(), self._weight_VH.t())
+
+    def by_hidden(self, by_logits: torch.Tensor) -> torch.Tensor:
+        """(n, H) gradient with respect to the hidden states; ``by_logits`` (n, V) float32."""
+        if self._mixed:
+            return torch.mm(by_logits.to(self._weight_VH.dtype), self._weight_VH, out_dtype=torch.float32)
+        return torch.mm(by_logits, self._weight_VH)
+
+    def add_by_weight(self, by_weight_VH: torch.Tensor, by_logits: torch.Tensor, chunk: slice) -> None:
+        """Add the chunk's gradient with respect to the weight to ``by_weight_VH`` (V, H) float32."""
+        hidden = self._hidden_NH[chunk]
+        if self._mixed:
+            by_weight_VH += torch.mm(by_logits.to(hidden.dtype).t(), hidden, out_dtype=torch.float32)
+        else:
+            by_weight_VH.addmm_(by_logits.t(), hidden.float())
+
+
+def _log_softmax(product: _Product, chunk: slice, bias_V: torch.Tensor | None) -> torch.Tensor:
+    logits = product.logits(chunk)
+    if bias_V is not None:
+        logits += bias_V
+    return torch.log_softmax(logits, -1)
+
+
+def _chunks(count: int, rows: int) -> list[slice]:
+    return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
