@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.trainer.learning.divergence import DivergenceSettings
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.losses.loss import Loss
@@ -51,6 +52,8 @@ class TrainerConfig:
     """The learning rate over the steps: {"shape": "cosine", "warmup_steps": 20, "decay_steps": 1000}."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
+    divergence: DivergenceSettings = field(default_factory=DivergenceSettings)
+    """When a step is taken back, and what follows: {"max_norm_ratio": 20}."""
     substeps: int = 1
     """Optimiser updates a batch is divided into; a token is in one of them."""
     max_staleness: int = 4

@@ -26,8 +26,10 @@ from headrace.trainer.batches.recipe import prepare_groups
 from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointError, exclusive, load_newest
 from headrace.trainer.checkpoints.save import save_checkpoint
 from headrace.trainer.config import TrainerConfig as TrainerConfig
+from headrace.trainer.effects import Effect, Reached, tell_nobody
 from headrace.trainer.gather import Gatherer
-from headrace.trainer.learning.learner import Learner, TrainingDiverged
+from headrace.trainer.learning.divergence import TrainingDiverged
+from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
 from headrace.trainer.step_record import batch_recipe, loop_metrics, make_step
 from headrace.trainer.weights.publish import upload
@@ -38,16 +40,9 @@ _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Reached = Callable[[str, int], None]
-"""Told of each arrow passed, with the version: ``trained``, ``checkpointed``, ``uploaded``, ``announced``."""
-
-
-def _not_told(arrow: str, version: int) -> None:
-    """Nobody asked."""
-
 
 async def run_trainer(
-    config: TrainerConfig, *, stop: asyncio.Event, ready: Callable[[], None], reached: Reached = _not_told
+    config: TrainerConfig, *, stop: asyncio.Event, ready: Callable[[], None], reached: Reached = tell_nobody
 ) -> None:
     """Train until ``stop``; after ``config.steps`` steps wait for it.
 
@@ -152,7 +147,7 @@ class Trainer:
         started = time.monotonic()
         metrics = await self._or_alert(self._in_thread(self._learner.step, batch, self.version), groups)
         metrics |= loop_metrics(gathered, metrics, time.monotonic() - started)
-        self._reached("trained", version)
+        self._reached(Effect.TRAINED, version)
         step = make_step(self._config, version, groups, batch, metrics)
         checkpoint = await self._or_alert(
             self._in_thread(
@@ -163,10 +158,10 @@ class Trainer:
                 version=version,
                 offsets=gathered.offsets,
                 said=[announcement(step, run=self._config.run), *gathered.said],
+                told=lambda effect: self._reached(effect, version),
             ),
             groups,
         )
-        self._reached("checkpointed", version)
         await self._publish(checkpoint, announce=True)
         self.version, self._offsets = version, gathered.offsets
         _log.info(
@@ -177,10 +172,10 @@ class Trainer:
     async def _publish(self, checkpoint: Checkpoint, *, announce: bool) -> None:
         """Upload the version and tell of it; what stands already stays."""
         await upload(self._store, checkpoint.manifest(), checkpoint.weights)
-        self._reached("uploaded", checkpoint.state.version)
+        self._reached(Effect.UPLOADED, checkpoint.state.version)
         if announce:
             await self._announcer.announce(checkpoint.state.announcements)
-            self._reached("announced", checkpoint.state.version)
+            self._reached(Effect.ANNOUNCED, checkpoint.state.version)
 
     async def _or_alert(self, work: Coroutine[Any, Any, T], groups: Sequence[AdmittedGroup]) -> T:
         """The result of ``work``; where training diverged, an alert that names its groups, and the error."""

@@ -3,7 +3,9 @@
     00000412/model/               the policy as a Hugging Face directory (what is published is this very file)
     00000412/optimizer.safetensors
     00000412/manifest.json        of the weights, with their canaries
-    00000412/state.json           offsets, announcements, sha256 of the other files
+    00000412/state.json           offsets, announcements
+    00000412/SHA256SUMS           of all the files above; `sha256sum -c SHA256SUMS` verifies a checkpoint too
+    00000412/position.json        where the trainer got to since (see ``position``)
 
 It is written before anything is said, so that whatever was said can be said again.
 """
@@ -17,26 +19,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from pydantic import NonNegativeInt, ValidationError
-from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from pydantic import NonNegativeFloat, NonNegativeInt, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from headrace.schemas.model import Part
 from headrace.schemas.records import Manifest
 from headrace.trainer.announce import Announcement
-from headrace.trainer.model.load import save_model
-from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, manifest_bytes
+from headrace.trainer.effects import Effect, Told, tell_nobody
+from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE
 from headrace.trainer.weights.store import file_sha256
 
 _log = logging.getLogger(__name__)
 
-_OPTIMIZER_FILE = "optimizer.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+POSITION_FILE = "position.json"
+"""Lives beside the checkpoint's files and is replaced while they never change."""
 _STATE_FILE = "state.json"
+_SUMS_FILE = "SHA256SUMS"
 _WRITING = ".writing-"
 
 
 class CheckpointError(RuntimeError):
     """The checkpoints cannot be used; the message says what to do."""
+
+
+class CheckpointNotWritten(OSError):
+    """The disk did not take a checkpoint: full, read-only, gone. Those before it are as they were."""
 
 
 class CheckpointState(Part):
@@ -50,8 +59,8 @@ class CheckpointState(Part):
     """Partition of ``training`` → offset of the first group that has not been dealt with."""
     announcements: list[Announcement]
     """What the log must say of this version."""
-    files: dict[str, str] = {}
-    """Sha256 (hex) of the other files by their path in the checkpoint."""
+    grad_norms: list[NonNegativeFloat] = []
+    """Gradient norms of the newest steps, oldest first: what an exploding one is recognised by."""
 
 
 class Checkpoint:
@@ -73,68 +82,74 @@ class Checkpoint:
         return self.model_dir / WEIGHTS_FILE
 
     def manifest(self) -> Manifest:
-        """The manifest of the weights."""
+        """Of the weights."""
         return Manifest.model_validate_json((self.path / MANIFEST_FILE).read_bytes())
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """The optimiser's state."""
-        return load_file(self.path / _OPTIMIZER_FILE)
+        return load_file(self.path / OPTIMIZER_FILE)
 
 
 class CheckpointWriter:
-    """A checkpoint in the making: the model first, since its manifest and announcements rest on the file's hash."""
+    """A checkpoint in the making: whatever is put into ``partial`` before :meth:`commit` is part of it."""
 
-    def __init__(self, folder: Path, version: int) -> None:
-        """Begin checkpoint ``version`` in ``folder``; remains of an unfinished one are removed."""
+    def __init__(self, folder: Path, version: int, told: Told = tell_nobody) -> None:
+        """Begin checkpoint ``version`` in ``folder``; remains of an unfinished one are removed.
+
+        Raises :class:`CheckpointNotWritten` where the disk does not take it.
+        """
+        self.partial = folder / f"{_WRITING}{version:08d}"
         self._folder = folder
         self._target = folder / f"{version:08d}"
-        self._partial = folder / f"{_WRITING}{version:08d}"
-        for leftover in folder.glob(f"{_WRITING}*"):
-            shutil.rmtree(leftover)
-        self._partial.mkdir(parents=True)
+        self._told = told
+        with disk_trouble(folder):
+            for leftover in folder.glob(f"{_WRITING}*"):
+                shutil.rmtree(leftover)
+            self.partial.mkdir(parents=True)
 
-    def write_model(self, model: PreTrainedModel, *, tokenizer_from: Path) -> Path:
-        """Write the policy; returns its safetensors file."""
-        save_model(model, self._partial / "model", tokenizer_from=tokenizer_from)
-        return self._partial / "model" / WEIGHTS_FILE
+    def commit(self, state: CheckpointState, *, keep: int) -> Checkpoint:
+        """Make all of it durable, let it appear, and remove all but the newest ``keep`` checkpoints.
 
-    def commit(
-        self, state: CheckpointState, manifest: Manifest, optimizer: dict[str, torch.Tensor], *, keep: int
-    ) -> Checkpoint:
-        """Write the rest, make it durable, let it appear, and remove all but the newest ``keep`` checkpoints."""
-        save_file(optimizer, self._partial / _OPTIMIZER_FILE)
-        (self._partial / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))
-        files = sorted(path for path in self._partial.rglob("*") if path.is_file())
-        hashes = {str(path.relative_to(self._partial)): file_sha256(path) for path in files}
-        state = state.model_copy(update={"files": hashes})
-        state_file = self._partial / _STATE_FILE
-        state_file.write_text(state.model_dump_json())
-        for path in (*files, state_file, self._partial / "model", self._partial):
-            _sync(path)
-        if self._target.exists():  # only an unusable one can be there: the newest usable one was resumed from
-            shutil.rmtree(self._target)
-        self._partial.rename(self._target)
-        _sync(self._folder)
-        for old in _checkpoints(self._folder)[:-keep]:
-            shutil.rmtree(old)
+        Raises :class:`CheckpointNotWritten` where the disk does not take it.
+        """
+        with disk_trouble(self._folder):
+            (self.partial / _STATE_FILE).write_text(state.model_dump_json())
+            sums = "".join(f"{file_sha256(self.partial / name)}  {name}\n" for name in _files(self.partial))
+            (self.partial / _SUMS_FILE).write_text(sums)
+            self._told(Effect.STATE_WRITTEN)
+            for path in (*self.partial.rglob("*"), self.partial):
+                sync(path)
+            if self._target.exists():  # only an unusable one can be there: the newest usable one was resumed from
+                shutil.rmtree(self._target)
+            self.partial.rename(self._target)
+            sync(self._folder)
+            self._told(Effect.CHECKPOINTED)
+            for old in _checkpoints(self._folder)[:-keep]:
+                shutil.rmtree(old)
         return Checkpoint(self._target, state)
 
 
+@contextlib.contextmanager
+def disk_trouble(folder: Path) -> Iterator[None]:
+    """What the disk refuses inside, as :class:`CheckpointNotWritten` that names ``folder``."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointNotWritten(f"checkpoint_dir {folder} takes no checkpoint: {error}") from error
+
+
 def load_newest(folder: Path, run: str) -> Checkpoint | None:
-    """The newest checkpoint whose files are what its state says; ``None`` where there is none at all.
+    """The newest checkpoint whose files are what its sums say; ``None`` where there is none at all.
 
     Raises :class:`CheckpointError` where none can be used, or where it is of another run.
     """
     found = _checkpoints(folder)
     for path in reversed(found):
         try:
+            _verify(path)
             state = CheckpointState.model_validate_json((path / _STATE_FILE).read_bytes())
-            wrong = [name for name, sha256 in state.files.items() if file_sha256(path / name) != sha256]
-        except (OSError, ValidationError) as error:
-            _log.warning("checkpoint %s cannot be read (%s); trying the one before", path, error)
-            continue
-        if wrong:
-            _log.warning("checkpoint %s: %s is damaged; trying the one before", path, ", ".join(wrong))
+        except (OSError, ValidationError, ValueError) as error:
+            _log.warning("checkpoint %s cannot be used (%s); trying the one before", path, error)
             continue
         if state.run != run:
             raise CheckpointError(f"checkpoint_dir {folder} is of run {state.run!r}, not {run!r}: give each its own")
@@ -156,15 +171,32 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name.isdigit())
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until the disk has what was written to ``path``, a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _verify(path: Path) -> None:
+    """Raises ``ValueError`` naming what is damaged, missing or not vouched for."""
+    lines = (path / _SUMS_FILE).read_text().splitlines()
+    sums = {line[66:]: line[:64] for line in lines}
+    if sums.keys() != set(_files(path)) - {_SUMS_FILE, POSITION_FILE}:
+        raise ValueError(f"{_SUMS_FILE} lists other files than are there")
+    wrong = [name for name, sha256 in sums.items() if file_sha256(path / name) != sha256]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} damaged")
+
+
+def _files(path: Path) -> list[str]:
+    """The files under ``path``, relative to it, in a fixed order."""
+    return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.is_dir() and path.name.isdigit())

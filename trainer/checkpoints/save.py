@@ -2,12 +2,22 @@
 
 from collections.abc import Sequence
 
-from headrace.schemas.records import Weights
+from safetensors.torch import save_file
+
 from headrace.trainer.announce import Announcement, announcement
-from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointState, CheckpointWriter
+from headrace.trainer.checkpoints.checkpoint import (
+    OPTIMIZER_FILE,
+    Checkpoint,
+    CheckpointState,
+    CheckpointWriter,
+    disk_trouble,
+)
 from headrace.trainer.config import TrainerConfig
+from headrace.trainer.effects import Effect, Told, tell_nobody
+from headrace.trainer.learning.divergence import check_weights
 from headrace.trainer.learning.learner import Learner
-from headrace.trainer.weights.publish import make_manifest, make_pointer
+from headrace.trainer.model.load import save_model
+from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
 from headrace.trainer.weights.store import ObjectStore
 
 
@@ -19,26 +29,37 @@ def save_checkpoint(
     version: int,
     offsets: dict[int, int],
     said: Sequence[Announcement],
+    grad_norms: Sequence[float] = (),
+    told: Told = tell_nobody,
 ) -> Checkpoint:
     """Make policy ``version`` durable; its ``Weights`` record is said after ``said``.
 
-    Raises ``TrainingDiverged`` where the policy's log-probabilities are not numbers.
+    Raises ``TrainingDiverged`` where the policy is not made of numbers, ``CheckpointNotWritten`` where the disk does
+    not take it. Either way the checkpoints that stand are as they were.
     """
-    writer = CheckpointWriter(config.checkpoint_dir, version)
-    weights = writer.write_model(learner.model, tokenizer_from=config.model_dir)
-    manifest = make_manifest(
-        weights,
-        run=config.run,
-        version=version,
-        parent=version - 1 if version else None,
-        tensors=len(learner.model.state_dict()),
-        canaries=learner.canaries(seed=version),
-    )
-    pointer: Weights = make_pointer(store, manifest, step=version)
+    check_weights(learner.model)
+    canaries = learner.canaries(seed=version)
+    writer = CheckpointWriter(config.checkpoint_dir, version, told)
+    with disk_trouble(config.checkpoint_dir):
+        save_model(learner.model, writer.partial / "model", tokenizer_from=config.model_dir)
+        told(Effect.MODEL_WRITTEN)
+        save_file(learner.optimizer_tensors(), writer.partial / OPTIMIZER_FILE)
+        told(Effect.OPTIMIZER_WRITTEN)
+        manifest = make_manifest(
+            writer.partial / "model" / WEIGHTS_FILE,
+            run=config.run,
+            version=version,
+            parent=version - 1 if version else None,
+            tensors=len(learner.model.state_dict()),
+            canaries=canaries,
+        )
+        (writer.partial / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))
+    pointer = announcement(make_pointer(store, manifest, step=version), run=config.run)
     state = CheckpointState(
         run=config.run,
         version=version,
         offsets=offsets,
-        announcements=[*said, announcement(pointer, run=config.run)],
+        announcements=[*said, pointer],
+        grad_norms=list(grad_norms),
     )
-    return writer.commit(state, manifest, learner.optimizer_tensors(), keep=config.keep_checkpoints)
+    return writer.commit(state, keep=config.keep_checkpoints)

@@ -15,6 +15,7 @@ from headrace.trainer.batches.batch import Batch, select_sequences
 from headrace.trainer.batches.packing import Floats, Ints, pack, plan_passes
 from headrace.trainer.batches.update import Update, pass_loss
 from headrace.trainer.config import TrainerConfig
+from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers
 from headrace.trainer.learning.metrics import mismatch_metrics, staleness_metrics
 from headrace.trainer.learning.optimizers import Optimizer
 from headrace.trainer.learning.schedules import rate_share
@@ -23,10 +24,6 @@ from headrace.trainer.losses.kl import penalised_advantages
 from headrace.trainer.model.load import vocabulary_size
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import make_prompts
-
-
-class TrainingDiverged(RuntimeError):
-    """The loss or its gradient is not a number; the weights are those from before the step."""
 
 
 @dataclass(slots=True)
@@ -59,11 +56,12 @@ class Learner:
         self._loss = config.chosen_loss()
         self._optimizer = Optimizer(model, config.optimizer)
 
-    def step(self, batch: Batch, version: int) -> dict[str, float]:
+    def step(self, batch: Batch, version: int, *, norm_limit: float = math.inf) -> dict[str, float]:
         """Train policy ``version`` on ``batch``; returns the step's metrics.
 
         Each of the batch's trajectories is in one of ``substeps`` updates, each of its sequences in one pass of it.
-        Raises :class:`TrainingDiverged` where the loss or the gradient is not finite, before that update is made.
+        Raises :class:`TrainingDiverged` where the loss or the gradient is not finite or the gradient's norm is above
+        ``norm_limit``, before that update is made; updates before it were made.
         """
         tally = _Tally()
         learning_rate = self._optimizer.set_rate(rate_share(self._config.schedule, version))
@@ -77,7 +75,7 @@ class Learner:
         )
         whole = Update(batch, prox, corrected.weights.numpy())
         for part in whole.parts(self._config.substeps):
-            self._update(part.normalised(self._loss, self._config.constant_length), version, tally)
+            self._update(part.normalised(self._loss, self._config.constant_length), version, tally, norm_limit)
         tokens = len(batch.packed.targets)
         return {
             "loss": tally.loss / len(tally.grad_norms),
@@ -99,7 +97,7 @@ class Learner:
             "trajectories": float(len(batch.rewards)),
         }
 
-    def _update(self, update: Update, version: int, tally: _Tally) -> None:
+    def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float) -> None:
         """One optimiser update, a pass at a time."""
         self._optimizer.zero_grad()
         for part in update.passes(self._loss, self._config.max_tokens_per_pass):
@@ -114,11 +112,7 @@ class Learner:
             tally.behaviour.append(part.batch.behaviour_logprobs)
             tally.lags.append(version - part.batch.versions)
         norm = self._optimizer.clip(self._config.max_grad_norm)
-        if not (math.isfinite(tally.loss) and math.isfinite(norm)):
-            raise TrainingDiverged(
-                f"loss {tally.loss}, gradient norm {norm} while training version {version}: "
-                "lower learning_rate, or look at the batch named in the alert"
-            )
+        check_numbers(tally.loss, norm, limit=norm_limit, version=version)
         tally.grad_norms.append(norm)
         self._optimizer.step()
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from headrace.schemas.records import Weights
 from headrace.trainer.announce import announcement
@@ -14,8 +15,8 @@ from headrace.trainer.checkpoints.checkpoint import (
     exclusive,
     load_newest,
 )
-from headrace.trainer.model.load import load_model
-from headrace.trainer.weights.publish import make_manifest
+from headrace.trainer.model.load import load_model, save_model
+from headrace.trainer.weights.publish import make_manifest, manifest_bytes
 from tests.trainer.builders import tiny_model
 
 
@@ -33,15 +34,18 @@ def model(base):
 def save(model, base, tmp_path):
     def _save(version, *, run="run", keep=2):
         writer = CheckpointWriter(tmp_path, version)
-        weights = writer.write_model(model, tokenizer_from=base)
+        save_model(model, writer.partial / "model", tokenizer_from=base)
+        weights = writer.partial / "model" / "model.safetensors"
         manifest = make_manifest(weights, run=run, version=version, parent=None, tensors=1, canaries=[])
+        (writer.partial / "manifest.json").write_bytes(manifest_bytes(manifest))
         pointer = Weights(run=run, version=version, parent=None, kind="anchor", manifest_uri="file:///m",
                           sha256="0" * 64, size=1, step=version)  # fmt: skip
         state = CheckpointState(
             run=run, version=version, offsets={0: 10 * version}, announcements=[announcement(pointer, run=run)]
         )
         optimizer = {"rng": torch.get_rng_state(), "step/w": torch.tensor(float(version))}
-        return writer.commit(state, manifest, optimizer, keep=keep)
+        save_file(optimizer, writer.partial / "optimizer.safetensors")
+        return writer.commit(state, keep=keep)
 
     return _save
 
@@ -96,7 +100,7 @@ def test_with_nothing_but_damage_it_says_so_and_does_not_start_over(save, tmp_pa
 
 def test_a_checkpoint_that_was_never_finished_does_not_exist(save, tmp_path, model, base):
     save(1)
-    CheckpointWriter(tmp_path, 2).write_model(model, tokenizer_from=base)
+    save_model(model, CheckpointWriter(tmp_path, 2).partial / "model")
     assert load_newest(tmp_path, "run").state.version == 1
     save(2)
     assert names(tmp_path) == ["00000001", "00000002"]
