@@ -261,6 +261,12 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
         RUN,
     ),
     (
+        records.Budget(run=RUN, version=5, groups_per_step=16, max_steps_ahead=4, max_groups=80),
+        RUN,
+        "/trainer",
+        RUN,
+    ),
+    (
         records.Applied(
             run=RUN, engine="127.0.0.1:8000", version=5, download_s=0.2, swap_s=0.04, canary_max_error=0.0009
         ),

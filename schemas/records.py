@@ -283,9 +283,11 @@ class Reason(StrEnum):
     SURPLUS = "surplus"
     NO_BASELINE = "no_baseline"
     STALE = "stale"
+    STALE_TOKENS = "stale_tokens"
     OTHER_RUN = "other_run"
     VOCABULARY = "vocabulary"
     TOO_LONG = "too_long"
+    GROUP_TOO_LONG = "group_too_long"
     UNRESOLVED = "unresolved"
 
 
@@ -479,6 +481,29 @@ class Applied(Record):
     """Seconds in which requests stood still."""
     canary_max_error: NonNegativeFloat
     """Largest absolute difference of log-probabilities over the canaries."""
+
+
+class Budget(Record):
+    """How much may be under way: samplers of the run begin new work only while they are below it.
+
+    AReaL's admission rule: with B groups a step, group number N begins only while ⌊(N − 1) / B⌋ ≤ i + η, i being the
+    policy version. That version was made of i · B groups: so at most (η + 1) · B groups are under way. The newest
+    record of a run holds; a run without one is not bounded.
+    """
+
+    TYPE: ClassVar[str] = "headrace.budget.granted.v1"
+
+    run: str
+    """Training run."""
+    version: NonNegativeInt
+    """Policy version from which on it holds: i."""
+    groups_per_step: PositiveInt
+    """Groups that a step is trained on: B."""
+    max_steps_ahead: NonNegativeInt
+    """Steps' worth of groups that may be under way beyond those of the next step: η."""
+    max_groups: NonNegativeInt
+    """Most groups under way, over all samplers of the run: begun, and neither trained nor rejected. 0 where the trainer
+    has trained its last step."""
 
 
 class Severity(StrEnum):

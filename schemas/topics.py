@@ -31,12 +31,14 @@ class Topic:
     """How long records stay, in milliseconds."""
     max_bytes: int = _MIB
     """Largest record that the broker takes, in bytes."""
+    compacted: bool = False
+    """Whether the newest record of each key stays, and older ones may go."""
 
     @property
     def configs(self) -> dict[str, str]:
         """Topic-level settings as Kafka names them."""
         return {
-            "cleanup.policy": "delete",
+            "cleanup.policy": "compact" if self.compacted else "delete",
             "retention.ms": str(self.retention_ms),
             "max.message.bytes": str(self.max_bytes),
         }
@@ -76,6 +78,9 @@ TRAINING = Topic("training", "group id", (records.TrainingGroup,), PARTITIONS, "
 REJECTED = Topic("rejected", "trajectory id", (records.Rejection,), PARTITIONS, "What will not be trained, and why.")
 STEPS = Topic("steps", "run", (records.Step,), 1, "Optimiser steps and what they were trained on.", max_bytes=8 * _MIB)
 WEIGHTS = Topic("weights", "run", (records.Weights,), 1, "Policy versions that can be had.")
+BUDGET = Topic(
+    "budget", "run", (records.Budget,), 1, "How much may be under way: samplers wait for it.", compacted=True
+)
 APPLIED = Topic("applied", "run", (records.Applied,), 1, "Policy versions that engines serve.")
 ALERTS = Topic("alerts", "run", (records.Alert,), 1, "What a person should know of.")
 DEAD_LETTERS = Topic(
@@ -97,6 +102,7 @@ TOPICS: tuple[Topic, ...] = (
     REJECTED,
     STEPS,
     WEIGHTS,
+    BUDGET,
     APPLIED,
     ALERTS,
     DEAD_LETTERS,

@@ -14,6 +14,7 @@ from headrace.schemas.model import Record
 from headrace.schemas.topics import (
     ALERTS,
     APPLIED,
+    BUDGET,
     DEAD_LETTERS,
     EVENTS,
     FEEDBACK,
@@ -93,8 +94,8 @@ TOPOLOGY: Topology = (
 )
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
-    Neighbour("agents", writes=(EVENTS, FEEDBACK, SDK_STATS)),
-    Neighbour("trainer", reads=(TRAINING, TRAJECTORIES), writes=(STEPS, WEIGHTS, REJECTED)),
+    Neighbour("agents", reads=(BUDGET,), writes=(EVENTS, FEEDBACK, SDK_STATS)),
+    Neighbour("trainer", reads=(TRAINING, TRAJECTORIES), writes=(STEPS, WEIGHTS, BUDGET, REJECTED)),
     Neighbour("follower", reads=(WEIGHTS,), writes=(APPLIED, ALERTS), feeds=(("vLLM", "swaps weights"),)),
     Neighbour("vLLM", feeds=(("agents", "samples tokens"),)),
     Neighbour("sink", reads=TOPICS, feeds=(("ClickHouse", "inserts"),)),

@@ -15,8 +15,8 @@ from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import open_producer, read_to_end, send
 from headrace.schemas.model import Part, Record
-from headrace.schemas.records import Alert, Rejection, Step, Weights
-from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS, Topic, topic_named
+from headrace.schemas.records import Alert, Budget, Rejection, Step, Weights
+from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, WEIGHTS, Topic, topic_named
 from headrace.schemas.wire import Message, UnreadableRecord, decode
 
 
@@ -50,7 +50,7 @@ class Announcement(Part):
         return Message(self.key.encode(), self.payload.encode(), to_headers(envelope))
 
 
-def announcement(record: Step | Weights | Rejection | Alert, *, run: str) -> Announcement:
+def announcement(record: Step | Weights | Budget | Rejection | Alert, *, run: str) -> Announcement:
     """``record`` with the id, key and subject it has whenever it is said; the time is now."""
     topic, id, key = _address(record)
     return Announcement(
@@ -71,6 +71,9 @@ def _address(record: Record) -> tuple[Topic, str, str]:
             return STEPS, derived_id(record.TYPE, record.run, record.step), record.run
         case Weights():
             return WEIGHTS, derived_id(record.TYPE, record.run, record.version), record.run
+        case Budget():
+            granted = (record.version, record.groups_per_step, record.max_steps_ahead, record.max_groups)
+            return BUDGET, derived_id(record.TYPE, record.run, *granted), record.run
         case Rejection():
             return REJECTED, derived_id(record.TYPE, record.stage, record.trajectory_id), record.trajectory_id
         case Alert():

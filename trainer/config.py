@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.learning.divergence import DivergenceSettings
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings
@@ -14,7 +15,7 @@ from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 
 _ELSEWHERE = frozenset(
-    {"bootstrap", "model_dir", "checkpoint_dir", "store_url", "steps", "threads", "keep_checkpoints"}
+    {"bootstrap", "model_dir", "checkpoint_dir", "store_url", "steps", "threads", "keep_checkpoints", "max_steps_ahead"}
 )
 """Settings that say where and for how long, not what is learnt: left out of the hash."""
 
@@ -58,6 +59,11 @@ class TrainerConfig:
     """Optimiser updates a batch is divided into; a token is in one of them."""
     max_staleness: int = 4
     """Versions between a member's oldest token and the policy that is trained; older members are rejected."""
+    admission: AdmissionBounds = field(default_factory=AdmissionBounds)
+    """Bounds in tokens on what is admitted: {"stale_after": 1, "max_stale_share": 0.5}."""
+    max_steps_ahead: int | None = None
+    """Steps' worth of groups that samplers may have under way beyond the next step's (AReaL's η), as the topic
+    ``budget`` tells them; unset: ``max_staleness``. Less is fresher, more keeps engines busier."""
     shuffle_advantages: bool = False
     """The control: advantages dealt out anew inside each group."""
     steps: int | None = None
@@ -95,6 +101,8 @@ class TrainerConfig:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}: it must be above 0")
         if self.max_staleness < 0 or self.duplicate_window < 0 or (self.steps is not None and self.steps < 0):
             raise ValueError("max_staleness, duplicate_window and steps must not be negative")
+        if self.max_steps_ahead is not None and self.max_steps_ahead < 0:
+            raise ValueError(f"max_steps_ahead is {self.max_steps_ahead}: it must not be negative")
         if self.keep_checkpoints < 1 or self.canary_length < 2:
             raise ValueError("keep_checkpoints must be at least 1 and canary_length at least 2")
 

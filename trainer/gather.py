@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.schemas.records import Reason
-from headrace.trainer.admission.admission import AdmissionRules, admit, places_to_read
+from headrace.schemas.records import Reason, Rejection
+from headrace.trainer.admission.admission import AdmissionRules, admit, places_to_read, readmit
 from headrace.trainer.admission.intake import Arrival, Intake
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import Announcement, Announcer, announcement
@@ -30,8 +31,10 @@ class Gathered:
     """Rejections, and alerts of records that could not be read."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Partition of ``training`` → offset of the first record that was not looked at."""
-    rejected: int = 0
-    """Trajectories turned away."""
+    admitted_ages: list[int] = field(default_factory=list)
+    """Versions of each member that is trained, when the batch was made."""
+    rejected_ages: list[int] = field(default_factory=list)
+    """Versions of each member that was turned away, when it was."""
     wait_s: float = 0.0
     """Seconds in which nothing was there to be read."""
     resolve_s: float = 0.0
@@ -54,9 +57,10 @@ class Gatherer:
         ``offsets`` is where the step before left off. Groups are in the log's order: by partition, then offset.
         """
         gathered = Gathered(offsets=dict(offsets))
-        while (missing := self._groups_per_step - len(gathered.groups)) > 0:
+        while not self._is_whole(gathered, version):
             if stop.is_set():
                 return None
+            missing = self._groups_per_step - len(gathered.groups)
             started = time.monotonic()
             arrivals = await self._intake.next_arrivals(missing, timeout_s=_POLL_S)
             gathered.wait_s += time.monotonic() - started
@@ -71,14 +75,30 @@ class Gatherer:
         gathered.groups.sort(key=lambda group: (group.reference.partition, group.reference.offset))
         return gathered
 
+    def _is_whole(self, gathered: Gathered, version: int) -> bool:
+        """Whether a batch can be made: enough groups, each of them still admitted now that it ships."""
+        if len(gathered.groups) < self._groups_per_step:
+            return False
+        checked = [readmit(group, self._rules, version) for group in gathered.groups]
+        gathered.groups = [group for group, _ in checked if group is not None]
+        for _, rejections in checked:
+            self._turn_away(rejections, gathered, version)
+        gathered.admitted_ages = [
+            version - resolved.member.oldest_version for group in gathered.groups for resolved in group.members
+        ]
+        return len(gathered.groups) == self._groups_per_step
+
+    def _turn_away(self, rejections: Sequence[Rejection], gathered: Gathered, version: int) -> None:
+        gathered.said += [announcement(rejection, run=self._rules.run) for rejection in rejections]
+        gathered.rejected_ages += [version - (rejection.policy_version or 0) for rejection in rejections]
+
     async def _admit(self, arrivals: list[Arrival], gathered: Gathered, version: int) -> None:
         groups = [(arrival.reference, arrival.group) for arrival in arrivals if arrival.group is not None]
         places = {place for _, group in groups for place in places_to_read(group, self._rules, version)}
         trajectories = await self._intake.resolve(places)
         for reference, group in groups:
             admitted, rejections = admit(group, reference, trajectories, self._rules, version)
-            gathered.rejected += len(rejections)
-            gathered.said += [announcement(rejection, run=self._rules.run) for rejection in rejections]
+            self._turn_away(rejections, gathered, version)
             lost = [rejection.trajectory_id for rejection in rejections if rejection.reason == Reason.UNRESOLVED]
             if lost:
                 _log.warning("group %s: no usable record of %s in trajectories", group.group_id, ", ".join(lost))

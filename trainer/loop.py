@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from headrace.trainer.admission.admission import AdmissionRules
+from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import Announcer, announcement, newest_announced, open_announcer
@@ -106,6 +107,7 @@ class Trainer:
             max_staleness=config.max_staleness,
             vocabulary_size=vocabulary_size(learner.model),
             max_positions=longest_sequence(learner.model),
+            bounds=config.admission,
         )
         self._gatherer = Gatherer(intake, announcer, rules, groups_per_step=config.groups_per_step)
 
@@ -133,6 +135,8 @@ class Trainer:
                 "the missing checkpoint, or choose another run"
             )
         await self._publish(checkpoint, announce=unsaid == 1)
+        # Said at every start: the settings may have changed since the log was told.
+        await self._announcer.announce([announcement(budget_at(self.version, self._config), run=self._config.run)])
         await self._intake.start(self._offsets)
         _log.info("run %s goes on from version %d", self._config.run, self.version)
 
@@ -157,7 +161,11 @@ class Trainer:
                 self._store,
                 version=version,
                 offsets=gathered.offsets,
-                said=[announcement(step, run=self._config.run), *gathered.said],
+                said=[
+                    announcement(step, run=self._config.run),
+                    announcement(budget_at(version, self._config), run=self._config.run),
+                    *gathered.said,
+                ],
                 told=lambda effect: self._reached(effect, version),
             ),
             groups,

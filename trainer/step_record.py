@@ -6,6 +6,7 @@ from headrace.schemas.records import BatchRecipe, Step
 from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, Batch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.gather import Gathered
+from headrace.trainer.learning.metrics import counts_by_age
 
 
 def batch_recipe(config: TrainerConfig) -> BatchRecipe:
@@ -35,11 +36,13 @@ def make_step(
 
 
 def loop_metrics(gathered: Gathered, learnt: Mapping[str, float], train_s: float) -> dict[str, float]:
-    """What the loop measures around a step: seconds waited, resolved and trained, tokens a second, rejections."""
+    """What the loop measures around a step: seconds waited, resolved and trained, tokens a second, members by age."""
     return {
         "seconds_wait": gathered.wait_s,
         "seconds_resolve": gathered.resolve_s,
         "seconds_train": train_s,
         "tokens_per_second": learnt["tokens_read"] / max(train_s, 1e-9),
-        "rejected": float(gathered.rejected),
+        "rejected": float(len(gathered.rejected_ages)),
+        **counts_by_age("admitted", gathered.admitted_ages),
+        **counts_by_age("rejected", gathered.rejected_ages),
     }

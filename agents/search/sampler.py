@@ -1,7 +1,7 @@
 """Attempts at tasks, many at once: groups for training as fast as the trainer takes them, or a measurement.
 
-A group is eight attempts at one training task. New groups start only while there is room: what was started here and is
-neither trained nor rejected stays under ``max_outstanding``, so that what is sampled is still fresh when it is trained.
+A group is eight attempts at one training task. New groups begin only within the budget that the trainer grants
+(``backpressure``), so that what is sampled is still fresh when it is trained.
 """
 
 import asyncio
@@ -48,8 +48,10 @@ class RolloutConfig:
     """Attempts at each task."""
     concurrency: int = 64
     """Attempts in flight."""
-    max_outstanding: int = 512
-    """Attempts begun that are neither trained nor rejected yet."""
+    max_groups: int = 64
+    """Groups begun that are neither trained nor rejected yet: the sampler's own bound, beside the trainer's budget."""
+    share: float = 1.0
+    """Part of the trainer's budget that is this sampler's; those of all samplers of a run should add up to 1."""
     max_failures: int = 32
     """Attempts that fail one after another for want of the engine before the sampler gives up."""
     limits: Limits = field(default_factory=Limits)
@@ -58,10 +60,11 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 998:
             raise ValueError(f"seed {self.seed} is outside [0, 998): each seed has its own million of task numbers")
-        if not 1 <= self.group_size <= self.max_outstanding:
-            raise ValueError(f"a group of {self.group_size} does not fit under max_outstanding {self.max_outstanding}")
-        if self.concurrency < 1:
-            raise ValueError("concurrency must be at least 1")
+        for name in ("group_size", "concurrency", "max_groups"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}: it must be above 0 and at most 1")
 
     def training_task_id(self, number: int) -> str:
         """The id of the seed's ``number``-th training task."""
@@ -79,18 +82,16 @@ async def run_rollouts(config: RolloutConfig, *, stop: asyncio.Event) -> int:
     async with AsyncExitStack() as stack:
         attempts = await stack.enter_async_context(_Attempts(config))
         backpressure = await stack.enter_async_context(
-            Backpressure(config.bootstrap, run=config.run, limit=config.max_outstanding)
+            Backpressure(config.bootstrap, run=config.run, limit=config.max_groups, share=config.share)
         )
         group = await stack.enter_async_context(asyncio.TaskGroup())
         begun = 0
-        while await _room(backpressure, config.group_size, stop):
+        while await _begun(backpressure, trajectory_ids := [uuid7() for _ in range(config.group_size)], stop):
             task = make_task(config.training_task_id(config.first_task + begun))
             start = {"group_id": uuid7(), "group_size": config.group_size, "task": task.facts}
             begun += 1
-            for _ in range(config.group_size):
+            for trajectory_id in trajectory_ids:
                 await attempts.slot()
-                trajectory_id = uuid7()
-                backpressure.started(trajectory_id)
                 group.create_task(attempts.run(task, trajectory_id, 1.0, start))
     return begun
 
@@ -167,16 +168,16 @@ class _Attempts:
             log.error("not every event reached Kafka at %s: %s", self._config.bootstrap, self._sdk.stats)
 
 
-async def _room(backpressure: Backpressure, attempts: int, stop: asyncio.Event) -> bool:
-    """Wait for room or for ``stop``, whichever comes first; whether there is room."""
-    room, stopped = asyncio.create_task(backpressure.room(attempts)), asyncio.create_task(stop.wait())
+async def _begun(backpressure: Backpressure, trajectory_ids: Sequence[str], stop: asyncio.Event) -> bool:
+    """Wait until a group of these may begin or for ``stop``, whichever comes first; whether it may."""
+    beginning, stopped = asyncio.create_task(backpressure.begin(trajectory_ids)), asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait((room, stopped), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((beginning, stopped), return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
             return False
-        await room
+        await beginning
         return True
     finally:
-        for waiting in (room, stopped):
+        for waiting in (beginning, stopped):
             waiting.cancel()
-        await asyncio.gather(room, stopped, return_exceptions=True)
+        await asyncio.gather(beginning, stopped, return_exceptions=True)

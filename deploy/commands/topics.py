@@ -74,6 +74,8 @@ def summary(topic: "Topic") -> list[str]:
     """A topic in a few lines: what it carries, its settings, its types."""
     days = topic.retention_ms // 86_400_000
     kept = "kept for ever" if topic.retention_ms < 0 else f"kept {days} days"
+    if topic.compacted:
+        kept = "the newest of each key is kept"
     settings = f"key {topic.key}, {topic.partitions} partition(s), {kept}, ≤ {topic.max_bytes >> 20} MiB a record"
     types = [f"    {model.TYPE}  {_about(model)}" for model in topic.models]
     return [f"{topic.name}: {topic.about}", f"    {settings}", *types]
@@ -148,6 +150,7 @@ def _settings(topic: "Topic") -> dict[str, Any]:
         "key": topic.key,
         "partitions": topic.partitions,
         "retention_ms": topic.retention_ms,
+        "compacted": topic.compacted,
         "max_bytes": topic.max_bytes,
         "types": [model.TYPE for model in topic.models],
         "about": topic.about,

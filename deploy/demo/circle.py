@@ -44,6 +44,9 @@ class Plan:
     """Groups with a gradient that a step waits for."""
     max_staleness: int = 4
     """Versions that a trajectory may be older than the policy it trains."""
+    max_steps_ahead: int = 2
+    """Steps' worth of groups that the sampler may begin beyond the next step's: keeps engine and trainer busy, and is
+    fresh enough to be admitted."""
     learning_rate: float = 8e-4
     """AdamW's."""
     constant_length: int = 16
@@ -59,6 +62,7 @@ class Plan:
                 "seed": self.seed,
                 "groups_per_step": self.groups_per_step,
                 "max_staleness": self.max_staleness,
+                "max_steps_ahead": self.max_steps_ahead,
                 "optimizer": {"learning_rate": self.learning_rate},
                 "constant_length": self.constant_length,
                 "shuffle_advantages": self.control,
@@ -75,8 +79,6 @@ class Plan:
             seed=self.seed,
             group_size=self.group_size,
             concurrency=self.concurrency,
-            # Three steps' worth in flight or waiting keeps engine and trainer busy, and is fresh enough to be admitted.
-            max_outstanding=3 * self.groups_per_step * self.group_size,
         )
 
 

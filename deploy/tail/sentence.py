@@ -183,6 +183,16 @@ def _(weights: records.Weights, short: Short) -> str:
 
 
 @sentence.register
+def _(budget: records.Budget, short: Short) -> str:
+    rule = (
+        f"({budget.max_steps_ahead} + 1) · {budget.groups_per_step}"
+        if budget.max_groups
+        else "the last step is trained"
+    )
+    return f"{_count(budget.max_groups, 'group')} under way at v{budget.version}: {rule}"
+
+
+@sentence.register
 def _(applied: records.Applied, short: Short) -> str:
     return _joined(
         f"v{applied.version} served by {applied.engine}",

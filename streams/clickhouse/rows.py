@@ -234,6 +234,11 @@ def _weights(weights: records.Weights, envelope: Envelope) -> Rows:
     yield tables.WEIGHTS, {name: getattr(weights, name) for name in names}
 
 
+def _budget(budget: records.Budget, envelope: Envelope) -> Rows:
+    names = ("run", "version", "groups_per_step", "max_steps_ahead", "max_groups")
+    yield tables.BUDGET, {name: getattr(budget, name) for name in names}
+
+
 def _applied(applied: records.Applied, envelope: Envelope) -> Rows:
     names = ("run", "engine", "version", "download_s", "swap_s", "canary_max_error")
     yield tables.APPLIED, {name: getattr(applied, name) for name in names}
@@ -297,6 +302,7 @@ _DERIVED: dict[type[Record], Callable[[Any, Envelope], Rows]] = {
     records.Rejection: _rejection,
     records.Step: _step,
     records.Weights: _weights,
+    records.Budget: _budget,
     records.Applied: _applied,
     records.Alert: _alert,
     records.DeadLetter: _dead_letter,

@@ -236,6 +236,19 @@ WEIGHTS = Table(
     ),
     key=("run", "version", "id"),
 )
+BUDGET = Table(
+    "budget",
+    "How much samplers may have under way, from a policy version on.",
+    (
+        *_RECORD,
+        _RUN,
+        Column("version", COUNT, "Policy version from which on it holds."),
+        Column("groups_per_step", COUNT, "Groups that a step is trained on."),
+        Column("max_steps_ahead", COUNT, "Steps' worth of groups that may be under way beyond those of the next step."),
+        Column("max_groups", COUNT, "Most groups under way: begun, and neither trained nor rejected."),
+    ),
+    key=("run", "version", "id"),
+)
 APPLIED = Table(
     "applied",
     "An engine serves a version, its log-probabilities compared with the canary's.",
@@ -350,6 +363,7 @@ TABLES: tuple[Table, ...] = (
     STEPS,
     STEP_MEMBERS,
     WEIGHTS,
+    BUDGET,
     APPLIED,
     ALERTS,
     DEAD_LETTERS,
@@ -367,6 +381,7 @@ TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
     topics.REJECTED.name: (REJECTED,),
     topics.STEPS.name: (STEPS, STEP_MEMBERS),
     topics.WEIGHTS.name: (WEIGHTS,),
+    topics.BUDGET.name: (BUDGET,),
     topics.APPLIED.name: (APPLIED,),
     topics.ALERTS.name: (ALERTS,),
     topics.DEAD_LETTERS.name: (DEAD_LETTERS, DEAD_LETTER_ACTIONS),

@@ -1,71 +1,21 @@
-"""Sampling waits for training: by count, by id, and by what really stands in the log."""
+"""Sampling waits for training, by what really stands in the log."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from headrace.agents.backpressure import Backpressure, Outstanding, settled_by
+from headrace.agents.backpressure import Backpressure
 from headrace.schemas.ids import uuid7
 from headrace.schemas.log import open_producer, send
 from headrace.schemas.model import Record
-from headrace.schemas.records import Alert, Reason, Reference, Rejection, Stage, Step, TrainedGroup
-from headrace.schemas.topics import REJECTED, STEPS, Topic
+from headrace.schemas.topics import BUDGET, REJECTED, STEPS, Topic
 from headrace.schemas.wire import record_message
+from tests.agents.test_under_way import granting, rejection_of, step_of
 
-SOMEWHERE = Reference(partition=0, offset=0)
-
-
-def step_of(*trajectory_ids: str) -> Step:
-    group = TrainedGroup(
-        group_id="g",
-        group=SOMEWHERE,
-        trajectory_ids=list(trajectory_ids),
-        trajectories=[SOMEWHERE] * len(trajectory_ids),
-    )
-    return Step(run="r", step=1, version=1, groups=[group], config_sha256="", data_sha256="", metrics={})
-
-
-def rejection_of(trajectory_id: str) -> Rejection:
-    return Rejection(trajectory_id=trajectory_id, trajectory=SOMEWHERE, stage=Stage.GROUP, reason=Reason.ALL_FAIL)
-
-
-def test_a_step_settles_its_members_and_a_rejection_its_trajectory() -> None:
-    assert settled_by(step_of("a", "b")) == ["a", "b"]
-    assert settled_by(rejection_of("c")) == ["c"]
-    assert settled_by(Alert(run="r", source="s", kind="k", message="m")) == []
-
-
-def test_there_is_room_until_the_limit_and_again_when_something_is_settled() -> None:
-    outstanding = Outstanding(3)
-    for name in "abc":
-        assert outstanding.has_room(1)
-        outstanding.started(name)
-    assert not outstanding.has_room(1)
-    assert outstanding.settled("b")
-    assert outstanding.has_room(1)
-    assert not outstanding.has_room(2)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
-def test_it_counts_ids_and_not_tellings(history: list[tuple[bool, int]]) -> None:
-    outstanding, expected = Outstanding(100), set()
-    for begins, number in history:
-        if begins:
-            outstanding.started(str(number))
-            expected.add(number)
-        else:
-            outstanding.settled(str(number))
-            expected.discard(number)
-        assert len(outstanding) == len(expected)
-
-
-def test_a_group_that_can_never_fit_is_an_error_and_no_endless_wait() -> None:
-    with pytest.raises(ValueError, match="raise the limit"):
-        Outstanding(4).has_room(8)
-    with pytest.raises(ValueError, match="at least 1"):
-        Outstanding(0)
+pytestmark = pytest.mark.kafka
 
 
 async def write(bootstrap: str, topic: Topic, *records: Record) -> None:
@@ -75,54 +25,122 @@ async def write(bootstrap: str, topic: Topic, *records: Record) -> None:
             await (await send(producer, topic, message))
 
 
-async def waits(room: "asyncio.Task[None]") -> bool:
-    done, _ = await asyncio.wait([room], timeout=0.3)
+async def waits(begin: "asyncio.Task[None]") -> bool:
+    done, _ = await asyncio.wait([begin], timeout=0.3)
     return not done
 
 
-@pytest.mark.kafka
 async def test_steps_and_rejections_in_the_log_make_room(kafka: str) -> None:
     await write(kafka, REJECTED, rejection_of("x0"))  # before: of another time, and not ours
-    async with Backpressure(kafka, run="r", limit=4) as backpressure:
-        await backpressure.room(4)
-        for number in range(4):
-            backpressure.started(f"x{number}")
-        room = asyncio.create_task(backpressure.room(2))
-        assert await waits(room)
+    async with Backpressure(kafka, run="fates", limit=2) as backpressure:
+        await backpressure.begin(["x0", "x1"])
+        await backpressure.begin(["x2", "x3"])
+        third = asyncio.create_task(backpressure.begin(["x4"]))
+        assert await waits(third)
         await write(kafka, STEPS, step_of("x1", "somebody else's"))
-        assert await waits(room), "one place is not two"
-        await write(kafka, REJECTED, rejection_of("x1"), rejection_of("x3"))
-        await asyncio.wait_for(room, 20)
-        assert backpressure.outstanding == 2
-        await backpressure.forget("x0")
-        await asyncio.wait_for(backpressure.room(3), 20)
+        assert await waits(third), "half a group is no room"
+        await write(kafka, REJECTED, rejection_of("x1"), rejection_of("x0"))
+        await asyncio.wait_for(third, 20)
+        assert backpressure.under_way == 2
+        await backpressure.forget("x4")
+        await asyncio.wait_for(backpressure.begin(["x5"]), 20)
 
 
-@pytest.mark.kafka
+async def test_the_newest_budget_of_the_run_holds_from_the_first_group_on(kafka: str) -> None:
+    others = granting(0)
+    await write(kafka, BUDGET, granting(9), granting(1), others.model_copy(update={"run": "another"}))
+    async with Backpressure(kafka, run="r", limit=5) as backpressure:
+        assert backpressure.allowed == 1
+        await backpressure.begin(["b0"])
+        second = asyncio.create_task(backpressure.begin(["b1"]))
+        assert await waits(second)
+        await write(kafka, BUDGET, granting(2))
+        await asyncio.wait_for(second, 20)
+    async with Backpressure(kafka, run="never trained", limit=5) as backpressure:
+        assert backpressure.allowed == 5
+
+
 async def test_a_record_that_cannot_be_read_does_not_stop_it(kafka: str) -> None:
-    async with Backpressure(kafka, run="r", limit=1) as backpressure:
-        backpressure.started("y")
+    async with Backpressure(kafka, run="broken", limit=1) as backpressure:
+        await backpressure.begin(["y"])
         async with open_producer(kafka) as producer:
             await producer.send_and_wait(REJECTED.name, b"{", key=b"y")
         await write(kafka, REJECTED, rejection_of("y"))
-        await asyncio.wait_for(backpressure.room(1), 20)
+        await asyncio.wait_for(backpressure.begin(["y2"]), 20)
 
 
-@pytest.mark.kafka
 async def test_a_long_wait_is_said_in_the_log(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with Backpressure(kafka, run="r", limit=1, report_after_s=0.05) as backpressure:
-        backpressure.started("z")
-        room = asyncio.create_task(backpressure.room(1))
-        assert await waits(room)
-        room.cancel()
-    assert "no room for 1 more" in caplog.text
+    async with Backpressure(kafka, run="long", limit=1, report_after_s=0.05) as backpressure:
+        await backpressure.begin(["z"])
+        second = asyncio.create_task(backpressure.begin(["z2"]))
+        assert await waits(second)
+        second.cancel()
+    assert "no new group for 0 s, 1 of 1 allowed ones are under way: is the trainer running?" in caplog.text
 
 
-@pytest.mark.kafka
 async def test_whoever_waits_when_following_ends_is_told(kafka: str) -> None:
-    async with Backpressure(kafka, run="r", limit=1) as backpressure:
-        backpressure.started("z")
-        room = asyncio.create_task(backpressure.room(1))
-        assert await waits(room)
+    async with Backpressure(kafka, run="end", limit=1) as backpressure:
+        await backpressure.begin(["z"])
+        second = asyncio.create_task(backpressure.begin(["z2"]))
+        assert await waits(second)
     with pytest.raises(RuntimeError, match="not followed"):
-        await room
+        await second
+
+
+async def test_a_trainer_that_stands_still_stops_a_sampler_and_one_that_goes_on_lets_it_go_on(
+    kafka: str, tmp_path: Path
+) -> None:
+    from headrace.trainer.config import TrainerConfig
+    from headrace.trainer.loop import run_trainer
+    from tests.trainer.builders import tiny_model
+    from tests.trainer.feed import feed_groups, records
+
+    config = TrainerConfig(
+        kafka,
+        "paced",
+        tiny_model(tmp_path / "base"),
+        checkpoint_dir=tmp_path / "checkpoints",
+        store_url=f"file://{tmp_path}/objects",
+        groups_per_step=1,
+        max_staleness=1000,
+        max_steps_ahead=1,
+        threads=1,
+    )
+
+    @asynccontextmanager
+    async def training() -> AsyncIterator[None]:
+        stop = asyncio.Event()
+        trainer = asyncio.create_task(run_trainer(config, stop=stop, ready=lambda: None))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.wait_for(trainer, 60)
+
+    begun = 0
+
+    async def sample(backpressure: Backpressure) -> None:
+        nonlocal begun
+        while True:
+            await backpressure.begin([f"paced/{begun:03d}/0", f"paced/{begun:03d}/1"])
+            begun += 1
+            await feed_groups(kafka, [f"{begun - 1:03d}"], run="paced", size=2)
+
+    async def until_begun(count: int) -> None:
+        async with asyncio.timeout(120):
+            while begun < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async with Backpressure(kafka, run="paced", limit=4) as backpressure:
+        sampler = asyncio.create_task(sample(backpressure))
+        await until_begun(4)  # nobody granted anything: its own limit is all that holds
+        for before in (4, 8):
+            async with training():
+                await until_begun(before + 3)
+                assert backpressure.allowed == 2
+            trained = len(await records(kafka, STEPS, "paced"))
+            await until_begun(trained + 2)
+            await asyncio.sleep(1)
+            assert (begun, backpressure.under_way) == (trained + 2, 2), "nobody trains, and still a group was begun"
+        sampler.cancel()
+        await asyncio.gather(sampler, return_exceptions=True)

@@ -1,14 +1,15 @@
-"""Admission: which members of a group are trained, decided when the batch is made and not when they were sampled.
+"""Admission: which members of a group are trained, decided when it arrives and again when its batch is made.
 
 Pure. A member that is turned away gets a ``Rejection`` with its reason; the others are trained with the advantage that
-the whole group gave them.
+the whole group gave them. Age is that of a member's oldest token, against the policy that is trained.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import Member, Reason, Reference, Rejection, Stage, TrainingGroup, Trajectory
+from headrace.schemas.records import Member, Reason, Reference, Rejection, Segment, Stage, TrainingGroup, Trajectory
+from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.batches.advantages import reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
 
@@ -25,6 +26,8 @@ class AdmissionRules:
     """Token ids must be below it."""
     max_positions: int
     """Longest segment that the model can take, in tokens."""
+    bounds: AdmissionBounds = field(default_factory=AdmissionBounds)
+    """Bounds in tokens."""
 
 
 def place_of(reference: Reference) -> Place:
@@ -44,7 +47,7 @@ def admit(
     rules: AdmissionRules,
     version: int,
 ) -> tuple[AdmittedGroup | None, list[Rejection]]:
-    """What of ``group`` is trained by policy ``version``, and what is not.
+    """What of ``group`` may be trained while the policy is ``version``, and what not.
 
     ``trajectories`` holds what was found at :func:`places_to_read`. Members keep the order of their ids; a group of
     which nothing is left is ``None``.
@@ -53,16 +56,78 @@ def admit(
     for member in sorted(group.members, key=lambda member: member.trajectory_id):
         trajectory = trajectories.get(place_of(member.trajectory))
         reason = Reason.STALE if _is_stale(member, rules, version) else _defect(member, trajectory, rules)
+        if reason is None and trajectory is not None:
+            reason = _age_fault(member, trajectory, rules, version)
         if reason is not None:
-            rejections.append(_rejection(group, member, reason))
+            rejections.append(rejection(member, reason, run=group.run, task_id=group.task_id, group_id=group.group_id))
         elif trajectory is not None:
             kept.append(ResolvedMember(member, trajectory))
-    admitted = AdmittedGroup(group.group_id, reference, tuple(kept), reward_std(group)) if kept else None
-    return admitted, rejections
+    most = rules.bounds.max_group_tokens
+    if most is not None and sum(_trained_tokens(resolved.trajectory) for resolved in kept) > most:
+        rejections += [
+            rejection(
+                resolved.member,
+                Reason.GROUP_TOO_LONG,
+                run=group.run,
+                task_id=group.task_id,
+                group_id=group.group_id,
+            )
+            for resolved in kept
+        ]
+        kept = []
+    if not kept:
+        return None, rejections
+    return AdmittedGroup(group.group_id, reference, tuple(kept), reward_std(group), group.task_id), rejections
+
+
+def readmit(group: AdmittedGroup, rules: AdmissionRules, version: int) -> tuple[AdmittedGroup | None, list[Rejection]]:
+    """What is left of ``group``, which waited since it was admitted, when its batch is made for policy ``version``.
+
+    A member that has aged beyond the bounds is rejected, and so is one with tokens of a version that the run has not
+    made (an engine that still serves another run's, say): nobody knows what policy that was.
+    """
+    kept, rejections = [], []
+    for resolved in group.members:
+        reason = _age_fault(resolved.member, resolved.trajectory, rules, version)
+        if reason is None and max(resolved.trajectory.versions) > version:
+            reason = Reason.UNKNOWN_VERSION
+        if reason is None:
+            kept.append(resolved)
+        else:
+            rejections.append(
+                rejection(resolved.member, reason, run=rules.run, task_id=group.task_id, group_id=group.group_id)
+            )
+    return (replace(group, members=tuple(kept)) if kept else None), rejections
+
+
+def rejection(member: Member, reason: Reason, *, run: str, task_id: str | None, group_id: str) -> Rejection:
+    """The record that ``member`` of the group will not be trained."""
+    return Rejection(
+        trajectory_id=member.trajectory_id,
+        trajectory=member.trajectory,
+        stage=Stage.ADMISSION,
+        reason=reason,
+        run=run,
+        task_id=task_id,
+        group_id=group_id,
+        policy_version=member.oldest_version,
+        reward=member.reward,
+    )
 
 
 def _is_stale(member: Member, rules: AdmissionRules, version: int) -> bool:
+    """By what the group's record says, before the trajectory is read."""
     return version - member.oldest_version > rules.max_staleness
+
+
+def _age_fault(member: Member, trajectory: Trajectory, rules: AdmissionRules, version: int) -> Reason | None:
+    """What a sound member's age has against it; grows with ``version`` and never shrinks."""
+    if version - min(trajectory.versions, default=version) > rules.max_staleness:
+        return Reason.STALE
+    spans = [span for segment in trajectory.segments for span in segment.version_spans]
+    oldest_fresh = version - rules.bounds.stale_after
+    stale = sum(span.end - span.start for span in spans if span.version is not None and span.version < oldest_fresh)
+    return Reason.STALE_TOKENS if stale > rules.bounds.max_stale_share * member.sampled_tokens else None
 
 
 def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules) -> Reason | None:
@@ -70,7 +135,8 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
         return Reason.UNRESOLVED
     if trajectory.started is not None and trajectory.started.run != rules.run:
         return Reason.OTHER_RUN
-    segments = [segment for segment in trajectory.segments if any(segment.loss_mask)]
+    bounds, segments = rules.bounds, _trained_segments(trajectory)
+    longest = min(rules.max_positions, bounds.max_segment_tokens or rules.max_positions)
     for segment in segments:
         if segment.logprobs is None:
             return Reason.NO_LOGPROBS
@@ -78,23 +144,19 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
             return Reason.UNKNOWN_VERSION
         if segment.loss_mask[0]:
             return Reason.BROKEN_PREFIX  # nothing stands before the first token, so nothing can predict it
-        if len(segment.token_ids) > rules.max_positions:
+        if len(segment.token_ids) > longest:
             return Reason.TOO_LONG
         if min(segment.token_ids) < 0 or max(segment.token_ids) >= rules.vocabulary_size:
             return Reason.VOCABULARY
+    if bounds.max_trajectory_tokens is not None and _trained_tokens(trajectory) > bounds.max_trajectory_tokens:
+        return Reason.TOO_LONG
     sampled = sum(sum(segment.loss_mask) for segment in segments)
     return None if sampled == member.sampled_tokens else Reason.UNRESOLVED
 
 
-def _rejection(group: TrainingGroup, member: Member, reason: Reason) -> Rejection:
-    return Rejection(
-        trajectory_id=member.trajectory_id,
-        trajectory=member.trajectory,
-        stage=Stage.ADMISSION,
-        reason=reason,
-        run=group.run,
-        task_id=group.task_id,
-        group_id=group.group_id,
-        policy_version=member.oldest_version,
-        reward=member.reward,
-    )
+def _trained_segments(trajectory: Trajectory) -> list[Segment]:
+    return [segment for segment in trajectory.segments if any(segment.loss_mask)]
+
+
+def _trained_tokens(trajectory: Trajectory) -> int:
+    return sum(len(segment.token_ids) for segment in _trained_segments(trajectory))

@@ -38,6 +38,8 @@ class AdmittedGroup:
     """By trajectory id; at least one."""
     reward_std: float | None = None
     """Sample standard deviation of the rewards of all members of the record, admitted or not; of one there is none."""
+    task_id: str | None = None
+    """Task."""
 
     def as_trained(self) -> TrainedGroup:
         """The group as a ``Step`` names it."""

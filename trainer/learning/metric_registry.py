@@ -102,6 +102,11 @@ _STALENESS = (
     Metric("staleness_p95", _VERSIONS, "The same, 95th percentile.", Subject.STALENESS),
     Metric("staleness_max", _VERSIONS, "The same, of the oldest token.", Subject.STALENESS),
     Metric("staleness_zero", _SHARE, "Tokens that the very policy sampled that was trained.", Subject.STALENESS),
+    Metric("tokens_age_*", _TOKENS, "Tokens trained, by their age in versions.", Subject.STALENESS),
+    Metric("admitted_age_*", "{trajectory}", "Trajectories trained, by the age of their oldest token.",
+           Subject.STALENESS),
+    Metric("rejected_age_*", "{trajectory}", "Trajectories turned away by the trainer, by the age of their oldest "
+           "token.", Subject.STALENESS),
 )  # fmt: skip
 _BATCH = (
     Metric("trajectories", "{trajectory}", "Trajectories trained.", Subject.BATCH),

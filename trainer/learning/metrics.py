@@ -3,6 +3,8 @@
 Axis legend: N sampled tokens. ρ = π / π_behaviour, π the policy before the step.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from headrace.trainer.batches.packing import Floats, Ints
@@ -36,6 +38,17 @@ def mismatch_metrics(logprobs_N: Floats, behaviour_logprobs_N: Floats, lags_N: I
     return metrics
 
 
+_AGES = {"unknown": -1, "0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
+"""Buckets of ages, in versions: name → oldest. What was sampled by a version yet to come is of unknown age."""
+
+
+def counts_by_age(name: str, ages: Sequence[int] | Ints) -> dict[str, float]:
+    """``name_age_0`` … ``name_age_9_up``: how many of ``ages`` (versions) fall into each bucket, 0 where none does."""
+    oldest = [age for age in _AGES.values() if age is not None]
+    counts = np.bincount(np.searchsorted(oldest, np.asarray(ages, np.int64)), minlength=len(_AGES))
+    return {f"{name}_age_{bucket}": float(count) for bucket, count in zip(_AGES, counts, strict=True)}
+
+
 def staleness_metrics(lags_N: Ints) -> dict[str, float]:
     """Versions between sampling and training, over tokens; ``staleness_zero`` is the share of fresh ones."""
     p50, p95 = np.percentile(lags_N, (50, 95))
@@ -44,4 +57,5 @@ def staleness_metrics(lags_N: Ints) -> dict[str, float]:
         "staleness_p95": float(p95),
         "staleness_max": float(lags_N.max()),
         "staleness_zero": float((lags_N == 0).mean()),
+        **counts_by_age("tokens", lags_N),
     }

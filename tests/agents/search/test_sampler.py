@@ -48,7 +48,8 @@ def test_seeds_never_share_a_task_and_leave_the_demonstrations_alone() -> None:
     ("settings", "said"),
     [
         ({"seed": 998}, "seed"),
-        ({"group_size": 9, "max_outstanding": 8}, "max_outstanding"),
+        ({"max_groups": 0}, "max_groups"),
+        ({"share": 0.0}, "share"),
         ({"concurrency": 0}, "concur"),
     ],
 )
@@ -91,7 +92,7 @@ def assert_whole(events: list[Record]) -> None:
 @pytest.mark.vllm
 async def test_rollouts_are_whole_groups_under_the_limit_and_stop_when_told(kafka: str, vllm: Any) -> None:
     stop = asyncio.Event()
-    config = RolloutConfig(kafka, vllm.url, "rollouts", seed=5, max_outstanding=24, concurrency=16)
+    config = RolloutConfig(kafka, vllm.url, "rollouts", seed=5, max_groups=3, concurrency=16)
     rollouts = asyncio.create_task(run_rollouts(config, stop=stop))
     # Nothing is trained here, so three groups fill the room for good.
     for _ in range(240):

@@ -33,6 +33,7 @@ SENTENCES = {
     "step.trained": "step 5 made v5, 1 group with 2 trajectories, loss −0.014, k3 0.002, grad_norm 0.37, tokens 14, "
     "seconds 1.9",
     "weights.published": "v5 on v4, delta, 182,044 bytes, step 5",
+    "budget.granted": "80 groups under way at v5: (4 + 1) · 16",
     "weights.applied": "v5 served by 127.0.0.1:8000, fetched in 0.2 s, swapped in 0.04 s, canary error 0.0009",
     "alert.raised": "critical canary_mismatch: Version 6 gives other log-probabilities than the trainer saw; version 5 "
     "is served again.",

@@ -117,6 +117,7 @@ SAMPLES: tuple[Record, ...] = (
     ),
     STEP,
     records.Weights(run="r", version=4, parent=3, kind="anchor", manifest_uri="file:///m", sha256="s", size=10, step=4),
+    records.Budget(run="r", version=4, groups_per_step=2, max_steps_ahead=1, max_groups=4),
     records.Applied(run="r", engine="e", version=4, download_s=0.1, swap_s=0.2, canary_max_error=1e-6),
     records.Alert(run="r", source="follower", kind="canary_mismatch", message="m", details={"error": 0.9}),
     DEAD_LETTER,

@@ -1,18 +1,23 @@
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.schemas.records import Reason, Reference, Stage
-from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
+from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read, readmit
+from headrace.trainer.admission.bounds import AdmissionBounds
 from tests.trainer.builders import AT, member, segment, training_group, trajectory
 
 RULES = AdmissionRules(run="run", max_staleness=2, vocabulary_size=50, max_positions=10)
 
 
-def fate(attempt, *, version=0, found=True, **member_changes):
+def fate(attempt, *, version=0, found=True, rules=RULES, **member_changes):
     """The reason with which a group of one trajectory is turned away; ``None`` where it is admitted."""
     only = member(attempt).model_copy(update=member_changes)
     group = training_group("g", [only])
     trajectories = {place_of(AT): attempt} if found else {}
-    admitted, rejections = admit(group, AT, trajectories, RULES, version)
+    admitted, rejections = admit(group, AT, trajectories, rules, version)
     assert (admitted is None) == (len(rejections) == 1)
     return rejections[0].reason if rejections else None
 
@@ -89,3 +94,124 @@ def test_the_spread_of_rewards_is_of_the_whole_group_and_of_one_member_there_is_
     assert admitted.reward_std == pytest.approx(3**-0.5)
     alone, _ = admit(training_group("g", members[1:2]), AT, found, RULES, 9)
     assert alone.reward_std is None
+
+
+def bounded(**bounds):
+    return replace(RULES, max_staleness=10, bounds=AdmissionBounds(**bounds))
+
+
+@pytest.mark.parametrize(
+    ("share", "version", "reason"),
+    [
+        (0.5, 3, None),  # of versions 1, 2, 3, 3: one is older than one version
+        (0.25, 3, None),
+        (0.2, 3, Reason.STALE_TOKENS),
+        (0.5, 4, None),
+        (0.4, 4, Reason.STALE_TOKENS),
+        (0.99, 5, Reason.STALE_TOKENS),
+        (1.0, 9, None),
+    ],
+)
+def test_a_share_of_old_tokens_is_allowed_and_no_more(share, version, reason):
+    attempt = trajectory("t", segment("cSS", versions=[1, 2]), segment("cSS", versions=[3, 3]))
+    assert fate(attempt, version=version, rules=bounded(max_stale_share=share, stale_after=1)) == reason
+
+
+def test_age_is_that_of_the_tokens_whatever_the_groups_record_says():
+    attempt = trajectory("t", segment("cSS", versions=[1, 9]))
+    assert fate(attempt, version=9, oldest_version=9) == Reason.STALE
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        ({"max_segment_tokens": 5}, None),
+        ({"max_segment_tokens": 4}, Reason.TOO_LONG),
+        ({"max_trajectory_tokens": 7}, None),  # a segment without a sampled token is not trained
+        ({"max_trajectory_tokens": 6}, Reason.TOO_LONG),
+        ({"max_group_tokens": 7}, None),
+        ({"max_group_tokens": 6}, Reason.GROUP_TOO_LONG),
+    ],
+)
+def test_lengths_are_bounded_by_segment_trajectory_and_group(bounds, reason):
+    attempt = trajectory("t", segment("cccSS"), segment("cc"), segment("cS"))
+    assert fate(attempt, rules=bounded(**bounds)) == reason
+
+
+def test_a_group_that_is_too_long_is_told_of_member_by_member_and_each_once():
+    attempts = [trajectory(name, segment("ccSS", versions=[v, v])) for name, v in (("a", 20), ("b", 20), ("c", 1))]
+    group, found = group_of(attempts)
+    admitted, rejections = admit(group, AT, found, bounded(max_group_tokens=7), 20)
+    assert admitted is None
+    assert {each.trajectory_id: each.reason for each in rejections} == {
+        "a": Reason.GROUP_TOO_LONG,
+        "b": Reason.GROUP_TOO_LONG,
+        "c": Reason.STALE,
+    }
+    assert len(rejections) == 3
+
+
+@pytest.mark.parametrize(
+    "settings", [{"stale_after": -1}, {"max_stale_share": 1.1}, {"max_group_tokens": 0}, {"max_segment_tokens": -5}]
+)
+def test_bounds_that_cannot_hold_are_refused_by_name(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        AdmissionBounds(**settings)
+
+
+def test_what_waited_too_long_is_turned_away_when_its_batch_is_made():
+    attempts = [trajectory(name, segment("cS", versions=[version])) for name, version in (("a", 3), ("b", 2))]
+    group, found = group_of(attempts)
+    admitted, rejections = admit(group, AT, found, RULES, 4)
+    assert rejections == []
+    assert readmit(admitted, RULES, 4) == (admitted, [])
+    left, (rejection,) = readmit(admitted, RULES, 5)
+    assert [resolved.member.trajectory_id for resolved in left.members] == ["a"]
+    assert (rejection.trajectory_id, rejection.reason, rejection.stage) == ("b", Reason.STALE, Stage.ADMISSION)
+    assert (rejection.run, rejection.task_id, rejection.group_id, rejection.policy_version) == ("run", "task", "g", 2)
+    nothing, rejections = readmit(left, RULES, 6)
+    assert nothing is None
+    assert [each.trajectory_id for each in rejections] == ["a"]
+
+
+def test_tokens_of_a_version_that_the_run_has_not_made_are_never_shipped():
+    group, found = group_of([trajectory("t", segment("cSS", versions=[4, 57]))])
+    admitted, _ = admit(group, AT, found, RULES, 5)
+    nothing, (rejection,) = readmit(admitted, RULES, 5)
+    assert nothing is None
+    assert rejection.reason == Reason.UNKNOWN_VERSION
+    assert readmit(admitted, replace(RULES, max_staleness=99), 57)[0] == admitted
+
+
+VERSIONS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(VERSIONS, min_size=1, max_size=4),
+    st.integers(6, 9),
+    st.integers(0, 4),
+    st.integers(0, 5),
+    st.integers(0, 4),
+    st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+)
+def test_waiting_decides_as_coming_late_would_have(ages, version, waited, max_staleness, stale_after, share):
+    rules = replace(RULES, max_staleness=max_staleness, bounds=AdmissionBounds(stale_after, share))
+    group, found = group_of(
+        [trajectory(f"t{i}", segment("c" + "S" * len(each), versions=each)) for i, each in enumerate(ages)]
+    )
+    early, turned_away = admit(group, AT, found, rules, version)
+    waiting, later = readmit(early, rules, version + waited) if early else (None, [])
+    assert {each.trajectory_id for each in [*turned_away, *later]} | ids(waiting) == {f"t{i}" for i in range(len(ages))}
+    assert len(turned_away) + len(later) + len(ids(waiting)) == len(ages)
+    assert ids(waiting) == ids(admit(group, AT, found, rules, version + waited)[0])
+
+
+def ids(group):
+    return {resolved.member.trajectory_id for resolved in group.members} if group else set()
+
+
+def group_of(attempts):
+    """A group of ``attempts``, and where they are found."""
+    places = [Reference(partition=0, offset=offset) for offset in range(len(attempts))]
+    members = [member(each, at=at) for each, at in zip(attempts, places, strict=True)]
+    return training_group("g", members), dict(zip(map(place_of, places), attempts, strict=True))

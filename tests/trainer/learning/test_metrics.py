@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.trainer.learning.metrics import mismatch_metrics, staleness_metrics
+from headrace.trainer.learning.metric_registry import metric_named
+from headrace.trainer.learning.metrics import counts_by_age, mismatch_metrics, staleness_metrics
 
 
 def metrics_of(ratios, lags=None):
@@ -52,4 +53,13 @@ def test_staleness_by_hand():
         "staleness_p95": pytest.approx(3.55),
         "staleness_max": 4.0,
         "staleness_zero": 0.5,
+        **counts_by_age("tokens", [0, 0, 1, 4]),
     }
+
+
+def test_ages_are_counted_in_buckets_that_are_always_there():
+    buckets = ["unknown", "0", "1", "2", "3_4", "5_8", "9_up"]
+    found = counts_by_age("admitted", [0, 1, 1, 2, 3, 4, 4, 5, 8, 9, 400, -3])
+    assert found == dict(zip([f"admitted_age_{name}" for name in buckets], [1, 1, 2, 1, 3, 2, 2], strict=True))
+    assert counts_by_age("admitted", []) == dict.fromkeys(found, 0)
+    assert all(metric_named(f"{name}_age_9_up") for name in ("tokens", "admitted", "rejected"))
