@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from headrace.trainer.admission.bounds import AdmissionBounds
+from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.divergence import DivergenceSettings
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings
@@ -15,7 +16,17 @@ from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 
 _ELSEWHERE = frozenset(
-    {"bootstrap", "model_dir", "checkpoint_dir", "store_url", "steps", "threads", "keep_checkpoints", "max_steps_ahead"}
+    {
+        "bootstrap",
+        "model_dir",
+        "checkpoint_dir",
+        "store_url",
+        "steps",
+        "threads",
+        "keep_checkpoints",
+        "max_steps_ahead",
+        "alarms",
+    }
 )
 """Settings that say where and for how long, not what is learnt: left out of the hash."""
 
@@ -51,6 +62,8 @@ class TrainerConfig:
     """What moves the weights: {"learning_rate": 1e-6, "name": "muon"}."""
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     """The learning rate over the steps: {"shape": "cosine", "warmup_steps": 20, "decay_steps": 1000}."""
+    alarms: AlarmSettings = field(default_factory=AlarmSettings)
+    """Bounds on a step's metrics beyond which a person is told: {"kl_k3_above": 0.2}."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
     divergence: DivergenceSettings = field(default_factory=DivergenceSettings)

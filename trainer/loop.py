@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from headrace.schemas.records import Alert, Budget, Step
 from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake
@@ -29,6 +30,7 @@ from headrace.trainer.checkpoints.save import save_checkpoint
 from headrace.trainer.config import TrainerConfig as TrainerConfig
 from headrace.trainer.effects import Effect, Reached, tell_nobody
 from headrace.trainer.gather import Gatherer
+from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
@@ -100,6 +102,7 @@ class Trainer:
         self._store = store
         self._reached = reached
         self._offsets: dict[int, int] = {}
+        self._alarms: dict[str, int] = {}
         # One thread for torch: each thread that calls it would hold a team of workers of its own.
         self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
         rules = AdmissionRules(
@@ -122,11 +125,12 @@ class Trainer:
                 )
             checkpoint = await self._or_alert(
                 self._in_thread(
-                    save_checkpoint, self._learner, self._config, self._store, version=0, offsets={}, said=[]
+                    save_checkpoint, self._learner, self._config, self._store, version=0, offsets={}, alarms={}, said=[]
                 ),
                 [],
             )
         self.version, self._offsets = checkpoint.state.version, dict(checkpoint.state.offsets)
+        self._alarms = checkpoint.state.alarms
         unsaid = self.version - (-1 if known is None else known)
         if unsaid not in (0, 1):
             raise CheckpointError(
@@ -153,6 +157,8 @@ class Trainer:
         metrics |= loop_metrics(gathered, metrics, time.monotonic() - started)
         self._reached(Effect.TRAINED, version)
         step = make_step(self._config, version, groups, batch, metrics)
+        alerts, alarms = watch(metrics, self._alarms, self._config.alarms, run=self._config.run, step=version)
+        news: list[Step | Budget | Alert] = [step, budget_at(version, self._config), *alerts]
         checkpoint = await self._or_alert(
             self._in_thread(
                 save_checkpoint,
@@ -161,17 +167,14 @@ class Trainer:
                 self._store,
                 version=version,
                 offsets=gathered.offsets,
-                said=[
-                    announcement(step, run=self._config.run),
-                    announcement(budget_at(version, self._config), run=self._config.run),
-                    *gathered.said,
-                ],
+                alarms=alarms,
+                said=[*(announcement(each, run=self._config.run) for each in news), *gathered.said],
                 told=lambda effect: self._reached(effect, version),
             ),
             groups,
         )
         await self._publish(checkpoint, announce=True)
-        self.version, self._offsets = version, gathered.offsets
+        self.version, self._offsets, self._alarms = version, gathered.offsets, alarms
         _log.info(
             "step %d: %d groups, reward %.3f, loss %.4f, %.2f s training after %.2f s waiting",
             version, len(groups), metrics["reward_mean"], metrics["loss"], metrics["seconds_train"], gathered.wait_s,

@@ -18,6 +18,7 @@ from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS
 from headrace.trainer.announce import TrainerReplaced, announcement, open_announcer
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.checkpoints.checkpoint import CheckpointError, load_newest
+from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.losses.settings import KlSettings
@@ -220,6 +221,17 @@ async def test_a_loss_that_is_no_number_raises_an_alert_and_leaves_the_checkpoin
     assert (alert.kind, alert.details["groups"]) == ("training_diverged", ["diverged/g"])
     assert load_newest(settings.checkpoint_dir, "diverged").state.version == 0
     assert await records(kafka, STEPS, "diverged") == []
+
+
+async def test_an_alarm_is_told_once_an_episode_also_across_a_restart(kafka, config):
+    await feed_groups(kafka, list("abcdefgh"), run="alarming")
+    alarms = AlarmSettings(**dict.fromkeys(AlarmSettings().bounds()), staleness_p95_above=-1.0)  # beyond it, always
+    settings = config("alarming", alarms=alarms)
+    await train_until(settings, 2)
+    await train_until(settings, 4)
+    (alert,) = payloads(await records(kafka, ALERTS, "alarming"))
+    assert isinstance(alert, Alert)
+    assert (alert.kind, alert.severity, alert.details["step"]) == ("staleness_p95_above", Severity.WARNING, 1)
 
 
 async def test_a_base_model_of_no_numbers_is_never_published(kafka, config):

@@ -57,6 +57,8 @@ class CheckpointState(Part):
     """Policy version, which is also the number of steps taken."""
     offsets: dict[int, NonNegativeInt]
     """Partition of ``training`` → offset of the first group that has not been dealt with."""
+    alarms: dict[str, NonNegativeInt] = {}
+    """Alarms that are raised, as ``learning.alarms.watch`` left them."""
     announcements: list[Announcement]
     """What the log must say of this version."""
     grad_norms: list[NonNegativeFloat] = []

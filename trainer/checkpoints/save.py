@@ -28,6 +28,7 @@ def save_checkpoint(
     *,
     version: int,
     offsets: dict[int, int],
+    alarms: dict[str, int],
     said: Sequence[Announcement],
     grad_norms: Sequence[float] = (),
     told: Told = tell_nobody,
@@ -59,6 +60,7 @@ def save_checkpoint(
         run=config.run,
         version=version,
         offsets=offsets,
+        alarms=alarms,
         announcements=[*said, pointer],
         grad_norms=list(grad_norms),
     )

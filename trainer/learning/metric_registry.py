@@ -82,19 +82,23 @@ _OFF_POLICY = (
            warn_above=0.1),
     Metric("chi2", "1", "χ² divergence: mean of ρ², less 1.", Subject.OFF_POLICY, warn_above=1.0),
     Metric("mismatch_kl", _NATS, "k3 over tokens that this very version sampled: what trainer and engine compute "
-           "differently.", Subject.OFF_POLICY),
+           "differently.", Subject.OFF_POLICY, warn_above=0.01),
     Metric("mismatch_logprob_max", _NATS, "Largest difference of a log-probability between trainer and engine, over "
            "the same tokens.", Subject.OFF_POLICY),
 )  # fmt: skip
 _CLIPPING = (
-    Metric("clip_fraction_low", _SHARE, "Tokens held back by the lower clip, of those kept.", Subject.CLIPPING),
-    Metric("clip_fraction_high", _SHARE, "Tokens held back by the upper clip, of those kept.", Subject.CLIPPING),
+    Metric("clip_fraction_low", _SHARE, "Tokens held back by the lower clip, of those kept.", Subject.CLIPPING,
+           warn_above=0.5),
+    Metric("clip_fraction_high", _SHARE, "Tokens held back by the upper clip, of those kept.", Subject.CLIPPING,
+           warn_above=0.5),
     Metric("tokens_kept", _TOKENS, "Tokens with a gradient, after masks.", Subject.CLIPPING),
+    Metric("tokens_kept_share", _SHARE, "Those, of all sampled tokens.", Subject.CLIPPING, warn_below=0.5),
     Metric("tokens_masked_stale", _TOKENS, "Tokens masked for their age.", Subject.CLIPPING),
     Metric("tokens_masked_ratio", _TOKENS, "Tokens masked for their ratio.", Subject.CLIPPING),
     Metric("correction_weight_mean", "1", "Mean weight of the importance correction, over tokens kept.",
            Subject.CLIPPING),
-    Metric("correction_truncated", _SHARE, "Tokens whose correction was truncated, of those kept.", Subject.CLIPPING),
+    Metric("correction_truncated", _SHARE, "Tokens whose correction was truncated, of those kept.", Subject.CLIPPING,
+           warn_above=0.5),
 )  # fmt: skip
 _STALENESS = (
     Metric("staleness_p50", _VERSIONS, "Versions between sampling and training, median over tokens.",

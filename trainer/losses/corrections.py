@@ -24,8 +24,9 @@ class Corrected:
     weights: torch.Tensor
     """(N,) float32, by which a token's objective is multiplied; 0 exactly where it is masked."""
     metrics: dict[str, float]
-    """``tokens_kept``; ``tokens_masked_stale`` and ``tokens_masked_ratio``, by the first reason that applied; with an
-    importance correction ``correction_weight_mean`` and ``correction_truncated``, a share, over the kept."""
+    """``tokens_kept``, ``tokens_kept_share``; ``tokens_masked_stale`` and ``tokens_masked_ratio``, by the first reason
+    that applied; with an importance correction ``correction_weight_mean`` and ``correction_truncated``, a share, over
+    the kept."""
 
 
 def correct(
@@ -77,6 +78,7 @@ def _at_level(
 def _counts(fresh_N: torch.Tensor, kept_N: torch.Tensor) -> dict[str, float]:
     return {
         "tokens_kept": float(kept_N.sum()),
+        "tokens_kept_share": float(kept_N.sum()) / len(kept_N),
         "tokens_masked_stale": float((~fresh_N).sum()),
         "tokens_masked_ratio": float((fresh_N & ~kept_N).sum()),
     }

@@ -24,7 +24,12 @@ def corrected(ratios, *, trajectories=None, lags=None, **options):
 def test_without_a_correction_every_token_weighs_the_same():
     found = corrected([0.1, 1.0, 50.0])
     assert found.weights.tolist() == [1.0, 1.0, 1.0]
-    assert found.metrics == {"tokens_kept": 3.0, "tokens_masked_stale": 0.0, "tokens_masked_ratio": 0.0}
+    assert found.metrics == {
+        "tokens_kept": 3.0,
+        "tokens_kept_share": 1.0,
+        "tokens_masked_stale": 0.0,
+        "tokens_masked_ratio": 0.0,
+    }
 
 
 def test_truncation_bounds_the_weight_from_above_alone():
