@@ -14,6 +14,7 @@ from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
+from headrace.trainer.parallel.settings import ParallelSettings
 
 _ELSEWHERE = frozenset(
     {
@@ -23,6 +24,7 @@ _ELSEWHERE = frozenset(
         "store_url",
         "steps",
         "threads",
+        "parallel",
         "keep_checkpoints",
         "max_steps_ahead",
         "alarms",
@@ -85,6 +87,8 @@ class TrainerConfig:
     """Seed of everything drawn."""
     max_tokens_per_pass: int = 8192
     """Tokens of one forward and backward: bounds memory, changes nothing else. Small ones suit a CPU's caches."""
+    parallel: ParallelSettings = field(default_factory=ParallelSettings)
+    """Under ``torchrun``, how its ranks work together: {"timeout_s": 120}."""
     threads: int = 2
     """Torch's threads on a CPU."""
     device: str = "cpu"

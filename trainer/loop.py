@@ -77,7 +77,7 @@ def _open_learner(config: TrainerConfig, checkpoint: Checkpoint | None) -> Learn
         reference = load_model(config.model_dir, device=config.device, dtype=config.dtype)
     learner = Learner(model, config, reference)
     if checkpoint:
-        learner.restore_optimizer(checkpoint.optimizer_tensors())
+        learner.read_optimizer(checkpoint.optimizer_dir)
     return learner
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from headrace.schemas.events import TrajectoryStarted, VersionSpan
 from headrace.schemas.records import Member, Reference, Segment, TrainingGroup, Trajectory
-from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
+from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
 
 AT = Reference(partition=0, offset=0)
 
@@ -74,6 +74,29 @@ def admitted(name: str, *trajectories: Trajectory, advantages: Sequence[float] |
     given = advantages or [0.5] * len(trajectories)
     members = [ResolvedMember(member(each, advantage=a), each) for each, a in zip(trajectories, given, strict=True)]
     return AdmittedGroup(name, AT, tuple(members))
+
+
+def off_policy_batch(*, seed: int = 0) -> Batch:
+    """Trajectories of one to three segments, sampled by other policies 0 to 3 versions ago; version 3 is trained."""
+    random = np.random.default_rng(seed)
+    trajectories = []
+    for number in range(8):
+        parts = ["c" * int(random.integers(1, 6)) + "S" * int(random.integers(1, 6)) for _ in range(1 + number % 3)]
+        trajectories.append(
+            trajectory(
+                f"t{number}",
+                *(
+                    segment(
+                        text,
+                        vocabulary=41,
+                        logprobs=random.normal(-6, 2, text.count("S")).clip(max=0).tolist(),
+                        versions=random.integers(0, 4, text.count("S")).tolist(),
+                    )
+                    for text in parts
+                ),
+            )
+        )
+    return make_batch([admitted("g", *trajectories, advantages=random.normal(0, 1, 8).tolist())])
 
 
 def tiny_model(path: Path, *, seed: int = 0, vocabulary: int = 50, tied: bool = True) -> Path:

@@ -51,6 +51,9 @@ class AdmittedGroup:
         )
 
 
+_NOTHING = pack([([0, 0], [0, 0])])
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Batch:
     """Flat arrays; nothing is padded."""
@@ -140,9 +143,10 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
 def select_sequences(batch: Batch, sequences: Sequence[int]) -> tuple[Batch, Ints]:
     """Some of a batch's sequences, in the order asked for, and which of the N tokens they hold (indices).
 
-    Trajectories keep their numbers.
+    Trajectories keep their numbers. Of no sequences at all there is a sequence without a sampled token: something that
+    a model can be run on.
     """
-    packed, kept = select(batch.packed, sequences)
+    packed, kept = select(batch.packed, sequences) if sequences else (_NOTHING, np.empty(0, np.int64))
     part = replace(
         batch,
         packed=packed,

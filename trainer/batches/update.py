@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
-from headrace.trainer.batches.packing import Floats, Ints, plan_passes
+from headrace.trainer.batches.packing import Floats, Ints
 from headrace.trainer.losses.loss import Loss, Tokens
 from headrace.trainer.losses.normaliser import normalise
 
@@ -28,12 +28,11 @@ class Update:
     divisor: float = 1.0
     """What the weighed sum over all N tokens is divided by; 0 where all of them are masked."""
 
-    def select(self, sequences: Sequence[int]) -> "Update":
-        """Some of the sequences; weights and divisor stay those of the whole."""
+    def select(self, sequences: Sequence[int]) -> tuple["Update", Ints]:
+        """Some of the sequences, and which of the N tokens they hold; weights and divisor stay those of the whole."""
         batch, kept = select_sequences(self.batch, sequences)
-        return replace(
-            self, batch=batch, anchor_logprobs=self.anchor_logprobs[kept], weights=self.weights[kept]
-        )  # fmt: skip
+        part = replace(self, batch=batch, anchor_logprobs=self.anchor_logprobs[kept], weights=self.weights[kept])
+        return part, kept
 
     def normalised(self, loss: Loss, constant_length: int) -> "Update":
         """The update with the weights and the divisor of the loss's normaliser."""
@@ -50,13 +49,7 @@ class Update:
         owners = owners_of_sequences(self.batch)
         trajectories = np.unique(owners)
         for part in np.array_split(trajectories, min(count, len(trajectories))):
-            yield self.select(np.flatnonzero(np.isin(owners, part)).tolist())
-
-    def passes(self, loss: Loss, max_tokens: int) -> Iterator["Update"]:
-        """The update in passes of at most ``max_tokens`` tokens."""
-        owners = owners_of_sequences(self.batch) if loss.whole_trajectories else None
-        for chosen in plan_passes(self.batch.packed.lengths, max_tokens, owners):
-            yield self.select(chosen)
+            yield self.select(np.flatnonzero(np.isin(owners, part)).tolist())[0]
 
 
 def pass_loss(

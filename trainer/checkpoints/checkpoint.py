@@ -1,7 +1,7 @@
 """Checkpoints: everything a trainer needs to go on as if it had never stopped, appearing on disk whole or not at all.
 
     00000412/model/               the policy as a Hugging Face directory (what is published is this very file)
-    00000412/optimizer.safetensors
+    00000412/optimizer/           safetensors, a file a rank
     00000412/manifest.json        of the weights, with their canaries
     00000412/state.json           offsets, announcements
     00000412/SHA256SUMS           of all the files above; `sha256sum -c SHA256SUMS` verifies a checkpoint too
@@ -18,10 +18,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
 from pydantic import NonNegativeFloat, NonNegativeInt, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from headrace.schemas.model import Part
 from headrace.schemas.records import Manifest
@@ -32,7 +30,7 @@ from headrace.trainer.weights.store import file_sha256
 
 _log = logging.getLogger(__name__)
 
-OPTIMIZER_FILE = "optimizer.safetensors"
+OPTIMIZER_FOLDER = "optimizer"
 POSITION_FILE = "position.json"
 """Lives beside the checkpoint's files and is replaced while they never change."""
 _STATE_FILE = "state.json"
@@ -87,9 +85,10 @@ class Checkpoint:
         """Of the weights."""
         return Manifest.model_validate_json((self.path / MANIFEST_FILE).read_bytes())
 
-    def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """The optimiser's state."""
-        return load_file(self.path / OPTIMIZER_FILE)
+    @property
+    def optimizer_dir(self) -> Path:
+        """The optimiser's state: see ``optimizer_state``."""
+        return self.path / OPTIMIZER_FOLDER
 
 
 class CheckpointWriter:

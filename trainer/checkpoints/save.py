@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-from safetensors.torch import save_file
-
 from headrace.trainer.announce import Announcement, announcement
 from headrace.trainer.checkpoints.checkpoint import (
-    OPTIMIZER_FILE,
+    OPTIMIZER_FOLDER,
     Checkpoint,
     CheckpointState,
     CheckpointWriter,
@@ -14,9 +12,7 @@ from headrace.trainer.checkpoints.checkpoint import (
 )
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect, Told, tell_nobody
-from headrace.trainer.learning.divergence import check_weights
 from headrace.trainer.learning.learner import Learner
-from headrace.trainer.model.load import save_model
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
 from headrace.trainer.weights.store import ObjectStore
 
@@ -38,13 +34,13 @@ def save_checkpoint(
     Raises ``TrainingDiverged`` where the policy is not made of numbers, ``CheckpointNotWritten`` where the disk does
     not take it. Either way the checkpoints that stand are as they were.
     """
-    check_weights(learner.model)
+    learner.check_weights()
     canaries = learner.canaries(seed=version)
     writer = CheckpointWriter(config.checkpoint_dir, version, told)
     with disk_trouble(config.checkpoint_dir):
-        save_model(learner.model, writer.partial / "model", tokenizer_from=config.model_dir)
+        learner.write_model(writer.partial / "model")
         told(Effect.MODEL_WRITTEN)
-        save_file(learner.optimizer_tensors(), writer.partial / OPTIMIZER_FILE)
+        learner.write_optimizer(writer.partial / OPTIMIZER_FOLDER)
         told(Effect.OPTIMIZER_WRITTEN)
         manifest = make_manifest(
             writer.partial / "model" / WEIGHTS_FILE,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from headrace.trainer.parallel.policy import local_shard
+
 
 class TrainingDiverged(RuntimeError):
     """A step must not count: its loss, gradient or weights are no numbers, or its gradient is far beyond the usual."""
@@ -64,8 +66,8 @@ def check_numbers(loss: float, norm: float, *, limit: float, version: int) -> No
 
 
 @torch.no_grad()
-def check_weights(model: torch.nn.Module) -> None:
-    """Raises :class:`TrainingDiverged` naming the first parameter of ``model`` that is not all finite numbers."""
-    for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
-            raise TrainingDiverged(f"{name} holds what is not a number")
+def not_finite(model: torch.nn.Module) -> list[str]:
+    """Parameters of ``model`` that are not all finite numbers; of a sharded one, this rank's shard is looked at."""
+    return [
+        name for name, parameter in model.named_parameters() if not bool(torch.isfinite(local_shard(parameter)).all())
+    ]

@@ -2,38 +2,42 @@
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from headrace.schemas.records import Canary
-from headrace.trainer.batches.batch import Batch, select_sequences
-from headrace.trainer.batches.packing import Floats, Ints, pack, plan_passes
+from headrace.trainer.batches.balance import plan_ranks
+from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
+from headrace.trainer.batches.packing import Floats, Ints, pack
 from headrace.trainer.batches.update import Update, pass_loss
+from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
 from headrace.trainer.config import TrainerConfig
-from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers
+from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers, not_finite
 from headrace.trainer.learning.metrics import mismatch_metrics, staleness_metrics
 from headrace.trainer.learning.optimizers import Optimizer
 from headrace.trainer.learning.schedules import rate_share
 from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
-from headrace.trainer.model.load import vocabulary_size
-from headrace.trainer.model.logprobs import token_logprobs
+from headrace.trainer.model.load import save_model, vocabulary_size
+from headrace.trainer.parallel.policy import open_policy
+from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
+
+_SUMS = ("loss", "entropy", "kl_reference", "clip_fraction_low", "clip_fraction_high")
+"""What is added up over passes, ranks and updates."""
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What the passes of a batch add up to."""
+    """What the updates of a batch add up to, over all ranks."""
 
-    loss: float = 0.0
-    clipped: Counter[str] = field(default_factory=Counter)
-    entropy: float = 0.0
-    kl: float = 0.0
+    sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(_SUMS)))
     logprobs: list[Floats] = field(default_factory=list)
     behaviour: list[Floats] = field(default_factory=list)
     lags: list[Ints] = field(default_factory=list)
@@ -41,9 +45,15 @@ class _Tally:
 
 
 class Learner:
-    """Takes optimiser steps on batches."""
+    """Takes optimiser steps on batches. Every method is called by all ranks of the job, with the same arguments."""
 
-    def __init__(self, model: PreTrainedModel, config: TrainerConfig, reference: PreTrainedModel | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: TrainerConfig,
+        reference: PreTrainedModel | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
         """A learner of ``model``, in place; ``reference`` is the frozen base model, where the KL penalty needs it.
 
         Raises ``ValueError`` where it is needed and missing.
@@ -52,8 +62,10 @@ class Learner:
             raise ValueError("kl: the reference base needs the base model beside the trained one, and only it does")
         self.model = model
         self._config = config
-        self._reference = reference
+        self._ranks = ranks
         self._loss = config.chosen_loss()
+        self._policy = open_policy(model, ranks, config.parallel)
+        self._reference = None if reference is None else open_policy(reference, ranks, config.parallel)
         self._optimizer = Optimizer(model, config.optimizer)
 
     def step(self, batch: Batch, version: int, *, norm_limit: float = math.inf) -> dict[str, float]:
@@ -77,15 +89,18 @@ class Learner:
         for part in whole.parts(self._config.substeps):
             self._update(part.normalised(self._loss, self._config.constant_length), version, tally, norm_limit)
         tokens = len(batch.packed.targets)
+        loss, entropy, kl_reference, clipped_low, clipped_high = tally.sums.tolist()
+        kept = max(corrected.metrics["tokens_kept"], 1)
         return {
-            "loss": tally.loss / len(tally.grad_norms),
+            "loss": loss / len(tally.grad_norms),
             "reward_mean": float(batch.rewards.mean()),
             "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
-            "entropy": tally.entropy / tokens,
+            "entropy": entropy / tokens,
             "grad_norm": max(tally.grad_norms),
             "learning_rate": learning_rate,
-            **{name: count / max(corrected.metrics["tokens_kept"], 1) for name, count in tally.clipped.items()},
-            **({"kl_reference": tally.kl / tokens} if self._config.kl.coefficient else {}),
+            "clip_fraction_low": clipped_low / kept,
+            "clip_fraction_high": clipped_high / kept,
+            **({"kl_reference": kl_reference / tokens} if self._config.kl.coefficient else {}),
             **corrected.metrics,
             **mismatch_metrics(
                 np.concatenate(tally.logprobs), np.concatenate(tally.behaviour), np.concatenate(tally.lags)
@@ -100,44 +115,65 @@ class Learner:
     def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float) -> None:
         """One optimiser update, a pass at a time."""
         self._optimizer.zero_grad()
-        for part in update.passes(self._loss, self._config.max_tokens_per_pass):
-            result = token_logprobs(self.model, part.batch.packed)
-            loss, clipped = pass_loss(self._loss, part, result.logprobs, self._advantages(part, result.logprobs, tally))
-            if update.divisor:  # else every token is masked: without a gradient the optimiser moves nothing
-                loss.backward()  # type: ignore[no-untyped-call]
-            tally.loss += loss.item()
-            tally.entropy += result.entropy.sum().item()
-            tally.clipped.update(clipped)
-            tally.logprobs.append(result.logprobs.detach().cpu().numpy())
-            tally.behaviour.append(part.batch.behaviour_logprobs)
-            tally.lags.append(version - part.batch.versions)
+        logprobs = np.zeros_like(update.weights)
+        sums = np.zeros(len(_SUMS))
+        plan = self._plan(update.batch)
+        for number, chosen in enumerate(plan, start=1):
+            part, tokens = update.select(chosen)
+            # Where every token is masked there is nothing to divide by: without a gradient the optimiser moves nothing.
+            with torch.set_grad_enabled(update.divisor > 0):
+                result = self._policy.logprobs(part.batch.packed)
+                advantages, kl = self._advantages(part, result.logprobs)
+                loss, clipped = pass_loss(self._loss, part, result.logprobs, advantages)
+            if update.divisor > 0:
+                self._policy.backward(loss, last=number == len(plan))
+            logprobs[tokens] = result.logprobs.detach().cpu().numpy()
+            added = {"loss": loss.item(), "entropy": result.entropy.sum().item(), "kl_reference": kl, **clipped}
+            sums += np.array([added[name] for name in _SUMS])
+        sums = self._ranks.sum(sums)
         norm = self._optimizer.clip(self._config.max_grad_norm)
-        check_numbers(tally.loss, norm, limit=norm_limit, version=version)
-        tally.grad_norms.append(norm)
+        check_numbers(sums[0], norm, limit=norm_limit, version=version)
         self._optimizer.step()
+        tally.sums += sums
+        tally.logprobs.append(self._ranks.sum(logprobs))
+        tally.behaviour.append(update.batch.behaviour_logprobs)
+        tally.lags.append(version - update.batch.versions)
+        tally.grad_norms.append(norm)
 
-    def _advantages(self, part: Update, logprobs_N: torch.Tensor, tally: _Tally) -> torch.Tensor:
-        """(N,) advantages of a pass, less the KL penalty."""
+    def _plan(self, batch: Batch) -> list[list[int]]:
+        """The passes of this rank: which of the batch's sequences are in each."""
+        owners = owners_of_sequences(batch) if self._loss.whole_trajectories else None
+        plan = plan_ranks(
+            batch.packed.lengths,
+            self._config.max_tokens_per_pass,
+            self._ranks.count,
+            crossover=self._policy.crossover,
+            owners=owners,
+        )
+        return plan[self._ranks.rank]
+
+    def _advantages(self, part: Update, logprobs_N: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """(N,) advantages of a pass, less the KL penalty, and the sum of the KL over its tokens."""
         advantages_N = torch.from_numpy(part.batch.advantages).to(logprobs_N.device)
         kl = self._config.kl
         if not kl.coefficient:
-            return advantages_N
+            return advantages_N, 0.0
         if self._reference is None:
             reference_N = torch.from_numpy(part.batch.behaviour_logprobs).to(logprobs_N.device)
         else:
             with torch.no_grad():
-                reference_N = token_logprobs(self._reference, part.batch.packed).logprobs
-        tally.kl += (logprobs_N.detach() - reference_N).sum().item()
-        return penalised_advantages(advantages_N, logprobs_N, reference_N, kl.coefficient)
+                reference_N = self._reference.logprobs(part.batch.packed).logprobs
+        divergence = (logprobs_N.detach() - reference_N).sum().item()
+        return penalised_advantages(advantages_N, logprobs_N, reference_N, kl.coefficient), divergence
 
     @torch.no_grad()
     def _logprobs(self, batch: Batch) -> Floats:
         """(N,) log-probabilities under the present policy."""
-        logprobs = np.empty(len(batch.packed.targets), np.float32)
-        for chosen in plan_passes(batch.packed.lengths, self._config.max_tokens_per_pass):
+        logprobs = np.zeros(len(batch.packed.targets), np.float32)
+        for chosen in self._plan(batch):
             part, tokens = select_sequences(batch, chosen)
-            logprobs[tokens] = token_logprobs(self.model, part.packed).logprobs.cpu().numpy()
-        return logprobs
+            logprobs[tokens] = self._policy.logprobs(part.packed).logprobs.cpu().numpy()
+        return self._ranks.sum(logprobs)
 
     @torch.no_grad()
     def canaries(self, seed: int) -> list[Canary]:
@@ -149,7 +185,7 @@ class Learner:
             vocabulary_size(self.model), seed, count=self._config.canaries, length=self._config.canary_length
         )
         packed = pack([(prompt, [0] + [1] * (len(prompt) - 1)) for prompt in prompts])
-        logprobs = token_logprobs(self.model, packed).logprobs.cpu().numpy()
+        logprobs = self._policy.logprobs(packed).logprobs.cpu().numpy()
         if not np.isfinite(logprobs).all():
             raise TrainingDiverged("the policy gives log-probabilities that are not numbers: lower learning_rate")
         rows: Sequence[Floats] = np.split(logprobs, len(prompts))
@@ -157,6 +193,30 @@ class Learner:
             Canary(token_ids=prompt, logprobs=array("f", row.tolist()))
             for prompt, row in zip(prompts, rows, strict=True)
         ]
+
+    def check_weights(self) -> None:
+        """Raises :class:`TrainingDiverged` naming a parameter that is not all finite numbers, if there is one."""
+        names = [name for name, _ in self.model.named_parameters()]
+        broken = self._ranks.largest(max(map(names.index, not_finite(self.model)), default=-1))
+        if broken >= 0:
+            raise TrainingDiverged(f"{names[broken]} holds what is not a number")
+
+    def write_model(self, folder: Path) -> None:
+        """Write the policy as a Hugging Face directory, on rank 0, with the base model's tokenizer.
+
+        Raises ``OSError`` where the disk does not take it.
+        """
+        tensors = self._policy.tensors(keep=self._ranks.leads)
+        if self._ranks.leads:
+            save_model(self.model, folder, tensors, tokenizer_from=self._config.model_dir)
+
+    def write_optimizer(self, folder: Path) -> None:
+        """Write the optimiser's state, each rank its shard; raises ``OSError`` where the disk does not take it."""
+        write_state(self.optimizer_tensors(), folder, self._ranks)
+
+    def read_optimizer(self, folder: Path) -> None:
+        """Take up what :meth:`write_optimizer` wrote, on any number of ranks; raises as :meth:`restore_optimizer`."""
+        self.restore_optimizer(read_state(folder, dict(self.model.named_parameters())))
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
         """The optimiser's state by ``<slot>/<parameter>``, and torch's generator."""

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headrace.trainer.parallel.policy import whole_tensor
+
 
 class OptimizerName(StrEnum):
     """What moves a parameter; as a setting, what moves the hidden matrices."""
@@ -124,7 +126,7 @@ class Optimizer:
 
     def clip(self, max_norm: float) -> float:
         """Scale the gradients down to ``max_norm``, if they are longer; returns the norm that they had."""
-        return torch.nn.utils.clip_grad_norm_(self._parameters.values(), max_norm).item()
+        return whole_tensor(torch.nn.utils.clip_grad_norm_(self._parameters.values(), max_norm)).item()
 
     def step(self) -> None:
         """Move every parameter that has a gradient."""

@@ -40,13 +40,20 @@ def load_model(path: Path, *, device: str = "cpu", dtype: str = "float32") -> Pr
     return model
 
 
-def save_model(model: PreTrainedModel, path: Path, *, tokenizer_from: Path | None = None) -> None:
+def save_model(
+    model: PreTrainedModel,
+    path: Path,
+    tensors: dict[str, torch.Tensor] | None = None,
+    *,
+    tokenizer_from: Path | None = None,
+) -> None:
     """Write ``model`` as a Hugging Face directory with one ``model.safetensors``; the same weights give the same bytes.
 
-    Tied tensors are stored once. The tokenizer's files, where ``tokenizer_from`` has any, come along.
+    ``tensors`` are its weights where it holds only a shard of them. Tied tensors are stored once. The tokenizer's
+    files, where ``tokenizer_from`` has any, come along.
     """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model.save_pretrained(path, max_shard_size="1TB")
+    model.save_pretrained(path, max_shard_size="1TB", state_dict=tensors)
     for name in _TOKENIZER_FILES:
         if tokenizer_from is not None and (tokenizer_from / name).is_file():
             shutil.copyfile(tokenizer_from / name, path / name)
@@ -61,3 +68,16 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 def longest_sequence(model: PreTrainedModel) -> int:
     """Positions that the model was made for, in tokens."""
     return int(model.config.get_text_config().max_position_embeddings)
+
+
+def attention_crossover(model: PreTrainedModel) -> float:
+    """Length in tokens at which attention is as much work as the linear layers: parameters / (layers · width).
+
+    A token costs 2 operations a parameter and, a layer, 2 · width for each of the two products with the half of the
+    sequence that stands before it, on average.
+    """
+    config = model.config.get_text_config()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = config.num_attention_heads * head
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return float(parameters / (config.num_hidden_layers * width))

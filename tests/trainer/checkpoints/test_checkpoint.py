@@ -4,7 +4,6 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from headrace.schemas.records import Weights
 from headrace.trainer.announce import announcement
@@ -15,7 +14,9 @@ from headrace.trainer.checkpoints.checkpoint import (
     exclusive,
     load_newest,
 )
+from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
 from headrace.trainer.model.load import load_model, save_model
+from headrace.trainer.parallel.ranks import ALONE
 from headrace.trainer.weights.publish import make_manifest, manifest_bytes
 from tests.trainer.builders import tiny_model
 
@@ -44,7 +45,7 @@ def save(model, base, tmp_path):
             run=run, version=version, offsets={0: 10 * version}, announcements=[announcement(pointer, run=run)]
         )
         optimizer = {"rng": torch.get_rng_state(), "step/w": torch.tensor(float(version))}
-        save_file(optimizer, writer.partial / "optimizer.safetensors")
+        write_state(optimizer, writer.partial / "optimizer", ALONE)
         return writer.commit(state, keep=keep)
 
     return _save
@@ -58,7 +59,7 @@ def test_a_checkpoint_comes_back_whole(save, tmp_path, model):
     save(7)
     found = load_newest(tmp_path, "run")
     assert (found.state.version, found.state.offsets) == (7, {0: 70})
-    assert found.optimizer_tensors()["step/w"].item() == 7.0
+    assert read_state(found.optimizer_dir, {})["step/w"].item() == 7.0
     assert found.manifest().version == 7
     again = load_model(found.model_dir)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
@@ -80,7 +81,9 @@ def test_only_the_newest_are_kept(save, tmp_path):
     assert names(tmp_path) == ["00000003", "00000004"]
 
 
-@pytest.mark.parametrize("victim", ["state.json", "optimizer.safetensors", "manifest.json", "model/model.safetensors"])
+@pytest.mark.parametrize(
+    "victim", ["state.json", "optimizer/whole.safetensors", "manifest.json", "model/model.safetensors"]
+)
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(save, tmp_path, victim):
     save(1)
     damaged = save(2).path / victim

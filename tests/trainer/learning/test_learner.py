@@ -20,7 +20,7 @@ from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
 from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import max_error
-from tests.trainer.builders import admitted, segment, tiny_model, trajectory
+from tests.trainer.builders import admitted, off_policy_batch, segment, tiny_model, trajectory
 
 
 @pytest.fixture(scope="module")
@@ -71,29 +71,6 @@ def test_a_step_raises_what_was_good_and_lowers_what_was_bad(directory):
     with torch.no_grad():
         after = token_logprobs(learner.model, batch.packed).logprobs.numpy()
     assert float(((after - batch.behaviour_logprobs) * batch.advantages).sum()) > 0
-
-
-def off_policy_batch():
-    """Trajectories of one to three segments, sampled by other policies 0 to 3 versions ago; version 3 is trained."""
-    random = np.random.default_rng(0)
-    trajectories = []
-    for number in range(8):
-        parts = ["c" * int(random.integers(1, 6)) + "S" * int(random.integers(1, 6)) for _ in range(1 + number % 3)]
-        trajectories.append(
-            trajectory(
-                f"t{number}",
-                *(
-                    segment(
-                        text,
-                        vocabulary=41,
-                        logprobs=random.normal(-6, 2, text.count("S")).clip(max=0).tolist(),
-                        versions=random.integers(0, 4, text.count("S")).tolist(),
-                    )
-                    for text in parts
-                ),
-            )
-        )
-    return make_batch([admitted("g", *trajectories, advantages=random.normal(0, 1, 8).tolist())])
 
 
 CORRECTIONS = {

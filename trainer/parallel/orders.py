@@ -1,0 +1,88 @@
+"""Orders: what rank 0 tells the other ranks to do, so that all do it together. Numbers and text only, nothing pickled.
+
+order  number  text
+STEP   412            followed by a limit and the batch, array by array
+WRITE_OPTIMIZER       /checkpoints/run/.writing-00000413/optimizer
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.trainer.batches.batch import Batch
+from headrace.trainer.batches.packing import PackedSequences
+from headrace.trainer.parallel.ranks import Ranks
+
+MAX_TEXT = 4096
+"""Bytes of an order's text: a path."""
+
+
+class Order(IntEnum):
+    """What all ranks do next."""
+
+    WAIT = 0
+    """Nothing; rank 0 is there, and waits for groups."""
+    STEP = 1
+    """Train policy ``number`` on the batch that follows a limit of its gradient's norm."""
+    CANARIES = 2
+    """The canaries that ``number`` seeds."""
+    CHECK_WEIGHTS = 3
+    """Look for weights that are not numbers."""
+    WRITE_MODEL = 4
+    """Gather the weights on rank 0, which writes them."""
+    WRITE_OPTIMIZER = 5
+    """Write the state of one's shard of the optimiser into the folder ``text``."""
+    STOP = 6
+    """Leave the job."""
+
+
+def tell(ranks: Ranks, order: Order, number: int = 0, text: str = "") -> None:
+    """Give an order; rank 0 calls it. Raises ``ValueError`` for a text of more than :data:`MAX_TEXT` bytes."""
+    told = text.encode()
+    if len(told) > MAX_TEXT:
+        raise ValueError(f"an order's text has {len(told)} bytes, at most {MAX_TEXT} are sent: choose a shorter path")
+    ranks.from_leader(np.array([order, number, len(told)], np.int64))
+    if told:
+        ranks.from_leader(np.frombuffer(told, np.uint8).copy())
+
+
+def hear(ranks: Ranks) -> tuple[Order, int, str]:
+    """The next order, its number and its text; every rank but 0 calls it, and waits."""
+    order, number, length = ranks.from_leader(np.zeros(3, np.int64)).tolist()
+    text = ranks.from_leader(np.zeros(min(length, MAX_TEXT), np.uint8)).tobytes().decode() if length else ""
+    return Order(order), number, text
+
+
+def broadcast_batch(batch: Batch | None, ranks: Ranks) -> Batch:
+    """Rank 0's ``batch`` on every rank; the others give ``None``. Each takes its share by itself (see ``balance``)."""
+    sent = None if batch is None else dict(_arrays(batch))
+    names = [*(f"packed.{field.name}" for field in fields(PackedSequences)), *_batch_fields()]
+    header = np.zeros((len(names), 2), np.int64)
+    if sent is not None:
+        header[:] = [(len(sent[name]), _TYPES.index(sent[name].dtype)) for name in names]
+    header = ranks.from_leader(header)
+    arrays = {
+        name: ranks.from_leader(sent[name] if sent is not None else np.empty(length, _TYPES[type_]))
+        for name, (length, type_) in zip(names, header.tolist(), strict=True)
+    }
+    packed: dict[str, Any] = {name.partition(".")[2]: arrays.pop(name) for name in names if name.startswith("packed.")}
+    rest: dict[str, Any] = arrays
+    return Batch(packed=PackedSequences(**packed), **rest)
+
+
+_TYPES: list[np.dtype[Any]] = [np.dtype(np.int64), np.dtype(np.float32)]
+
+
+def _batch_fields() -> list[str]:
+    return [field.name for field in fields(Batch) if field.name != "packed"]
+
+
+def _arrays(batch: Batch) -> Iterator[tuple[str, NDArray[Any]]]:
+    for field in fields(PackedSequences):
+        yield f"packed.{field.name}", getattr(batch.packed, field.name)
+    for name in _batch_fields():
+        yield name, getattr(batch, name)

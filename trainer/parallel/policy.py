@@ -1,0 +1,141 @@
+"""The policy that is trained: a model on this process, or sharded over all ranks of a job (FSDP2).
+
+Sharded, parameters, gradients and optimiser state are divided over the ranks; a layer's weights are gathered when it
+computes and let go after it. A loss is divided by the divisor of its whole update, so gradients are summed over the
+ranks and not averaged.
+"""
+
+import math
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from headrace.trainer.batches.packing import PackedSequences
+from headrace.trainer.model.load import attention_crossover
+from headrace.trainer.model.logprobs import TokenLogprobs, token_logprobs
+from headrace.trainer.parallel.ranks import Ranks
+from headrace.trainer.parallel.settings import ParallelSettings
+
+
+class Policy(Protocol):
+    """A model that packed sequences are run through. All ranks call the same method together, each with its own."""
+
+    crossover: float
+    """Tokens of a sequence whose attention is as much work as its linear layers: for dividing work among ranks."""
+
+    def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
+        """What the model says of the targets of ``packed``: see :func:`token_logprobs`."""
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of ``loss``; ``last`` says that no other comes before the gradients are used."""
+
+    def tensors(self, *, keep: bool) -> dict[str, Tensor]:
+        """The whole model's weights by name, where to ``keep`` them; else nothing."""
+
+
+class WholePolicy:
+    """A model that this process has for itself."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """The policy of ``model``."""
+        self.crossover = math.inf  # nothing is divided
+        self._model = model
+
+    def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
+        """As in :class:`Policy`."""
+        return token_logprobs(self._model, packed)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """As in :class:`Policy`."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def tensors(self, *, keep: bool) -> dict[str, Tensor]:
+        """As in :class:`Policy`."""
+        return self._model.state_dict() if keep else {}
+
+
+class ShardedPolicy:
+    """A model that the ranks have together."""
+
+    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, reduce_every_pass: bool) -> None:
+        """Shard ``model`` in place: its parameters become ``DTensor`` under the same names.
+
+        ``reduce_every_pass`` as in ``ParallelSettings``. Raises ``ValueError`` where the model does not say what its
+        layers are.
+        """
+        self.crossover = attention_crossover(model)
+        mesh = init_device_mesh(torch.device(ranks.device).type, (ranks.count,))
+        for layer in _layers(model):
+            fully_shard(layer, mesh=mesh)
+        root = _Called(model)
+        self._root: Any = fully_shard(root, mesh=mesh)
+        self._reduce_every_pass = reduce_every_pass
+        for module in root.modules():
+            if isinstance(module, FSDPModule):
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply in a sum
+
+    def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
+        """As in :class:`Policy`."""
+        result: TokenLogprobs = self._root(packed)
+        if not torch.is_grad_enabled():
+            self._root.reshard()  # nothing comes that would: the next step must not meet these weights again
+        return result
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """As in :class:`Policy`."""
+        self._root.set_requires_gradient_sync(self._reduce_every_pass or last)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def tensors(self, *, keep: bool) -> dict[str, Tensor]:
+        """As in :class:`Policy`: gathered a tensor at a time, into the host's memory."""
+        gathered: dict[int, Tensor] = {}
+        whole: dict[str, Tensor] = {}
+        # Names that share a tensor share it here too; detached, two names of one parameter would not be seen to.
+        for name, tensor in self._root.model.state_dict(keep_vars=True).items():
+            if id(tensor) not in gathered:
+                full = whole_tensor(tensor.detach())
+                gathered[id(tensor)] = full.cpu() if keep else full.new_empty(0)
+            whole[name] = gathered[id(tensor)]
+        return whole if keep else {}
+
+
+class _Called(nn.Module):
+    """What FSDP gathers the root's weights for: the head is applied outside the model's own ``forward``."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, packed: PackedSequences) -> TokenLogprobs:
+        return token_logprobs(self.model, packed)
+
+
+def open_policy(model: PreTrainedModel, ranks: Ranks, settings: ParallelSettings) -> Policy:
+    """The policy of ``model``, which is sharded in place where there are several ranks."""
+    if ranks.count == 1:
+        return WholePolicy(model)
+    return ShardedPolicy(model, ranks, reduce_every_pass=settings.reduce_every_pass)
+
+
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """``tensor``, gathered from all ranks where it is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """What this rank holds of ``tensor``."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _layers(model: PreTrainedModel) -> list[nn.Module]:
+    names = set(model._no_split_modules or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        raise ValueError(f"{type(model).__name__} does not say which modules are its layers: it cannot be sharded")
+    return layers

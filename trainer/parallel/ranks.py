@@ -1,0 +1,113 @@
+"""The ranks of a job: processes that train one model together, each on its share of every batch.
+
+One process alone is a job of one rank: everything here then gives back what it was given.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+Values = TypeVar("Values", bound=np.generic)
+
+
+class RankLost(RuntimeError):
+    """Another rank ended or does not answer: the job cannot go on, and starts again from its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among the ranks of its job. Every method is called by all ranks, in the same order."""
+
+    rank: int = 0
+    """From 0; rank 0 leads: it alone speaks to Kafka and to the object store."""
+    count: int = 1
+    """Ranks of the job."""
+    device: str = "cpu"
+    """Where this rank computes: ``cpu``, ``cuda:3``."""
+    timeout_s: float = 600.0
+    """Seconds after which a rank that does not answer is given up."""
+    control: dist.ProcessGroup | None = None
+    """Group for values in the host's memory; the model's tensors travel through the default group."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    def sum(self, values: NDArray[Values]) -> NDArray[Values]:
+        """The element-wise sum over all ranks, the same bits on each."""
+        if self.count == 1:
+            return values
+        total = torch.from_numpy(values.copy())
+        dist.all_reduce(total, op=dist.ReduceOp.SUM, group=self.control)
+        summed: NDArray[Values] = total.numpy()
+        return summed
+
+    def largest(self, value: int) -> int:
+        """The largest ``value`` of any rank."""
+        if self.count == 1:
+            return value
+        largest = torch.tensor([value], dtype=torch.int64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.control)
+        return int(largest.item())
+
+    def from_leader(self, values: NDArray[Values]) -> NDArray[Values]:
+        """Rank 0's ``values`` on every rank; the others give an array of the same shape and type."""
+        if self.count == 1:
+            return values
+        told = torch.from_numpy(values if self.leads else np.empty_like(values))
+        dist.broadcast(told, src=0, group=self.control)
+        received: NDArray[Values] = told.numpy()
+        return received
+
+
+ALONE = Ranks()
+"""One process, no group."""
+
+
+@contextlib.contextmanager
+def join_ranks(device: str, *, local_rank: int = 0, timeout_s: float = 600.0) -> Iterator[Ranks]:
+    """Join the job that ``torchrun`` started this process for; leaves it at the end.
+
+    ``device`` is ``cpu`` (gloo) or ``cuda`` (nccl, rank ``local_rank`` of this machine on the GPU of that number).
+    Raises :class:`RankLost` where the others do not come within ``timeout_s``.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    on_gpu = torch.device(device).type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(local_rank)
+    with lost_ranks(timeout_s):
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timeout)
+        control = dist.new_group(backend="gloo", timeout=timeout)
+    try:
+        yield Ranks(
+            rank=dist.get_rank(),
+            count=dist.get_world_size(),
+            device=f"cuda:{local_rank}" if on_gpu else "cpu",
+            timeout_s=timeout_s,
+            control=control,
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def lost_ranks(timeout_s: float) -> Iterator[None]:
+    """Turn what torch raises when a rank is gone or silent into :class:`RankLost`."""
+    try:
+        yield
+    except RuntimeError as error:
+        # Gloo's errors have no type of their own; each names the library's file that raised it.
+        if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
+            raise RankLost(
+                f"another rank ended or did not answer within {timeout_s:.0f} s; see its own log for the reason, then "
+                f"start the job again: it goes on from its newest checkpoint ({str(error).splitlines()[0]})"
+            ) from error
+        raise

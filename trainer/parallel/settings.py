@@ -1,0 +1,18 @@
+"""Settings of a job of several ranks; one process alone has no use for them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelSettings:
+    """How the ranks that ``torchrun`` starts work together. None of it changes what is learnt."""
+
+    timeout_s: float = 600.0
+    """Seconds after which a rank that does not answer is given up, and with it the job."""
+    reduce_every_pass: bool = True
+    """Sum gradients over the ranks after every pass, so that a rank holds only its shard of them. ``False`` sums them
+    once an update, which sends less and holds the whole model's gradients on every rank."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.timeout_s < float("inf"):
+            raise ValueError(f"timeout_s is {self.timeout_s}: it must be at least 1")
