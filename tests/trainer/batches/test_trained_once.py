@@ -8,7 +8,7 @@ through the real assembler, rewards, groups and admission. Token ids never repea
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, product
 
 import numpy as np
 from hypothesis import given, settings
@@ -32,9 +32,9 @@ from headrace.schemas.tokens import prefix_hash
 from headrace.streams.drive import drive
 from headrace.streams.topology import TOPOLOGY
 from headrace.trainer.admission.admission import AdmissionRules, admit
-from headrace.trainer.batches.batch import make_batch
+from headrace.trainer.batches.balance import plan_ranks
+from headrace.trainer.batches.batch import make_batch, owners_of_sequences
 from headrace.trainer.batches.update import Update
-from headrace.trainer.losses.registry import LOSSES
 
 RULES = AdmissionRules("default", max_staleness=10, vocabulary_size=10**6, max_positions=10**6)
 STEPS = ("extend", "resend", "sample nothing", "prune", "summarise", "drift", "frozen sub-agent", "trained sub-agent")
@@ -171,11 +171,11 @@ def test_every_sampled_token_is_trained_once_and_no_other_token_ever(history):
         assert set(batch.advantages[np.isin(trained, list(attempt.sampled))]) == {advantage}
 
     update = Update(batch, batch.behaviour_logprobs, np.ones_like(batch.behaviour_logprobs))
-    for loss in (LOSSES["cispo"], LOSSES["gspo"]):
-        seen = Counter(
-            token
-            for part in update.parts(2)
-            for one in part.passes(loss, max_tokens=9)
-            for token in one.batch.packed.token_ids[one.batch.packed.targets].tolist()
-        )
+    for ranks, whole_trajectories in product((1, 3), (False, True)):
+        seen: Counter[int] = Counter()
+        for part in update.parts(2):
+            owners = owners_of_sequences(part.batch) if whole_trajectories else None
+            for passes in plan_ranks(part.batch.packed.lengths, 9, ranks, crossover=100, owners=owners):
+                packed = [part.select(chosen)[0].batch.packed for chosen in passes]
+                seen.update(token for one in packed for token in one.token_ids[one.targets].tolist())
         assert seen == Counter(list(expected))
