@@ -249,7 +249,7 @@ PARTS: tuple[Part, ...] = (
         needs=("kafka",),
         wanted=lambda settings: settings.otlp is not None,
     ),
-    Part("trainer", "training groups → weights", _worker("trainer"), needs=("kafka",), memory_mb=900),
+    Part("trainer", "training groups → weights", _worker("trainer"), needs=("kafka",), metrics=True, memory_mb=900),
     Part("follower", "weights → vLLM", _worker("follower"), needs=("kafka", "vllm"), memory_mb=250),
     Part(
         "dashboard",

@@ -17,6 +17,8 @@ from headrace.deploy.settings import PREFIX, Settings
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
 
+    from headrace.trainer.progress.progress import Progress
+
 logger = logging.getLogger(__name__)
 
 EXPORT_EVERY_MS = 10_000
@@ -55,6 +57,15 @@ def observe_lag_of(name: str, settings: Settings, groups: Iterable[str]) -> None
 
     meter = measure_aside(settings.kafka, groups)
     observe_lag(lambda: meter.latest)
+
+
+def observe_progress_of(settings: Settings, progress: "Progress") -> None:
+    """Show a trainer's ``progress``, where its metrics are read by anybody."""
+    if "trainer" not in settings.metrics_ports and settings.otlp is None:
+        return
+    from headrace.trainer.progress.gauges import observe_progress
+
+    observe_progress(progress)
 
 
 def metrics_url(port: int) -> str:

@@ -3,24 +3,46 @@
 ``headrace train`` and the stack's ``headrace worker trainer`` are this, with and without a file.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
 from headrace.deploy.settings import PREFIX, Settings
+from headrace.deploy.telemetry import observe_progress_of
 from headrace.deploy.until_stopped import until_stopped
 
 if TYPE_CHECKING:
     from headrace.trainer.config import TrainerConfig
+    from headrace.trainer.progress.panel import LivePanel
+    from headrace.trainer.progress.progress import Progress
 
 _OF_SETTINGS = {"kafka": "bootstrap", "run": "run", "model_dir": "model_dir", "store_url": "store_url"}
 """Settings of a process and the trainer's option that each stands for."""
 
 _WHERE = {"bootstrap": f"--kafka HOST:PORT, {PREFIX}KAFKA, or bootstrap in the file"}
 """Where an option can be set, if it is set nowhere."""
+
+
+class Show(StrEnum):
+    """How progress is shown."""
+
+    AUTO = "auto"
+    """A panel on a terminal, else lines."""
+    PANEL = "panel"
+    """A panel that stays in its place."""
+    LINES = "lines"
+    """A line a step in the log."""
+
+    def on_a_terminal(self) -> bool:
+        """Whether it is the panel here and now."""
+        return self == Show.PANEL or (self == Show.AUTO and sys.stderr.isatty())
 
 
 def trainer_config(settings: Settings, file: Path | None = None, assignments: Sequence[str] = ()) -> "TrainerConfig":
@@ -49,11 +71,48 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
     return replace(config, **folders)
 
 
-def train(settings: Settings, file: Path | None = None, assignments: Sequence[str] = ()) -> int:
+def train(
+    settings: Settings, file: Path | None = None, assignments: Sequence[str] = (), *, show: Show = Show.LINES
+) -> int:
     """Train until the process is asked to end; returns its exit status. Raises :class:`StackError` as above."""
     from headrace.trainer.loop import run_trainer
 
-    return until_stopped(partial(run_trainer, trainer_config(settings, file, assignments)))
+    config = trainer_config(settings, file, assignments)
+    with shown_progress(config, show) as progress:
+        observe_progress_of(settings, progress)
+        return until_stopped(partial(run_trainer, config, progress=progress))
+
+
+@contextmanager
+def shown_progress(config: "TrainerConfig", show: Show) -> Iterator["Progress"]:
+    """A trainer's progress, as ``show`` has it on this terminal, and with the writers that ``config`` asks for."""
+    from headrace.deploy.configuration.shown import plain
+    from headrace.trainer.progress.lines import Lines
+    from headrace.trainer.progress.progress import Progress
+    from headrace.trainer.progress.writers import open_writers
+
+    with ExitStack() as held:
+        writers = held.enter_context(open_writers(config.writers, config.run, plain(asdict(config))))
+        watcher = held.enter_context(_panel(config)) if show.on_a_terminal() else Lines()
+        yield Progress([watcher, *writers])
+
+
+@contextmanager
+def _panel(config: "TrainerConfig") -> Iterator["LivePanel"]:
+    """The panel on stderr, with the log above it instead of through it."""
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    from headrace.trainer.progress.panel import LivePanel
+
+    console = Console(stderr=True)
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [RichHandler(console=console, show_path=False)]
+    try:
+        with LivePanel(console, f"headrace train, run {config.run}, {config.loss} on {config.device}") as panel:
+            yield panel
+    finally:
+        root.handlers = before
 
 
 def _given(settings: Settings) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 from headrace.trainer.parallel.settings import ParallelSettings
+from headrace.trainer.progress.settings import WriterSettings
 
 _ELSEWHERE = frozenset(
     {
@@ -22,6 +23,7 @@ _ELSEWHERE = frozenset(
         "model_dir",
         "checkpoint_dir",
         "store_url",
+        "writers",
         "steps",
         "threads",
         "parallel",
@@ -103,6 +105,8 @@ class TrainerConfig:
     """Newest checkpoints kept on disk."""
     duplicate_window: int = 10_000
     """Records of ``training`` before the current one, per partition, among which a repeated group is recognised."""
+    writers: WriterSettings = field(default_factory=WriterSettings)
+    """Where else each step's metrics go: {"tensorboard_dir": "runs"}."""
 
     def __post_init__(self) -> None:
         self.chosen_loss()  # refuses settings that do not go together

@@ -12,6 +12,7 @@ from headrace.trainer.admission.intake import Arrival, Intake
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import Announcement, Announcer, announcement
 from headrace.trainer.batches.batch import AdmittedGroup
+from headrace.trainer.progress.progress import Progress
 
 _log = logging.getLogger(__name__)
 
@@ -44,11 +45,14 @@ class Gathered:
 class Gatherer:
     """Takes groups from the intake and admits them."""
 
-    def __init__(self, intake: Intake, announcer: Announcer, rules: AdmissionRules, *, groups_per_step: int) -> None:
+    def __init__(
+        self, intake: Intake, announcer: Announcer, rules: AdmissionRules, progress: Progress, *, groups_per_step: int
+    ) -> None:
         """Reads from ``intake``, which has taken up position; rejections that cannot wait go to ``announcer``."""
         self._intake = intake
         self._announcer = announcer
         self._rules = rules
+        self._progress = progress
         self._groups_per_step = groups_per_step
 
     async def gather(self, offsets: dict[int, int], version: int, stop: asyncio.Event) -> Gathered | None:
@@ -67,6 +71,7 @@ class Gatherer:
             started = time.monotonic()
             await self._admit(arrivals, gathered, version)
             gathered.resolve_s += time.monotonic() - started
+            self._progress.gathered(len(gathered.groups))
             # A sampler may be waiting to hear what became of its work before it begins more, and we for that.
             if gathered.said and (not arrivals or len(gathered.said) >= _MANY_REJECTIONS):
                 await self._announcer.announce(gathered.said)

@@ -9,7 +9,6 @@ read again. So no group is trained twice and none is lost.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -34,6 +33,9 @@ from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
+from headrace.trainer.progress.lines import Lines
+from headrace.trainer.progress.pace import Phase
+from headrace.trainer.progress.progress import Progress
 from headrace.trainer.step_record import batch_recipe, loop_metrics, make_step
 from headrace.trainer.weights.publish import upload
 from headrace.trainer.weights.store import ObjectStore
@@ -45,14 +47,20 @@ T = TypeVar("T")
 
 
 async def run_trainer(
-    config: TrainerConfig, *, stop: asyncio.Event, ready: Callable[[], None], reached: Reached = tell_nobody
+    config: TrainerConfig,
+    *,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+    reached: Reached = tell_nobody,
+    progress: Progress | None = None,
 ) -> None:
-    """Train until ``stop``; after ``config.steps`` steps wait for it.
+    """Train until ``stop``; after ``config.steps`` steps wait for it. Without a ``progress`` the log has a line a step.
 
     Raises :class:`CheckpointError` where checkpoints and log do not belong together, ``TrainerReplaced`` where another
     trainer of the run has started, :class:`TrainingDiverged` (after an alert) where the loss is no longer a number.
     """
     torch.set_num_threads(config.threads)
+    progress = progress or Progress([Lines()])
     with exclusive(config.checkpoint_dir):
         checkpoint = load_newest(config.checkpoint_dir, config.run)
         learner = await asyncio.to_thread(_open_learner, config, checkpoint)
@@ -60,11 +68,12 @@ async def run_trainer(
             open_announcer(config.bootstrap, config.run) as announcer,
             open_intake(config.bootstrap, run=config.run, window=config.duplicate_window) as intake,
         ):
-            trainer = Trainer(config, learner, announcer, intake, ObjectStore(config.store_url), reached)
+            trainer = Trainer(config, learner, announcer, intake, ObjectStore(config.store_url), reached, progress)
             await trainer.resume(checkpoint)
             ready()
             while not stop.is_set() and (config.steps is None or trainer.version < config.steps):
                 await trainer.step(stop)
+            progress.enter(Phase.DONE)
             await stop.wait()
 
 
@@ -92,6 +101,7 @@ class Trainer:
         intake: Intake,
         store: ObjectStore,
         reached: Reached,
+        progress: Progress,
     ) -> None:
         """A trainer that has not taken up position: :meth:`resume` comes first."""
         self.version = 0
@@ -101,6 +111,7 @@ class Trainer:
         self._intake = intake
         self._store = store
         self._reached = reached
+        self._progress = progress
         self._offsets: dict[int, int] = {}
         self._alarms: dict[str, int] = {}
         # One thread for torch: each thread that calls it would hold a team of workers of its own.
@@ -112,7 +123,7 @@ class Trainer:
             max_positions=longest_sequence(learner.model),
             bounds=config.admission,
         )
-        self._gatherer = Gatherer(intake, announcer, rules, groups_per_step=config.groups_per_step)
+        self._gatherer = Gatherer(intake, announcer, rules, progress, groups_per_step=config.groups_per_step)
 
     async def resume(self, checkpoint: Checkpoint | None) -> None:
         """Go on from ``checkpoint``, or begin with version 0, and say what the log does not know yet."""
@@ -123,6 +134,7 @@ class Trainer:
                     f"the log knows version {known} of run {self._config.run!r} and checkpoint_dir "
                     f"{self._config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
                 )
+            self._progress.enter(Phase.SAVING)
             checkpoint = await self._or_alert(
                 self._in_thread(
                     save_checkpoint, self._learner, self._config, self._store, version=0, offsets={}, alarms={}, said=[]
@@ -142,23 +154,26 @@ class Trainer:
         # Said at every start: the settings may have changed since the log was told.
         await self._announcer.announce([announcement(budget_at(self.version, self._config), run=self._config.run)])
         await self._intake.start(self._offsets)
+        self._progress.begin(self.version, self._config.groups_per_step)
         _log.info("run %s goes on from version %d", self._config.run, self.version)
 
     async def step(self, stop: asyncio.Event) -> None:
         """One step, from gathering to announcing. A ``stop`` while gathering leaves everything as it was."""
+        self._progress.enter(Phase.WAITING)
         gathered = await self._gatherer.gather(self._offsets, self.version, stop)
         if gathered is None:
             return
         version = self.version + 1
         groups = prepare_groups(gathered.groups, batch_recipe(self._config), step=version)
         batch = make_batch(groups)
-        started = time.monotonic()
+        self._progress.enter(Phase.TRAINING)
         metrics = await self._or_alert(self._in_thread(self._learner.step, batch, self.version), groups)
-        metrics |= loop_metrics(gathered, metrics, time.monotonic() - started)
+        metrics |= loop_metrics(gathered, metrics, self._progress.since_s, self._progress.last_s)
         self._reached(Effect.TRAINED, version)
         step = make_step(self._config, version, groups, batch, metrics)
         alerts, alarms = watch(metrics, self._alarms, self._config.alarms, run=self._config.run, step=version)
         news: list[Step | Budget | Alert] = [step, budget_at(version, self._config), *alerts]
+        self._progress.enter(Phase.SAVING)
         checkpoint = await self._or_alert(
             self._in_thread(
                 save_checkpoint,
@@ -175,13 +190,11 @@ class Trainer:
         )
         await self._publish(checkpoint, announce=True)
         self.version, self._offsets, self._alarms = version, gathered.offsets, alarms
-        _log.info(
-            "step %d: %d groups, reward %.3f, loss %.4f, %.2f s training after %.2f s waiting",
-            version, len(groups), metrics["reward_mean"], metrics["loss"], metrics["seconds_train"], gathered.wait_s,
-        )  # fmt: skip
+        self._progress.stepped(version, metrics)
 
     async def _publish(self, checkpoint: Checkpoint, *, announce: bool) -> None:
         """Upload the version and tell of it; what stands already stays."""
+        self._progress.enter(Phase.PUBLISHING)
         await upload(self._store, checkpoint.manifest(), checkpoint.weights)
         self._reached(Effect.UPLOADED, checkpoint.state.version)
         if announce:

@@ -7,6 +7,7 @@ from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, Batch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.gather import Gathered
 from headrace.trainer.learning.metrics import counts_by_age
+from headrace.trainer.progress.pace import Phase
 
 
 def batch_recipe(config: TrainerConfig) -> BatchRecipe:
@@ -35,9 +36,16 @@ def make_step(
     )
 
 
-def loop_metrics(gathered: Gathered, learnt: Mapping[str, float], train_s: float) -> dict[str, float]:
-    """What the loop measures around a step: seconds waited, resolved and trained, tokens a second, members by age."""
+def loop_metrics(
+    gathered: Gathered, learnt: Mapping[str, float], train_s: float, before_s: Mapping[Phase, float]
+) -> dict[str, float]:
+    """What the loop measures around a step: where the seconds went, tokens a second, members by age.
+
+    Saving and publishing come after a step's record: it has those of the version before, out of ``before_s``.
+    """
+    after = {"seconds_save": Phase.SAVING, "seconds_publish": Phase.PUBLISHING}
     return {
+        **{name: before_s[phase] for name, phase in after.items() if phase in before_s},
         "seconds_wait": gathered.wait_s,
         "seconds_resolve": gathered.resolve_s,
         "seconds_train": train_s,

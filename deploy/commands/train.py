@@ -10,7 +10,7 @@ import click
     "train",
     epilog="""\b
 A first run:
-  1. headrace topics                      see that your Kafka has the topics (headrace up makes them itself)
+  1. headrace topics --create             make the topics that your Kafka lacks (headrace up does it itself)
   2. headrace settings trainer --toml > run.toml
                                           every option with its meaning; uncomment what you want otherwise
   3. headrace train --config run.toml --check
@@ -24,6 +24,10 @@ Examples:
   headrace train --config run.toml --set learning_rate=1e-6 --set kl.coefficient=0.01
   headrace train --config run.toml --set steps=10 --set seed=1 --run control --set shuffle_advantages=true
 
+While it runs it shows what it waits for, what it learns and when the next weights come. The same figures stand in
+`steps`, on the dashboard's trainer page, for Prometheus and OTLP (HEADRACE_METRICS_PORTS, HEADRACE_OTLP), and with
+writers.tensorboard_dir or writers.wandb_project there too. What each means: headrace metrics.
+
 Settings come from --set, else the options here and HEADRACE_* variables, else the file, else defaults. Files to start
 from: deploy/training. Every option: headrace settings trainer.
 """,
@@ -33,9 +37,18 @@ from: deploy/training. Every option: headrace settings trainer.
 @click.option("--kafka", metavar="HOST:PORT", help="Bootstrap address of Kafka (HEADRACE_KAFKA).")
 @click.option("--run", metavar="NAME", help="Training run (HEADRACE_RUN).")
 @click.option("--data", type=click.Path(file_okay=False), help="Folder of what is kept by default (HEADRACE_DATA).")
+@click.option(
+    "--progress",
+    type=click.Choice(["auto", "panel", "lines"]),
+    default="auto",
+    show_default=True,
+    help="A panel that stays in its place, or a line a step; auto: the panel on a terminal.",
+)
 @click.option("--check", is_flag=True, help="Print the settings as they would hold, and end.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (HEADRACE_LOG_LEVEL).")
-def command(file: Path | None, assignments: tuple[str, ...], check: bool, **overrides: str | None) -> None:
+def command(
+    file: Path | None, assignments: tuple[str, ...], check: bool, progress: str, **overrides: str | None
+) -> None:
     """Train a policy on groups as they come, and publish each version.
 
     \b
@@ -48,7 +61,7 @@ def command(file: Path | None, assignments: tuple[str, ...], check: bool, **over
     """
     from headrace.deploy.configuration.shown import toml_of
     from headrace.deploy.settings import load_settings
-    from headrace.deploy.train import train, trainer_config
+    from headrace.deploy.train import Show, train, trainer_config
     from headrace.deploy.worker import run_process
 
     settings = load_settings(**overrides)
@@ -56,4 +69,4 @@ def command(file: Path | None, assignments: tuple[str, ...], check: bool, **over
         config = trainer_config(settings, file, assignments)
         click.echo(f"{toml_of(config)}\n\n# sha256 of what decides what is learnt: {config.sha256()}")
         return
-    sys.exit(run_process("trainer", settings, lambda: train(settings, file, assignments)))
+    sys.exit(run_process("trainer", settings, lambda: train(settings, file, assignments, show=Show(progress))))

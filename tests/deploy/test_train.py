@@ -1,7 +1,12 @@
 """``headrace train``: settings from every place they can stand in; every shipped file loads."""
 
+import asyncio
 import json
+import os
+import signal
+import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -9,9 +14,16 @@ from click.testing import CliRunner
 from headrace.deploy.cli import cli
 from headrace.deploy.configuration.described import describe
 from headrace.deploy.errors import StackError
+from headrace.deploy.ports import free_port
 from headrace.deploy.settings import base_model_dir, load_settings
+from headrace.deploy.telemetry import metrics_url
 from headrace.deploy.train import trainer_config
+from headrace.schemas.records import Step
+from headrace.schemas.topics import STEPS
 from headrace.trainer.config import TrainerConfig
+from headrace.trainer.learning.metric_registry import metric_named
+from tests.trainer.builders import tiny_model
+from tests.trainer.feed import feed_groups, records
 
 SHIPPED = sorted((Path(__file__).parents[2] / "deploy" / "training").glob("*.toml"))
 
@@ -101,3 +113,42 @@ def test_settings_prints_every_option_of_the_trainer() -> None:
         assert f"{name} = " in listed or f"[{name}]" in listed
     assert [*json.loads(CliRunner().invoke(cli, ["settings", "trainer", "--json"]).output)] == names
     assert "PART" in CliRunner().invoke(cli, ["settings", "--toml"]).output
+
+
+@pytest.mark.kafka
+async def test_a_trainer_runs_from_a_file_shows_its_progress_and_ends_when_asked(kafka: str, tmp_path: Path) -> None:
+    await feed_groups(kafka, list("abcdef"), run="filed")
+    port, file = free_port(), tmp_path / "run.toml"
+    file.write_text(
+        f'bootstrap = "{kafka}"\nrun = "filed"\nmodel_dir = "{tiny_model(tmp_path / "model")}"\n'
+        "groups_per_step = 2\nmax_staleness = 100\nthreads = 1\n"
+        f'[writers]\ntensorboard_dir = "{tmp_path / "runs"}"\n'
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "headrace.deploy.cli", "train", "--config", str(file), "--data", str(tmp_path),
+        "--set", "steps=3",
+        env=os.environ | {"HEADRACE_METRICS_PORTS": json.dumps({"trainer": port}), "OMP_NUM_THREADS": "1"},
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    log = ""
+    async with asyncio.timeout(120):
+        while "step 3: " not in log:
+            log += (line := await process.stderr.readline()).decode()
+            assert line, log
+    text = await asyncio.to_thread(lambda: urlopen(metrics_url(port), timeout=10).read().decode())
+    process.send_signal(signal.SIGTERM)
+    assert (await asyncio.wait_for(process.communicate(), 60), process.returncode)[1] == 0
+
+    steps = [payload for _, payload in await records(kafka, STEPS, "filed")]
+    assert [step.step for step in steps if isinstance(step, Step)] == [1, 2, 3]
+    for step in steps:
+        assert isinstance(step, Step)
+        assert [name for name in step.metrics if metric_named(name) is None] == []
+    assert {"seconds_wait", "seconds_train", "seconds_save", "seconds_publish"} <= set(steps[1].metrics)
+    (shown,) = (line for line in text.splitlines() if line.startswith("headrace_trainer_reward_mean{"))
+    assert float(shown.split()[-1]) == steps[2].metrics["reward_mean"]
+    assert "reward 1.5, loss " in log
+    assert "next weights in about" in log
+    assert [*(tmp_path / "runs" / "filed").glob("events.out.*")]
+    assert (tmp_path / "checkpoints" / "filed").is_dir()

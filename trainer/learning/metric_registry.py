@@ -10,22 +10,26 @@ from enum import StrEnum
 
 
 class Subject(StrEnum):
-    """What a metric is about; the order in which people look."""
+    """What a metric is about, with a sentence; in the order in which people look."""
 
-    LEARNING = "Learning"
-    """Whether it learns."""
-    OPTIMISER = "Optimiser"
-    """How it moves."""
-    OFF_POLICY = "Off-policy"
-    """How far the policy is from those that sampled. ρ = π / π_behaviour of a token, π the policy before the step."""
-    CLIPPING = "Clipping and masking"
-    """Which tokens the loss and its corrections hold back."""
-    STALENESS = "Staleness"
-    """How old the tokens are, in policy versions."""
-    BATCH = "Batch"
-    """What it was trained on."""
-    TIME = "Time"
-    """Where the seconds go."""
+    about: str
+
+    def __new__(cls, title: str, about: str) -> "Subject":
+        """A subject called ``title``."""
+        subject = str.__new__(cls, title)
+        subject._value_, subject.about = title, about
+        return subject
+
+    LEARNING = "Learning", "Whether it learns."
+    OPTIMISER = "Optimiser", "How it moves."
+    OFF_POLICY = (
+        "Off-policy",
+        "How far the policy is from those that sampled: ρ = π / π_behaviour of a token, π the policy before the step.",
+    )
+    CLIPPING = "Clipping and masking", "Which tokens the loss and its corrections hold back."
+    STALENESS = "Staleness", "How old the tokens are, in policy versions."
+    BATCH = "Batch", "What it was trained on."
+    TIME = "Time", "Where the seconds go, and how fast it is."
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +124,12 @@ _BATCH = (
     Metric("rejected", "{trajectory}", "Trajectories turned away while the batch was gathered.", Subject.BATCH),
 )
 _TIME = (
-    Metric("tokens_per_second", "{token}/s", "Tokens read a second of training.", Subject.TIME),
+    Metric("tokens_per_second", "{token/s}", "Tokens read a second of training.", Subject.TIME),
     Metric("seconds_wait", "s", "Waiting for groups: much of it, and the trainer starves.", Subject.TIME),
     Metric("seconds_resolve", "s", "Reading trajectories and admitting groups.", Subject.TIME),
     Metric("seconds_train", "s", "Forward, backward and optimiser.", Subject.TIME),
+    Metric("seconds_save", "s", "Writing the checkpoint of the version before.", Subject.TIME),
+    Metric("seconds_publish", "s", "Uploading and announcing the version before.", Subject.TIME),
 )
 
 METRICS: Mapping[str, Metric] = {

@@ -1,12 +1,14 @@
 """Every number that a step says is declared: name, unit, meaning, threshold."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner
+from headrace.trainer.learning.metric_page import metric_lines, metric_page
 from headrace.trainer.learning.metric_registry import METRICS, Metric, Subject, metric_named
 from headrace.trainer.losses.settings import CorrectionSettings, Importance, KlSettings
 from headrace.trainer.model.load import load_model
@@ -70,3 +72,11 @@ def test_a_family_stands_for_all_names_with_its_beginning(monkeypatch):
     assert metric_named("admitted_age_3") is family
     assert metric_named("admitted") is None
     assert metric_named("loss") is METRICS["loss"]
+
+
+def test_the_page_lists_every_metric_as_it_is_declared():
+    page = Path(__file__).parents[3] / "trainer" / "METRICS.md"
+    assert page.read_text() == metric_page(), "headrace metrics --markdown > trainer/METRICS.md"
+    for metric in METRICS.values():
+        assert f"| `{metric.name}` |" in metric_page()
+        assert f"  {metric.name} (" in metric_lines()

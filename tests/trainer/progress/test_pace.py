@@ -1,0 +1,63 @@
+"""What usually takes how long, when the next weights come, and what holds the trainer up."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.trainer.progress.pace import Pace, Phase
+
+STEP = (Phase.WAITING, Phase.TRAINING, Phase.SAVING, Phase.PUBLISHING)
+USUAL = Pace().after(dict(zip(STEP, (8.0, 4.0, 1.0, 2.0), strict=True)))
+
+
+def test_the_newest_steps_count_most():
+    pace = USUAL
+    for _ in range(20):
+        pace = pace.after(dict.fromkeys(STEP, 1.0))
+    assert pace.usual_s[Phase.WAITING] == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("phase", "since_s", "groups", "expected"),
+    [
+        (Phase.WAITING, 0.0, 0, 15.0),
+        (Phase.WAITING, 4.0, 0, 11.0),
+        (Phase.WAITING, 4.0, 4, 19.0),  # four groups in 4 s: twelve more in 12 s, then 7 s of work
+        (Phase.TRAINING, 1.0, 16, 6.0),
+        (Phase.TRAINING, 9.0, 16, 3.0),  # late already: training can end any moment
+        (Phase.PUBLISHING, 0.5, 16, 1.5),
+        (Phase.WAITING, 60.0, 0, None),  # should have come long ago
+        (Phase.STARTING, 1.0, 0, None),
+        (Phase.DONE, 1.0, 0, None),
+    ],
+)
+def test_the_next_weights_come_when_what_is_left_has_been_done(phase, since_s, groups, expected):
+    assert USUAL.next_weights_s(phase, since_s, groups, 16) == (None if expected is None else pytest.approx(expected))
+
+
+def test_before_the_first_step_nothing_is_guessed():
+    assert Pace().next_weights_s(Phase.WAITING, 1.0, 4, 16) is None
+    assert Pace().verdict() == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        ((9, 1, 0, 0), "starved: 90 % of the time"),
+        ((1, 9, 0, 0), "busy: 90 %"),
+        ((1, 1, 8, 0), "held up by the disk: 80 %"),
+        ((1, 1, 0, 8), "held up by the object store or Kafka: 80 %"),
+        ((1, 1, 1, 1), "balanced"),
+    ],
+)
+def test_a_person_sees_whether_it_starves_or_is_slow(seconds, said):
+    assert Pace().after(dict(zip(STEP, seconds, strict=True))).verdict().startswith(said)
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 4), min_size=1))
+def test_shares_of_the_time_add_up(steps):
+    pace = Pace()
+    for step in steps:
+        pace = pace.after(dict(zip(STEP, step, strict=True)))
+    total = sum(pace.share(phase) for phase in STEP)
+    assert total == pytest.approx(1.0) or total == 0.0

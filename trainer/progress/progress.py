@@ -1,0 +1,90 @@
+"""Progress: where a trainer is, kept by its loop for whoever looks. Lines, panel, gauges and writers are watchers.
+
+A watcher never holds training up and never stops it: one that raises is reported once and not called again.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.trainer.progress.pace import Pace, Phase
+
+_log = logging.getLogger(__name__)
+
+
+class Watcher(Protocol):
+    """Somebody who looks."""
+
+    def changed(self, progress: "Progress") -> None:
+        """The phase or the number of groups is another; also a few times a second while groups are awaited."""
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step has been announced. ``metrics`` are those of its record."""
+
+
+class Progress:
+    """Phase, groups, newest metrics, pace. Written by the loop alone; read by any thread."""
+
+    def __init__(self, watchers: Sequence[Watcher] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Progress of a trainer that has not begun; ``clock`` gives seconds."""
+        self.phase = Phase.STARTING
+        self.version = 0
+        """Newest version announced."""
+        self.groups = 0
+        """Groups that the step under way has."""
+        self.wanted = 0
+        """Groups that a step needs."""
+        self.steps = 0
+        """Steps announced by this process."""
+        self.metrics: Mapping[str, float] = {}
+        """Of the newest step; empty before one."""
+        self.pace = Pace()
+        self._watchers = list(watchers)
+        self._clock = clock
+        self._entered = clock()
+        self.last_s: dict[Phase, float] = {}
+        """Seconds that each phase took the last time."""
+
+    @property
+    def since_s(self) -> float:
+        """Seconds in the present phase."""
+        return self._clock() - self._entered
+
+    @property
+    def next_weights_s(self) -> float | None:
+        """Seconds until the next version is announced, as far as can be said."""
+        return self.pace.next_weights_s(self.phase, self.since_s, self.groups, self.wanted)
+
+    def begin(self, version: int, wanted: int) -> None:
+        """The trainer has taken up its position behind ``version``; a step needs ``wanted`` groups."""
+        self.version, self.wanted = version, wanted
+
+    def enter(self, phase: Phase) -> None:
+        """What is done from now on. Waiting begins a new step."""
+        now = self._clock()
+        self.last_s[self.phase] = now - self._entered
+        self.phase, self._entered = phase, now
+        if phase == Phase.WAITING:
+            self.groups = 0
+        self._tell(lambda watcher: watcher.changed(self))
+
+    def gathered(self, groups: int) -> None:
+        """The step under way has ``groups`` groups."""
+        self.groups = groups
+        self._tell(lambda watcher: watcher.changed(self))
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """``step`` has been announced with ``metrics``."""
+        self.pace = self.pace.after(self.last_s | {self.phase: self.since_s})
+        self.version, self.metrics = step, metrics
+        self.steps += 1
+        self._tell(lambda watcher: watcher.stepped(step, metrics))
+
+    def _tell(self, say: Callable[[Watcher], None]) -> None:
+        for watcher in [*self._watchers]:
+            try:
+                say(watcher)
+            except Exception:  # noqa: BLE001  whatever it is, training goes on
+                _log.warning("%s failed and is not told any more", type(watcher).__name__, exc_info=True)
+                self._watchers.remove(watcher)

@@ -1,0 +1,26 @@
+"""TensorBoard: one event file a process, all of a run in its folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch.utils.tensorboard import SummaryWriter
+
+from headrace.trainer.progress.writers import grouped
+
+
+class TensorboardWriter:
+    """Scalars by step; a run that goes on adds a file to its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Writes into ``folder``."""
+        self._writer = SummaryWriter(str(folder), flush_secs=10)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One scalar a metric."""
+        for name, value in grouped(metrics).items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
