@@ -14,6 +14,7 @@ from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
+from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
 
@@ -97,6 +98,8 @@ class TrainerConfig:
     """Torch device."""
     dtype: str = "float32"
     """Type of the weights: ``float32`` or ``bfloat16``. Log-probabilities are float32 either way."""
+    layers: LayerSettings = field(default_factory=LayerSettings)
+    """What a pass trades for what: {"activation_checkpointing": true}."""
     canaries: int = 4
     """Token sequences published with each version for engines to reproduce."""
     canary_length: int = 32

@@ -32,6 +32,7 @@ from headrace.trainer.gather import Gatherer
 from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
+from headrace.trainer.model.layers import prepare_layers
 from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
 from headrace.trainer.progress.lines import Lines
 from headrace.trainer.progress.pace import Phase
@@ -81,6 +82,7 @@ def _open_learner(config: TrainerConfig, checkpoint: Checkpoint | None) -> Learn
     """A learner that goes on from ``checkpoint``, or begins with the base model."""
     model_dir = checkpoint.model_dir if checkpoint else config.model_dir
     model = load_model(model_dir, device=config.device, dtype=config.dtype)
+    prepare_layers(model, config.layers)
     reference = None
     if config.kl.needs_base:
         reference = load_model(config.model_dir, device=config.device, dtype=config.dtype)

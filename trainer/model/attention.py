@@ -84,16 +84,20 @@ def packed_attention(
     *,
     layout: Layout | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each sequence; (1, H, T, D) query, (1, K, T, D) key and value → (1, T, H, D).
 
-    Raises ``ValueError`` without a layout or with a window that is shorter than a sequence.
+    Raises ``ValueError`` without a layout, with a window that is shorter than a sequence, with a soft cap or sinks.
     """
     if layout is None or query.shape[0] != 1:
         raise ValueError("packed attention needs a batch of one and layout=make_layout(…)")
     if sliding_window is not None and sliding_window < layout.longest:
         raise ValueError(f"sliding windows are not supported: {sliding_window} < {layout.longest} tokens")
+    if softcap is not None or s_aux is not None:
+        raise ValueError("soft caps and sinks in attention are not supported")
     tokens = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
         return _variable_length(tokens, layout, scaling)[None], None
@@ -135,7 +139,13 @@ def _no_mask(*_: Any, **__: Any) -> None:
     """Sequences are kept apart by the layout: a (T, T) mask is never built."""
 
 
-def register() -> None:
-    """Make the implementation known to transformers under :data:`NAME`."""
-    AttentionInterface.register(NAME, packed_attention)
+def register(*, around_compiled: bool = False) -> None:
+    """Make the implementation known to transformers under :data:`NAME`.
+
+    ``around_compiled`` keeps it out of layers that are compiled: its rectangles have other shapes in every pass.
+    """
+    function: Any = packed_attention
+    if around_compiled:
+        function = torch.compiler.disable(packed_attention)  # type: ignore[no-untyped-call]
+    AttentionInterface.register(NAME, function)
     AttentionMaskInterface.register(NAME, _no_mask)

@@ -1,42 +1,63 @@
 """A causal language model from a Hugging Face directory, and back into one."""
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from headrace.trainer.model import attention
+from headrace.trainer.model.architectures import TESTED, UnsupportedModel, obstacles, position_limit, sliding_window
+from headrace.trainer.model.trial import try_packing
+
+_log = logging.getLogger(__name__)
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
-_SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 def load_model(path: Path, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
     """The causal model of a Hugging Face directory, ready to be trained on packed sequences.
 
     Dropout stays off: the importance ratio compares this policy with the one that sampled, not with a noisy copy.
-    Raises ``OSError`` where the directory holds no model, ``ValueError`` where its head is more than a matrix.
+    Raises ``OSError`` where the directory holds no model, :class:`UnsupportedModel` where it is one that cannot be
+    trained; an architecture that no test holds is warned of.
     """
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"model_dir {path} holds no config.json: give a Hugging Face model directory")
     attention.register()
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    name = f"model_dir {path} ({config.model_type})"
+    if found := obstacles(config):
+        raise UnsupportedModel(f"{name} cannot be trained: {'; '.join(found)}")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         path,
+        config=config,
         dtype=getattr(torch, dtype),
         attn_implementation=attention.NAME,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
     )
-    scaled = [name for name in _SCALED_LOGITS if getattr(model.config, name, None) not in (None, 1, 1.0)]
-    if scaled:
-        raise ValueError(f"{path}: a head with {', '.join(scaled)} is not supported")
     torch.nn.Module.to(model, torch.device(device))
     torch.nn.Module.eval(model)
+    try:
+        try_packing(model)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{name} cannot be trained: {error}") from error
+    if config.model_type not in TESTED:
+        _log.warning(
+            "%s: no test holds this architecture; a trial agreed with the plain model. Tested: %s",
+            name, ", ".join(sorted(TESTED)),
+        )  # fmt: skip
+    window = sliding_window(config)
+    if window is not None and longest_sequence(model) == window:
+        _log.warning(
+            "%s: attention sees %d tokens, and windows are not computed: longer ones are rejected", name, window
+        )
     return model
 
 
@@ -66,8 +87,8 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 
 def longest_sequence(model: PreTrainedModel) -> int:
-    """Positions that the model was made for, in tokens."""
-    return int(model.config.get_text_config().max_position_embeddings)
+    """Tokens of the longest sequence that the model can be trained on."""
+    return position_limit(model.config)
 
 
 def attention_crossover(model: PreTrainedModel) -> float:

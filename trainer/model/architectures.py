@@ -1,0 +1,83 @@
+"""Which causal language models can be trained on packed sequences, and which are known to come out right.
+
+What stands in :data:`TESTED` is held by tests: packed log-probabilities and gradients are those of the plain model,
+trained weights load in plain transformers. What ``obstacles`` names cannot be trained. Everything else is tried when it
+is loaded (``trial.py``), and trained with a warning where it passes.
+"""
+
+from typing import Any
+
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PretrainedConfig
+
+TESTED = frozenset(
+    {
+        "gemma", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "olmo2", "phi", "phi3", "qwen2", "qwen3",
+        "smollm3",
+    }
+)  # fmt: skip
+"""``model_type`` of the architectures that the tests hold."""
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_SCALED_LOGITS = ("logit_scale", "logits_scaling")
+_SOFT_CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
+_ATTENTION = {"full_attention", "sliding_attention"}
+
+
+class UnsupportedModel(ValueError):
+    """A model that cannot be trained; the message says why."""
+
+
+def obstacles(config: PretrainedConfig) -> list[str]:
+    """Why the model of ``config`` cannot be trained here, a sentence each; none for one that may be tried."""
+    text: Any = config.get_text_config()
+    found = []
+    if config.is_encoder_decoder:
+        found.append("it is an encoder-decoder: only decoders, trained on what they sampled themselves, are supported")
+    elif (known := MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)) is None:
+        found.append("transformers knows no causal language model of this type")
+    elif not getattr(known, "_supports_attention_backend", False):
+        found.append("its attention cannot be exchanged for one that keeps packed sequences apart")
+    if any((getattr(text, name, None) or 0) > 1 for name in _EXPERTS):
+        found.append("it is a mixture of experts: engine and trainer would route tokens differently, unrecorded")
+    found += [
+        f"{name} is not supported: attention and head have no soft cap"
+        for name in _SOFT_CAPS
+        if getattr(text, name, None) is not None
+    ]
+    found += [
+        f"{name} is not supported: the head is a matrix and a bias"
+        for name in _SCALED_LOGITS
+        if getattr(text, name, None) not in (None, 1, 1.0)
+    ]
+    if others := set(getattr(text, "layer_types", None) or ()) - _ATTENTION:
+        found.append(f"layers of the type {', '.join(sorted(others))} would carry one packed sequence into the next")
+    if changing := _rope_types(text) & {"dynamic", "longrope"}:
+        found.append(f"rotary positions of the type {changing.pop()} change with the longest sequence of a pass")
+    return found
+
+
+def sliding_window(config: PretrainedConfig) -> int | None:
+    """Tokens that the narrowest layer sees, itself included; ``None`` where every layer sees all of them."""
+    text: Any = config.get_text_config()
+    types = getattr(text, "layer_types", None)
+    if getattr(text, "use_sliding_window", True) is False or (types is not None and "sliding_attention" not in types):
+        return None
+    window: int | None = getattr(text, "sliding_window", None)
+    return window
+
+
+def position_limit(config: PretrainedConfig) -> int:
+    """Tokens of the longest sequence that can be trained: the model's positions, or its window where that is less.
+
+    Windows are not computed; a sequence that fits into one never meets it.
+    """
+    positions = int(config.get_text_config().max_position_embeddings)
+    window = sliding_window(config)
+    return positions if window is None else min(positions, window)
+
+
+def _rope_types(text: Any) -> set[str]:
+    """Types of the rotary embedding: one, or one for each type of layer."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    each = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    return {parameters["rope_type"] for parameters in each if "rope_type" in parameters}
