@@ -70,12 +70,15 @@ async def run_trainer(
             open_intake(config.bootstrap, run=config.run, window=config.duplicate_window) as intake,
         ):
             trainer = Trainer(config, learner, announcer, intake, ObjectStore(config.store_url), reached, progress)
-            await trainer.resume(checkpoint)
-            ready()
-            while not stop.is_set() and (config.steps is None or trainer.version < config.steps):
-                await trainer.step(stop)
-            progress.enter(Phase.DONE)
-            await stop.wait()
+            try:
+                await trainer.resume(checkpoint)
+                ready()
+                while not stop.is_set() and (config.steps is None or trainer.version < config.steps):
+                    await trainer.step(stop)
+                progress.enter(Phase.DONE)
+                await stop.wait()
+            finally:
+                await trainer.close()
 
 
 def _open_learner(config: TrainerConfig, checkpoint: Checkpoint | None) -> Learner:
@@ -166,6 +169,8 @@ class Trainer:
         if gathered is None:
             return
         version = self.version + 1
+        if version != self._config.steps:
+            self._gatherer.look_ahead(self.version)
         groups = prepare_groups(gathered.groups, batch_recipe(self._config), step=version)
         batch = make_batch(groups)
         self._progress.enter(Phase.TRAINING)
@@ -193,6 +198,10 @@ class Trainer:
         await self._publish(checkpoint, announce=True)
         self.version, self._offsets, self._alarms = version, gathered.offsets, alarms
         self._progress.stepped(version, metrics)
+
+    async def close(self) -> None:
+        """Let go of what was begun and not told."""
+        await self._gatherer.close()
 
     async def _publish(self, checkpoint: Checkpoint, *, announce: bool) -> None:
         """Upload the version and tell of it; what stands already stays."""

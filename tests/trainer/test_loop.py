@@ -13,13 +13,15 @@ import pytest
 import torch
 
 from headrace.schemas.log import read_to_end
-from headrace.schemas.records import Alert, Reason, Rejection, Severity, Stage, Step, Weights
-from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS
+from headrace.schemas.records import Alert, Budget, Reason, Rejection, Severity, Stage, Step, Weights
+from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, WEIGHTS
+from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.announce import TrainerReplaced, announcement, open_announcer
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.checkpoints.checkpoint import CheckpointError, load_newest
 from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.divergence import TrainingDiverged
+from headrace.trainer.learning.metric_registry import metric_named
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.losses.settings import KlSettings
 from headrace.trainer.model.load import load_model
@@ -27,7 +29,7 @@ from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import max_error
 from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.store import ObjectStore
-from tests.trainer.builders import member, training_group
+from tests.trainer.builders import member, segment, training_group, trajectory
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
 
 pytestmark = pytest.mark.kafka
@@ -146,6 +148,42 @@ async def test_rejections_are_told_even_if_no_step_follows_and_a_restart_tells_t
     assert {payload.trajectory_id for _, payload in rejected} == {f"starved/stale/{number}" for number in range(4)}
     assert len({id for id, _ in rejected}) == 4
     assert len(await records(kafka, STEPS, "starved")) == 1
+
+
+async def test_bounds_in_tokens_hold_and_ages_are_counted(kafka, config):
+    await feed_groups(kafka, ["a", "b"], run="bounds", version=0)
+    long = segment("c" * 60 + "S", versions=[0])
+    places = await feed_trajectories(kafka, [trajectory("bounds/long", long, run="bounds")])
+    only = member(trajectory("bounds/long", long, run="bounds"), at=places["bounds/long"])
+    await send_groups(kafka, [training_group("bounds/long", [only], run="bounds")])
+    await feed_groups(kafka, ["c", "fresh"], run="bounds", version=1)
+    bounds = AdmissionBounds(stale_after=0, max_stale_share=0.5, max_segment_tokens=40)
+    await train_until(config("bounds", groups_per_step=2, admission=bounds), 2)
+
+    steps: list[Step] = payloads(await records(kafka, STEPS, "bounds"))
+    assert [[group.group_id for group in step.groups] for step in steps] == [
+        ["bounds/a", "bounds/b"],
+        ["bounds/c", "bounds/fresh"],
+    ]
+    (rejection,) = payloads(await records(kafka, REJECTED, "bounds"))
+    assert (rejection.trajectory_id, rejection.reason) == ("bounds/long", Reason.TOO_LONG)
+    first, second = (step.metrics for step in steps)
+    assert (first["admitted_age_0"], first["tokens_age_0"]) == (8, first["tokens_trained"])
+    assert (second["admitted_age_0"], second["rejected"], second["rejected_age_1"]) == (8, 1, 1)
+    undeclared = {name for name in first if metric_named(name) is None}
+    assert not undeclared
+
+
+async def test_samplers_are_told_how_much_may_be_under_way_with_each_step_and_at_each_start(kafka, config):
+    await feed_groups(kafka, list("abcdef"), run="granting")
+    settings = config("granting", max_steps_ahead=1, steps=2)
+    await train_until(settings, 2)
+    told: list[Budget] = payloads(await records(kafka, BUDGET, "granting"))
+    assert [(each.version, each.max_groups) for each in told] == [(0, 4), (1, 4), (2, 0)]
+    await train_until(replace(settings, steps=None, max_steps_ahead=3), 3)
+    again = await records(kafka, BUDGET, "granting")
+    assert [(each.version, each.max_groups) for each in payloads(again)][3:] == [(2, 8), (3, 8)]
+    assert len({id for id, _ in again}) == len(again)
 
 
 async def test_a_member_that_leads_elsewhere_does_not_take_its_group_along(kafka, config):

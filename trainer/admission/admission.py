@@ -1,11 +1,15 @@
-"""Admission: which members of a group are trained, decided when it arrives and again when its batch is made.
+"""Admission: which members of a group are trained, decided when the batch is made and not when they were sampled.
 
 Pure. A member that is turned away gets a ``Rejection`` with its reason; the others are trained with the advantage that
 the whole group gave them. Age is that of a member's oldest token, against the policy that is trained.
+
+A group is looked at twice. When it arrives, :func:`places_to_read` leaves out the members that are too old already: age
+only grows. When its batch is made, :func:`admit` decides by the policy of then. What is told rests on that alone, so a
+restart, which reads the group again, tells the same.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from headrace.schemas.read_back import Place
 from headrace.schemas.records import Member, Reason, Reference, Rejection, Segment, Stage, TrainingGroup, Trajectory
@@ -47,7 +51,7 @@ def admit(
     rules: AdmissionRules,
     version: int,
 ) -> tuple[AdmittedGroup | None, list[Rejection]]:
-    """What of ``group`` may be trained while the policy is ``version``, and what not.
+    """What of ``group`` is trained by policy ``version``, and what is not.
 
     ``trajectories`` holds what was found at :func:`places_to_read`. Members keep the order of their ids; a group of
     which nothing is left is ``None``.
@@ -80,26 +84,6 @@ def admit(
     return AdmittedGroup(group.group_id, reference, tuple(kept), reward_std(group), group.task_id), rejections
 
 
-def readmit(group: AdmittedGroup, rules: AdmissionRules, version: int) -> tuple[AdmittedGroup | None, list[Rejection]]:
-    """What is left of ``group``, which waited since it was admitted, when its batch is made for policy ``version``.
-
-    A member that has aged beyond the bounds is rejected, and so is one with tokens of a version that the run has not
-    made (an engine that still serves another run's, say): nobody knows what policy that was.
-    """
-    kept, rejections = [], []
-    for resolved in group.members:
-        reason = _age_fault(resolved.member, resolved.trajectory, rules, version)
-        if reason is None and max(resolved.trajectory.versions) > version:
-            reason = Reason.UNKNOWN_VERSION
-        if reason is None:
-            kept.append(resolved)
-        else:
-            rejections.append(
-                rejection(resolved.member, reason, run=rules.run, task_id=group.task_id, group_id=group.group_id)
-            )
-    return (replace(group, members=tuple(kept)) if kept else None), rejections
-
-
 def rejection(member: Member, reason: Reason, *, run: str, task_id: str | None, group_id: str) -> Rejection:
     """The record that ``member`` of the group will not be trained."""
     return Rejection(
@@ -121,7 +105,9 @@ def _is_stale(member: Member, rules: AdmissionRules, version: int) -> bool:
 
 
 def _age_fault(member: Member, trajectory: Trajectory, rules: AdmissionRules, version: int) -> Reason | None:
-    """What a sound member's age has against it; grows with ``version`` and never shrinks."""
+    """What a sound member's age has against it."""
+    if max(trajectory.versions, default=version) > version:
+        return Reason.UNKNOWN_VERSION  # not one of this run's: its engine served another's, say
     if version - min(trajectory.versions, default=version) > rules.max_staleness:
         return Reason.STALE
     spans = [span for segment in trajectory.segments for span in segment.version_spans]

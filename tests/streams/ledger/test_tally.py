@@ -75,6 +75,12 @@ def test_two_fates_are_a_conflict(further: tuple[Sent, ...], says: str) -> None:
     assert says in found.conflicts[0]
 
 
+@pytest.mark.parametrize("reason", Reason)
+def test_whatever_the_trainer_turns_away_is_one_fate_under_its_reason(reason: Reason) -> None:
+    found = ledger(*through("t", grouped("t"), rejected("t", reason, Stage.ADMISSION)))
+    assert (found.rejected_by, found.pending, found.adds_up) == ({"admission": {reason.value: 1}}, 0, True)
+
+
 @pytest.mark.parametrize("missing", [0, 1, 2, 3])
 def test_a_record_that_a_later_one_was_made_of_cannot_be_missing(missing: int) -> None:
     sent = [*through("t", grouped("t"), trained(1, "t"))]

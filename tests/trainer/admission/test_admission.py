@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.records import Reason, Reference, Stage
-from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read, readmit
+from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
 from headrace.trainer.admission.bounds import AdmissionBounds
 from tests.trainer.builders import AT, member, segment, training_group, trajectory
 
@@ -26,9 +26,9 @@ def test_a_sound_member_is_admitted():
     assert fate(trajectory("t", segment("ccSS"))) is None
 
 
-@pytest.mark.parametrize(("version", "reason"), [(5, None), (7, None), (8, Reason.STALE)])
+@pytest.mark.parametrize(("version", "reason"), [(6, None), (7, None), (8, Reason.STALE)])
 def test_staleness_counts_from_the_oldest_token_to_the_policy_that_is_trained(version, reason):
-    assert fate(trajectory("t", segment("ccSS", versions=[5, 9])), version=version) == reason
+    assert fate(trajectory("t", segment("ccSS", versions=[5, 6])), version=version) == reason
 
 
 def test_a_stale_member_is_not_even_read():
@@ -159,28 +159,10 @@ def test_bounds_that_cannot_hold_are_refused_by_name(settings):
         AdmissionBounds(**settings)
 
 
-def test_what_waited_too_long_is_turned_away_when_its_batch_is_made():
-    attempts = [trajectory(name, segment("cS", versions=[version])) for name, version in (("a", 3), ("b", 2))]
-    group, found = group_of(attempts)
-    admitted, rejections = admit(group, AT, found, RULES, 4)
-    assert rejections == []
-    assert readmit(admitted, RULES, 4) == (admitted, [])
-    left, (rejection,) = readmit(admitted, RULES, 5)
-    assert [resolved.member.trajectory_id for resolved in left.members] == ["a"]
-    assert (rejection.trajectory_id, rejection.reason, rejection.stage) == ("b", Reason.STALE, Stage.ADMISSION)
-    assert (rejection.run, rejection.task_id, rejection.group_id, rejection.policy_version) == ("run", "task", "g", 2)
-    nothing, rejections = readmit(left, RULES, 6)
-    assert nothing is None
-    assert [each.trajectory_id for each in rejections] == ["a"]
-
-
-def test_tokens_of_a_version_that_the_run_has_not_made_are_never_shipped():
-    group, found = group_of([trajectory("t", segment("cSS", versions=[4, 57]))])
-    admitted, _ = admit(group, AT, found, RULES, 5)
-    nothing, (rejection,) = readmit(admitted, RULES, 5)
-    assert nothing is None
-    assert rejection.reason == Reason.UNKNOWN_VERSION
-    assert readmit(admitted, replace(RULES, max_staleness=99), 57)[0] == admitted
+def test_tokens_of_a_version_that_the_run_has_not_made_are_nobodys():
+    attempt = trajectory("t", segment("cSS", versions=[4, 57]))
+    assert fate(attempt, version=5) == Reason.UNKNOWN_VERSION
+    assert fate(attempt, version=57, rules=replace(RULES, max_staleness=99)) is None
 
 
 VERSIONS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
@@ -194,20 +176,24 @@ VERSIONS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
     st.integers(0, 4),
     st.sampled_from([0.0, 0.3, 0.5, 1.0]),
 )
-def test_waiting_decides_as_coming_late_would_have(ages, version, waited, max_staleness, stale_after, share):
+def test_what_was_read_while_it_was_younger_is_decided_as_if_it_had_come_late(
+    versions, version, waited, max_staleness, stale_after, share
+):
     rules = replace(RULES, max_staleness=max_staleness, bounds=AdmissionBounds(stale_after, share))
     group, found = group_of(
-        [trajectory(f"t{i}", segment("c" + "S" * len(each), versions=each)) for i, each in enumerate(ages)]
+        [trajectory(f"t{i}", segment("c" + "S" * len(each), versions=each)) for i, each in enumerate(versions)]
     )
-    early, turned_away = admit(group, AT, found, rules, version)
-    waiting, later = readmit(early, rules, version + waited) if early else (None, [])
-    assert {each.trajectory_id for each in [*turned_away, *later]} | ids(waiting) == {f"t{i}" for i in range(len(ages))}
-    assert len(turned_away) + len(later) + len(ids(waiting)) == len(ages)
-    assert ids(waiting) == ids(admit(group, AT, found, rules, version + waited)[0])
+    early = {place: found[place] for place in places_to_read(group, rules, version)}
+    late = {place: found[place] for place in places_to_read(group, rules, version + waited)}
+    decided, rejections = admit(group, AT, early, rules, version + waited)
+    assert (decided, rejections) == admit(group, AT, late, rules, version + waited)
+    assert (decided, rejections) == admit(group, AT, found, rules, version + waited)
+    told = [each.trajectory_id for each in rejections] + ids(decided)
+    assert sorted(told) == [f"t{i}" for i in range(len(versions))]
 
 
 def ids(group):
-    return {resolved.member.trajectory_id for resolved in group.members} if group else set()
+    return [resolved.member.trajectory_id for resolved in group.members] if group else []
 
 
 def group_of(attempts):
