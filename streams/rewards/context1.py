@@ -113,12 +113,26 @@ def turn_penalty(trajectory: Trajectory) -> float:
     return turn_cost(len(trajectory.turns))
 
 
+@reward(weight=0.0)
+def output_recall(trajectory: Trajectory) -> float:
+    """Share of the targets in the answer, of those that were shown; in [0, 1]. Recorded, and without effect."""
+    targets = _task_chunks(trajectory, "targets")
+    return len(_chunk_ids(trajectory.answer) & targets & shown_chunks(trajectory)) / len(targets)
+
+
 def context1(
-    *, version: int, beta: Weight, epsilon: float = EPSILON, name: str = "search", records_beta: bool = True
+    *,
+    version: int,
+    beta: Weight,
+    epsilon: float = EPSILON,
+    name: str = "search",
+    records_beta: bool = True,
+    records_recall: bool = False,
 ) -> RewardSpec:
     """Context-1's reward at ``beta``, a constant or a schedule over the policy version.
 
-    With ``records_beta`` the β in force is a component of weight 0: an anneal that never ends can be seen.
+    With ``records_beta`` the β in force is a component of weight 0: an anneal that never ends can be seen. With
+    ``records_recall`` so is the answer's recall: the warm-up's filter asks for it.
     """
     if epsilon <= 0 or min((beta.first, beta.last) if isinstance(beta, Schedule) else (beta,)) <= 0:
         raise ValueError(f"epsilon is {epsilon} and beta {beta}: both must be above 0")
@@ -151,6 +165,7 @@ def context1(
             prune_penalty,
             turn_penalty,
             *((Term("beta", beta_in_force, 0.0),) if records_beta else ()),
+            *((output_recall,) if records_recall else ()),
         ),
         maximum=F_BETA_WEIGHT + RECALL_WEIGHT + 1.0,
         combine=clamp,
@@ -162,6 +177,10 @@ SEARCH = context1(version=1, beta=BETA, records_beta=False)
 
 SEARCH_ANNEALED = context1(version=2, beta=linear(FIRST_BETA, BETA, until=ANNEALED_AT))
 """``search@2``: recall counts more at first, as published: β goes from 4 to 2."""
+
+SEARCH_RECALLS = context1(version=3, beta=BETA, records_beta=False, records_recall=True)
+"""``search@3``: the totals of ``search@1``, with the answer's recall beside that of the trajectory, as the filter of the
+supervised warm-up wants them."""
 
 
 def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:

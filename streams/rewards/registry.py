@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from headrace.schemas.records import Trajectory
-from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED
+from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.swarm import SWARM
@@ -28,7 +28,7 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in (OUTCOME, SEARCH, SEARCH_ANNEALED, SWARM, TAB)}
+OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SWARM, TAB)}
 """Specs that come with headrace, by label."""
 
 ANY_AGENT = "*"

@@ -1,0 +1,85 @@
+"""Rejection sampling (Kimi K2.5's RFT): successful trajectories of reinforcement become supervised data."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.schemas.events import EndStatus
+from headrace.trainer.supervised.attempt import Attempt
+from headrace.trainer.supervised.selection import MALFORMED, Selection, Sieve
+
+SUCCESS = "success"
+"""Kind of what is kept."""
+
+BELOW_REWARD = "below_reward"
+NOT_ABOVE_GROUP = "not_above_its_group"
+REPEATED = "repeated"
+"""Rules by which an attempt is excluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionSampling:
+    """What counts as a success."""
+
+    min_reward: float = 0.8
+    """Least reward, as a share of the largest possible where the spec knows one."""
+    above_group: bool = True
+    """Keep only what is above the mean of its group: where every attempt succeeds, there is nothing to learn."""
+    per_task: int = 1
+    """Trajectories of one task: the best, and of equals the shortest."""
+
+    def __post_init__(self) -> None:
+        if self.per_task < 1:
+            raise ValueError(f"per_task is {self.per_task}: it must be at least 1")
+
+    def select(self, attempts: Sequence[Attempt]) -> Selection:
+        """What of ``attempts`` is imitated. Each must have a reward and its form; their order does not matter."""
+        means = _group_means(attempts)
+
+        def is_above(attempt: Attempt) -> bool:
+            mean = means.get(attempt.group_id) if attempt.group_id is not None else None
+            return mean is None or _share(attempt) > mean
+
+        sieve = Sieve(list(attempts))
+        sieve.apply(lambda attempt: None if attempt.status is EndStatus.COMPLETED else MALFORMED)
+        sieve.apply(lambda attempt: BELOW_REWARD if _share(attempt) < self.min_reward else None)
+        if self.above_group:
+            sieve.apply(lambda attempt: None if is_above(attempt) else NOT_ABOVE_GROUP)
+        first_of_kind = _first_of_kind(sieve.left)
+        sieve.apply(lambda attempt: None if attempt.trajectory_id in first_of_kind else REPEATED)
+        sieve.keep_best(self.per_task, _rank)
+        return sieve.selection(lambda _: SUCCESS)
+
+
+def _share(attempt: Attempt) -> float:
+    """The reward as a share of the largest possible, where there is one."""
+    if attempt.total is None:
+        raise ValueError(f"trajectory {attempt.trajectory_id} has no reward: leave unscored attempts out first")
+    return attempt.total / attempt.maximum if attempt.maximum else attempt.total
+
+
+def _rank(attempt: Attempt) -> tuple[object, ...]:
+    """Best first."""
+    tokens = attempt.form.sampled_tokens if attempt.form else 0
+    return -_share(attempt), tokens, attempt.trajectory_id
+
+
+def _group_means(attempts: Sequence[Attempt]) -> dict[str, float]:
+    """Mean reward of the groups of two or more."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.group_id is not None:
+            groups[attempt.group_id].append(_share(attempt))
+    return {group: sum(shares) / len(shares) for group, shares in groups.items() if len(shares) > 1}
+
+
+def _first_of_kind(attempts: Sequence[Attempt]) -> set[str]:
+    """Of attempts at a task that sampled the same tokens, the one that comes first by its id."""
+    seen: set[tuple[str, str]] = set()
+    first = set()
+    for attempt in sorted(attempts, key=lambda attempt: attempt.trajectory_id):
+        kind = attempt.task_id, attempt.form.sampled_sha256 if attempt.form else attempt.trajectory_id
+        if kind not in seen:
+            seen.add(kind)
+            first.add(attempt.trajectory_id)
+    return first

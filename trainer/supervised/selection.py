@@ -1,0 +1,108 @@
+"""A selection: what a filter keeps to imitate, and by which rule each of the others was left out.
+
+Total accounting: every attempt that was looked at is kept under a kind or excluded by exactly one rule.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from headrace.schemas.events import Purpose, Role
+from headrace.trainer.supervised.attempt import Attempt, Form, blocking
+
+UNREADABLE = "unresolved"
+TOO_LONG = "too_long"
+VOCABULARY = "vocabulary"
+NOTHING_SAMPLED = "nothing_sampled"
+MALFORMED = "malformed"
+ANOTHER_OF_TASK = "another_of_its_task"
+"""Rules that several filters share. A defect's rule has the defect's name."""
+
+Judge = Callable[[Attempt], str | None]
+"""The rule by which an attempt is excluded, or ``None``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What becomes of the attempts."""
+
+    kept: tuple[tuple[Attempt, str], ...] = ()
+    """Attempts to imitate, each with the kind it was kept as, by trajectory id."""
+    excluded: tuple[tuple[Attempt, str], ...] = ()
+    """All others, each with its rule, by trajectory id."""
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many were ``kept`` by kind and ``excluded`` by rule, most first."""
+        return {
+            name: dict(Counter(label for _, label in labelled).most_common())
+            for name, labelled in (("kept", self.kept), ("excluded", self.excluded))
+        }
+
+
+@dataclass(slots=True)
+class Sieve:
+    """A selection in the making: rules take attempts away one after the other."""
+
+    left: list[Attempt]
+    """Attempts that no rule has excluded yet."""
+    excluded: list[tuple[Attempt, str]] = field(default_factory=list)
+    """Attempts with their rules."""
+
+    def apply(self, judge: Judge) -> None:
+        """Exclude what ``judge`` names a rule for."""
+        verdicts = [(attempt, judge(attempt)) for attempt in self.left]
+        self.left = [attempt for attempt, rule in verdicts if rule is None]
+        self.excluded += [(attempt, rule) for attempt, rule in verdicts if rule is not None]
+
+    def keep_best(self, per_task: int, rank: Callable[[Attempt], tuple[object, ...]]) -> None:
+        """Of each task, exclude all but the ``per_task`` attempts that come first by ``rank``."""
+        taken: Counter[str] = Counter()
+        best = set()
+        for attempt in sorted(self.left, key=rank):
+            if taken[attempt.task_id] < per_task:
+                taken[attempt.task_id] += 1
+                best.add(attempt.trajectory_id)
+        self.apply(lambda attempt: None if attempt.trajectory_id in best else ANOTHER_OF_TASK)
+
+    def selection(self, kind_of: Callable[[Attempt], str]) -> Selection:
+        """What is left, each as the kind that ``kind_of`` names."""
+        kept = sorted(self.left, key=lambda attempt: attempt.trajectory_id)
+        excluded = sorted(self.excluded, key=lambda labelled: labelled[0].trajectory_id)
+        return Selection(tuple((attempt, kind_of(attempt)) for attempt in kept), tuple(excluded))
+
+
+def unusable(attempt: Attempt) -> str | None:
+    """Why an attempt cannot be imitated, as far as its reward tells."""
+    if attempt.purpose is Purpose.EVALUATE:
+        return "evaluation"
+    if attempt.role is Role.FROZEN:
+        return "frozen_role"
+    if (defect := blocking(attempt.defects)) is not None:
+        return defect.value
+    return "unscored" if attempt.total is None else None
+
+
+def unfit(attempt: Attempt, *, max_positions: int, vocabulary_size: int) -> str | None:
+    """Why the model cannot take an attempt's tokens, as far as its record's form tells."""
+    if attempt.form is None:
+        return UNREADABLE
+    if not attempt.form.sampled_tokens:
+        return NOTHING_SAMPLED
+    if attempt.form.longest > max_positions:
+        return TOO_LONG
+    return VOCABULARY if attempt.form.largest_id >= vocabulary_size else None
+
+
+def newest(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """One attempt a trajectory, that of its latest reward, by trajectory id."""
+    latest: dict[str, Attempt] = {}
+    for attempt in attempts:
+        known = latest.get(attempt.trajectory_id)
+        if known is None or attempt.revision >= known.revision:
+            latest[attempt.trajectory_id] = attempt
+    return [latest[name] for name in sorted(latest)]
+
+
+def with_forms(attempts: Sequence[Attempt], forms: Mapping[str, Form]) -> list[Attempt]:
+    """``attempts`` with the forms that were read, by trajectory id."""
+    return [replace(attempt, form=forms.get(attempt.trajectory_id)) for attempt in attempts]

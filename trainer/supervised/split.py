@@ -1,0 +1,22 @@
+"""Which tasks are held out: decided by the task's id alone, so that a task is never on both sides, in any stage."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from headrace.trainer.supervised.attempt import Attempt, draw
+
+Labelled = TypeVar("Labelled", bound=tuple[Attempt, str])
+
+
+def is_held_out(task_id: str, share: float) -> bool:
+    """Whether the task is among the ``share`` of tasks never trained on; a larger share holds every smaller one."""
+    return draw(0, "held-out", task_id) < share
+
+
+def split(kept: Iterable[Labelled], share: float) -> tuple[list[Labelled], list[Labelled]]:
+    """``kept`` as what is trained on and what is held out."""
+    train: list[Labelled] = []
+    held_out: list[Labelled] = []
+    for labelled in kept:
+        (held_out if is_held_out(labelled[0].task_id, share) else train).append(labelled)
+    return train, held_out
