@@ -5,16 +5,22 @@ Generic: an example is token ids and which of them to imitate. Nothing here know
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
+from headrace.trainer.batches.packing import pack, plan_passes
 from headrace.trainer.learning.optimizers import Optimizer, OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings, Shape, rate_share
+from headrace.trainer.model import attention
+from headrace.trainer.model.logprobs import token_logprobs
+
+MAX_TOKENS_PER_PASS = 8192
+"""Tokens of one forward and backward where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,11 @@ class Example:
             raise ValueError(f"{len(self.token_ids)} token_ids with a mask of {len(self.mask)}")
         if not any(self.mask[1:]):
             raise ValueError("an example needs a token to imitate after its first")
+
+    @property
+    def imitated(self) -> int:
+        """Tokens to imitate."""
+        return sum(self.mask[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +64,15 @@ class SupervisedConfig:
     seed: int = 0
     report_every: int = 50
     """Steps between two reports, each with the loss on all held-out examples."""
+    keep_every: int = 500
+    """Steps after which a stage that is interrupted goes on."""
+    max_tokens_per_pass: int = MAX_TOKENS_PER_PASS
+    """Tokens of one forward and backward: bounds memory, changes nothing else."""
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch_size, self.report_every) < 1:
-            raise ValueError("steps, batch_size and report_every must be at least 1")
+        for name in ("steps", "batch_size", "report_every", "keep_every", "max_tokens_per_pass"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
     def whole_schedule(self) -> ScheduleSettings:
         """The schedule, over all steps where it does not say over how many."""
@@ -78,12 +94,18 @@ class Progress:
     held_out_loss: float
     """Nats per imitated token of examples that are never trained on."""
     seconds: float
-    """Since the start."""
+    """Since the start, or since it was taken up again."""
+    taken: int
+    """Steps taken in these seconds."""
 
     @property
     def remaining_s(self) -> float:
         """Estimated seconds to the end, at the pace so far."""
-        return self.seconds / self.step * (self.steps - self.step)
+        return self.seconds / self.taken * (self.steps - self.step)
+
+
+Keep = Callable[[int, Optimizer], None]
+"""Told the number of steps taken, and the optimiser, when both and the model are to be kept."""
 
 
 def fine_tune(
@@ -92,54 +114,70 @@ def fine_tune(
     held_out: Sequence[Example],
     config: SupervisedConfig,
     report: Callable[[Progress], None],
+    *,
+    start: int = 0,
+    optimizer_state: Mapping[str, Tensor] | None = None,
+    keep: Keep | None = None,
 ) -> Progress:
     """Train ``model``, a causal language model, in place; returns the last report.
 
-    The order of examples follows from ``config.seed`` alone. Raises ``ValueError`` without examples, and
-    ``FloatingPointError`` when the loss is no longer finite.
+    The order of examples follows from ``config.seed`` alone. ``keep`` is called every ``config.keep_every`` steps but
+    the last; with the model and the optimiser's tensors of then, ``start`` steps taken, training goes on to the same
+    weights, bit for bit on one kind of processor. Raises ``ValueError`` without examples or with a ``start`` past the
+    end, and ``FloatingPointError`` when the loss is no longer finite.
     """
     if not examples or not held_out:
         raise ValueError("fine_tune needs examples to train on and others to hold out")
+    if not 0 <= start < config.steps:
+        raise ValueError(f"{start} of {config.steps} steps are taken: there is nothing left to train")
     optimizer, schedule = Optimizer(model, config.optimizer), config.whole_schedule()
-    model.train()
+    optimizer.restore(optimizer_state or {})
     started = time.monotonic()
     total, since = 0.0, 0
-    for step, batch in enumerate(_batches(examples, config), start=1):
-        loss = _summed_loss(model, batch) / sum(sum(example.mask[1:]) for example in batch)
-        if not math.isfinite(loss.item()):
-            raise FloatingPointError(f"the loss is {loss.item()} at step {step}: lower learning_rate")
-        optimizer.set_rate(rate_share(schedule, step - 1))
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.clip(config.max_grad_norm)
-        optimizer.step()
-        total, since = total + loss.item(), since + 1
-        if step % config.report_every == 0 or step == config.steps:
-            loss_there = held_out_loss(model, held_out, config.batch_size)
-            progress = Progress(step, config.steps, total / since, loss_there, time.monotonic() - started)
-            report(progress)
-            total, since = 0.0, 0
+    model.train()
+    with attention.packed(model):
+        for step, batch in enumerate(islice(_batches(examples, config), start, None), start=start + 1):
+            optimizer.set_rate(rate_share(schedule, step - 1))
+            optimizer.zero_grad()
+            loss, imitated = 0.0, sum(example.imitated for example in batch)
+            for part in _passes(batch, config.max_tokens_per_pass):
+                summed = _summed_loss(model, part)
+                (summed / imitated).backward()  # type: ignore[no-untyped-call]
+                loss += summed.item() / imitated
+            if not math.isfinite(loss):
+                raise FloatingPointError(f"the loss is {loss} at step {step}: lower learning_rate")
+            optimizer.clip(config.max_grad_norm)
+            optimizer.step()
+            total, since = total + loss, since + 1
+            if step % config.report_every == 0 or step == config.steps:
+                loss_there = held_out_loss(model, held_out, config.max_tokens_per_pass)
+                seconds = time.monotonic() - started
+                progress = Progress(step, config.steps, total / since, loss_there, seconds, step - start)
+                report(progress)
+                total, since = 0.0, 0
+            if keep is not None and step % config.keep_every == 0 and step < config.steps:
+                keep(step, optimizer)
     return progress
 
 
 @torch.no_grad()
-def held_out_loss(model: PreTrainedModel, examples: Sequence[Example], batch_size: int = 64) -> float:
+def held_out_loss(
+    model: PreTrainedModel, examples: Sequence[Example], max_tokens_per_pass: int = MAX_TOKENS_PER_PASS
+) -> float:
     """Nats per imitated token over ``examples``; the model's mode is left as it was."""
     training = model.training
     model.train(False)
-    total = sum(
-        _summed_loss(model, examples[start : start + batch_size]).item()
-        for start in range(0, len(examples), batch_size)
-    )
+    with attention.packed(model):
+        total = sum(_summed_loss(model, part).item() for part in _passes(examples, max_tokens_per_pass))
     model.train(training)
-    return total / sum(sum(example.mask[1:]) for example in examples)
+    return total / sum(example.imitated for example in examples)
 
 
 def _batches(examples: Sequence[Example], config: SupervisedConfig) -> Iterator[list[Example]]:
     """``config.steps`` batches, epoch after epoch in a fresh order.
 
-    Runs of batches are sorted by length and cut: sequences of a batch are about as long as one another, so little of
-    the work is spent on padding, and the batches of a run are shuffled again.
+    Runs of batches are sorted by length and cut: sequences of a batch are about as long as one another, which
+    attention's rectangles like, and the batches of a run are shuffled again.
     """
     generator = torch.Generator().manual_seed(config.seed)
     window = 16 * config.batch_size
@@ -157,20 +195,13 @@ def _batches(examples: Sequence[Example], config: SupervisedConfig) -> Iterator[
                     return
 
 
-def _summed_loss(model: PreTrainedModel, batch: Sequence[Example]) -> Tensor:
-    """Σ −log p over the imitated tokens of ``batch``, in nats.
+def _passes(batch: Sequence[Example], max_tokens: int) -> list[list[Example]]:
+    """``batch`` in passes of at most ``max_tokens`` tokens."""
+    lengths = [len(example.token_ids) for example in batch]
+    return [[batch[index] for index in chosen] for chosen in plan_passes(lengths, max_tokens)]
 
-    Sequences are padded on the right, where a causal model never looks back from, so no attention mask is needed.
-    Only positions that predict an imitated token go through the LM head.
-    """
-    longest = max(len(example.token_ids) for example in batch)
-    tokens = torch.zeros(len(batch), longest, dtype=torch.long)
-    imitated = torch.zeros(len(batch), longest, dtype=torch.bool)
-    for row, example in enumerate(batch):
-        tokens[row, : len(example.token_ids)] = torch.tensor(example.token_ids)
-        imitated[row, : len(example.mask)] = torch.tensor(example.mask, dtype=torch.bool)
-    hidden = model.base_model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state
-    predicted = imitated[:, 1:]
-    head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    logits = head(hidden[predicted]).float()
-    return nn.functional.cross_entropy(logits, tokens[:, 1:][predicted], reduction="sum")
+
+def _summed_loss(model: PreTrainedModel, batch: Sequence[Example]) -> Tensor:
+    """Σ −log p over the imitated tokens of ``batch``, in nats."""
+    packed = pack([(example.token_ids, [0, *example.mask[1:]]) for example in batch])
+    return -token_logprobs(model, packed).logprobs.sum()
