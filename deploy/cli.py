@@ -26,7 +26,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "asyncapi",
     ),
     "Rewards": ("reward", "replay", "diff"),
-    "Models": ("train", "metrics", "base-model"),
+    "Models": ("train", "metrics", "base-model", "sft", "rft"),
     "Provenance": ("rebuild",),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }

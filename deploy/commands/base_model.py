@@ -30,26 +30,21 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
 
     from headrace.agents.search import vocabulary as words
     from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
+    from headrace.deploy.fine_tuning import Screen
     from headrace.trainer.model.load import save_model
     from headrace.trainer.model.miniature import miniature_qwen3
-    from headrace.trainer.supervised.fine_tune import Example, Progress, SupervisedConfig, fine_tune
+    from headrace.trainer.supervised.fine_tune import Example, SupervisedConfig, fine_tune
 
     def examples(first: int, count: int) -> list[Example]:
         label = f"demonstrations from task {first}"
         with click.progressbar(demonstrations(first, count), length=count, label=label) as bar:
             return [Example(example.token_ids, example.mask) for episode in bar for example in episode]
 
-    def report(progress: Progress) -> None:
-        click.echo(
-            f"step {progress.step:5d}/{progress.steps}  loss {progress.loss:.4f}  held-out {progress.held_out_loss:.4f}"
-            f"  {progress.seconds:4.0f} s, {progress.remaining_s:.0f} s to go"
-        )
-
     torch.set_num_threads(threads)
     train, held_out = examples(0, episodes), examples(HELD_OUT_FIRST, HELD_OUT_EPISODES)
     model = miniature_qwen3(len(words.VOCABULARY), end_id=words.END_ID, pad_id=words.PAD_ID, seed=seed)
     click.echo(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
-    last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), report)
+    last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), Screen().trained)
 
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)

@@ -4,13 +4,14 @@ import click
 
 CONFIGURATIONS = {
     "trainer": "headrace.trainer.config:TrainerConfig",
+    "fine-tuning": "headrace.trainer.supervised.settings:StageConfig",
     "follower": "headrace.trainer.follower.reconcile:FollowerConfig",
     "assemble": "headrace.streams.assembly.assembler:AssemblerConfig",
     "workers": "headrace.streams.workers:WorkersConfig",
     "sink": "headrace.streams.clickhouse.sink:SinkConfig",
     "traces": "headrace.streams.trace_exporter:TracesConfig",
 }
-"""Parts with options of their own, and where these are declared."""
+"""Parts with options of their own, and where these are declared; fine-tuning is ``headrace sft`` and ``rft``."""
 
 
 @click.command("settings")

@@ -43,14 +43,19 @@ class Option:
         return ".".join(self.path)
 
 
-def describe(configuration: type, at: tuple[str, ...] = ()) -> Iterator[Option]:
-    """Every option of the dataclass ``configuration`` in its order; a table comes before its options."""
+def describe(configuration: type, at: tuple[str, ...] = (), made_with: Any = None) -> Iterator[Option]:
+    """Every option of the dataclass ``configuration`` in its order; a table comes before its options.
+
+    ``made_with`` is what an enclosing table has where nothing is set: its values are the defaults then.
+    """
     hints = get_type_hints(configuration, include_extras=True)
     sentences = sentences_of(configuration)
     for field in dataclasses.fields(configuration):
         made = field.default
         if field.default_factory is not dataclasses.MISSING:
             made = field.default_factory()
+        if made_with is not None:
+            made = getattr(made_with, field.name)
         required = made is dataclasses.MISSING
         path, kind = (*at, field.name), _bare(hints[field.name])
         option = Option(
@@ -64,7 +69,7 @@ def describe(configuration: type, at: tuple[str, ...] = ()) -> Iterator[Option]:
         )
         yield option
         if (nested := _table(kind)) is not None:
-            yield from describe(nested, path)
+            yield from describe(nested, path, None if required else made)
 
 
 def sentences_of(documented: type) -> dict[str, str]:

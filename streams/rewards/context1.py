@@ -179,8 +179,8 @@ SEARCH_ANNEALED = context1(version=2, beta=linear(FIRST_BETA, BETA, until=ANNEAL
 """``search@2``: recall counts more at first, as published: β goes from 4 to 2."""
 
 SEARCH_RECALLS = context1(version=3, beta=BETA, records_beta=False, records_recall=True)
-"""``search@3``: the totals of ``search@1``, with the answer's recall beside that of the trajectory, as the filter of the
-supervised warm-up wants them."""
+"""``search@3``: the totals of ``search@1``, with the answer's recall beside that of the trajectory: the filter of the
+supervised warm-up wants both."""
 
 
 def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:

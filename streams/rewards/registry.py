@@ -28,7 +28,9 @@ from headrace.streams.rewards.tab import TAB
 ENTRY_POINTS = "headrace.rewards"
 """Entry point group in which packages offer specs."""
 
-OURS: Mapping[str, RewardSpec] = {spec.label: spec for spec in (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SWARM, TAB)}
+OURS: Mapping[str, RewardSpec] = {
+    spec.label: spec for spec in (OUTCOME, SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS, SWARM, TAB)
+}
 """Specs that come with headrace, by label."""
 
 ANY_AGENT = "*"

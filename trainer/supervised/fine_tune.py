@@ -49,6 +49,7 @@ class SupervisedConfig:
     """How to fine-tune."""
 
     steps: int = 2000
+    """Optimiser steps."""
     batch_size: int = 64
     """Sequences a step."""
     optimizer: OptimizerSettings = field(
@@ -62,6 +63,7 @@ class SupervisedConfig:
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
     seed: int = 0
+    """Order of the examples."""
     report_every: int = 50
     """Steps between two reports, each with the loss on all held-out examples."""
     keep_every: int = 500

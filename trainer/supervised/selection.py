@@ -4,11 +4,11 @@ Total accounting: every attempt that was looked at is kept under a kind or exclu
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from headrace.schemas.events import Purpose, Role
-from headrace.trainer.supervised.attempt import Attempt, Form, blocking
+from headrace.trainer.supervised.attempt import Attempt, blocking
 
 UNREADABLE = "unresolved"
 TOO_LONG = "too_long"
@@ -101,8 +101,3 @@ def newest(attempts: Iterable[Attempt]) -> list[Attempt]:
         if known is None or attempt.revision >= known.revision:
             latest[attempt.trajectory_id] = attempt
     return [latest[name] for name in sorted(latest)]
-
-
-def with_forms(attempts: Sequence[Attempt], forms: Mapping[str, Form]) -> list[Attempt]:
-    """``attempts`` with the forms that were read, by trajectory id."""
-    return [replace(attempt, form=forms.get(attempt.trajectory_id)) for attempt in attempts]

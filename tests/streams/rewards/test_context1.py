@@ -10,6 +10,7 @@ from headrace.streams.rewards.context1 import (
     ANNEALED_AT,
     SEARCH,
     SEARCH_ANNEALED,
+    SEARCH_RECALLS,
     context1,
     context1_reward,
     prune_streaks,
@@ -193,3 +194,11 @@ def test_tool_results_of_another_shape_show_nothing(result: object) -> None:
 def test_a_task_that_does_not_say_what_is_right_leaves_it_unscored(task: dict[str, object], reason: str) -> None:
     scored = SEARCH.score(attempt("t", agent="search", task=task, answer={"chunk_ids": ["c1"]}))
     assert (scored.total, scored.unscored) == (None, reason)
+
+
+def test_the_answers_recall_can_be_recorded_without_a_change_of_the_total() -> None:
+    done = attempt("a", agent="search", task=TASK, turns=[shows("c1", "c2")], answer={"chunk_ids": ["c1", "c9"]})
+    plain, recorded = SEARCH.score(done), SEARCH_RECALLS.score(done)
+    assert recorded.total == plain.total
+    assert recorded.components["output_recall"].value == 0.5
+    assert "output_recall" not in plain.components

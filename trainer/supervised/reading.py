@@ -1,0 +1,128 @@
+"""What the log offers to imitate: the rewards of one spec, and the records of the trajectories that they point at."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.schemas.log import KafkaRecord, read_to_end
+from headrace.schemas.read_back import Place, read_back
+from headrace.schemas.records import Reward, Trajectory
+from headrace.schemas.side_topics import REFERENCES, SIDE, side_topic
+from headrace.schemas.topics import REWARDS, TRAJECTORIES, Topic
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.trainer.supervised.attempt import Attempt, attempt_of
+
+AT_ONCE = 500
+"""Trajectories held in memory at a time."""
+
+Told = Callable[[str, int], None]
+"""Told what was read, and how many."""
+
+
+class NothingToImitate(LookupError):
+    """The log does not hold what was asked for; the message says what it holds and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which rewards are looked at."""
+
+    replay: str = ""
+    """Name of a replay whose rewards are read instead of the live ones."""
+    spec: str = ""
+    """Reward spec: ``search@3``. Needed where the log has rewards of several."""
+    run: str = ""
+    """Only trajectories of this training run; empty: of any."""
+    agent: str = ""
+    """Only trajectories of this agent; empty: of any."""
+
+    @property
+    def rewards(self) -> Topic:
+        """The topic of the rewards."""
+        return side_topic(REWARDS, self.replay) if self.replay else REWARDS
+
+
+@dataclass(slots=True)
+class Offer:
+    """What the log offers."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    """One for each reward, in the log's order."""
+    trajectories: Topic = TRAJECTORIES
+    """The topic that their places are in."""
+    unreadable: int = 0
+    """Rewards that could not be read."""
+
+
+async def look(bootstrap: str, source: Source, told: Told) -> Offer:
+    """The attempts of ``source``, to the log's end as of now.
+
+    Raises :class:`NothingToImitate` where there is none, or where they are of several specs and none is named.
+    """
+    offer, specs, others = Offer(), Counter[str](), Counter[str]()
+    count = 0
+    try:
+        async for record in read_to_end(bootstrap, source.rewards):
+            count += 1
+            told("rewards", count)
+            reward = _reward(record)
+            if reward is None:
+                offer.unreadable += 1
+            elif (source.run and reward.run != source.run) or (source.agent and reward.agent != source.agent):
+                others[f"{reward.agent} of run {reward.run}"] += 1
+            else:
+                specs[reward.spec] += 1
+                if source.spec in ("", reward.spec):
+                    offer.attempts.append(attempt_of(reward))
+                    if (REFERENCES, SIDE) in record.headers:
+                        offer.trajectories = side_topic(TRAJECTORIES, source.replay)
+    except LookupError as error:
+        raise NothingToImitate(f"there is no topic {source.rewards.name}: {error}") from error
+    if offer.attempts and (source.spec or len(specs) == 1):
+        return offer
+    if len(specs) > 1 and not source.spec:
+        raise NothingToImitate(f"{source.rewards.name} holds rewards of {_listed(specs)}: choose one by spec")
+    wanted = f"rewards of {source.spec or 'any spec'}"
+    there = f"of {_listed(specs)}" if specs else f"none but of {_listed(others)}" if others else "none at all"
+    raise NothingToImitate(
+        f"{source.rewards.name} holds no {wanted} that were asked for; it holds {there}. "
+        "`headrace replay NAME --rewards SPEC` scores history by another spec"
+    )
+
+
+async def trajectories_at(
+    bootstrap: str, topic: Topic, places: Mapping[str, Place], told: Told
+) -> AsyncIterator[tuple[str, Trajectory | None]]:
+    """The record of each trajectory of ``places`` (id → place), in the log's order and :data:`AT_ONCE` in memory.
+
+    ``None`` where it is gone, unreadable or another's.
+    """
+    ordered = sorted(places.items(), key=lambda item: item[1])
+    for start in range(0, len(ordered), AT_ONCE):
+        some = ordered[start : start + AT_ONCE]
+        found = await read_back(bootstrap, topic, [place for _, place in some])
+        for trajectory_id, place in some:
+            yield trajectory_id, _trajectory(found, place, trajectory_id)
+        told("trajectories", start + len(some))
+
+
+def _reward(record: KafkaRecord) -> Reward | None:
+    try:
+        _, payload = decode(record.headers, record.value)
+    except UnreadableRecord:
+        return None
+    return payload if isinstance(payload, Reward) else None
+
+
+def _trajectory(found: Mapping[Place, KafkaRecord], place: Place, trajectory_id: str) -> Trajectory | None:
+    if place not in found:
+        return None
+    try:
+        _, payload = decode(found[place].headers, found[place].value)
+    except UnreadableRecord:
+        return None
+    return payload if isinstance(payload, Trajectory) and payload.trajectory_id == trajectory_id else None
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} ({count:,})" for name, count in counts.most_common(5))

@@ -1,0 +1,208 @@
+"""A supervised stage: look at the log, choose, imitate, and leave a model that a trainer can start from.
+
+OUT.part/selection.jsonl     what became of every attempt that was looked at
+OUT.part/checkpoints/        where an interrupted stage goes on
+OUT/                         the model, with selection.jsonl and fine_tuning.json: appears when all is done
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedModel
+
+from headrace.schemas.records import Trajectory
+from headrace.schemas.topics import TRAJECTORIES
+from headrace.trainer.checkpoints.checkpoint import (
+    OPTIMIZER_FOLDER,
+    CheckpointState,
+    CheckpointWriter,
+    exclusive,
+    load_newest,
+    sync,
+)
+from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
+from headrace.trainer.learning.optimizers import Optimizer
+from headrace.trainer.model.load import load_model, longest_sequence, save_model, vocabulary_size
+from headrace.trainer.parallel.ranks import ALONE
+from headrace.trainer.supervised.attempt import form_of
+from headrace.trainer.supervised.fine_tune import Example, Progress, fine_tune, held_out_loss
+from headrace.trainer.supervised.reading import NothingToImitate, look, trajectories_at
+from headrace.trainer.supervised.selection import Selection, newest, unfit, unusable
+from headrace.trainer.supervised.selection_file import Fate, Looked, fates_of, read_selection, write_selection
+from headrace.trainer.supervised.settings import StageConfig
+
+SELECTION_FILE = "selection.jsonl"
+SUMMARY_FILE = "fine_tuning.json"
+
+
+class OutExists(FileExistsError):
+    """There is something where the model should appear."""
+
+
+class Audience(Protocol):
+    """Who is told how a stage goes."""
+
+    def read(self, what: str, count: int) -> None:
+        """``count`` rewards or trajectories were read so far."""
+
+    def chosen(self, looked: Looked) -> None:
+        """What the filter made of what was looked at."""
+
+    def begins(self, examples: int, held_out: int, loss: float) -> None:
+        """Training begins, with so many sequences on both sides, at this held-out loss (nats a token)."""
+
+    def trained(self, progress: Progress) -> None:
+        """A report on the way."""
+
+
+async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
+    """Run a stage to its end, or go on with one that was interrupted; returns what ``fine_tuning.json`` says.
+
+    Raises :class:`OutExists`; :class:`headrace.trainer.supervised.reading.NothingToImitate` where the log does not
+    hold what was asked for or the filter leaves nothing on a side of the split;
+    :class:`headrace.trainer.supervised.selection_file.OtherSettings` where an interrupted stage had others; and what
+    :func:`headrace.trainer.supervised.fine_tune.fine_tune` raises.
+    """
+    if config.out.exists():
+        raise OutExists(f"out {config.out} exists: name a new folder, a model is never overwritten")
+    torch.set_num_threads(config.threads)
+    part = config.out.with_name(config.out.name + ".part")
+    with exclusive(part):
+        model = load_model(config.model_dir, device=config.device)
+        known = read_selection(part / SELECTION_FILE, config.sha256())
+        if known is None:
+            looked, fates = await _choose(config, model, audience)
+            write_selection(part / SELECTION_FILE, looked, fates)
+            known = looked, [fate for fate in fates if fate.kept is not None]
+        looked, kept = known
+        audience.chosen(looked)
+        train, held_out = await _examples(config, looked, kept, audience)
+        bound = config.training.max_tokens_per_pass
+        before = held_out_loss(model, held_out, bound)
+        audience.begins(len(train), len(held_out), before)
+        model, last = _train(config, model, train, held_out, part / "checkpoints", audience)
+        summary = {
+            "stage": config.stage,
+            "config_sha256": config.sha256(),
+            "settings": json.loads(json.dumps(asdict(config), default=str)),
+            **looked.model_dump(exclude={"config_sha256"}),
+            "examples": len(train),
+            "held_out_examples": len(held_out),
+            "held_out_loss_before": before,
+            "held_out_loss": last.held_out_loss,
+            "steps": last.step,
+        }
+        _publish(config, model, part, summary)
+    shutil.rmtree(part)
+    return summary
+
+
+async def _choose(config: StageConfig, model: PreTrainedModel, audience: Audience) -> tuple[Looked, list[Fate]]:
+    """What becomes of every attempt that the log offers."""
+    offer = await look(config.bootstrap, config.source, audience.read)
+    attempts = newest(offer.attempts)
+    excluded = [(attempt, rule) for attempt in attempts if (rule := unusable(attempt)) is not None]
+    left = {attempt.trajectory_id: attempt for attempt in attempts if unusable(attempt) is None}
+    places = {name: attempt.place for name, attempt in left.items()}
+    async for name, trajectory in trajectories_at(config.bootstrap, offer.trajectories, places, audience.read):
+        attempt = replace(left[name], form=form_of(trajectory) if trajectory else None)
+        rule = unfit(attempt, max_positions=longest_sequence(model), vocabulary_size=vocabulary_size(model))
+        if rule is None:
+            left[name] = attempt
+        else:
+            excluded.append((attempt, rule))
+            del left[name]
+    chosen = config.filter.select(list(left.values()))
+    both = sorted((*excluded, *chosen.excluded), key=lambda labelled: labelled[0].trajectory_id)
+    selection = Selection(chosen.kept, tuple(both))
+    looked = Looked(
+        config_sha256=config.sha256(),
+        trajectories=offer.trajectories.name,
+        unreadable=offer.unreadable,
+        counts=selection.counts(),
+    )
+    return looked, list(fates_of(selection, config.held_out_share))
+
+
+async def _examples(
+    config: StageConfig, looked: Looked, kept: Sequence[Fate], audience: Audience
+) -> tuple[list[Example], list[Example]]:
+    """What is trained on and what is held out, in the order of the log."""
+    topic = replace(TRAJECTORIES, name=looked.trajectories)
+    by_id = {fate.trajectory_id: fate for fate in kept}
+    places = {fate.trajectory_id: (fate.partition, fate.offset) for fate in kept}
+    sides: tuple[list[Example], list[Example]] = ([], [])
+    async for name, trajectory in trajectories_at(config.bootstrap, topic, places, audience.read):
+        if trajectory is None:
+            raise NothingToImitate(
+                f"trajectory {name} was chosen and is no longer in {topic.name}: retention has taken it; remove "
+                f"{config.out}.part and start again"
+            )
+        sides[by_id[name].held_out].extend(examples_of(trajectory))
+    for side, what in zip(sides, ("train on", "hold out"), strict=True):
+        if not side:
+            raise NothingToImitate(
+                f"of {len(kept)} trajectories that were kept there is none to {what} (held_out_share "
+                f"{config.held_out_share}): what the filter did stands in {config.out}.part/{SELECTION_FILE}"
+            )
+    return sides
+
+
+def examples_of(trajectory: Trajectory) -> Iterable[Example]:
+    """An example for each segment in which something was sampled: its calls are imitated, its context is not."""
+    for segment in trajectory.segments:
+        if any(segment.loss_mask[1:]):
+            yield Example(segment.token_ids, segment.loss_mask)
+
+
+def _train(
+    config: StageConfig,
+    model: PreTrainedModel,
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    folder: Path,
+    audience: Audience,
+) -> tuple[PreTrainedModel, Progress]:
+    """Train from the newest checkpoint in ``folder``, or from ``model``."""
+    name = f"{config.stage}-{config.sha256()[:16]}"
+    checkpoint = load_newest(folder, name)
+    if checkpoint is not None:
+        model = load_model(checkpoint.model_dir, device=config.device)
+
+    parameters = dict(model.named_parameters())
+
+    def keep(step: int, optimizer: Optimizer) -> None:
+        writer = CheckpointWriter(folder, step)
+        save_model(model, writer.partial / "model", tokenizer_from=config.model_dir)
+        write_state(optimizer.tensors(), writer.partial / OPTIMIZER_FOLDER, ALONE)
+        writer.commit(CheckpointState(run=name, version=step, offsets={}, announcements=[]), keep=1)
+
+    last = fine_tune(
+        model,
+        train,
+        held_out,
+        config.training,
+        audience.trained,
+        start=checkpoint.state.version if checkpoint else 0,
+        optimizer_state=read_state(checkpoint.optimizer_dir, parameters) if checkpoint else None,
+        keep=keep,
+    )
+    return model, last
+
+
+def _publish(config: StageConfig, model: PreTrainedModel, part: Path, summary: Mapping[str, Any]) -> None:
+    """Let the model appear, whole, with the account of what it learnt from."""
+    result = part / "result"
+    shutil.rmtree(result, ignore_errors=True)
+    save_model(model, result, tokenizer_from=config.model_dir)
+    shutil.copyfile(part / SELECTION_FILE, result / SELECTION_FILE)
+    (result / SUMMARY_FILE).write_text(json.dumps(summary, indent=1) + "\n")
+    for path in (*result.iterdir(), result):
+        sync(path)
+    result.rename(config.out)
+    sync(config.out.parent)
