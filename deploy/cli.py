@@ -27,7 +27,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Rewards": ("reward", "replay", "diff"),
     "Models": ("train", "metrics", "base-model", "sft", "rft"),
-    "Provenance": ("rebuild",),
+    "Provenance": ("rebuild", "lineage"),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }
 """Commands as the help groups them; a command that is named nowhere comes under "More"."""

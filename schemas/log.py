@@ -1,7 +1,7 @@
 """The log, as every process opens it: one way to make topics, producers and consumers, one way to read to the end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -146,7 +146,7 @@ async def read_to_end(
 
 async def scan(
     consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], *, start: Mapping[int, int] | None = None
-) -> AsyncIterator[KafkaRecord]:
+) -> AsyncGenerator[KafkaRecord]:
     """Every committed record of ``places``, partitions of one topic, from ``start`` to the end as of now.
 
     ``start``: partition → offset; default the beginning. ``consumer`` has no subscription, and is left assigned.

@@ -3,7 +3,7 @@
 steps 0:12 ──group──▶ training 1:57 ──member──▶ trajectories 3:904   (before the log's beginning: 3:1100)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -14,6 +14,7 @@ from headrace.schemas.read_back import Place
 from headrace.schemas.wire import UnreadableRecord, decode
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 
 class Absence(StrEnum):
@@ -81,8 +82,8 @@ def absent(topic: str, place: Place, subject: str, bounds: Bounds | None) -> Mis
     return Missing(topic, partition, offset, subject, absence, detail)
 
 
-def read_as(record: KafkaRecord, model: type[R], subject: str) -> R | Missing:
-    """``record`` decoded; a :class:`Missing` where it cannot be, or is of another type."""
+def read_as(record: KafkaRecord, subject: str, model: type[R]) -> R | Missing:
+    """``record``, which should be about ``subject``; a :class:`Missing` where it cannot be read or has another type."""
     try:
         _, payload = decode(record.headers, record.value)
     except UnreadableRecord as error:
@@ -90,6 +91,21 @@ def read_as(record: KafkaRecord, model: type[R], subject: str) -> R | Missing:
     if not isinstance(payload, model):
         return _missing_at(record, subject, Absence.ANOTHER, f"a {payload.TYPE} stands there")
     return payload
+
+
+def read_all(
+    records: Mapping[Place, KafkaRecord], subjects: Mapping[Place, str], read: Callable[[KafkaRecord, str], T | Missing]
+) -> tuple[dict[Place, T], list[Missing]]:
+    """Each of ``records`` as ``read`` has it, given what should stand there; and those that cannot be read."""
+    found: dict[Place, T] = {}
+    missing: list[Missing] = []
+    for place, record in records.items():
+        payload = read(record, subjects[place])
+        if isinstance(payload, Missing):
+            missing.append(payload)
+        else:
+            found[place] = payload
+    return found, missing
 
 
 def another(topic: str, place: Place, subject: str, found: str) -> Missing:

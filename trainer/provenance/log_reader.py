@@ -3,10 +3,11 @@
 Everything is a stream or a bounded number of places: what is read is never held beyond what the caller keeps.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.partitioner import DefaultPartitioner
 
 from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of, scan
 from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_places
@@ -22,6 +23,8 @@ from headrace.schemas.topics import (
     Topic,
 )
 from headrace.trainer.provenance.evidence import Bounds, Missing, absent
+
+_PARTITIONER = DefaultPartitioner()
 
 _TOPICS = (EVENTS, TRAJECTORIES, REWARDS, TRAINING, REJECTED, STEPS, WEIGHTS, DEAD_LETTERS)
 """What provenance reads."""
@@ -53,9 +56,26 @@ class LogReader:
         bounds = await self.bounds(topic) if lost else {}
         return found, [absent(topic.name, place, places[place], bounds.get(place[0])) for place in lost]
 
+    async def since(self, topic: Topic, time_ms: int) -> dict[int, int]:
+        """Partition → the first offset written at ``time_ms`` (Unix) or later; the end where there is none."""
+        partitions = self._partitions[topic.name]
+        found = await self._consumer.offsets_for_times(dict.fromkeys(partitions, time_ms))
+        ends = await self._consumer.end_offsets(partitions)
+        return {each.partition: place.offset if (place := found.get(each)) else ends[each] for each in partitions}
+
+    def home(self, topic: Topic, key: str) -> int:
+        """The partition that a record of this key is written to, by Kafka's default partitioner."""
+        numbers = [each.partition for each in self._partitions[topic.name]]
+        chosen: int = _PARTITIONER(key.encode(), numbers, numbers)
+        return chosen
+
+    def others(self, topic: Topic, partition: int) -> list[int]:
+        """The topic's other partitions."""
+        return [each.partition for each in self._partitions[topic.name] if each.partition != partition]
+
     def scan(
         self, topic: Topic, start: Mapping[int, int] | None = None, *, partitions: Collection[int] | None = None
-    ) -> AsyncIterator[KafkaRecord]:
+    ) -> AsyncGenerator[KafkaRecord]:
         """Committed records from ``start`` (partition → offset; default the beginning) to the end as of now.
 
         ``partitions``: only these; default all. Nothing else may be read until it is done.

@@ -1,15 +1,15 @@
 """A run's steps in the log, and the records that one names."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from headrace.schemas.envelope import ID
 from headrace.schemas.ids import derived_id
-from headrace.schemas.log import KafkaRecord
 from headrace.schemas.read_back import Place
 from headrace.schemas.records import Step, TrainingGroup, Trajectory
 from headrace.schemas.topics import STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.trainer.admission.admission import place_of
-from headrace.trainer.provenance.evidence import Missing, R, read_as
+from headrace.trainer.provenance.evidence import Missing, read_all, read_as
 from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.rebuild import Evidence
 
@@ -33,7 +33,7 @@ async def steps_of(log: LogReader, run: str, first: int = 1, last: int | None = 
         # A step may be large: key and id tell which to decode.
         if record.key != run.encode() or (wanted is not None and dict(record.headers).get(ID) not in wanted):
             continue
-        step = read_as(record, Step, run)
+        step = read_as(record, run, Step)
         if isinstance(step, Missing):
             yield step
         elif max(first, newest + 1) <= step.step and (last is None or step.step <= last):
@@ -43,11 +43,14 @@ async def steps_of(log: LogReader, run: str, first: int = 1, last: int | None = 
 
 async def evidence_for(log: LogReader, step: Step) -> Evidence:
     """Every record that ``step`` names, in memory at once: as much as its trainer held."""
-    groups, no_groups = await _read(
-        log, {place_of(group.group): group.group_id for group in step.groups}, TrainingGroup
-    )
-    trajectories, no_trajectories = await _read(log, trajectory_places([step]), Trajectory)
-    return Evidence(groups, trajectories, (*no_groups, *no_trajectories))
+    group_places = {place_of(group.group): group.group_id for group in step.groups}
+    places = trajectory_places([step])
+    groups, no_groups = await log.at(TRAINING, group_places)
+    trajectories, no_trajectories = await log.at(TRAJECTORIES, places)
+    read_groups, bad_groups = read_all(groups, group_places, partial(read_as, model=TrainingGroup))
+    read_trajectories, bad_trajectories = read_all(trajectories, places, partial(read_as, model=Trajectory))
+    missing = (*no_groups, *no_trajectories, *bad_groups, *bad_trajectories)
+    return Evidence(read_groups, read_trajectories, missing)
 
 
 def trajectory_places(steps: Sequence[Step]) -> dict[Place, str]:
@@ -58,24 +61,3 @@ def trajectory_places(steps: Sequence[Step]) -> dict[Place, str]:
         for group in step.groups
         for trajectory_id, reference in zip(group.trajectory_ids, group.trajectories, strict=True)
     }
-
-
-async def _read(log: LogReader, places: Mapping[Place, str], model: type[R]) -> tuple[dict[Place, R], list[Missing]]:
-    topic = TRAINING if model is TrainingGroup else TRAJECTORIES
-    records, missing = await log.at(topic, places)
-    found, unreadable = _decoded(records, places, model)
-    return found, [*missing, *unreadable]
-
-
-def _decoded(
-    records: Mapping[Place, KafkaRecord], subjects: Mapping[Place, str], model: type[R]
-) -> tuple[dict[Place, R], list[Missing]]:
-    found: dict[Place, R] = {}
-    missing: list[Missing] = []
-    for place, record in records.items():
-        payload = read_as(record, model, subjects[place])
-        if isinstance(payload, Missing):
-            missing.append(payload)
-        else:
-            found[place] = payload
-    return found, missing

@@ -1,0 +1,170 @@
+"""``headrace lineage``: from a version back to what it was trained on, from an event on to the versions it touched."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from headrace.trainer.provenance.contributions import Contribution
+    from headrace.trainer.provenance.trace import Trace
+    from headrace.trainer.provenance.version_lineage import VersionLineage
+
+
+@click.command("lineage")
+@click.option("--version", type=click.IntRange(min=0), metavar="V", help="Back: what this version was trained on.")
+@click.option("--trajectory", metavar="ID", help="On: what became of this trajectory.")
+@click.option("--event", metavar="ID", help="On: what became of the event with this ce_id.")
+@click.option("--run", metavar="NAME", help="Run of --version; default: the only one that the log knows.")
+@click.option("--members", is_flag=True, help="With --version: each trajectory that it was trained on, a line each.")
+@click.option("--top", type=click.IntRange(min=1), default=8, show_default=True, help="Values and steps shown.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: FILE.svg, .png or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON; with --members an object a line.")
+@click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
+def command(
+    version: int | None,
+    trajectory: str | None,
+    event: str | None,
+    run: str | None,
+    members: bool,
+    top: int,
+    picture: Path | None,
+    as_json: bool,
+    kafka: str | None,
+    data: str | None,
+) -> None:
+    """Walk from a version back to its data, or from an event or a trajectory on to every version that it is in.
+
+    \b
+      headrace lineage --version 12                 what it was trained on, with shares, over its whole ancestry
+      headrace lineage --version 12 --members       each trajectory of it
+      headrace lineage --trajectory 019f…           reward, group, step, versions; or why it was rejected
+      headrace lineage --event 019f… --picture p.svg
+
+    A link whose record is gone says so: past its retention, removed, unreadable. Kafka finds no record by its id, so
+    --event reads `events` over: from the time that a UUIDv7 carries on, else all of it; --trajectory beside it says in
+    which partition to look first. Memory does not grow with the run: steps are read as a stream.
+    """
+    import asyncio
+
+    from aiokafka.errors import KafkaError
+
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.state import address_of
+
+    if (version is None) == (trajectory is None and event is None):
+        raise click.UsageError("Give --version, or --trajectory, or --event.")
+    if (run is not None or members) and version is None:
+        raise click.UsageError("--run and --members go with --version: a trajectory knows its run.")
+    if picture is not None and picture.suffix not in (".svg", ".png", ".pdf"):
+        raise click.UsageError("--picture takes a FILE that ends in .svg, .png or .pdf.")
+    bootstrap = address_of("kafka", kafka, data)
+    try:
+        if version is not None:
+            lineage = asyncio.run(_version(bootstrap, run, version, members, as_json))
+            if not members:
+                _tell_version(lineage, top, as_json)
+            if picture is not None:
+                _draw(lineage, picture)
+        else:
+            trace = asyncio.run(_trace(bootstrap, trajectory, event))
+            _tell_trace(trace, as_json)
+            if picture is not None:
+                _draw(trace, picture)
+    except (KafkaError, LookupError, ValueError) as error:
+        raise StackError(f"{error}.") from error
+
+
+async def _version(bootstrap: str, run: str | None, version: int, members: bool, as_json: bool) -> "VersionLineage":
+    """The lineage of a version; with ``members`` each trajectory is told as it is read."""
+    import json
+
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.provenance.run import chosen_run
+    from headrace.deploy.provenance.version_page import member_json, member_line
+    from headrace.trainer.provenance.log_reader import open_log
+    from headrace.trainer.provenance.read_version import read_graph, read_lineage
+
+    def tell(given: "Contribution") -> None:
+        if members:
+            click.echo(json.dumps(member_json(given), ensure_ascii=False) if as_json else member_line(given))
+
+    await wait_until_answers(bootstrap, 10.0)
+    async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
+        run = await chosen_run(records, run)
+        graph = await read_graph(records, run)
+        if version not in graph:
+            raise StackError(f"Run {run!r} has no version {version}: its newest is {max(graph.parents)}.")
+        return await read_lineage(steps, records, run, version, tell=tell, progress=_progress_of_steps)
+
+
+async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None) -> "Trace":
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.provenance.trace_page import not_found
+    from headrace.trainer.provenance.find import find_event
+    from headrace.trainer.provenance.log_reader import open_log
+    from headrace.trainer.provenance.read_trace import read_trace
+    from headrace.trainer.provenance.trace import Fate
+
+    await wait_until_answers(bootstrap, 10.0)
+    async with open_log(bootstrap) as log:
+        event = None
+        if event_id is not None:
+            search = await find_event(log, event_id, trajectory_id, _progress)
+            event = search.event
+            if event is None and trajectory_id is None:
+                raise StackError(not_found(event_id, search))
+            if event is None:
+                click.echo(not_found(event_id, search), err=True)
+            elif trajectory_id not in (None, event.trajectory_id):
+                raise StackError(f"Event {event_id} is of trajectory {event.trajectory_id}, not of {trajectory_id}.")
+        wanted = event.trajectory_id if event is not None else trajectory_id or ""
+        trace = await read_trace(log, wanted, _progress, event)
+    if trace.fate is Fate.UNKNOWN and trace.trajectory is None:
+        raise StackError(f"The log knows no trajectory {wanted!r}, beyond events at most: check the id.")
+    return trace
+
+
+def _tell_version(lineage: "VersionLineage", top: int, as_json: bool) -> None:
+    import json
+
+    from headrace.deploy.provenance.version_page import as_json as as_object
+    from headrace.deploy.provenance.version_page import page
+
+    if as_json:
+        click.echo(json.dumps(as_object(lineage), indent=1, ensure_ascii=False))
+    else:
+        click.echo("\n".join(page(lineage, top)))
+
+
+def _tell_trace(trace: "Trace", as_json: bool) -> None:
+    import json
+
+    from headrace.deploy.provenance.trace_page import as_json as as_object
+    from headrace.deploy.provenance.trace_page import page
+
+    click.echo(json.dumps(as_object(trace), indent=1, ensure_ascii=False) if as_json else "\n".join(page(trace)))
+
+
+def _draw(found: "VersionLineage | Trace", picture: Path) -> None:
+    from headrace.deploy.errors import StackError
+
+    try:
+        from headrace.deploy.provenance.picture import draw
+
+        draw(found, picture)
+    except ModuleNotFoundError as error:
+        raise StackError(f"--picture needs {error.name}: install headrace[local].") from error
+    click.echo(f"drawn: {picture}", err=True)
+
+
+def _progress(topic: str, read: int) -> None:
+    click.echo(f"{topic}: {read:,} records read over", err=True)
+
+
+def _progress_of_steps(done: int, of: int) -> None:
+    if of > 200:
+        click.echo(f"{done:,} of {of:,} steps", err=True)

@@ -1,0 +1,161 @@
+"""`headrace lineage` on a real log: from versions to their data, from data to versions; and what has expired."""
+
+import asyncio
+import json
+
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.deploy.cli import cli
+from headrace.schemas.ids import uuid7
+from headrace.schemas.records import Step
+from headrace.schemas.topics import EVENTS, STEPS, TRAINING, TRAJECTORIES
+from tests.trainer.feed import records
+from tests.trainer.provenance.told import Story, bury, forget, reject, tell, train
+
+pytestmark = pytest.mark.kafka
+
+STEPS_TRAINED = 3
+
+
+def lineage(kafka: str, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["lineage", *arguments, "--kafka", kafka])
+
+
+def told(kafka: str, *arguments: str) -> dict:
+    done = lineage(kafka, *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def story(kafka, tmp_path_factory) -> Story:
+    """Seven groups, of which six are trained in three steps."""
+    made = asyncio.run(tell(kafka, "told", 2 * STEPS_TRAINED + 1))
+    train(kafka, tmp_path_factory.mktemp("told"), "told", STEPS_TRAINED)
+    return made
+
+
+@pytest.fixture(scope="module")
+def steps(kafka, story) -> list[Step]:
+    return [step for _, step in asyncio.run(records(kafka, STEPS, "told")) if isinstance(step, Step)]
+
+
+def trained(steps: list[Step]) -> dict[str, int]:
+    """Trajectory → the step that trained it."""
+    return {name: step.step for step in steps for group in step.groups for name in group.trajectory_ids}
+
+
+def test_a_version_leads_to_every_trajectory_and_every_trajectory_to_its_versions(kafka, story, steps):
+    made_by = trained(steps)
+    assert len(made_by) == 2 * STEPS_TRAINED * 4
+    for version in range(1, STEPS_TRAINED + 1):
+        done = lineage(kafka, "--version", str(version), "--members", "--json")
+        members = [json.loads(line) for line in done.stdout.splitlines()]
+        assert {each["trajectory_id"]: each["step"] for each in members} == {
+            name: step for name, step in made_by.items() if step <= version
+        }
+        assert all(each["tokens"] and each["tenant"].startswith("tenant-") for each in members)
+    for name in [*made_by][::7]:
+        trace = told(kafka, "--trajectory", name)
+        assert (trace["fate"], trace["touched"]) == ("trained", list(range(made_by[name], STEPS_TRAINED + 1)))
+        assert trace["events"]["state"] == "there"
+        assert trace["rewards"][0]["record"]["trajectory_id"] == name
+        assert trace["groups"][0]["record"]["group_id"] == trace["steps"][0]["group_id"]
+
+
+def test_a_version_tells_what_it_was_trained_on_with_shares(kafka, story, steps):
+    found = told(kafka, "--version", "2")
+    assert (found["ancestry"], found["descendants"]) == ([2, 1, 0], [3])
+    tokens = sum(int(step.metrics["tokens_trained"]) for step in steps[:2])
+    assert found["trained_on"] == {"tokens": tokens, "trajectories": 16, "groups": 4}
+    for table in (*found["shares"].values(), *found["own_shares"].values()):
+        assert sum(row["share"] for row in table) == pytest.approx(1.0)
+    assert {row["key"] for row in found["shares"]["agent"]} == {"search", "checkout"}
+    assert [row["tokens"] for row in found["steps"]] == [int(step.metrics["tokens_trained"]) for step in steps[:2]]
+    assert found["missing"] == []
+    page = lineage(kafka, "--version", "2").stdout
+    assert "Version 2 of run told" in page
+    assert "led to        3 (1 version)" in page
+    base = lineage(kafka, "--version", "0").stdout
+    assert "nothing: it is the base model" in base
+
+
+def test_an_event_is_followed_into_the_weights(kafka, story, steps):
+    made_by = trained(steps)
+    name = next(name for name, step in made_by.items() if step == 2)
+    for event_id in story.events[name]:
+        found = told(kafka, "--event", event_id)
+        assert found["event"]["place"] in [[at.partition, at.offset] for at in story.places[name]]
+        assert (found["trajectory_id"], found["touched"]) == (name, [2, 3])
+    page = lineage(kafka, "--event", story.events[name][1]).stdout
+    assert f"Trajectory {name}: trained in run told; in the weights of versions 2–3" in page
+    assert "tool.called number 1" in page
+    elsewhere = lineage(kafka, "--event", story.events[name][0], "--trajectory", "other")
+    assert f"is of trajectory {name}, not of other" in elsewhere.output
+
+
+def test_what_waits_and_what_was_turned_away_says_so(kafka, story, steps):
+    waiting = next(name for names in story.groups.values() for name in names if name not in trained(steps))
+    assert told(kafka, "--trajectory", waiting)["fate"] == "untrained"
+
+    main = next(iter(trained(steps)))
+    asyncio.run(reject(kafka, "told", "sub-agent", parent=main))
+    found = told(kafka, "--trajectory", "sub-agent")
+    assert (found["fate"], found["touched"]) == ("rejected", [])
+    assert found["rejections"][0]["record"]["reason"] == "frozen_role"
+    assert (found["parent"]["trajectory_id"], found["parent"]["fate"]) == (main, "trained")
+    assert "It worked for another" in lineage(kafka, "--trajectory", "sub-agent").stdout
+
+
+def test_a_dead_event_is_no_part_of_its_trajectory(kafka, story, steps):
+    name = [*trained(steps)][1]
+    asyncio.run(bury(kafka, story.places[name][1]))
+    done = lineage(kafka, "--event", story.events[name][1])
+    assert "the event was set aside (late) and is no part of it" in done.stdout
+
+
+def test_what_is_asked_for_must_be_there(kafka, story):
+    assert "has no version 9: its newest is 3" in lineage(kafka, "--version", "9").output
+    assert "The log knows no trajectory 'nobody'" in lineage(kafka, "--trajectory", "nobody").output
+    assert "which has lost nothing" in lineage(kafka, "--event", uuid7()).output
+    for wrong in ([], ["--version", "1", "--event", "e"], ["--event", "e", "--members"]):
+        assert lineage(kafka, *wrong).exit_code == 2
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_both_ways_can_be_drawn(kafka, story, steps, tmp_path, suffix):
+    for number, asked in enumerate((["--version", "3"], ["--trajectory", next(iter(trained(steps)))])):
+        path = tmp_path / f"{number}.{suffix}"
+        done = lineage(kafka, *asked, "--picture", str(path))
+        assert done.exit_code == 0, done.output
+        assert path.read_bytes().startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_once_retention_has_taken_records_each_link_says_so(kafka, story, steps):
+    """Last in the file: what it deletes is gone."""
+    name, step = next(iter(trained(steps).items()))
+    group = next(each for each in steps[step - 1].groups if name in each.trajectory_ids)
+    place = group.trajectories[group.trajectory_ids.index(name)]
+    forget(kafka, EVENTS, story.places[name][0].partition, story.places[name][0].offset + 1)
+    assert told(kafka, "--trajectory", name)["events"]["state"] == "partly expired"
+    lost = lineage(kafka, "--event", story.events[name][0])
+    assert (lost.exit_code, "retention has taken" in lost.output) == (1, True)
+    asked = lineage(kafka, "--event", story.events[name][0], "--trajectory", name)
+    assert f"Trajectory {name}: trained" in asked.stdout
+
+    forget(kafka, TRAJECTORIES, place.partition, place.offset + 1)
+    page = lineage(kafka, "--trajectory", name).stdout
+    assert f"NOT THERE: trajectories {place.partition} begins at {place.offset + 1}" in page
+    assert told(kafka, "--trajectory", name)["touched"] == list(range(step, STEPS_TRAINED + 1))
+    version = told(kafka, "--version", "3")
+    assert {(each["topic"], each["absence"]) for each in version["missing"]} == {("trajectories", "expired")}
+    assert "(evidence gone)" in {row["key"] for row in version["shares"]["tenant"]}
+    assert sum(row["share"] for row in version["shares"]["tenant"]) == pytest.approx(1.0)
+
+    forget(kafka, TRAINING, group.group.partition, group.group.offset + 1)
+    gone = told(kafka, "--trajectory", name)
+    assert gone["groups"][0]["missing"]["absence"] == "expired"
+    page = lineage(kafka, "--version", "3").stdout
+    assert "expired: training" in page
+    assert "whose they are is gone" in page

@@ -1,0 +1,127 @@
+"""Reading the trace of a trajectory: from the small topics that last for ever to the large ones that do not.
+
+Steps and rejections say where groups and trajectories stand, so that these are fetched by offset, and what is missing
+there is told apart from what never was.
+"""
+
+from headrace.schemas.log import KafkaRecord
+from headrace.schemas.records import Reference, Rejection, Reward, Stage, Step, TrainingGroup, Trajectory
+from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
+from headrace.trainer.admission.admission import place_of
+from headrace.trainer.provenance.evidence import Absence, Found, Missing, R, read_as
+from headrace.trainer.provenance.find import Progress, about, find_all, find_first, naming
+from headrace.trainer.provenance.log_reader import LogReader
+from headrace.trainer.provenance.read_version import read_graph
+from headrace.trainer.provenance.trace import EventFound, EventsLeft, Trace, TrainedIn, trained_in
+
+MAX_DEPTH = 8
+"""Orchestrators above a sub-agent that are followed."""
+
+
+async def read_trace(
+    log: LogReader, trajectory_id: str, progress: Progress, event: EventFound | None = None, *, depth: int = 0
+) -> Trace:
+    """Everything that the log knows of ``trajectory_id``, and of the trajectory that it worked for."""
+    trace = Trace(trajectory_id, event)
+    trace.steps = await _steps(log, trajectory_id, progress)
+    trace.rejections = _readable(
+        await find_all(log, REJECTED, trajectory_id, about(trajectory_id), progress), trajectory_id, Rejection
+    )
+    trace.groups = await _groups(log, trace, progress)
+    group_id = _group_id(trace)
+    trace.rewards = _readable(
+        await find_all(log, REWARDS, group_id, about(trajectory_id), progress), trajectory_id, Reward
+    )
+    trace.trajectory = await _trajectory(log, trace, progress)
+    if isinstance(trace.trajectory, Found):
+        record = trace.trajectory.record
+        begin = (await log.bounds(EVENTS))[record.first.partition].begin
+        trace.events = EventsLeft(record.first.partition, record.first.offset, record.last.offset, begin)
+        above = record.started.parent_trajectory_id if record.started else None
+        if above and above != trajectory_id and depth < MAX_DEPTH:
+            trace.parent = await read_trace(log, above, progress, depth=depth + 1)
+    return trace
+
+
+async def _steps(log: LogReader, trajectory_id: str, progress: Progress) -> list[TrainedIn]:
+    found = []
+    records = await find_all(log, STEPS, None, naming(trajectory_id), progress)
+    for step in _readable(records, trajectory_id, Step):
+        graph = await read_graph(log, step.record.run)
+        if (trained := trained_in(step, trajectory_id, graph)) is not None:
+            found.append(trained)
+    return found
+
+
+async def _groups(log: LogReader, trace: Trace, progress: Progress) -> list[Found[TrainingGroup] | Missing]:
+    """The trajectory's groups: where its steps say, else wherever one names it."""
+    places = {
+        place_of(group.group): group.group_id
+        for trained in trace.steps
+        for group in trained.step.record.groups
+        if group.group_id == trained.group_id
+    }
+    if places:
+        records, missing = await log.at(TRAINING, places)
+        return [*(_read(record, places[place], TrainingGroup) for place, record in records.items()), *missing]
+    if any(each.record.stage is Stage.GROUP for each in trace.rejections):
+        return []  # turned away before there was a group to train
+    found = _readable(
+        await find_all(log, TRAINING, _group_id(trace), naming(trace.trajectory_id), progress),
+        trace.trajectory_id,
+        TrainingGroup,
+    )
+    return [group for group in found if any(each.trajectory_id == trace.trajectory_id for each in group.record.members)]
+
+
+async def _trajectory(log: LogReader, trace: Trace, progress: Progress) -> Found[Trajectory] | Missing | None:
+    """The trajectory's record: where others say that it stands, else wherever it is; ``None``: not assembled yet."""
+    trajectory_id = trace.trajectory_id
+    if (reference := _reference(trace)) is not None:
+        records, missing = await log.at(TRAJECTORIES, {place_of(reference): trajectory_id})
+        return _read(records[place_of(reference)], trajectory_id, Trajectory) if records else missing[0]
+    record = await find_first(log, TRAJECTORIES, trajectory_id, about(trajectory_id), progress)
+    if record is not None:
+        return _read(record, trajectory_id, Trajectory)
+    return await _perhaps_expired(log, TRAJECTORIES, trajectory_id)
+
+
+async def _perhaps_expired(log: LogReader, topic: Topic, trajectory_id: str) -> Missing | None:
+    """That a record may have been among those that its partition has lost; ``None`` where it has lost none."""
+    partition = log.home(topic, trajectory_id)
+    begin = (await log.bounds(topic))[partition].begin
+    if not begin:
+        return None
+    detail = f"{topic.name} {partition} begins at {begin}: if it ever stood there, retention has taken it"
+    return Missing(topic.name, partition, -1, trajectory_id, Absence.EXPIRED, detail)
+
+
+def _reference(trace: Trace) -> Reference | None:
+    """Where the trajectory's record stands, by the first record that says so."""
+    for trained in trace.steps:
+        for group in trained.step.record.groups:
+            if trace.trajectory_id in group.trajectory_ids:
+                return group.trajectories[group.trajectory_ids.index(trace.trajectory_id)]
+    if trace.member is not None:
+        return trace.member.trajectory
+    told = [*(each.record.trajectory for each in trace.rejections), *(each.record.trajectory for each in trace.rewards)]
+    return told[0] if told else None
+
+
+def _group_id(trace: Trace) -> str | None:
+    told = [
+        *(each.group_id for each in trace.steps),
+        *(each.record.group_id for each in trace.rejections),
+        *(each.record.group_id for each in trace.groups if isinstance(each, Found)),
+    ]
+    return next((each for each in told if each), None)
+
+
+def _readable(records: list[KafkaRecord], subject: str, model: type[R]) -> list[Found[R]]:
+    read = (_read(record, subject, model) for record in records)
+    return [each for each in read if isinstance(each, Found)]
+
+
+def _read(record: KafkaRecord, subject: str, model: type[R]) -> Found[R] | Missing:
+    payload = read_as(record, subject, model)
+    return payload if isinstance(payload, Missing) else Found((record.partition, record.offset), payload)

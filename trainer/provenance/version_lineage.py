@@ -1,0 +1,107 @@
+"""The lineage of a version: every step from the base model to it, what each was trained on, and shares. Pure.
+
+It is folded step by step: what is kept is a row a step, and an entry for each value of each dimension.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.schemas.records import Step
+from headrace.trainer.provenance.contributions import GONE, Contribution, Dimension
+from headrace.trainer.provenance.evidence import Absence, Missing
+from headrace.trainer.provenance.shares import Shares
+from headrace.trainer.provenance.versions import VersionGraph
+
+MAX_SAMPLES = 20
+"""Missing records that are named a topic and reason; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step in a lineage."""
+
+    step: int
+    """The step."""
+    version: int
+    """The version that it made."""
+    groups: int
+    """Groups trained."""
+    trajectories: int
+    """Trajectories trained."""
+    tokens: int
+    """Tokens trained."""
+    reward_mean: float | None
+    """Mean reward of its trajectories; ``None`` where the step does not say."""
+    ages: Mapping[str, int]
+    """Versions between sampling and training → tokens."""
+    missing: int
+    """Records that it names and that are not there."""
+    data_sha256: str
+    """Hash of its batch."""
+
+
+@dataclass(slots=True)
+class VersionLineage:
+    """What a version was trained on."""
+
+    run: str
+    """Training run."""
+    version: int
+    """The version."""
+    ancestry: tuple[int, ...]
+    """The version and what it was trained from, the version first."""
+    lost_at: int | None
+    """A version in the line that the log does not know; ``None`` where the line is whole."""
+    descendants: Sequence[int]
+    """What was trained from it."""
+    steps: list[StepRow] = field(default_factory=list)
+    """The way to it, first step first."""
+    shares: Shares = field(default_factory=Shares)
+    """Of everything on the way to it."""
+    own: Shares = field(default_factory=Shares)
+    """Of the one step that made it."""
+    missing: Counter[tuple[str, Absence]] = field(default_factory=Counter)
+    """Topic and reason → records that the steps name and that are not there."""
+    samples: list[Missing] = field(default_factory=list)
+    """Some of them."""
+
+    @property
+    def unexplained(self) -> list[int]:
+        """Versions on the way to it whose step is not in the log; the base model has none."""
+        made = {row.version for row in self.steps}
+        return sorted(version for version in self.ancestry if version and version not in made)
+
+    def add(self, step: Step, given: Sequence[Contribution], missing: Sequence[Missing]) -> None:
+        """Count a step on the way to the version: what it was trained on, and what of that is not there any more."""
+        amount = self.shares.add(step, given)
+        if step.version == self.version:
+            self.own.add(step, given)
+        ages: Counter[str] = Counter()
+        for each in given:
+            ages[each.labels[Dimension.AGE]] += each.tokens or 0
+        if rest := amount.tokens - ages.total():
+            ages[GONE] += rest
+        self.steps.append(
+            StepRow(
+                step=step.step,
+                version=step.version,
+                groups=len(step.groups),
+                trajectories=amount.trajectories,
+                tokens=amount.tokens,
+                reward_mean=step.metrics.get("reward_mean"),
+                ages=dict(ages),
+                missing=len(missing),
+                data_sha256=step.data_sha256,
+            )
+        )
+        for lost in missing:
+            self.missing[lost.topic, lost.absence] += 1
+            if self.missing[lost.topic, lost.absence] <= MAX_SAMPLES:
+                self.samples.append(lost)
+
+
+def open_lineage(graph: VersionGraph, run: str, version: int) -> VersionLineage:
+    """The lineage of ``version`` before any step was counted. Raises ``KeyError`` where the log does not know it."""
+    ancestry = graph.ancestry(version)
+    return VersionLineage(run, version, ancestry.versions, ancestry.lost_at, graph.descendants(version))
