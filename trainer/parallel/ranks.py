@@ -73,18 +73,29 @@ ALONE = Ranks()
 
 
 @contextlib.contextmanager
-def join_ranks(device: str, *, local_rank: int = 0, timeout_s: float = 600.0) -> Iterator[Ranks]:
-    """Join the job that ``torchrun`` started this process for; leaves it at the end.
+def join_ranks(
+    device: str,
+    *,
+    local_rank: int = 0,
+    timeout_s: float = 600.0,
+    meet: str = "env://",
+    rank: int = -1,
+    count: int = -1,
+) -> Iterator[Ranks]:
+    """Join a job of several ranks; leaves it at the end.
 
-    ``device`` is ``cpu`` (gloo) or ``cuda`` (nccl, rank ``local_rank`` of this machine on the GPU of that number).
-    Raises :class:`RankLost` where the others do not come within ``timeout_s``.
+    ``device`` is ``cpu`` (gloo) or ``cuda`` (nccl, rank ``local_rank`` of this machine on the GPU of that number). The
+    ranks meet where ``torchrun`` says, which also says which one this is and how many there are; or at ``meet``, as
+    ``torch.distributed`` understands it, as ``rank`` of ``count``. Raises :class:`RankLost` where the others do not
+    come within ``timeout_s``.
     """
     timeout = timedelta(seconds=timeout_s)
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu:
         torch.cuda.set_device(local_rank)
     with lost_ranks(timeout_s):
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=timeout)
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        dist.init_process_group(backend, init_method=meet, timeout=timeout, rank=rank, world_size=count)
         control = dist.new_group(backend="gloo", timeout=timeout)
     try:
         yield Ranks(
