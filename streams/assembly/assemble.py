@@ -12,13 +12,14 @@ import msgspec
 from headrace.schemas.envelope import TRACEPARENT, Envelope, to_headers
 from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import DeadLetterError, Defect, Trajectory
+from headrace.schemas.records import DeadLetterError, Defect, Reference, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
 from headrace.schemas.trace import continued, parse_traceparent
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.assembly.event_decoder import read_event
 from headrace.streams.assembly.history import Dead, Event, History, Unreadable
 from headrace.streams.assembly.segments import SegmentFold
+from headrace.streams.assembly.trajectory_writer import MAX_RECORD_BYTES, plainly_written
 from headrace.streams.assembly.turns import TurnFold
 from headrace.streams.letters.dead_letters import dead_letter_message
 from headrace.streams.raw import Outgoing
@@ -26,14 +27,12 @@ from headrace.streams.structs import encode_struct, writing
 
 SOURCE = "/streams/assemble"
 
-MAX_RECORD_BYTES = 24 * 1024 * 1024
-"""Largest trajectory record; ``trajectories`` takes 32 MiB. A larger one goes without tokens and turns, and says so."""
-
 _ORDER = {defect: number for number, defect in enumerate(Defect)}
 _LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
 _Trajectory = writing(Trajectory)
 
 # A pydantic class is slow to ask for a constant.
+_TYPE = Trajectory.TYPE
 _CALLED, _STARTED, _ENDED, _TICKED = ModelCalled.TYPE, TrajectoryStarted.TYPE, TrajectoryEnded.TYPE, ClockTicked.TYPE
 
 
@@ -58,6 +57,16 @@ def settle(outcome: History | Dead) -> list[Outgoing]:
 
 def conclude(history: History) -> tuple[Outgoing, list[Dead]]:
     """The record of a closed trajectory, and its events that cannot be read or stand beyond its end."""
+    written = plainly_written(history)
+    if written is None:
+        return _conclude(history)
+    value, traceparent = written
+    message = _record(history.trajectory_id, history.first, traceparent, value, history.closed_ms)
+    return Outgoing(TRAJECTORIES, message, history.closed_ms), []
+
+
+def _conclude(history: History) -> tuple[Outgoing, list[Dead]]:
+    """As :func:`conclude`, whatever the events hold."""
     events: list[Event | Unreadable] = []
     dead: list[Dead] = []
     plain = True
@@ -88,16 +97,21 @@ def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:
     """``trajectory`` as a Kafka record; its id follows from where its first event stands, and it continues the trace of
     its agent.
     """
-    id = derived_id(Trajectory.TYPE, trajectory.trajectory_id, trajectory.first.partition, trajectory.first.offset)
+    value = encode_struct(trajectory)
+    return _record(trajectory.trajectory_id, trajectory.first, trajectory.traceparent, value, time_ms)
+
+
+def _record(trajectory_id: str, first: Reference, traceparent: str | None, value: bytes, time_ms: int) -> Message:
+    id = derived_id(_TYPE, trajectory_id, first.partition, first.offset)
     envelope = Envelope(
         id=id,
-        type=Trajectory.TYPE,
+        type=_TYPE,
         source=SOURCE,
         time_ms=max(0, time_ms),
-        subject=trajectory.trajectory_id,
-        traceparent=continued(trajectory.traceparent, id),
+        subject=trajectory_id,
+        traceparent=continued(traceparent, id),
     )
-    return Message(trajectory.trajectory_id.encode(), encode_struct(trajectory), to_headers(envelope))
+    return Message(trajectory_id.encode(), value, to_headers(envelope))
 
 
 def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajectory:

@@ -3,6 +3,7 @@
 #include "arrival.hpp"
 #include "ordinary_events.hpp"
 #include "partition_log.hpp"
+#include "trajectories.hpp"
 
 namespace {
 
@@ -16,7 +17,8 @@ PyModuleDef kModule = {
 PyMODINIT_FUNC PyInit_speedups() {
     headrace::Ref module(PyModule_Create(&kModule));
     if (!module) return nullptr;
-    for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::OrdinaryEventsType, &headrace::PartitionLogType}) {
+    for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::OrdinaryEventsType, &headrace::PartitionLogType,
+                               &headrace::TrajectoryWriterType}) {
         if (PyModule_AddType(module.get(), type) < 0) return nullptr;
     }
     return module.release();

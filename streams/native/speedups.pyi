@@ -1,6 +1,7 @@
 """What the extension module offers; README.md beside it says what for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 class Arrival:
     """A :class:`LogRecord`, and what its headers say: ``PlainArrival`` in one block of memory."""
@@ -70,3 +71,35 @@ class PartitionLog:
     def read(self, most: int, /) -> tuple[list[Arrival], int]:
         """At most so many arrivals that are there, without waiting, and librdkafka's error after them or 0."""
     def close(self) -> None: ...
+
+class TrajectoryWriter:
+    """Writes trajectories in which nothing is doubtful."""
+
+    def __init__(
+        self,
+        *,
+        shapes: dict[str, Any],
+        fields: Sequence[str],
+        defects: Sequence[str],
+        array_type: type,
+        encode_array: Callable[[Any], str],
+        decode_array: Callable[[str, str], Any],
+        compress_from: int,
+        max_array_bytes: int,
+        sha256: Callable[[], Any],
+        max_tokens: int,
+        max_record_bytes: int,
+    ) -> None:
+        """``fields``: of the records that are written, in order. Raises ``LookupError`` where the module was built for
+        others.
+        """
+    def write(
+        self,
+        records: tuple[tuple[int, object], ...],
+        trajectory_id: str,
+        duplicates: int,
+        partition: int,
+        first: int,
+        last: int,
+    ) -> tuple[bytes, str | None] | None:
+        """JSON and traceparent of the trajectory that ``records`` add up to, or ``None`` in doubt."""

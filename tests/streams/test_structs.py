@@ -27,7 +27,7 @@ from headrace.schemas.events import (
 from headrace.schemas.model import Record
 from headrace.schemas.records import Reference, Segment, Trajectory
 from headrace.schemas.topics import EVENTS
-from headrace.streams.assembly import event_decoder
+from headrace.streams.assembly import event_decoder, trajectory_writer
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.assemble import conclude
 from headrace.streams.assembly.event_decoder import read_event
@@ -73,7 +73,7 @@ def outcome(name: str, value: bytes) -> list[Any]:
 @contextmanager
 def models_only() -> Iterator[None]:
     """No reader is asked: every payload goes through its pydantic model, and every trajectory is written by one."""
-    with patch.dict(event_decoder._READERS, clear=True):
+    with patch.dict(event_decoder._READERS, clear=True), patch.object(trajectory_writer, "_WRITER", None):
         yield
 
 

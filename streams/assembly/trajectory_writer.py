@@ -1,0 +1,55 @@
+"""A closed trajectory → its JSON by the extension module, where every event in it is plainly right."""
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, decode_array, encode_array
+from headrace.schemas.events import VersionSpan
+from headrace.schemas.records import Defect, Reference, Segment, ToolStatistics, ToolUse, Trajectory, Turn
+from headrace.schemas.topics import EVENTS
+from headrace.streams.assembly.history import History
+from headrace.streams.assembly.segments import MAX_TOKENS
+from headrace.streams.native.available import SPEEDUPS
+from headrace.streams.native.shapes import shape_of
+
+MAX_RECORD_BYTES = 24 * 1024 * 1024
+"""Largest trajectory record; ``trajectories`` takes 32 MiB. A larger one goes without tokens and turns, and says so."""
+
+_PARTS: tuple[type[BaseModel], ...] = (Trajectory, Segment, VersionSpan, Turn, ToolUse, ToolStatistics, Reference)
+
+
+def _fields_written() -> Iterator[str]:
+    for model in _PARTS:
+        yield from model.model_fields
+
+
+_WRITER = SPEEDUPS and SPEEDUPS.TrajectoryWriter(
+    shapes={model.TYPE: shape_of(model) for model in EVENTS.models},
+    fields=list(_fields_written()),
+    defects=list(Defect),
+    array_type=array,
+    encode_array=encode_array,
+    decode_array=decode_array,
+    compress_from=COMPRESS_FROM,
+    max_array_bytes=MAX_BYTES,
+    sha256=hashlib.sha256,
+    max_tokens=MAX_TOKENS,
+    max_record_bytes=MAX_RECORD_BYTES,
+)
+
+
+def plainly_written(history: History) -> tuple[bytes, str | None] | None:
+    """JSON and ``traceparent`` of the trajectory in ``history``; ``None`` in doubt, or without the extension module."""
+    if _WRITER is None or history.labels or history.unreadable or history.missing or history.late:
+        return None
+    return _WRITER.write(
+        history.records,
+        history.trajectory_id,
+        history.duplicates,
+        history.first.partition,
+        history.first.offset,
+        history.last.offset,
+    )

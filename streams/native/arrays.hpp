@@ -1,0 +1,32 @@
+// Token arrays on the wire, as in schemas/arrays.py, which also unpacks and packs what is compressed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "python.hpp"
+
+namespace headrace {
+
+static_assert(sizeof(float) == 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "arrays go on the wire as they stand");
+
+// What Python is asked for.
+struct ArrayCodec {
+    Ref array_type;  // array.array
+    Ref encode;      // encode_array(values) -> str
+    Ref decode;      // decode_array(text, typecode) -> array
+    long long compress_from = 0;
+    long long max_bytes = 0;
+};
+
+enum class Outcome { kDone, kDoubt, kError };  // kError: with Python's error set
+
+// The bytes that `text` stands for: whole items of `item_size`.
+Outcome read_array(const ArrayCodec& codec, std::string_view text, char typecode, size_t item_size, std::string& bytes);
+
+// Appends the wire form of `bytes`, with quotes; false with Python's error set.
+bool append_array(const ArrayCodec& codec, std::string_view bytes, char typecode, std::string& json);
+
+}  // namespace headrace

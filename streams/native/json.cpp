@@ -1,0 +1,167 @@
+#include "json.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+constexpr double kPlainFloat = 1e10;  // PLAIN_FLOAT of streams/structs.py
+constexpr double kLeastPlain = 1e-3;  // from here on no writer uses an exponent
+constexpr int kMaxDigits = 18;        // of an integer, so that it fits 64 bits
+constexpr int kExactDigits = 15;      // a decimal with at most so many digits is the shortest for its double
+constexpr size_t kMaxKeys = 256;      // of an object whose keys are compared with one another
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Whether one of eight bytes ends a run of plain ASCII: a control character, a quote, a backslash, or part of UTF-8.
+bool has_special(uint64_t word) {
+    constexpr uint64_t kOnes = 0x0101010101010101u, kHighs = 0x8080808080808080u;
+    const auto has_zero = [](uint64_t x) { return (x - kOnes) & ~x & kHighs; };
+    const uint64_t control = (word - kOnes * 0x20) & ~word & kHighs;
+    return (control | has_zero(word ^ (kOnes * '"')) | has_zero(word ^ (kOnes * '\\')) | (word & kHighs)) != 0;
+}
+
+}  // namespace
+
+bool JsonScanner::string(std::string_view& contents) {
+    if (!take('"')) return false;
+    const char* begin = at_;
+    while (true) {
+        uint64_t word;
+        while (end_ - at_ >= 8 && (std::memcpy(&word, at_, 8), !has_special(word))) at_ += 8;
+        if (at_ == end_) return false;
+        const auto c = static_cast<unsigned char>(*at_);
+        if (c == '"') {
+            contents = {begin, static_cast<size_t>(at_ - begin)};
+            ++at_;
+            return true;
+        }
+        if (c < 0x20) return false;
+        if (c == '\\') {
+            if (!escape()) return false;
+        } else if (c >= 0x80) {
+            if (!multibyte()) return false;
+        } else {
+            ++at_;
+        }
+    }
+}
+
+// Only escapes that would be written again: short forms where there is one, \u00 and lower-case digits for the other
+// control characters, none for anything else.
+bool JsonScanner::escape() {
+    if (end_ - at_ < 2) return false;
+    if (std::string_view("\"\\bfnrt").find(at_[1]) != std::string_view::npos) {
+        at_ += 2;
+        return true;
+    }
+    if (end_ - at_ < 6 || at_[1] != 'u' || at_[2] != '0' || at_[3] != '0') return false;
+    const char high = at_[4], low = at_[5];
+    const bool is_control = (high == '0' || high == '1') && (is_digit(low) || (low >= 'a' && low <= 'f'));
+    const bool has_short_form = high == '0' && std::string_view("89acd").find(low) != std::string_view::npos;
+    if (!is_control || has_short_form) return false;
+    at_ += 6;
+    return true;
+}
+
+// One character of more than one byte, as the Unicode standard's table 3-7 has them.
+bool JsonScanner::multibyte() {
+    const auto byte = [&](int index) { return static_cast<unsigned char>(at_[index]); };
+    const unsigned char first = byte(0);
+    const int length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC2 || first > 0xF4 || end_ - at_ < length) return false;
+    const unsigned char lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    const unsigned char highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (byte(1) < lowest || byte(1) > highest) return false;
+    for (int index = 2; index < length; ++index) {
+        if (byte(index) < 0x80 || byte(index) > 0xBF) return false;
+    }
+    at_ += length;
+    return true;
+}
+
+bool JsonScanner::number(Number& number) {
+    const char* begin = at_;
+    const bool negative = take('-');
+    const char* digits = at_;
+    while (is_digit(peek())) ++at_;
+    const auto whole = at_ - digits;
+    if (whole == 0 || whole > kMaxDigits || (whole > 1 && *digits == '0')) return false;
+    number.is_integer = peek() != '.';
+    if (peek() == 'e' || peek() == 'E') return false;
+    if (number.is_integer) {
+        number.text = {begin, static_cast<size_t>(at_ - begin)};
+        std::from_chars(begin, at_, number.integer);
+        number.value = static_cast<double>(number.integer);
+        return !negative || number.integer != 0;  // -0 would be written 0
+    }
+    ++at_;
+    const char* fraction = at_;
+    while (is_digit(peek())) ++at_;
+    const auto decimals = at_ - fraction;
+    if (decimals == 0 || peek() == 'e' || peek() == 'E') return false;
+    if (decimals > 1 && at_[-1] == '0') return false;  // 1.50 would be written 1.5
+    number.text = {begin, static_cast<size_t>(at_ - begin)};
+    std::from_chars(begin, at_, number.value);
+    const double size = std::fabs(number.value);
+    if (size == 0) return !negative && decimals == 1;
+    if (size >= kPlainFloat || size < kLeastPlain) return false;
+    if (whole + decimals <= kExactDigits) return true;
+    char shortest[64];
+    const auto written = std::to_chars(shortest, shortest + sizeof shortest, number.value, std::chars_format::fixed);
+    return number.text == std::string_view(shortest, static_cast<size_t>(written.ptr - shortest));
+}
+
+bool JsonScanner::literal(std::string_view word) {
+    if (static_cast<size_t>(end_ - at_) < word.size() || std::memcmp(at_, word.data(), word.size()) != 0) return false;
+    at_ += word.size();
+    return true;
+}
+
+bool JsonScanner::value(int depth) {
+    switch (peek()) {
+        case '"': {
+            std::string_view contents;
+            return string(contents);
+        }
+        case '{': return depth < kMaxNesting && object(depth + 1);
+        case '[': return depth < kMaxNesting && array(depth + 1);
+        case 't': return literal("true");
+        case 'f': return literal("false");
+        case 'n': return literal("null");
+        default: {
+            Number found;
+            return number(found);
+        }
+    }
+}
+
+bool JsonScanner::object(int depth) {
+    take('{');
+    if (take('}')) return true;
+    std::vector<std::string_view> keys;
+    do {
+        std::string_view key;
+        if (!string(key) || !take(':') || !value(depth)) return false;
+        for (const std::string_view earlier : keys) {
+            if (earlier == key) return false;  // the later would replace the earlier
+        }
+        if (keys.size() == kMaxKeys) return false;
+        keys.push_back(key);
+    } while (take(','));
+    return take('}');
+}
+
+bool JsonScanner::array(int depth) {
+    take('[');
+    if (take(']')) return true;
+    do {
+        if (!value(depth)) return false;
+    } while (take(','));
+    return take(']');
+}
+
+}  // namespace headrace

@@ -1,0 +1,59 @@
+// JSON that is already in the form in which it would be written again, so that a piece of it can go on as it is.
+//
+//     {"query":"where does ada work","limit":3}      taken
+//     {"query": "a\u0064a", "limit": 3.00}           doubted: spaces, a needless escape, a float that Python writes 3.0
+//
+// Doubt is no error: what is doubted is read by slower and more patient code.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace headrace {
+
+inline constexpr int kMaxNesting = 150;  // MAX_NESTING of assembly/event_decoder.py
+
+struct Number {
+    std::string_view text;
+    bool is_integer = false;
+    int64_t integer = 0;
+    double value = 0;
+};
+
+// Reads from the front of a text. A function returns false in doubt; then nothing more may be asked.
+class JsonScanner {
+public:
+    explicit JsonScanner(std::string_view text) : at_(text.data()), end_(text.data() + text.size()) {}
+
+    // Between the pieces of a payload itself spaces do no harm: they are not handed on.
+    void skip_spaces() {
+        while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
+    }
+    bool at_end() const { return at_ == end_; }
+    char peek() const { return at_ == end_ ? '\0' : *at_; }
+    bool take(char expected) {
+        if (peek() != expected) return false;
+        ++at_;
+        return true;
+    }
+    const char* position() const { return at_; }
+
+    // The contents of a string, escapes as they stand.
+    bool string(std::string_view& contents);
+    // A float has |value| < 1e10 and no exponent: pydantic and msgspec write others in different forms.
+    bool number(Number& number);
+    bool literal(std::string_view word);
+    // Any value, without a space outside strings and without a key twice in one object.
+    bool value(int depth);
+
+private:
+    bool escape();
+    bool multibyte();
+    bool object(int depth);
+    bool array(int depth);
+
+    const char* at_;
+    const char* end_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,200 @@
+#include "segments.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+constexpr size_t kTokenBytes = 4;
+
+int64_t count_of(std::string_view token_bytes) { return static_cast<int64_t>(token_bytes.size() / kTokenBytes); }
+
+bool are_finite(std::string_view floats) {
+    for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
+        float value;
+        std::memcpy(&value, floats.data() + at, sizeof value);
+        if (!std::isfinite(value)) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+bool CallFields::find(const Shape& call) {
+    const std::pair<int*, const char*> own[] = {
+        {&prefix_length, "prefix_length"}, {&prefix_sha256, "prefix_sha256"}, {&context_ids, "context_ids"},
+        {&sampled_ids, "sampled_ids"},     {&logprobs, "logprobs"},           {&version_spans, "version_spans"},
+        {&sampling, "sampling"},           {&hidden, "hidden"},
+    };
+    const auto find_in = [](const Shape& shape, int* index, const char* name) { return (*index = shape.at(name)) >= 0; };
+    for (const auto& [index, name] : own) {
+        if (!find_in(call, index, name)) return false;
+    }
+    const auto part = [&](int field) { return call.fields[static_cast<size_t>(field)].part.get(); };
+    const Shape *span = part(version_spans), *sampler = part(sampling);
+    if (span == nullptr || sampler == nullptr) {
+        PyErr_SetString(PyExc_TypeError, "version_spans and sampling must be parts");
+        return false;
+    }
+    return find_in(*span, &version, "version") && find_in(*span, &start, "start") && find_in(*span, &end, "end") &&
+           find_in(*sampler, &top_p, "top_p") && find_in(*sampler, &top_k, "top_k") &&
+           find_in(*sampler, &min_p, "min_p");
+}
+
+Outcome SegmentFold::add(const Payload& call, int64_t& sampled) {
+    Tokens tokens;
+    const Outcome read = read_tokens(call, tokens);
+    if (read != Outcome::kDone) return read;
+    sampled = tokens.has_sampled ? count_of(tokens.sampled) : 0;
+    const bool named = call[rules_.fields.prefix_length].number.integer == 0 || !call[rules_.fields.prefix_sha256].is_null;
+    const bool paired = !tokens.has_logprobs || count_of(tokens.logprobs) == sampled;
+    if (!named || !paired || !spans_tile(call, sampled)) return Outcome::kDoubt;
+
+    for (const std::string_view name : call[rules_.fields.hidden].texts) {
+        if (name == "context_ids" || name == "sampled_ids" || name == "logprobs") defects.set(kRedacted);
+    }
+    if (!tokens.has_context || !tokens.has_sampled) lose(kNoTokenIds);
+    if (sampled) label(call, tokens);
+    if (lost_ || !tokens.has_context || !tokens.has_sampled) return Outcome::kDone;
+    return append(call, tokens) ? Outcome::kDone : Outcome::kError;
+}
+
+Outcome SegmentFold::read_tokens(const Payload& call, Tokens& tokens) const {
+    const auto read = [&](int field, char typecode, bool& there, std::string& bytes) {
+        there = !call[field].is_null;
+        return there ? read_array(*rules_.codec, call[field].text(), typecode, kTokenBytes, bytes) : Outcome::kDone;
+    };
+    Outcome outcome = read(rules_.fields.context_ids, 'i', tokens.has_context, tokens.context);
+    if (outcome == Outcome::kDone) outcome = read(rules_.fields.sampled_ids, 'i', tokens.has_sampled, tokens.sampled);
+    if (outcome == Outcome::kDone) outcome = read(rules_.fields.logprobs, 'f', tokens.has_logprobs, tokens.logprobs);
+    return outcome == Outcome::kDone && !are_finite(tokens.logprobs) ? Outcome::kDoubt : outcome;
+}
+
+bool SegmentFold::spans_tile(const Payload& call, int64_t sampled) const {
+    const auto& spans = call[rules_.fields.version_spans].parts;
+    int64_t position = 0;
+    for (const Payload& span : spans) {
+        const int64_t end = span[rules_.fields.end].number.integer;
+        if (span[rules_.fields.start].number.integer != position || end <= position) return false;
+        position = end;
+    }
+    return spans.empty() || position == sampled;
+}
+
+void SegmentFold::label(const Payload& call, const Tokens& tokens) {
+    const CallFields& fields = rules_.fields;
+    sampled_tokens += count_of(tokens.sampled);
+    if (!tokens.has_logprobs) defects.set(kNoLogprobs);
+    const auto& spans = call[fields.version_spans].parts;
+    const auto unknown = [&](const Payload& span) { return span[fields.version].is_null; };
+    if (spans.empty() || std::any_of(spans.begin(), spans.end(), unknown)) defects.set(kUnknownVersion);
+    const Payload& sampling = call[fields.sampling].parts.front();
+    if (sampling[fields.top_p].number.value < 1 || sampling[fields.top_k].number.integer > 0 ||
+        sampling[fields.min_p].number.value > 0) {
+        defects.set(kTruncatedSampling);
+    }
+}
+
+bool SegmentFold::append(const Payload& call, const Tokens& tokens) {
+    std::string_view context = tokens.context;
+    Draft* draft = drafts_.empty() ? nullptr : &drafts_.back();
+    const std::string_view current = draft ? std::string_view(draft->token_ids) : std::string_view();
+    const int64_t prefix = call[rules_.fields.prefix_length].number.integer;
+    if (prefix) {
+        bool matches = prefix == count_of(current);
+        const std::string_view sha256 = call[rules_.fields.prefix_sha256].text();
+        if (matches && !prefix_matches(*draft, sha256, matches)) return false;
+        if (!matches) {
+            lose(kBrokenPrefix);
+            return true;
+        }
+    } else if (!current.empty() && context.starts_with(current)) {
+        context.remove_prefix(current.size());  // an SDK that sends whole contexts: what was there is the prefix
+    } else {
+        draft = &drafts_.emplace_back();
+    }
+    tokens_ += static_cast<size_t>(count_of(context) + count_of(tokens.sampled));
+    if (tokens_ > rules_.max_tokens) {
+        lose(kTooManyTokens);
+        return true;
+    }
+    extend(*draft, context, call, tokens);
+    return true;
+}
+
+// `matches`: whether the draft's tokens have that hash. They only grow, so each is hashed once. False with Python's
+// error set.
+bool SegmentFold::prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const {
+    if (!draft.hash && !(draft.hash = Ref(PyObject_CallNoArgs(rules_.sha256)))) return false;
+    const char* fresh = draft.token_ids.data() + draft.hashed;
+    const Ref updated(PyObject_CallMethod(draft.hash.get(), "update", "y#", fresh,
+                                          static_cast<Py_ssize_t>(draft.token_ids.size() - draft.hashed)));
+    draft.hashed = draft.token_ids.size();
+    const Ref digest(updated ? PyObject_CallMethod(draft.hash.get(), "hexdigest", nullptr) : nullptr);
+    Py_ssize_t length;
+    const char* hex = digest ? PyUnicode_AsUTF8AndSize(digest.get(), &length) : nullptr;
+    if (hex == nullptr) return false;
+    matches = sha256 == std::string_view(hex, static_cast<size_t>(length));
+    return true;
+}
+
+void SegmentFold::extend(Draft& draft, std::string_view context, const Payload& call, const Tokens& tokens) const {
+    const auto sampled = static_cast<size_t>(count_of(tokens.sampled));
+    draft.token_ids += context;
+    draft.loss_mask.append(context.size() / kTokenBytes, '\0');
+    draft.token_ids += tokens.sampled;
+    draft.loss_mask.append(sampled, '\1');
+    if (sampled == 0) return;
+    draft.has_logprobs = draft.has_logprobs && tokens.has_logprobs;
+    if (draft.has_logprobs) draft.logprobs += tokens.logprobs;
+    const auto& spans = call[rules_.fields.version_spans].parts;
+    draft.has_spans = draft.has_spans && !spans.empty();
+    if (draft.has_spans) {
+        for (const Payload& span : spans) {
+            int64_t start = span[rules_.fields.start].number.integer + draft.sampled;
+            const std::string_view version = span[rules_.fields.version].json;
+            if (!draft.spans.empty() && draft.spans.back().version == version) {  // neighbours become one
+                start = draft.spans.back().start;
+                draft.spans.pop_back();
+            }
+            draft.spans.push_back({version, start, span[rules_.fields.end].number.integer + draft.sampled});
+        }
+    }
+    draft.sampled += static_cast<int64_t>(sampled);
+}
+
+void SegmentFold::lose(Defect why) {
+    defects.set(why);
+    lost_ = true;
+    drafts_.clear();
+}
+
+bool SegmentFold::write(std::string& json) const {
+    json += '[';
+    for (const Draft& draft : drafts_) {
+        if (&draft != drafts_.data()) json += ',';
+        json += "{\"token_ids\":";
+        if (!append_array(*rules_.codec, draft.token_ids, 'i', json)) return false;
+        json += ",\"loss_mask\":";
+        if (!append_array(*rules_.codec, draft.loss_mask, 'b', json)) return false;
+        json += ",\"logprobs\":";
+        if (!draft.has_logprobs) json += "null";
+        else if (!append_array(*rules_.codec, draft.logprobs, 'f', json)) return false;
+        json += ",\"version_spans\":[";
+        if (draft.has_spans) {
+            for (const Span& span : draft.spans) {
+                if (&span != draft.spans.data()) json += ',';
+                json.append("{\"version\":").append(span.version);
+                json.append(",\"start\":").append(std::to_string(span.start));
+                json.append(",\"end\":").append(std::to_string(span.end)).append("}");
+            }
+        }
+        json += "]}";
+    }
+    json += ']';
+    return true;
+}
+
+}  // namespace headrace

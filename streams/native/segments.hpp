@@ -1,0 +1,84 @@
+// Model calls → segments, as `SegmentFold` of assembly/segments.py: the same rules over the same fields.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arrays.hpp"
+#include "payload.hpp"
+
+namespace headrace {
+
+// Of records.Defect, those that follow from what is in events.
+enum Defect {
+    kNoStart, kNoConsent, kFrozenRole, kRedacted, kNoTokenIds, kNoLogprobs, kNothingSampled, kUnknownVersion,
+    kBrokenPrefix, kTruncatedSampling, kTooManyTokens, kDefects
+};
+using Defects = std::bitset<kDefects>;
+
+// Fields of a ModelCalled and of its parts, by index in their shapes.
+struct CallFields {
+    int prefix_length, prefix_sha256, context_ids, sampled_ids, logprobs, version_spans, sampling, hidden;
+    int version, start, end;
+    int top_p, top_k, min_p;
+
+    // False with Python's error set where the shape lacks one.
+    bool find(const Shape& call);
+};
+
+struct SegmentRules {
+    const ArrayCodec* codec;
+    CallFields fields;
+    PyObject* sha256;  // hashlib.sha256
+    size_t max_tokens;
+};
+
+class SegmentFold {
+public:
+    explicit SegmentFold(const SegmentRules& rules) : rules_(rules) {}
+
+    Defects defects;
+    int64_t sampled_tokens = 0;
+
+    // Takes the next model call; kDoubt where its arrays do not agree.
+    Outcome add(const Payload& call, int64_t& sampled);
+    // Appends the list of segments; false with Python's error set.
+    bool write(std::string& json) const;
+
+private:
+    struct Span {
+        std::string_view version;  // JSON
+        int64_t start, end;
+    };
+    struct Tokens {
+        std::string context, sampled, logprobs;  // bytes of the arrays
+        bool has_context, has_sampled, has_logprobs;
+    };
+    struct Draft {
+        std::string token_ids, loss_mask, logprobs;  // bytes of the arrays
+        bool has_logprobs = true, has_spans = true;
+        std::vector<Span> spans;
+        int64_t sampled = 0;
+        size_t hashed = 0;
+        Ref hash;
+    };
+
+    Outcome read_tokens(const Payload& call, Tokens& tokens) const;
+    bool spans_tile(const Payload& call, int64_t sampled) const;
+    void label(const Payload& call, const Tokens& tokens);
+    bool append(const Payload& call, const Tokens& tokens);
+    bool prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const;
+    void extend(Draft& draft, std::string_view context, const Payload& call, const Tokens& tokens) const;
+    void lose(Defect why);
+
+    const SegmentRules& rules_;
+    size_t tokens_ = 0;
+    std::vector<Draft> drafts_;
+    bool lost_ = false;
+};
+
+}  // namespace headrace

@@ -1,0 +1,215 @@
+"""A trajectory that the extension module writes is, byte for byte, the one that Python writes of the same events."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator, model_validator
+
+from headrace.schemas.envelope import TRACEPARENT
+from headrace.schemas.events import (
+    ContextPruned,
+    ContextSummarized,
+    ModelCalled,
+    SubagentFinished,
+    SubagentStarted,
+    ToolCalled,
+    ToolReturned,
+    TrajectoryEnded,
+    TrajectoryStarted,
+    VersionSpan,
+)
+from headrace.schemas.model import Record
+from headrace.schemas.records import Reference, Trajectory
+from headrace.schemas.tokens import prefix_hash
+from headrace.schemas.topics import EVENTS
+from headrace.streams.assembly.arrival import arrival_of
+from headrace.streams.assembly.assemble import _conclude, conclude
+from headrace.streams.assembly.history import History
+from headrace.streams.assembly.trajectory_writer import _WRITER, plainly_written
+from headrace.streams.native.available import SPEEDUPS
+from headrace.streams.native.shapes import shape_of
+from headrace.streams.raw import StoredRecord
+from tests.streams.builders import T0, event, session, started, with_header
+from tests.streams.native.built import needs_speedups
+from tests.streams.test_structs import FACTS
+
+pytestmark = needs_speedups
+
+
+def history_of(records: Sequence[StoredRecord], **changes: Any) -> History:
+    """A history of all ``records``."""
+    first, last = (Reference(partition=3, offset=offset) for offset in (7, 7 + len(records)))
+    arrivals = tuple(enumerate(map(arrival_of, records)))
+    return replace(History("s1", arrivals, {}, (), (), frozenset(), 2, first, last, T0, T0, T0), **changes)
+
+
+words = st.sampled_from(
+    ["", "a", "search", "ünï", "\u2028", '"', "back\\slash", "\n\t\x01\x7f", "c1", "c2", "日本", "😀"]
+)
+numbers = st.integers(-(10**18), 10**18) | st.floats(-1e11, 1e11) | st.sampled_from([0.1, 1e-3, 9.99e-4, 1 / 3, 2e-7])
+leaves = st.none() | st.booleans() | numbers | words | st.text(max_size=4)
+anything = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3), max_leaves=8
+)
+objects = st.dictionaries(words, anything, max_size=3)
+seconds = st.none() | st.floats(0, 1e9) | st.sampled_from([0.0, 0.1, 0.25, 3.0])
+ids = st.sampled_from(["c1", "c2", "ç"])
+
+others: st.SearchStrategy[Record] = st.one_of(
+    st.builds(TrajectoryStarted, task_id=words, agent=words, consent=st.booleans(), task=objects,
+              role=st.sampled_from(["trainable", "frozen"]), group_size=st.none() | st.integers(1, 9)),
+    st.builds(ToolCalled, call_id=ids, tool=words, arguments=objects),
+    st.builds(ToolReturned, call_id=ids, tool=words, result=anything, latency_s=seconds,
+              status=st.sampled_from(["ok", "error"]), error_class=st.sampled_from([None, "timeout", "refused"])),
+    st.builds(ContextSummarized, summary=words, tokens_before=st.integers(0, 9), tokens_after=st.integers(0, 9)),
+    st.builds(ContextPruned, pruned_ids=st.lists(words, max_size=3), tokens_before=st.just(2), tokens_after=st.just(1)),
+    st.builds(SubagentStarted, name=words, sub_trajectory_id=words, stage=st.integers(0, 3)),
+    st.builds(SubagentFinished, name=words, sub_trajectory_id=words, stage=st.integers(0, 2),
+              steps=st.integers(0, 10**13), status=st.sampled_from(["completed", "failed"])),
+    st.builds(TrajectoryEnded, status=st.sampled_from(["completed", "aborted"]), answer=anything,
+              outcome=st.none() | st.floats(-2, 2)),
+)  # fmt: skip
+
+tokens = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5) | st.integers(250, 300).map(lambda n: list(range(n)))
+
+
+@st.composite
+def calls(draw: st.DrawFn, context: list[int]) -> ModelCalled:
+    """A model call after ``context``, which it changes: by difference, whole, rewritten, or wrongly."""
+    fresh, sampled = draw(tokens), draw(tokens)
+    way = draw(st.sampled_from(["prefix", "prefix", "whole", "anew", "wrong"]))
+    before = array("i", context)
+    if way == "wrong":
+        before.append(1)
+    prefix = {"prefix_length": len(before), "prefix_sha256": prefix_hash(before)}
+    named = prefix if way in ("prefix", "wrong") and before else {}
+    context_ids = [*context, *fresh] if way == "whole" else fresh
+    if way == "anew":
+        context.clear()
+    context += [*fresh, *sampled]
+    cut = draw(st.integers(0, len(sampled)))
+    spans = [
+        VersionSpan(version=draw(st.sampled_from([None, 1, 2])), start=start, end=end)
+        for start, end in ((0, cut), (cut, len(sampled)))
+        if start < end
+    ]
+    return ModelCalled(
+        model=draw(words),
+        **named,
+        context_ids=draw(st.sampled_from([array("i", context_ids)] * 9 + [None])),
+        sampled_ids=array("i", sampled),
+        logprobs=draw(st.sampled_from([array("f", [-0.5] * len(sampled))] * 4 + [None])),
+        version_spans=draw(st.sampled_from([spans] * 4 + [[]])),
+        sampling=draw(st.sampled_from([{}, {}, {"top_p": 0.9}, {"top_k": 3, "temperature": 0.7}, {"min_p": 0.1}])),
+        finish_reason=draw(st.none() | words),
+        messages=draw(st.none() | st.lists(objects, max_size=2)),
+        hidden=draw(st.sampled_from([[], [], ["messages"], ["logprobs"]])),
+        latency_s=draw(seconds),
+    )  # type: ignore[arg-type]
+
+
+traces = st.sampled_from(
+    [b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01", b"00-" + b"0" * 32 + b"-" + b"b" * 16 + b"-01", b"00-xyz", b"\xff"]
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> History:
+    """Any facts in any order."""
+    context: list[int] = []
+    facts: list[Record] = [started()] if draw(st.integers(0, 4)) else []
+    count = draw(st.integers(0, 8))
+    facts += [draw(calls(context) if draw(st.booleans()) else others) for _ in range(count)]
+    records = [event("s1", number, fact, time_ms=T0 + draw(st.integers(-5, 5))) for number, fact in enumerate(facts)]
+    records = [
+        with_header(record, TRACEPARENT, draw(traces)) if draw(st.integers(0, 3)) == 0 else record for record in records
+    ]
+    return history_of(records, trajectory_id=draw(st.sampled_from(["s1", "s1", 'an "id"', "ï"])))
+
+
+@given(histories())
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_facts_add_up_to_the_same_bytes(history: History) -> None:
+    written = plainly_written(history)
+    trajectory, dead = _conclude(history)
+    if written is not None:
+        value, traceparent = written
+        assert value == trajectory.message.value
+        assert traceparent == Trajectory.model_validate_json(value).traceparent
+        assert conclude(history) == (trajectory, dead)
+
+
+@pytest.mark.parametrize("name", sorted(set(FACTS) - {"failed", "returned"}))
+def test_nothing_that_our_own_sdk_writes_is_doubted(name: str) -> None:
+    assert plainly_written(history_of([event("s1", 0, FACTS[name])])) is not None
+
+
+def test_a_whole_session_is_not_doubted() -> None:
+    history = history_of(session("s1", "ask", "tool", "ask", "prune", "ask"))
+    assert plainly_written(history) is not None
+    assert conclude(history) == _conclude(history)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"call_id":"c1","tool":"t","arguments":{"a":1.50}}',
+        b'{"call_id":"c1","tool":"t","arguments":{"a":1e3}}',
+        b'{"call_id":"c1","tool":"t","arguments":{"a":1,"a":2}}',
+        b'{"call_id":"c1","tool":"t","arguments":{"a":"\\u00e9"}}',
+        b'{"call_id":"c1","tool":"t","arguments":{"a": 1}}',
+        b'{"call_id":"c1","tool":"t","arguments":{"a":-0}}',
+        b'{"call_id":"c1","tool":"t","arguments":' + b'{"a":' * 150 + b"1" + b"}" * 151,
+        b'{"call_id":"c1","tool":"t"} x',
+        b'{"call_id":"c1"}',
+    ],
+)
+def test_what_would_be_written_in_another_form_is_doubted(value: bytes) -> None:
+    history = history_of([event("s1", 0, started()), event("s1", 1, FACTS["tool"], value=value)])
+    assert plainly_written(history) is None
+
+
+def test_a_trajectory_beyond_the_largest_record_goes_without_its_bulk() -> None:
+    parts = [ToolCalled(call_id=f"c{n}", tool="t", arguments={"text": "x" * 900_000}) for n in range(28)]
+    history = history_of([event("s1", n, fact) for n, fact in enumerate([started(), *parts])])
+    assert plainly_written(history) is None
+    assert conclude(history) == _conclude(history)
+
+
+def test_a_model_that_the_module_does_not_know_is_refused_at_once() -> None:
+    class Checked(BaseModel):
+        name: str
+
+        @field_validator("name")
+        @classmethod
+        def lower(cls, name: str) -> str:
+            return name.lower()
+
+    class Agreeing(BaseModel):
+        name: str
+
+        @model_validator(mode="after")
+        def agree(self) -> "Agreeing":
+            return self
+
+    class Paired(BaseModel):
+        pair: tuple[int, int]
+
+    for model, why in ((Checked, "single fields"), (Agreeing, "has no agree"), (Paired, "not known here")):
+        with pytest.raises(TypeError, match=why):
+            shape_of(model)
+
+
+def test_a_module_that_was_built_for_other_records_is_refused_at_once() -> None:
+    shapes = {model.TYPE: shape_of(model) for model in EVENTS.models}
+    assert _WRITER is not None
+    with pytest.raises(LookupError, match="other fields"):
+        SPEEDUPS.TrajectoryWriter(
+            shapes=shapes, fields=["trajectory_id", "colour"], defects=[], array_type=array, encode_array=str,
+            decode_array=array, compress_from=1, max_array_bytes=1, sha256=bytes, max_tokens=1, max_record_bytes=1,
+        )  # fmt: skip
