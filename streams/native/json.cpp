@@ -12,6 +12,7 @@ constexpr double kPlainFloat = 1e10;  // PLAIN_FLOAT of streams/structs.py
 constexpr double kLeastPlain = 1e-3;  // from here on no writer uses an exponent
 constexpr int kMaxDigits = 18;        // of an integer, so that it fits 64 bits
 constexpr int kExactDigits = 15;      // a decimal with at most so many digits is the shortest for its double
+constexpr size_t kFewKeys = 8;
 constexpr size_t kMaxKeys = 256;      // of an object whose keys are compared with one another
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -93,7 +94,6 @@ bool JsonScanner::number(Number& number) {
     number.is_integer = peek() != '.';
     if (peek() == 'e' || peek() == 'E') return false;
     if (number.is_integer) {
-        number.text = {begin, static_cast<size_t>(at_ - begin)};
         std::from_chars(begin, at_, number.integer);
         number.value = static_cast<double>(number.integer);
         return !negative || number.integer != 0;  // -0 would be written 0
@@ -104,7 +104,6 @@ bool JsonScanner::number(Number& number) {
     const auto decimals = at_ - fraction;
     if (decimals == 0 || peek() == 'e' || peek() == 'E') return false;
     if (decimals > 1 && at_[-1] == '0') return false;  // 1.50 would be written 1.5
-    number.text = {begin, static_cast<size_t>(at_ - begin)};
     std::from_chars(begin, at_, number.value);
     const double size = std::fabs(number.value);
     if (size == 0) return !negative && decimals == 1;
@@ -112,7 +111,8 @@ bool JsonScanner::number(Number& number) {
     if (whole + decimals <= kExactDigits) return true;
     char shortest[64];
     const auto written = std::to_chars(shortest, shortest + sizeof shortest, number.value, std::chars_format::fixed);
-    return number.text == std::string_view(shortest, static_cast<size_t>(written.ptr - shortest));
+    return std::string_view(begin, static_cast<size_t>(at_ - begin)) ==
+           std::string_view(shortest, static_cast<size_t>(written.ptr - shortest));
 }
 
 bool JsonScanner::literal(std::string_view word) {
@@ -143,6 +143,7 @@ bool JsonScanner::object(int depth) {
     take('{');
     if (take('}')) return true;
     std::vector<std::string_view> keys;
+    keys.reserve(kFewKeys);
     do {
         std::string_view key;
         if (!string(key) || !take(':') || !value(depth)) return false;

@@ -14,7 +14,6 @@ namespace headrace {
 inline constexpr int kMaxNesting = 150;  // MAX_NESTING of assembly/event_decoder.py
 
 struct Number {
-    std::string_view text;
     bool is_integer = false;
     int64_t integer = 0;
     double value = 0;

@@ -10,10 +10,6 @@ constexpr std::string_view kKinds[] = {"text",  "integer", "float",  "flag",   "
 
 bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int depth, Payload& payload);
 
-bool read_text(JsonScanner& scanner, Value& value) {
-    return scanner.string(value.texts.emplace_back());
-}
-
 bool in_bounds(const Field& field, double number) {
     return number <= field.most && (field.above_least ? number > field.least : number >= field.least);
 }
@@ -32,7 +28,7 @@ bool read_list(JsonScanner& scanner, Read&& read) {
 bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int depth, Value& value) {
     switch (field.kind) {
         case Kind::kText:
-        case Kind::kTokens: return read_text(scanner, value);
+        case Kind::kTokens: return scanner.string(value.text);
         case Kind::kInteger:
             return scanner.number(value.number) && value.number.is_integer && in_bounds(field, value.number.value);
         case Kind::kFloat:
@@ -42,14 +38,14 @@ bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int de
         case Kind::kObject: return scanner.peek() == '{' && scanner.value(depth);
         case Kind::kObjects:
             return read_list(scanner, [&] { return scanner.peek() == '{' && scanner.value(depth + 1); });
-        case Kind::kTexts: return read_list(scanner, [&] { return read_text(scanner, value); });
+        case Kind::kTexts: return read_list(scanner, [&] { return scanner.string(value.texts.emplace_back()); });
         case Kind::kChoice:
-            return read_text(scanner, value) &&
-                   std::find(field.choices.begin(), field.choices.end(), value.text()) != field.choices.end();
-        case Kind::kPart: return read_object(*field.part, scanner, known_only, depth, value.parts.emplace_back());
+            return scanner.string(value.text) &&
+                   std::find(field.choices.begin(), field.choices.end(), value.text) != field.choices.end();
+        case Kind::kPart: return read_object(*field.part, scanner, known_only, depth, value.next_part());
         case Kind::kParts:
             return read_list(scanner, [&] {
-                return read_object(*field.part, scanner, known_only, depth + 1, value.parts.emplace_back());
+                return read_object(*field.part, scanner, known_only, depth + 1, value.next_part());
             });
     }
     return false;
@@ -57,20 +53,34 @@ bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int de
 
 bool read_field(const Field& field, JsonScanner& scanner, bool known_only, int depth, Value& value) {
     const char* begin = scanner.position();
+    value.texts.clear();
+    value.part_count = 0;
     value.is_null = field.nullable && scanner.peek() == 'n';
     const bool read = value.is_null ? scanner.literal("null") : read_kind(field, scanner, known_only, depth, value);
     value.json = {begin, static_cast<size_t>(scanner.position() - begin)};
     return read;
 }
 
+// Index of the field `name`, looked for from `next` on, as fields mostly come in the model's order; or their count.
+size_t find_field(const Shape& shape, std::string_view name, size_t next) {
+    const size_t count = shape.fields.size();
+    for (size_t index = next; index < count; ++index) {
+        if (shape.fields[index].name == name) return index;
+    }
+    for (size_t index = 0; index < next; ++index) {
+        if (shape.fields[index].name == name) return index;
+    }
+    return count;
+}
+
 bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int depth, Payload& payload) {
     const size_t count = shape.fields.size();
-    payload.values.assign(count, Value());
-    std::vector<bool> there(count);
+    if (payload.read.size() < count) payload.read.resize(count);
+    payload.fields.assign(count, nullptr);
     std::vector<std::string_view> unknown;
     if (depth >= kMaxNesting || !scanner.take('{')) return false;
     scanner.skip_spaces();
-    size_t next = 0;  // fields mostly come in the model's order
+    size_t next = 0;
     for (bool more = !scanner.take('}'); more;) {
         std::string_view name;
         scanner.skip_spaces();
@@ -78,16 +88,16 @@ bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int 
         scanner.skip_spaces();
         if (!scanner.take(':')) return false;
         scanner.skip_spaces();
-        size_t index = 0;
-        while (index < count && shape.fields[(next + index) % count].name != name) ++index;
+        const size_t index = find_field(shape, name, next);
         if (index < count) {
-            index = (next + index) % count;
-            if (there[index]) return false;
-            there[index] = true;
-            if (!read_field(shape.fields[index], scanner, known_only, depth + 1, payload.values[index])) return false;
+            if (payload.fields[index]) return false;  // twice: the later would replace the earlier
+            Value& value = payload.read[index];
+            payload.fields[index] = &value;
+            if (!read_field(shape.fields[index], scanner, known_only, depth + 1, value)) return false;
             next = index + 1;
         } else {
             if (known_only || std::find(unknown.begin(), unknown.end(), name) != unknown.end()) return false;
+            if (unknown.size() == kMaxFields) return false;
             unknown.push_back(name);
             if (!scanner.value(depth + 1)) return false;
         }
@@ -96,9 +106,9 @@ bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int 
         if (!more && !scanner.take('}')) return false;
     }
     for (size_t index = 0; index < count; ++index) {
-        if (there[index]) continue;
+        if (payload.fields[index]) continue;
         if (shape.fields[index].required) return false;
-        payload.values[index] = shape.fields[index].preset;
+        payload.fields[index] = &shape.fields[index].preset;
     }
     return true;
 }
@@ -172,6 +182,10 @@ bool make_shape(PyObject* fields, Shape& shape) {
     if (!sequence) return false;
     for (Py_ssize_t index = 0; index < PySequence_Fast_GET_SIZE(sequence.get()); ++index) {
         if (!make_field(PySequence_Fast_GET_ITEM(sequence.get(), index), shape.fields.emplace_back())) return false;
+    }
+    if (shape.fields.size() > kMaxFields) {
+        PyErr_Format(PyExc_ValueError, "more than %zu fields", kMaxFields);
+        return false;
     }
     // Only now: a preset's views point into its field, which must not move any more.
     for (Field& field : shape.fields) {

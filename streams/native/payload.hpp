@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,21 +15,38 @@
 
 namespace headrace {
 
+inline constexpr size_t kMaxFields = 64;
+
 enum class Kind { kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kParts };
 
 struct Shape;
-struct Payload;
+struct Value;
+
+// The fields of one payload or part of it, in the shape's order: views into the text that was read. Used again for the
+// next, so that memory is asked for once.
+struct Payload {
+    std::vector<const Value*> fields;  // what was read, or the shape's preset
+    std::vector<Value> read;
+
+    const Value& operator[](int field) const { return *fields[static_cast<size_t>(field)]; }
+};
 
 // What a field holds.
 struct Value {
     std::string_view json;  // as it would be written
+    std::string_view text;  // contents of a text or a choice
     bool is_null = false;
     Number number;
-    std::vector<std::string_view> texts;  // contents of a text, of a choice, or of each of several texts
-    std::vector<Payload> parts;           // of a part, or of each of several
+    std::vector<std::string_view> texts;  // contents of each of several texts
+    std::vector<Payload> parts;           // room for parts, of which
+    size_t part_count = 0;                // so many are there
 
-    std::string_view text() const { return texts.empty() ? std::string_view() : texts.front(); }
     bool flag() const { return json == "true"; }
+    std::span<const Payload> all_parts() const { return {parts.data(), part_count}; }
+    Payload& next_part() {
+        if (part_count == parts.size()) parts.emplace_back();
+        return parts[part_count++];
+    }
 };
 
 struct Field {
@@ -45,17 +63,10 @@ struct Field {
 };
 
 struct Shape {
-    std::vector<Field> fields;
+    std::vector<Field> fields;  // at most kMaxFields
 
     // Index of a field; negative with Python's error set where there is none.
     int at(const char* name) const;
-};
-
-// The fields of one payload or part of it, in the shape's order. Views into the text that was read.
-struct Payload {
-    std::vector<Value> values;
-
-    const Value& operator[](int field) const { return values[static_cast<size_t>(field)]; }
 };
 
 // Fills `payload` from an object; false in doubt. `known_only`: a field that the shape does not have is a doubt too.

@@ -64,7 +64,7 @@ Outcome SegmentFold::add(const Payload& call, int64_t& sampled) {
 Outcome SegmentFold::read_tokens(const Payload& call, Tokens& tokens) const {
     const auto read = [&](int field, char typecode, bool& there, std::string& bytes) {
         there = !call[field].is_null;
-        return there ? read_array(*rules_.codec, call[field].text(), typecode, kTokenBytes, bytes) : Outcome::kDone;
+        return there ? read_array(*rules_.codec, call[field].text, typecode, kTokenBytes, bytes) : Outcome::kDone;
     };
     Outcome outcome = read(rules_.fields.context_ids, 'i', tokens.has_context, tokens.context);
     if (outcome == Outcome::kDone) outcome = read(rules_.fields.sampled_ids, 'i', tokens.has_sampled, tokens.sampled);
@@ -73,7 +73,7 @@ Outcome SegmentFold::read_tokens(const Payload& call, Tokens& tokens) const {
 }
 
 bool SegmentFold::spans_tile(const Payload& call, int64_t sampled) const {
-    const auto& spans = call[rules_.fields.version_spans].parts;
+    const auto spans = call[rules_.fields.version_spans].all_parts();
     int64_t position = 0;
     for (const Payload& span : spans) {
         const int64_t end = span[rules_.fields.end].number.integer;
@@ -87,10 +87,10 @@ void SegmentFold::label(const Payload& call, const Tokens& tokens) {
     const CallFields& fields = rules_.fields;
     sampled_tokens += count_of(tokens.sampled);
     if (!tokens.has_logprobs) defects.set(kNoLogprobs);
-    const auto& spans = call[fields.version_spans].parts;
+    const auto spans = call[fields.version_spans].all_parts();
     const auto unknown = [&](const Payload& span) { return span[fields.version].is_null; };
     if (spans.empty() || std::any_of(spans.begin(), spans.end(), unknown)) defects.set(kUnknownVersion);
-    const Payload& sampling = call[fields.sampling].parts.front();
+    const Payload& sampling = call[fields.sampling].all_parts().front();
     if (sampling[fields.top_p].number.value < 1 || sampling[fields.top_k].number.integer > 0 ||
         sampling[fields.min_p].number.value > 0) {
         defects.set(kTruncatedSampling);
@@ -104,7 +104,7 @@ bool SegmentFold::append(const Payload& call, const Tokens& tokens) {
     const int64_t prefix = call[rules_.fields.prefix_length].number.integer;
     if (prefix) {
         bool matches = prefix == count_of(current);
-        const std::string_view sha256 = call[rules_.fields.prefix_sha256].text();
+        const std::string_view sha256 = call[rules_.fields.prefix_sha256].text;
         if (matches && !prefix_matches(*draft, sha256, matches)) return false;
         if (!matches) {
             lose(kBrokenPrefix);
@@ -149,7 +149,7 @@ void SegmentFold::extend(Draft& draft, std::string_view context, const Payload& 
     if (sampled == 0) return;
     draft.has_logprobs = draft.has_logprobs && tokens.has_logprobs;
     if (draft.has_logprobs) draft.logprobs += tokens.logprobs;
-    const auto& spans = call[rules_.fields.version_spans].parts;
+    const auto spans = call[rules_.fields.version_spans].all_parts();
     draft.has_spans = draft.has_spans && !spans.empty();
     if (draft.has_spans) {
         for (const Payload& span : spans) {

@@ -16,6 +16,8 @@
 namespace headrace {
 namespace {
 
+constexpr size_t kRoom = 1024;  // events whose room is kept from one trajectory to the next
+
 enum Fact {
     kStarted, kCalled, kToolCalled, kToolReturned, kSummarized, kPruned, kSubagentStarted, kSubagentFinished, kEnded,
     kTicked, kFacts
@@ -52,6 +54,7 @@ struct Rules {
     int consent, role, status, answer, outcome;
     std::array<Defect, kDefects> defect_order;
     size_t max_record_bytes;
+    std::vector<Payload> payloads;  // room that one trajectory after the other uses
 };
 
 struct TrajectoryWriter {
@@ -76,8 +79,10 @@ struct About {
 
 class Assembly {
 public:
-    explicit Assembly(const Rules& rules, size_t events)
-        : rules_(rules), segments_(rules.segments), turns_(rules.turns), payloads_(events) {}
+    Assembly(const Rules& rules, size_t events, std::vector<Payload>& payloads)
+        : rules_(rules), events_(events), segments_(rules.segments), turns_(rules.turns), payloads_(payloads) {
+        if (payloads_.size() < events) payloads_.resize(events);
+    }
 
     Outcome take(size_t index, const Arrival* arrival);
     Outcome write(const About& about, std::string& json);
@@ -90,9 +95,10 @@ private:
     void write_defects(std::string& json) const;
 
     const Rules& rules_;
+    size_t events_;
     SegmentFold segments_;
     TurnFold turns_;
-    std::vector<Payload> payloads_;
+    std::vector<Payload>& payloads_;
     const Payload *started_ = nullptr, *ended_ = nullptr;
     int64_t earliest_ = INT64_MAX, latest_ = INT64_MIN;
     std::string_view traceparent_;
@@ -137,7 +143,7 @@ Outcome Assembly::fold(Fact fact, const Payload& payload) {
             turns_.called(payload, sampled);
             break;
         }
-        case kToolCalled: turns_.used(payload); break;
+        case kToolCalled: return turns_.used(payload) ? Outcome::kDone : Outcome::kDoubt;
         case kToolReturned: turns_.returned(payload); break;
         case kSummarized: turns_.summarized(); break;
         case kPruned: turns_.pruned(payload); break;
@@ -154,7 +160,7 @@ Defects Assembly::defects() const {
     Defects found = segments_.defects;
     if (started_ == nullptr) found.set(kNoStart);
     else if (!(*started_)[rules_.consent].flag()) found.set(kNoConsent);
-    if (started_ && (*started_)[rules_.role].text() == "frozen") found.set(kFrozenRole);
+    if (started_ && (*started_)[rules_.role].text == "frozen") found.set(kFrozenRole);
     if (segments_.sampled_tokens == 0 && !found.test(kNoTokenIds)) found.set(kNothingSampled);
     return found;
 }
@@ -167,7 +173,7 @@ void Assembly::write_started(std::string& json) const {
     const auto& fields = rules_.shapes[kStarted].fields;
     for (size_t index = 0; index < fields.size(); ++index) {
         json.append(index ? ",\"" : "{\"").append(fields[index].name).append("\":");
-        json.append(started_->values[index].json);
+        json.append(started_->fields[index]->json);
     }
     json += '}';
 }
@@ -204,7 +210,7 @@ Outcome Assembly::write(const About& about, std::string& json) {
     json.append(",\"answer\":").append(of_end(rules_.answer));
     json.append(",\"outcome\":").append(of_end(rules_.outcome));
     json += ",\"missing\":[],\"unreadable\":[]";
-    number(",\"events\":", static_cast<int64_t>(payloads_.size()));
+    number(",\"events\":", static_cast<int64_t>(events_));
     number(",\"duplicates\":", about.duplicates);
     json += ",\"defects\":";
     write_defects(json);
@@ -226,11 +232,12 @@ bool is_plain_text(std::string_view text) {
                         [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '"' || c == '\\'; });
 }
 
-Outcome assemble(const Rules& rules, PyObject* records, const About& about, std::string& json,
+Outcome assemble(Rules& rules, PyObject* records, const About& about, std::string& json,
                  std::string& traceparent) {
     const auto count = static_cast<size_t>(PyTuple_GET_SIZE(records));
     if (count == 0 || !is_plain_text(about.trajectory_id)) return Outcome::kDoubt;
-    Assembly assembly(rules, count);
+    if (rules.payloads.size() > kRoom) rules.payloads = {};
+    Assembly assembly(rules, count, rules.payloads);
     size_t bytes = 1024;
     for (size_t index = 0; index < count; ++index) {
         PyObject* pair = PyTuple_GET_ITEM(records, static_cast<Py_ssize_t>(index));
@@ -258,7 +265,7 @@ PyObject* write(PyObject* object, PyObject* arguments, PyObject* keywords) {
         return nullptr;
     }
     about.trajectory_id = {id, static_cast<size_t>(id_length)};
-    const Rules& rules = *reinterpret_cast<TrajectoryWriter*>(object)->rules;
+    Rules& rules = *reinterpret_cast<TrajectoryWriter*>(object)->rules;
     return guarded([&]() -> PyObject* {
         std::string json, traceparent;
         switch (assemble(rules, records, about, json, traceparent)) {

@@ -7,6 +7,7 @@
 namespace headrace {
 namespace {
 
+constexpr size_t kMostWaiting = 256, kMostTools = 256;  // looked through one by one
 constexpr int64_t kMostSteps = 1'000'000'000'000;  // of one sub-agent: 65,536 of them add up to less than 2^63
 
 bool append_float(double value, std::string& json) {
@@ -55,19 +56,23 @@ void TurnFold::use(const Payload* called, const Payload* returned) {
     uses_.push_back({called, returned});
 }
 
-void TurnFold::used(const Payload& fact) {
+bool TurnFold::used(const Payload& fact) {
     use(&fact, nullptr);
-    waiting_[fact[fields_.call_id].json].push_back(uses_.size() - 1);
+    waiting_.push_back(uses_.size() - 1);
+    return waiting_.size() <= kMostWaiting;
 }
 
 void TurnFold::returned(const Payload& fact) {
-    const auto waiting = waiting_.find(fact[fields_.returned_id].json);
-    if (waiting == waiting_.end() || waiting->second.empty()) {
+    const std::string_view id = fact[fields_.returned_id].json;
+    const auto waiting = std::find_if(waiting_.begin(), waiting_.end(), [&](size_t use) {
+        return (*uses_[use].called)[fields_.call_id].json == id;
+    });
+    if (waiting == waiting_.end()) {
         use(nullptr, &fact);
         return;
     }
-    uses_[waiting->second.front()].returned = &fact;
-    waiting->second.pop_front();
+    uses_[*waiting].returned = &fact;
+    waiting_.erase(waiting);
 }
 
 void TurnFold::pruned(const Payload& fact) {
@@ -79,7 +84,7 @@ void TurnFold::pruned(const Payload& fact) {
 bool TurnFold::finished(const Payload& fact) {
     const int64_t steps = fact[fields_.steps].number.integer;
     if (steps > kMostSteps) return false;
-    subagents_finished += fact[fields_.finished_status].text() == "completed";
+    subagents_finished += fact[fields_.finished_status].text == "completed";
     subagent_steps_ += steps;
     int64_t& slowest = slowest_[fact[fields_.stage].number.integer];
     slowest = std::max(slowest, steps);
@@ -135,9 +140,9 @@ void TurnFold::count(const Use& use, Statistics& statistics) const {
     ++statistics.calls;
     if (use.returned == nullptr) return;
     const Payload& returned = *use.returned;
-    if (returned[fields_.status].text() == "error") {
+    if (returned[fields_.status].text == "error") {
         const Value& error_class = returned[fields_.error_class];
-        const std::string_view kind = error_class.is_null ? "unclassified" : error_class.text();
+        const std::string_view kind = error_class.is_null ? "unclassified" : error_class.text;
         auto& errors = statistics.errors;
         const auto found = std::find_if(errors.begin(), errors.end(), [&](auto& entry) { return entry.first == kind; });
         if (found == errors.end()) errors.emplace_back(kind, 1);
@@ -149,13 +154,15 @@ void TurnFold::count(const Use& use, Statistics& statistics) const {
 
 bool TurnFold::write_statistics(std::string& json) const {
     std::vector<Statistics> all;  // in order of first use, turn by turn
-    std::unordered_map<std::string_view, size_t> places;
     for (const Turn& turn : turns_) {
         for (const size_t use : turn.uses) {
             const std::string_view tool = tool_of(uses_[use]);
-            const auto [place, is_new] = places.try_emplace(tool, all.size());
-            if (is_new) all.emplace_back().tool = tool;
-            count(uses_[use], all[place->second]);
+            auto found = std::find_if(all.begin(), all.end(), [&](const Statistics& one) { return one.tool == tool; });
+            if (found == all.end()) {
+                if (all.size() == kMostTools) return false;
+                found = all.insert(all.end(), Statistics{tool, 0, {}, 0});
+            }
+            count(uses_[use], *found);
         }
     }
     json += '{';

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "payload.hpp"
@@ -34,7 +32,8 @@ public:
     int64_t subagents_assigned = 0, subagents_finished = 0;
 
     void called(const Payload& fact, int64_t sampled_tokens);
-    void used(const Payload& fact);
+    // False in doubt: more uses wait for their return than are looked through.
+    bool used(const Payload& fact);
     void returned(const Payload& fact);
     void pruned(const Payload& fact);
     void summarized() { turn().summarized = true; }
@@ -44,7 +43,7 @@ public:
     int64_t critical_steps() const;
     int64_t total_steps() const { return model_calls_ + subagent_steps_; }
     void write_turns(std::string& json) const;
-    // False in doubt: seconds that other writers would write in another form.
+    // False in doubt: too many tools, or seconds that others would write in another form.
     bool write_statistics(std::string& json) const;
 
 private:
@@ -76,8 +75,8 @@ private:
     int64_t model_calls_ = 0, subagent_steps_ = 0;
     std::vector<Turn> turns_;
     std::vector<Use> uses_;
-    std::unordered_map<std::string_view, std::deque<size_t>> waiting_;  // by call id: uses without a return
-    std::map<int64_t, int64_t> slowest_;                                // by stage
+    std::vector<size_t> waiting_;         // uses without a return, in order
+    std::map<int64_t, int64_t> slowest_;  // by stage
 };
 
 }  // namespace headrace

@@ -322,23 +322,20 @@ async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: s
     records = interleaved([history for history in spoiled if history], chance)
     records += chance.sample(records, 50)
 
-    async def keep_producing() -> None:
-        for start in range(0, len(records), 100):
-            await produce(kafka, records[start : start + 100])
-
-    producing = asyncio.create_task(keep_producing())
+    # A part of them for each worker: one alone could take all before it is killed.
+    part = len(records) // 6 + 1
     command = [sys.executable, "-c", WORKER, json.dumps(asdict(config(kafka)))]
-    kills, in_the_middle = 0, 0
-    while not producing.done() or kills < 4:
+    in_the_middle = 0
+    for start in range(0, len(records), part):
+        producing = asyncio.create_task(produce(kafka, records[start : start + part]))
         worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         assert worker.stdout is not None
         assert await worker.stdout.readline() == b"ready\n"
         await asyncio.sleep(chance.random() * 0.5)
         worker.kill()
         await worker.wait()
-        kills += 1
+        await producing
         in_the_middle += 0 < len(await trajectories(kafka, "kill-")) < len(histories)
-    await producing
     assert in_the_middle > 1, "the run was over before it was killed: make it longer"
     async with assembling(config(kafka)):
         names = {history[0].key.decode() for history in spoiled if history and history[0].key}
