@@ -1,9 +1,10 @@
-"""The dashboard: one page, fed by server-sent events. It knows nothing but what ClickHouse says.
+"""The dashboard: pages fed by server-sent events. It knows nothing but what ClickHouse says.
 
-GET /                      the page
+GET /                      the overview; /trainer is the trainer's page, with everything below it in the same way
 GET /api/snapshot?run=R    every panel as JSON
 GET /api/panels/NAME?run=R one panel
 GET /stream?run=R          the snapshot again whenever it changed
+GET /api/metrics           what each metric of a step means, and from where on it is a warning
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,9 +27,11 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from headrace.deploy.dashboard.queries import PANELS, default_run, read_panel
+from headrace.deploy.dashboard.pages import PAGES, Page
+from headrace.deploy.dashboard.panel import default_run, read_panel
 from headrace.deploy.serving import serve
 from headrace.streams.clickhouse.database import open_client
+from headrace.trainer.learning.metric_registry import METRICS
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -54,10 +58,11 @@ _HEADERS = {
 
 
 class Board:
-    """Snapshots of the database, shared by all pages: one set of queries a run and refresh."""
+    """Snapshots of a page's panels, shared by all who look at it: one set of queries a run and refresh."""
 
-    def __init__(self, clickhouse_url: str, refresh_s: float) -> None:
+    def __init__(self, clickhouse_url: str, page: Page, refresh_s: float) -> None:
         self._url = clickhouse_url
+        self._page = page
         self._refresh_s = refresh_s
         self._client: Client | None = None
         self._lock = asyncio.Lock()
@@ -102,30 +107,33 @@ class Board:
     def _read(self, run: str | None) -> Snapshot:
         if self._client is None:
             self._client = open_client(self._url, timeout_s=20)
-        runs = read_panel(self._client, PANELS[0], "")
-        chosen = default_run(runs) if run is None else run
-        panels = {panel.name: read_panel(self._client, panel, chosen) for panel in PANELS[1:]}
-        return {"run": chosen, "problem": None, "panels": {PANELS[0].name: runs, **panels}}
+        listing, *others = self._page.panels
+        runs = read_panel(self._client, listing, "")
+        chosen = default_run(runs) if run is None or (self._page.one_run and not run) else run
+        panels = {panel.name: read_panel(self._client, panel, chosen) for panel in others}
+        return {"run": chosen, "problem": None, "panels": {listing.name: runs, **panels}}
 
 
-class Pages:
-    """The HTTP handlers."""
+class PageHandlers:
+    """The HTTP handlers of a page."""
 
-    def __init__(self, board: Board, refresh_s: float) -> None:
+    def __init__(self, page: Page, board: Board, refresh_s: float) -> None:
+        self._page = page
         self._board = board
         self._refresh_s = refresh_s
         self._streams = 0
 
-    @asynccontextmanager
-    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        yield
-        self._board.close()
+    def routes(self) -> list[Route]:
+        """Where they answer."""
+        return [
+            Route(self._page.path or "/", self.page),
+            Route(f"{self._page.path}/api/snapshot", self.snapshot),
+            Route(f"{self._page.path}/api/panels/{{name}}", self.panel),
+            Route(f"{self._page.path}/stream", self.stream),
+        ]
 
     async def page(self, request: Request) -> Response:
-        return FileResponse(STATIC / "index.html", headers=_HEADERS)
-
-    async def health(self, request: Request) -> Response:
-        return Response("ok\n", media_type="text/plain")
+        return FileResponse(STATIC / self._page.file, headers=_HEADERS)
 
     async def snapshot(self, request: Request) -> Response:
         snapshot = await self._board.snapshot(request.query_params.get("run"))
@@ -133,8 +141,8 @@ class Pages:
 
     async def panel(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in {panel.name for panel in PANELS}:
-            names = ", ".join(panel.name for panel in PANELS)
+        if name not in {panel.name for panel in self._page.panels}:
+            names = ", ".join(panel.name for panel in self._page.panels)
             return JSONResponse({"problem": f"there is no panel {name!r}: the panels are {names}"}, 404, _HEADERS)
         snapshot = await self._board.snapshot(request.query_params.get("run"))
         if snapshot["problem"]:
@@ -161,20 +169,37 @@ class Pages:
             self._streams -= 1
 
 
+async def health(request: Request) -> Response:
+    """That the process serves."""
+    return Response("ok\n", media_type="text/plain")
+
+
+async def metrics(request: Request) -> Response:
+    """The registry of the trainer's metrics, by name."""
+    about = {name: asdict(metric) | {"threshold": metric.threshold} for name, metric in METRICS.items()}
+    return JSONResponse(about, headers=_HEADERS)
+
+
 def dashboard_app(clickhouse_url: str, *, refresh_s: float = REFRESH_S) -> Starlette:
     """The dashboard of the ClickHouse at ``clickhouse_url``."""
-    pages = Pages(Board(clickhouse_url, refresh_s), refresh_s)
+    boards = [Board(clickhouse_url, page, refresh_s) for page in PAGES]
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        for board in boards:
+            board.close()
+
+    pages = [PageHandlers(page, board, refresh_s) for page, board in zip(PAGES, boards, strict=True)]
     return Starlette(
         routes=[
-            Route("/", pages.page),
-            Route("/healthz", pages.health),
-            Route("/api/snapshot", pages.snapshot),
-            Route("/api/panels/{name}", pages.panel),
-            Route("/stream", pages.stream),
+            *(route for page in pages for route in page.routes()),
+            Route("/healthz", health),
+            Route("/api/metrics", metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])],
-        lifespan=pages.lifespan,
+        lifespan=lifespan,
     )
 
 

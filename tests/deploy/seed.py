@@ -25,6 +25,25 @@ from headrace.streams.clickhouse.tables import (
 COMPONENTS = {"f_beta": 0.7, "trajectory_recall": 0.3, "answer_found": 1.0, "prune_penalty": -1.0, "turn_penalty": -1.0}
 
 
+def step_metrics(rng: random.Random, skill: float, step: int) -> list[tuple[str, float]]:
+    """A step's metrics, as a trainer's would look that learns and drifts a little off-policy."""
+    drift = rng.uniform(0.6, 1.4) * (0.01 + 0.002 * step)
+    return [
+        ("reward_mean", 2 * skill + rng.gauss(0, 0.03)), ("loss", rng.gauss(-0.02, 0.01)),
+        ("entropy", 1.6 - skill), ("grad_norm", rng.uniform(0.5, 1.5)), ("learning_rate", 1e-3),
+        ("importance_ratio_mean", 1 + rng.gauss(0, 0.01)), ("importance_ratio_max", 1 + 40 * drift),
+        ("effective_sample_size", max(0.05, 1 - 8 * drift)), ("chi2", 2 * drift),
+        ("kl_k1", drift), ("kl_k3", 1.2 * drift),
+        ("mismatch_kl", rng.uniform(0.5, 2) * 1e-6), ("mismatch_logprob_max", rng.uniform(1, 4) * 1e-5),
+        ("clip_fraction_low", 0.0), ("clip_fraction_high", drift / 2), ("tokens_kept", 3000.0),
+        ("staleness_p50", 0.0), ("staleness_p95", 1.0), ("staleness_max", 1.0 + (step % 5 == 0)),
+        ("tokens_age_0", 2500.0), ("tokens_age_1", 500.0),
+        ("tokens_trained", 3000.0 + rng.randrange(400)), ("tokens_read", 9000.0 + rng.randrange(900)),
+        ("tokens_per_second", rng.uniform(5000, 6000)), ("seconds_wait", rng.uniform(0.5, 4)), ("seconds_resolve", 0.1),
+        ("seconds_train", rng.uniform(1.4, 1.9)), ("seconds_save", 0.15), ("seconds_publish", rng.uniform(0.1, 0.3)),
+    ]  # fmt: skip
+
+
 def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, size: int = 8, seed: int = 0) -> None:
     """Write a run of ``versions`` policy versions into the tables; an imported data set stands beside it."""
     ensure_tables(client)
@@ -83,7 +102,16 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
                     step = version + 1 + rng.choice((0, 0, 0, 1))
                     add(STEP_MEMBERS, run=run, step=step, version=step, group_id=group, trajectory_id=name)
         if version:
-            add(STEPS, time=at, run=run, step=version, version=version, metrics=[("loss", -0.1)])
+            add(
+                STEPS,
+                time=at,
+                run=run,
+                step=version,
+                version=version,
+                groups=groups,
+                trajectories=groups * size,
+                metrics=step_metrics(rng, skill, version),
+            )
         if version % 13 == 0:
             for label in ("greedy", "sampled"):
                 for number in range(16):
@@ -97,6 +125,12 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
             lag = max(int(rng.gauss(mean, mean / 3)), 0)
             row = {"time": now - tick * 1000, "consumer_group": name, "topic": "events", "partition": 0, "records": lag}
             add(LAG, **row)
+    skip = f"the step after version {versions // 2} was skipped (1 in a row) and its trajectories rejected as diverged"
+    add(ALERTS, run=run, part="trainer", kind="step_skipped", severity="warning", message=skip)
+    for number in range(3):
+        name = f"{run}-0-0-{number}-late"
+        add(EVENTS, type="headrace.trajectory.started.v1", trajectory_id=name, run=run)
+        add(REJECTED, trajectory_id=name, stage="admission", reason="stale", run=run)
     alert = "The engine's log-probabilities differ from version 7's by 0.9: it went back to version 6."
     add(ALERTS, run=run, part="follower", kind="canary_mismatch", severity="critical", message=alert)
     for table, lines in rows.values():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -16,10 +17,13 @@ import pytest
 import uvicorn
 from playwright.sync_api import Page, sync_playwright
 
-from headrace.deploy.dashboard.queries import PANELS, to_columns
+from headrace.deploy.dashboard.overview_panels import PANELS
+from headrace.deploy.dashboard.panel import to_columns
 from headrace.deploy.dashboard.server import STATIC, dashboard_app
+from headrace.deploy.dashboard.trainer_panels import MAX_POINTS, TRAINER_PANELS
 from headrace.deploy.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client
+from headrace.trainer.learning.metric_registry import METRICS
 from tests.deploy.seed import seed_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -67,8 +71,8 @@ def get(url: str) -> tuple[int, Any]:
         return error.code, json.loads(error.read())
 
 
-def panel(dashboard: str, name: str, run: str = "rising") -> list[dict[str, Any]]:
-    status, columns = get(f"{dashboard}/api/panels/{name}?run={run}")
+def panel(dashboard: str, name: str, run: str = "rising", page: str = "") -> list[dict[str, Any]]:
+    status, columns = get(f"{dashboard}{page}/api/panels/{name}?run={run}")
     assert status == 200
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -126,6 +130,62 @@ def test_a_run_is_seen_alone_and_all_of_them_together(dashboard: str) -> None:
 
 
 @pytest.mark.clickhouse
+def test_the_steps_have_their_metrics_as_columns(dashboard: str) -> None:
+    rows = panel(dashboard, "steps", page="/trainer")
+    assert [row["step"] for row in rows] == [*range(1, 12)]
+    assert rows[-1]["metrics.reward_mean"] > rows[0]["metrics.reward_mean"]
+    assert {name.removeprefix("metrics.") for name in rows[0] if name.startswith("metrics.")} <= set(METRICS) | {
+        "tokens_age_0", "tokens_age_1",
+    }  # fmt: skip
+    assert all(row["groups"] == 8 for row in rows)
+
+
+@pytest.mark.clickhouse
+def test_a_long_run_is_thinned_out_and_keeps_its_newest_step(dashboard: str, clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    client.command(
+        "INSERT INTO steps (id, run, step, version, metrics) SELECT toString(number), 'long', number + 1, number + 1, "
+        "map('loss', number) FROM numbers(2005)"
+    )
+    rows = panel(dashboard, "steps", "long", "/trainer")
+    assert len(rows) <= 2 * MAX_POINTS
+    assert [row["step"] for row in rows[-3:]] == [2001, 2004, 2005]
+
+
+@pytest.mark.clickhouse
+def test_what_stood_in_the_trainers_way_is_told(dashboard: str) -> None:
+    (now,) = panel(dashboard, "now", page="/trainer")
+    assert (now["step"], now["published"], now["skipped"]) == (11, 11, 1)
+    trained = {row["fate"]: row["groups"] for row in panel(dashboard, "groups") if row["version"] == 11}
+    assert now["groups_waiting"] == trained["kept"]  # the newest version's, which no step has taken yet
+    assert panel(dashboard, "turned_away", page="/trainer") == [{"reason": "stale", "trajectories": 3}]
+    assert [row["kind"] for row in panel(dashboard, "alerts", page="/trainer")] == ["step_skipped"]
+
+
+@pytest.mark.clickhouse
+def test_the_trainers_page_shows_one_run_at_a_time(dashboard: str) -> None:
+    for query in ("", "?run="):
+        status, snapshot = get(f"{dashboard}/trainer/api/snapshot{query}")
+        assert (status, set(snapshot["panels"])) == (200, {one.name for one in TRAINER_PANELS})
+        assert snapshot["run"] == snapshot["panels"]["runs"]["run"][0]
+
+
+def test_every_metric_of_a_chart_is_declared() -> None:
+    script = (STATIC / "trainer.js").read_text()
+    named = set(re.findall(r'"([a-z]+(?:_[a-z0-9]+)+)"', script)) | {"loss", "entropy"}
+    assert named - set(METRICS) <= {"turned_away", "step_skipped"}
+    assert len(named & set(METRICS)) > 20
+
+
+def test_what_each_metric_means_can_be_asked() -> None:
+    with served(f"http://{HOST}:{free_port()}") as url:
+        status, metrics = get(f"{url}/api/metrics")
+    assert (status, metrics.keys()) == (200, METRICS.keys())
+    assert metrics["effective_sample_size"]["threshold"] == "below 0.3"
+    assert metrics["kl_k3"]["about"] == METRICS["kl_k3"].about
+
+
+@pytest.mark.clickhouse
 def test_a_panel_that_does_not_exist_lists_those_that_do(dashboard: str) -> None:
     status, body = get(f"{dashboard}/api/panels/nope")
     assert status == 404
@@ -170,6 +230,14 @@ def test_what_is_not_a_number_is_null_in_json() -> None:
         "b": ["x", None, "y"],
     }
     assert to_columns(["a"], []) == {"a": []}
+
+
+def test_a_column_of_maps_becomes_a_column_for_each_key() -> None:
+    assert to_columns(["step", "m"], [[1, 2], [{"x": 1.0}, {"x": float("nan"), "y": 2.0}]]) == {
+        "step": [1, 2],
+        "m.x": [1.0, None],
+        "m.y": [None, 2.0],
+    }
 
 
 def test_the_page_asks_nobody_else() -> None:
@@ -222,6 +290,48 @@ def test_the_page_draws_every_chart(dashboard: str, tmp_path: Path, width: int, 
         assert "canary mismatch" in page.locator("#alerts").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.screenshot(path=tmp_path / "dashboard.png", full_page=True)
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme: str) -> None:
+    with browser_page(width, scheme) as (page, complaints):
+        page.goto(f"{dashboard}/?run=rising")
+        page.wait_for_selector("#state[data-state=live]")
+        page.click("nav >> text=Trainer")
+        page.wait_for_selector("#reward canvas")
+        assert page.url.endswith("/trainer?run=rising")
+        charts = page.locator("#charts .card")
+        assert charts.count() == 14
+        for at in range(charts.count()):
+            painted = (
+                charts.nth(at)
+                .locator("canvas")
+                .evaluate(
+                    "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
+                    "canvas.height).data.buffer)).size"
+                )
+            )
+            assert painted > 20, charts.nth(at).get_attribute("id")
+        assert "Warning: effective sample size below 0.3." in page.locator("#ess .about").inner_text()
+        assert "step skipped" in page.locator("#alerts").inner_text()
+        assert "1 skipped" in page.locator(".tile").first.inner_text()
+        assert page.locator("#newest code", has_text="kl_k3").count() == 1
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.clickhouse
+@needs_chromium
+def test_a_run_without_steps_says_what_it_waits_for(dashboard: str) -> None:
+    with browser_page() as (page, complaints):
+        page.goto(f"{dashboard}/trainer?run=none")
+        page.wait_for_selector("#reward .empty")
+        assert "when enough groups with a gradient have come" in page.locator("#reward .empty").inner_text()
         assert complaints == []
 
 

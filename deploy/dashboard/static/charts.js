@@ -9,6 +9,13 @@ const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFra
 const formats = {
   share: (value) => (value == null ? "–" : value.toFixed(3)),
   count: (value) => (value == null ? "–" : compact.format(value)),
+  // Few digits, whatever the size: 0.643, 1.2e-6, 5.3K.
+  number: (value) => {
+    if (value == null) return "–";
+    const size = Math.abs(value);
+    if (size >= 1000) return compact.format(value);
+    return size && size < 0.001 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+  },
   version: (value) => (value == null ? "–" : "v" + value),
 };
 
@@ -33,7 +40,7 @@ function pivot(rows, xKey, seriesKey, yKey, order = []) {
 
 class Chart {
   // options: kind ("lines" | "steps" | "bars"), format of values, xFormat and yFormat of ticks, xLabel, time, height,
-  // range of y, whole (no fractions on y), and by series: labels, colours, widths, dots (names of those with points)
+  // range of y, whole (no fractions on y), bounds (values at which a dashed line stands), and by series: labels, colours, widths, dots (names of those with points)
   constructor(card, options) {
     this.box = document.createElement("div");
     card.append(this.box);
@@ -131,8 +138,25 @@ class Chart {
       },
       cursor: { y: false, points: { size: 8 } },
       legend: { live: true, markers: { fill: (u, at) => at ? css(colours[names[at - 1]] ?? `--c${(at - 1) % COLOURS}`) : "transparent", width: 0 } },
-      hooks: { setCursor: [() => queueMicrotask(() => this.showLast())] },
+      hooks: { draw: [(u) => this.drawBounds(u)], setCursor: [() => queueMicrotask(() => this.showLast())] },
     };
+  }
+
+  // Dashed lines where a warning begins, as far as they are in sight.
+  drawBounds(u) {
+    const { min, max } = u.scales.y;
+    u.ctx.save();
+    u.ctx.strokeStyle = css("--warn");
+    u.ctx.setLineDash([6, 5]);
+    for (const bound of this.options.bounds ?? []) {
+      if (bound < min || bound > max) continue;
+      const y = Math.round(u.valToPos(bound, "y", true));
+      u.ctx.beginPath();
+      u.ctx.moveTo(u.bbox.left, y);
+      u.ctx.lineTo(u.bbox.left + u.bbox.width, y);
+      u.ctx.stroke();
+    }
+    u.ctx.restore();
   }
 }
 

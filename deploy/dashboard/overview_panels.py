@@ -1,35 +1,10 @@
-"""What the dashboard shows, as SQL: one named query a panel, all of them plain ClickHouse that anybody can run.
+"""What the overview shows, as SQL: a run from its events to the versions that are served."""
 
-Every query takes the parameter ``run``; the empty text means every run. Results are columns: name → list.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-if TYPE_CHECKING:
-    from clickhouse_connect.driver.client import Client
-
-Columns: TypeAlias = dict[str, list[Any]]
+from headrace.deploy.dashboard.panel import OF_RUN as _RUN
+from headrace.deploy.dashboard.panel import Panel
 
 MAX_VERSIONS = 2000
 """Policy versions, or steps, that a chart shows: the newest."""
-
-_RUN = "({run:String} = '' OR run = {run:String})"
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A named query."""
-
-    name: str
-    """Name in the JSON."""
-    about: str
-    """What it answers, in a sentence."""
-    sql: str
-    """The query."""
-
 
 PANELS: tuple[Panel, ...] = (
     Panel(
@@ -177,20 +152,3 @@ PANELS: tuple[Panel, ...] = (
         """,
     ),
 )
-
-
-def read_panel(client: "Client", panel: Panel, run: str) -> Columns:
-    """The columns of ``panel`` for ``run``. Raises the client's ``ClickHouseError``."""
-    result = client.query(panel.sql, parameters={"run": run})
-    return to_columns(result.column_names, result.result_columns)
-
-
-def to_columns(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Columns:
-    """A result as JSON can carry it: what is not a number, as the mean of nothing, becomes ``None``."""
-    plain = [[None if isinstance(value, float) and not math.isfinite(value) else value for value in c] for c in columns]
-    return dict(zip(names, plain or [[] for _ in names], strict=True))
-
-
-def default_run(runs: Mapping[str, Sequence[Any]]) -> str:
-    """The run that moved last; the empty text, which means all, where there is none."""
-    return str(runs["run"][0]) if runs.get("run") else ""

@@ -1,8 +1,5 @@
-// The page: one snapshot in, every panel drawn from it.
+// The overview: one snapshot in, every panel drawn from it.
 "use strict";
-
-const byId = (id) => document.getElementById(id);
-const card = (id, options) => new Chart(byId(id), options);
 
 const SERIES = { train: "training rollouts", greedy: "held out, greedy", sampled: "held out, sampled", evaluate: "evaluation" };
 // From the top of a bar to its bottom.
@@ -65,29 +62,6 @@ function drawLag(panel) {
   drawChart("lag", pivot(rows, "seconds", "consumer_group", "records"));
 }
 
-const element = (tag, properties = {}, ...children) => {
-  const node = Object.assign(document.createElement(tag), properties);
-  node.append(...children);
-  return node;
-};
-
-function fill(id, ...children) {
-  byId(id).querySelectorAll(":scope > :not(h2):not(.about)").forEach((node) => node.remove());
-  byId(id).append(...children);
-}
-
-// Rows of {name, count, colour} as horizontal bars.
-function barTable(rows) {
-  const most = Math.max(...rows.map((row) => row.count));
-  return element("table", { className: "bars" }, element("tbody", {}, ...rows.map((row) => {
-    const bar = element("div", { className: "bar" });
-    bar.style.width = (100 * row.count) / most + "%";
-    bar.style.background = `var(${row.colour})`;
-    return element("tr", {}, element("td", { className: "name" }, row.name), element("td", {}, bar),
-      element("td", { className: "count" }, row.count.toLocaleString("en-US")));
-  })));
-}
-
 const FATE_COLOURS = { trained: "--c0", rejected: "--quiet", pending: "--c3" };
 
 function drawFates(panel) {
@@ -112,17 +86,6 @@ function drawGroups(panel) {
   drawChart("groups", pivot(versioned, "version", "fate", "groups", Object.keys(FATES)));
 }
 
-function drawAlerts(panel) {
-  const rows = rowsOf(panel);
-  if (!rows.length) return fill("alerts", element("div", { className: "empty" }, "No alerts."));
-  fill("alerts", element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
-    const severity = element("span", { className: "severity" }, row.severity);
-    severity.dataset.severity = row.severity;
-    return element("tr", {}, element("td", { className: "when" }, clock(row.ms)), element("td", {}, severity),
-      element("td", {}, element("strong", {}, `${row.part}: ${row.kind.replaceAll("_", " ")}. `), row.message));
-  }))));
-}
-
 function drawRunTable(panel) {
   const rows = rowsOf(panel);
   if (!rows.length) return fill("runs", element("div", { className: "empty" }, "No scored trajectories yet."));
@@ -138,10 +101,6 @@ function drawRunTable(panel) {
 function ends(panel, series) {
   const rows = rowsOf(panel).filter((row) => row.series === series).sort((a, b) => a.version - b.version);
   return rows.length ? [rows[0], rows[rows.length - 1]] : null;
-}
-
-function tile(title, value, note) {
-  return element("div", { className: "tile" }, element("h3", {}, title), element("strong", {}, value), element("span", {}, note));
 }
 
 function rewardTile(title, found, run) {
@@ -173,23 +132,8 @@ function drawTiles(panels, chosen) {
   }
 }
 
-function drawRuns(panel, chosen) {
-  const names = rowsOf(panel).map((row) => row.run);
-  if (chosen && !names.includes(chosen)) names.push(chosen);
-  const select = byId("run");
-  const wanted = JSON.stringify([names, chosen]);
-  if (select.dataset.names === wanted) return;
-  select.dataset.names = wanted;
-  select.replaceChildren(new Option("all runs", ""), ...names.filter(Boolean).map((name) => new Option(name, name)));
-  select.value = chosen;
-}
-
-function draw(snapshot) {
-  byId("problem").hidden = !snapshot.problem;
-  byId("problem").textContent = snapshot.problem ?? "";
-  if (snapshot.problem) return;
+livePage((snapshot) => {
   const panels = snapshot.panels;
-  drawRuns(panels.runs, snapshot.run);
   drawTiles(panels, snapshot.run);
   drawChart("reward", pivot(rowsOf(panels.reward), "version", "series", "reward", ["train", "greedy", "sampled"]));
   drawChart("components", pivot(rowsOf(panels.components), "version", "component", "share"));
@@ -200,33 +144,4 @@ function draw(snapshot) {
   drawFates(panels.fates);
   drawAlerts(panels.alerts);
   drawRunTable(panels.runs);
-}
-
-let latest = null;
-let stream = null;
-
-function setState(state, text) {
-  byId("state").dataset.state = state;
-  byId("state").textContent = text;
-}
-
-function connect() {
-  stream?.close();
-  const run = new URLSearchParams(location.search).get("run");
-  stream = new EventSource(run == null ? "/stream" : "/stream?run=" + encodeURIComponent(run));
-  const seen = () => setState("live", "live, " + clock(Date.now()));
-  stream.addEventListener("same", seen);
-  stream.addEventListener("message", (event) => {
-    latest = JSON.parse(event.data);
-    draw(latest);
-    seen();
-  });
-  stream.addEventListener("error", () => setState("lost", "the dashboard does not answer, trying again"));
-}
-
-byId("run").addEventListener("change", (event) => {
-  history.replaceState(null, "", "?run=" + encodeURIComponent(event.target.value));
-  connect();
-});
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => latest && draw(latest));
-connect();
+}, { every: "all runs" });

@@ -1,0 +1,98 @@
+// What all pages share: their run, the stream that keeps them live, and small pieces of HTML.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+const card = (id, options) => new Chart(byId(id), options);
+
+const element = (tag, properties = {}, ...children) => {
+  const node = Object.assign(document.createElement(tag), properties);
+  node.append(...children);
+  return node;
+};
+
+function fill(id, ...children) {
+  byId(id).querySelectorAll(":scope > :not(h2):not(.about)").forEach((node) => node.remove());
+  byId(id).append(...children);
+}
+
+// Rows of {name, count, colour} as horizontal bars.
+function barTable(rows) {
+  const most = Math.max(...rows.map((row) => row.count));
+  return element("table", { className: "bars" }, element("tbody", {}, ...rows.map((row) => {
+    const bar = element("div", { className: "bar" });
+    bar.style.width = (100 * row.count) / most + "%";
+    bar.style.background = `var(${row.colour})`;
+    return element("tr", {}, element("td", { className: "name" }, row.name), element("td", {}, bar),
+      element("td", { className: "count" }, row.count.toLocaleString("en-US")));
+  })));
+}
+
+function drawAlerts(panel) {
+  const rows = rowsOf(panel);
+  if (!rows.length) return fill("alerts", element("div", { className: "empty" }, "No alerts."));
+  fill("alerts", element("table", { className: "list" }, element("tbody", {}, ...rows.map((row) => {
+    const severity = element("span", { className: "severity" }, row.severity);
+    severity.dataset.severity = row.severity;
+    return element("tr", {}, element("td", { className: "when" }, clock(row.ms)), element("td", {}, severity),
+      element("td", {}, element("strong", {}, `${row.part}: ${row.kind.replaceAll("_", " ")}. `), row.message));
+  }))));
+}
+
+function tile(title, value, note) {
+  return element("div", { className: "tile" }, element("h3", {}, title), element("strong", {}, value), element("span", {}, note));
+}
+
+// `every` names the choice of all runs together, where there is one.
+function drawRuns(panel, chosen, every) {
+  const names = rowsOf(panel).map((row) => row.run);
+  if (chosen && !names.includes(chosen)) names.push(chosen);
+  const select = byId("run");
+  const wanted = JSON.stringify([names, chosen]);
+  if (select.dataset.names === wanted) return;
+  select.dataset.names = wanted;
+  select.replaceChildren(...(every ? [new Option(every, "")] : []), ...names.filter(Boolean).map((name) => new Option(name, name)));
+  select.value = chosen;
+}
+
+// Keeps the page live: `draw` is called with each new snapshot, and again when light becomes dark.
+function livePage(draw, { every } = {}) {
+  let latest = null;
+  let stream = null;
+  const path = location.pathname.replace(/\/$/, "");
+
+  function setState(state, text) {
+    byId("state").dataset.state = state;
+    byId("state").textContent = text;
+  }
+
+  function drawAll() {
+    byId("problem").hidden = !latest.problem;
+    byId("problem").textContent = latest.problem ?? "";
+    if (latest.problem) return;
+    drawRuns(latest.panels.runs, latest.run, every);
+    // The other pages open with the same run.
+    for (const link of document.querySelectorAll("nav a")) link.search = "?run=" + encodeURIComponent(latest.run);
+    draw(latest);
+  }
+
+  function connect() {
+    stream?.close();
+    const run = new URLSearchParams(location.search).get("run");
+    stream = new EventSource(path + (run == null ? "/stream" : "/stream?run=" + encodeURIComponent(run)));
+    const seen = () => setState("live", "live, " + clock(Date.now()));
+    stream.addEventListener("same", seen);
+    stream.addEventListener("message", (event) => {
+      latest = JSON.parse(event.data);
+      drawAll();
+      seen();
+    });
+    stream.addEventListener("error", () => setState("lost", "the dashboard does not answer, trying again"));
+  }
+
+  byId("run").addEventListener("change", (event) => {
+    history.replaceState(null, "", "?run=" + encodeURIComponent(event.target.value));
+    connect();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => latest && drawAll());
+  connect();
+}

@@ -1,0 +1,141 @@
+// The trainer's page: every metric of a run's steps. Names, sentences and thresholds are the registry's (/api/metrics).
+"use strict";
+
+const steps = (options) => ({ kind: "lines", xLabel: "Step", xFormat: String, format: formats.number, yFormat: formats.number, ...options });
+
+// Sections of cards: heading, then [id, title, names of metrics, sentence (one metric: the registry's), options].
+const SECTIONS = [
+  ["Learning", [
+    ["reward", "Reward", ["reward_mean"], null, steps({ wide: true, height: 260, colours: { reward_mean: "--c0" } })],
+    ["loss", "Loss", ["loss"], null, steps()],
+    ["entropy", "Entropy", ["entropy"], null, steps({ colours: { entropy: "--c2" } })],
+    ["grad_norm", "Gradient norm", ["grad_norm"], null, steps({ colours: { grad_norm: "--c6" } })],
+    ["learning_rate", "Learning rate", ["learning_rate"], null, steps({ colours: { learning_rate: "--c3" } })],
+  ]],
+  ["How far from the policies that sampled", [
+    ["ratio", "Importance ratio", ["importance_ratio_max", "importance_ratio_mean"], "ρ = π / π_behaviour of a token: 1 on-policy.", steps({ colours: { importance_ratio_max: "--quiet" } })],
+    ["ess", "Effective sample size", ["effective_sample_size"], null, steps({ range: (_, low) => [Math.min(0, low), 1.02] })],
+    ["kl", "KL", ["kl_k1", "kl_k3", "kl_reference"], "From the policies that sampled (k1 and k3), and from the reference where it is penalised.", steps()],
+    ["mismatch", "Trainer against engine", ["mismatch_kl"], null, steps({ colours: { mismatch_kl: "--c7" } })],
+    ["clipped", "Clipped and truncated tokens", ["clip_fraction_low", "clip_fraction_high", "correction_truncated"], "Share of the tokens kept that the loss or its correction holds back.", steps({ range: (_, low, high) => [0, Math.max(0.02, high * 1.08)] })],
+    ["staleness", "Staleness", ["staleness_max", "staleness_p95", "staleness_p50"], "Versions between sampling and training, over tokens.", steps({ whole: true, yFormat: String })],
+  ]],
+  ["Speed", [
+    ["seconds", "Where the seconds of a step go", ["seconds_wait", "seconds_resolve", "seconds_train", "seconds_save", "seconds_publish"], "Waiting for groups, admitting them, training; saving and publishing are those of the version before.",
+      steps({ kind: "bars", wide: true, height: 260, labels: { seconds_wait: "wait", seconds_resolve: "resolve", seconds_train: "train", seconds_save: "save", seconds_publish: "publish" },
+        colours: { seconds_wait: "--c1", seconds_resolve: "--c3", seconds_train: "--c0", seconds_save: "--c2", seconds_publish: "--c6" } })],
+    ["speed", "Tokens a second of training", ["tokens_per_second"], null, steps({ colours: { tokens_per_second: "--c0" }, format: formats.count, yFormat: compact.format })],
+    ["tokens", "Tokens a step", ["tokens_read", "tokens_trained"], "All tokens of the batch, and those among them that were sampled.", steps({ format: formats.count, yFormat: compact.format, colours: { tokens_read: "--quiet", tokens_trained: "--c0" } })],
+  ]],
+];
+
+const charts = {};
+let registry = {};
+
+function layOut() {
+  for (const [heading, cards] of SECTIONS) {
+    const grid = element("div", { className: "cards" });
+    for (const [id, title, names, about, options] of cards) {
+      const sentence = about ?? registry[names[0]]?.about ?? "";
+      const limit = names.map((name) => registry[name]?.threshold && `${name.replaceAll("_", " ")} ${registry[name].threshold}`).filter(Boolean);
+      const section = element("section", { className: options.wide ? "card wide" : "card", id }, element("h2", {}, title),
+        element("p", { className: "about" }, sentence, limit.length ? ` Warning: ${limit.join(", ")}.` : ""));
+      grid.append(section);
+      const bounds = names.flatMap((name) => [registry[name]?.warn_above, registry[name]?.warn_below]).filter((bound) => bound != null);
+      charts[id] = new Chart(section, { ...options, bounds });
+    }
+    byId("charts").append(element("h2", { className: "heading" }, heading), grid);
+  }
+}
+
+const columnOf = (panel, name) => panel["metrics." + name];
+const newest = (column) => (column?.length ? column[column.length - 1] : null);
+const beyond = (name, value) => value != null && ((registry[name]?.warn_above != null && value > registry[name].warn_above)
+  || (registry[name]?.warn_below != null && value < registry[name].warn_below));
+
+function drawCharts(panel) {
+  for (const [, cards] of SECTIONS) {
+    for (const [id, , names] of cards) {
+      const there = names.filter((name) => columnOf(panel, name));
+      if (there.length) charts[id].draw(panel.step, there, there.map((name) => columnOf(panel, name)));
+      else charts[id].empty(panel.step?.length ? "The steps of this run do not have it." : "No steps yet: the trainer steps when enough groups with a gradient have come. `headrace train --help`");
+    }
+  }
+}
+
+function ago(ms) {
+  const seconds = Math.max(0, Math.round((Date.now() - ms) / 1000));
+  if (seconds < 120) return `${seconds} s ago`;
+  return seconds < 7200 ? `${Math.round(seconds / 60)} min ago` : `${Math.round(seconds / 3600)} h ago`;
+}
+
+// What the last ten steps spent most of their time in.
+function verdict(panel) {
+  const spent = ["wait", "resolve", "train", "save", "publish"].map((what) =>
+    [what, (columnOf(panel, "seconds_" + what) ?? []).slice(-10).reduce((sum, value) => sum + (value ?? 0), 0)]);
+  const all = spent.reduce((sum, [, value]) => sum + value, 0);
+  if (!all) return ["–", "no step yet"];
+  const [what, most] = spent.reduce((a, b) => (b[1] > a[1] ? b : a));
+  const words = { wait: "starved", train: "busy", save: "disk", publish: "publishing", resolve: "reading" };
+  return [most / all < 0.5 ? "balanced" : words[what], `${Math.round((100 * most) / all)} % in ${what}, last ten steps`];
+}
+
+function drawTiles(panels) {
+  const panel = panels.steps;
+  const [now] = rowsOf(panels.now);
+  const value = (name) => newest(columnOf(panel, name));
+  const first = columnOf(panel, "reward_mean")?.[0];
+  const change = first == null ? null : value("reward_mean") - first;
+  const measured = (title, name, note, format = formats.number) => {
+    const box = tile(title, format(value(name)), note);
+    if (beyond(name, value(name))) box.dataset.warning = "yes";
+    return box;
+  };
+  byId("tiles").replaceChildren(
+    tile("Policy version", now.step ? "v" + now.published : "–", now.step ? `step ${now.step}, ${ago(now.last_ms)}` + (now.skipped ? ` · ${now.skipped} skipped` : "") : "no step yet"),
+    measured("Reward", "reward_mean", change == null ? "none yet" : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)} since step ${panel.step[0]}`, formats.share),
+    measured("Mismatch KL", "mismatch_kl", "trainer against engine"),
+    measured("Effective sample size", "effective_sample_size", `staleness p95 ${formats.number(value("staleness_p95"))}`),
+    measured("Tokens a second", "tokens_per_second", `${formats.count(value("tokens_trained"))} trained in the newest step`, formats.count),
+    tile("Trainer", ...((found) => [found[0], `${found[1]} · ${now.groups_waiting} groups wait`])(verdict(panel))),
+  );
+}
+
+function drawTurnedAway(panel) {
+  const rows = rowsOf(panel).map((row) => ({ name: row.reason.replaceAll("_", " "), count: row.trajectories, colour: "--quiet" }));
+  fill("turned_away", rows.length ? barTable(rows) : element("div", { className: "empty" }, "None."));
+}
+
+// Every metric of the newest step, those that the registry does not know at the end.
+function drawNewest(panel) {
+  const known = Object.keys(registry);
+  const at = (name) => (known.includes(name) ? known.indexOf(name) : known.findIndex((each) => each.endsWith("*") && name.startsWith(each.slice(0, -1))));
+  const names = Object.keys(panel).filter((name) => name.startsWith("metrics.")).map((name) => name.slice(8))
+    .filter((name) => newest(columnOf(panel, name)) != null)
+    .sort((a, b) => (at(a) < 0) - (at(b) < 0) || at(a) - at(b) || a.localeCompare(b));
+  if (!names.length) return fill("newest", element("div", { className: "empty" }, "No steps yet."));
+  fill("newest", element("div", { className: "scroll" }, element("table", { className: "list" }, element("tbody", {}, ...names.map((name) => {
+    const metric = registry[known[at(name)]] ?? { unit: "", about: "", threshold: "" };
+    const row = element("tr", {}, element("td", {}, element("code", {}, name)),
+      element("td", { className: "value" }, formats.number(newest(columnOf(panel, name)))),
+      element("td", { className: "when" }, metric.unit.replace(/[{}]/g, "").replace(/^1$/, "")),
+      element("td", {}, metric.about, metric.threshold ? element("span", { className: "limit" }, ` Warning ${metric.threshold}.`) : ""));
+    if (beyond(name, newest(columnOf(panel, name)))) row.dataset.warning = "yes";
+    return row;
+  })))));
+}
+
+fetch("/api/metrics").then((answer) => answer.json()).then((metrics) => {
+  registry = metrics;
+  layOut();
+  livePage(({ panels }) => {
+    drawTiles(panels);
+    drawCharts(panels.steps);
+    drawTurnedAway(panels.turned_away);
+    drawAlerts(panels.alerts);
+    drawNewest(panels.steps);
+  });
+}).catch(() => {
+  byId("problem").hidden = false;
+  byId("problem").textContent = "The dashboard does not answer: load the page again.";
+});

@@ -1,0 +1,60 @@
+"""What the trainer's page shows, as SQL: the steps of one run with all their metrics, and what stood in their way."""
+
+from headrace.deploy.dashboard.panel import OF_RUN as _RUN
+from headrace.deploy.dashboard.panel import Panel
+
+MAX_POINTS = 600
+"""Points of a chart: of a longer run every second, third … step is shown, and the newest."""
+
+_EVERY = f"greatest(1, intDiv((SELECT max(step) FROM steps WHERE {_RUN}), {MAX_POINTS}))"
+
+TRAINER_PANELS: tuple[Panel, ...] = (
+    Panel(
+        "runs",
+        "Runs that were trained, the one that moved last first.",
+        """
+        SELECT run, max(step) AS steps, toUnixTimestamp64Milli(max(time)) AS last_ms
+        FROM steps GROUP BY run ORDER BY last_ms DESC, run LIMIT 100
+        """,
+    ),
+    Panel(
+        "now",
+        "Where the run stands; groups_waiting have been formed and neither been trained nor turned away.",
+        f"""
+        SELECT
+            (SELECT max(step) FROM steps WHERE {_RUN}) AS step,
+            (SELECT max(version) FROM weights WHERE {_RUN}) AS published,
+            (SELECT toUnixTimestamp64Milli(max(time)) FROM steps WHERE {_RUN}) AS last_ms,
+            (SELECT uniqExact(id) FROM alerts WHERE {_RUN} AND kind = 'step_skipped') AS skipped,
+            (SELECT uniqExact(group_id) FROM training WHERE {_RUN}
+             AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
+             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_waiting
+        """,
+    ),
+    Panel(
+        "steps",
+        "Each step with its metrics, under the names of METRICS.md.",
+        f"""
+        SELECT step, toUnixTimestamp64Milli(time) AS ms, groups, trajectories, metrics
+        FROM (SELECT step, time, groups, trajectories, metrics FROM steps FINAL WHERE {_RUN})
+        WHERE step % {_EVERY} = 0 OR step = (SELECT max(step) FROM steps WHERE {_RUN})
+        ORDER BY step, time LIMIT 1 BY step
+        """,
+    ),
+    Panel(
+        "turned_away",
+        "Trajectories that the trainer turned away, by reason.",
+        f"""
+        SELECT reason, uniqExact(trajectory_id) AS trajectories FROM rejected FINAL
+        WHERE {_RUN} AND stage = 'admission' GROUP BY reason ORDER BY trajectories DESC, reason
+        """,
+    ),
+    Panel(
+        "alerts",
+        "What the trainer wants a person to know, skipped steps among it, newest first.",
+        f"""
+        SELECT toUnixTimestamp64Milli(time) AS ms, part, kind, severity, message
+        FROM alerts FINAL WHERE {_RUN} AND part = 'trainer' ORDER BY time DESC, id LIMIT 20
+        """,
+    ),
+)
