@@ -253,6 +253,7 @@ class Stage(StrEnum):
 
     GROUP = "group"
     ADMISSION = "admission"
+    TRAINING = "training"
 
 
 class Reason(StrEnum):
@@ -289,6 +290,8 @@ class Reason(StrEnum):
     TOO_LONG = "too_long"
     GROUP_TOO_LONG = "group_too_long"
     UNRESOLVED = "unresolved"
+    DIVERGED = "diverged"
+    CRASHED = "crashed"
 
 
 class Rejection(Record):

@@ -1,27 +1,45 @@
 """Announcing: what a step says goes to the log in one transaction, once, whatever dies in between.
 
-A checkpoint carries its announcements word for word. After a restart the log itself tells whether they were made: the
-version's ``Weights`` record is in the same transaction as everything else.
+Checkpoints and positions carry their announcements word for word. After a restart the log itself tells whether they
+were made: a version's ``Weights`` record is in the same transaction as everything else, and so are the offsets that the
+run's consumer group commits, with ``version.revision`` as their metadata. (That group's consumer lag is the trainer's.)
 """
 
+import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import ProducerFenced
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.ids import derived_id
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, read_to_end, send
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records import Alert, Budget, Rejection, Step, Weights
-from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, WEIGHTS, Topic, topic_named
+from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, Topic, topic_named
 from headrace.schemas.wire import Message, UnreadableRecord, decode
+from headrace.trainer.effects import Effect, Told, tell_nobody
 
 
 class TrainerReplaced(RuntimeError):
-    """Another trainer of the same run has taken over."""
+    """Another trainer of the same run has taken over, or the broker gave this one up while it was out of reach."""
+
+
+class AnnouncementAborted(RuntimeError):
+    """The broker did not take an announcement, and nothing of it stands in the log: it can be made again."""
+
+
+class Said(NamedTuple):
+    """What the log knows of a run."""
+
+    version: int
+    """Newest policy version."""
+    revision: int = 0
+    """Position of the trainer since (see ``checkpoints.position``)."""
 
 
 class Announcement(Part):
@@ -89,30 +107,68 @@ class Announcer:
         self._producer = producer
         self._run = run
 
-    async def announce(self, announcements: Sequence[Announcement]) -> None:
-        """One transaction. Raises :class:`TrainerReplaced` where another trainer of the run has started."""
+    async def announce(
+        self,
+        announcements: Sequence[Announcement],
+        *,
+        said: Said | None = None,
+        offsets: Mapping[int, int] | None = None,
+        told: Told = tell_nobody,
+    ) -> None:
+        """One transaction: ``announcements``, and ``offsets`` (partition of ``training`` → offset) marked ``said``.
+
+        Raises :class:`AnnouncementAborted` where nothing was announced and it can be tried again,
+        :class:`TrainerReplaced` where another trainer of the run has started, aiokafka's error where the log alone
+        knows whether it was announced: a restart looks there.
+        """
         try:
-            async with self._producer.transaction():
-                waiting = [
-                    await send(self._producer, topic_named(each.topic), each.message()) for each in announcements
-                ]
-                for sent in waiting:
-                    await sent
+            await self._producer.begin_transaction()
+            told(Effect.BEGUN)
+            try:
+                await self._send(announcements, said, offsets or {})
+            except ProducerFenced:
+                raise
+            except KafkaError as error:
+                await self._producer.abort_transaction()
+                raise AnnouncementAborted(f"the broker takes no announcement: {error!r}") from error
+            told(Effect.SENT)
+            await self._producer.commit_transaction()
         except ProducerFenced as error:
             raise TrainerReplaced(
-                f"another trainer of run {self._run!r} has started: stop one of them or give it another run"
+                f"the broker no longer listens to this trainer of run {self._run!r}: another one has started (stop one "
+                "of them, or give it another run), or the broker was out of reach for too long (start it again)"
             ) from error
+
+    async def _send(self, announcements: Sequence[Announcement], said: Said | None, offsets: Mapping[int, int]) -> None:
+        waiting = [await send(self._producer, topic_named(each.topic), each.message()) for each in announcements]
+        for sent in waiting:
+            await sent
+        if said is not None and offsets:
+            mark = f"{said.version}.{said.revision}"
+            places = {
+                TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
+                for partition, offset in offsets.items()
+            }
+            await self._producer.send_offsets_to_transaction(places, _group(self._run))
+
+
+def _group(run: str) -> str:
+    return f"headrace-trainer-{run}"
 
 
 @asynccontextmanager
 async def open_announcer(bootstrap: str, run: str) -> AsyncIterator[Announcer]:
     """An announcer of ``run``. Its start ends what a predecessor had begun, and shuts a predecessor out."""
-    async with open_producer(bootstrap, transactional_id=f"headrace-trainer-{run}") as producer:
+    async with open_producer(bootstrap, transactional_id=_group(run)) as producer:
         yield Announcer(producer, run)
 
 
-async def newest_announced(bootstrap: str, run: str) -> int | None:
-    """The newest version of ``run`` that the log knows; ``None`` where it knows none. Reads ``weights`` to its end."""
+async def newest_said(bootstrap: str, run: str) -> Said | None:
+    """What the log knows of ``run``; ``None`` where it knows nothing. Reads ``weights`` to its end.
+
+    The revision is 0 where the broker has forgotten the group's offsets, as it does after a week of rest: what is then
+    said again has the ids that it had.
+    """
     newest: int | None = None
     async for record in read_to_end(bootstrap, WEIGHTS):
         try:
@@ -121,4 +177,15 @@ async def newest_announced(bootstrap: str, run: str) -> int | None:
             continue  # nobody's announcement: whoever writes such a record is not a trainer
         if isinstance(payload, Weights) and payload.run == run:
             newest = payload.version if newest is None else max(newest, payload.version)
-    return newest
+    if newest is None:
+        return None
+    async with open_consumer(bootstrap) as consumer:
+        partitions = await partitions_of(consumer, TRAINING)
+    commits = await committed_offsets(bootstrap, _group(run), partitions)
+    marks = [_read_mark(commit.metadata) for commit in commits.values()]
+    return max([Said(newest), *(mark for mark in marks if mark is not None and mark.version == newest)])
+
+
+def _read_mark(metadata: str) -> Said | None:
+    found = re.fullmatch(r"(\d+)\.(\d+)", metadata or "")
+    return Said(int(found[1]), int(found[2])) if found else None

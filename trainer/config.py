@@ -15,6 +15,7 @@ from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 from headrace.trainer.model.layers import LayerSettings
+from headrace.trainer.outage import OutageSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
 
@@ -31,6 +32,7 @@ _ELSEWHERE = frozenset(
         "keep_checkpoints",
         "max_steps_ahead",
         "alarms",
+        "outages",
     }
 )
 """Settings that say where and for how long, not what is learnt: left out of the hash."""
@@ -104,6 +106,8 @@ class TrainerConfig:
     """Token sequences published with each version for engines to reproduce."""
     canary_length: int = 32
     """Tokens of each."""
+    outages: OutageSettings = field(default_factory=OutageSettings)
+    """How it waits for a full disk, an object store or a broker: {"patience_s": 600}."""
     keep_checkpoints: int = 2
     """Newest checkpoints kept on disk."""
     duplicate_window: int = 10_000

@@ -2,47 +2,55 @@
 
 While a step trains, the next one's groups are read: reading and decoding trajectories takes no time from training. What
 is admitted of them is decided when that step's batch is made, by the policy of then.
+
+What is decided is settled (durable, then told) before anything rests on it, and a restart takes it up from there.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import Reason, Reference, TrainingGroup, Trajectory
-from headrace.trainer.admission.admission import AdmissionRules, admit, places_to_read
+from headrace.schemas.records import Reason, Rejection, Stage, TrainedGroup, Trajectory
+from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
 from headrace.trainer.admission.intake import Arrival, Intake
 from headrace.trainer.alerts import trainer_alert
-from headrace.trainer.announce import Announcement, Announcer, announcement
+from headrace.trainer.announce import Announcement, announcement
+from headrace.trainer.batches.advantages import reward_std
 from headrace.trainer.batches.batch import AdmittedGroup
+from headrace.trainer.checkpoints.position import Position
 from headrace.trainer.progress.progress import Progress
 
 _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _MANY_REJECTIONS = 1000
-"""Rejections held for the next step's transaction. They may be said earlier: the same version and group give the same
-rejection, under the same id, however often a restart says it."""
+"""Rejections that are settled before the groups are complete."""
 _MOST_AHEAD = 10_000
 """Records of ``training`` looked at ahead of their step, those of other runs and the unreadable ones included."""
+
+Settle = Callable[[Position], Awaitable[None]]
+"""Makes a position durable, then says what it has to say."""
 
 
 @dataclass(slots=True)
 class Gathered:
     """What a step waits for."""
 
+    position: Position
+    """As it was settled last."""
     groups: list[AdmittedGroup] = field(default_factory=list)
-    """Those to train."""
+    """Those to train, in the log's order: by partition, then offset."""
     said: list[Announcement] = field(default_factory=list)
-    """Rejections, and alerts of records that could not be read."""
+    """Rejections, and alerts of records that could not be read, not settled yet."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Partition of ``training`` → offset of the first record that was not looked at."""
     admitted_ages: list[int] = field(default_factory=list)
     """Versions of each member that is trained, when the batch was made."""
     rejected_ages: list[int] = field(default_factory=list)
-    """Versions of each member that was turned away, when it was."""
+    """Versions of each member that was turned away since the last step, when it was."""
     wait_s: float = 0.0
     """Seconds in which nothing was there to be read, while no step was training."""
     resolve_s: float = 0.0
@@ -61,23 +69,26 @@ class Gatherer:
     """Takes groups from the intake and admits them."""
 
     def __init__(
-        self, intake: Intake, announcer: Announcer, rules: AdmissionRules, progress: Progress, *, groups_per_step: int
+        self, intake: Intake, rules: AdmissionRules, settle: Settle, progress: Progress, *, groups_per_step: int
     ) -> None:
-        """Reads from ``intake``, which has taken up position; rejections that cannot wait go to ``announcer``."""
+        """Reads from ``intake``, which has taken up position; every decision is handed to ``settle``."""
         self._intake = intake
-        self._announcer = announcer
         self._rules = rules
+        self._settle_position = settle
         self._progress = progress
         self._groups_per_step = groups_per_step
         self._ahead: asyncio.Task[list[_Looked]] | None = None
         self._taken_over = asyncio.Event()
 
-    async def gather(self, offsets: dict[int, int], version: int, stop: asyncio.Event) -> Gathered | None:
-        """Enough groups that policy ``version`` may be trained on; ``None`` where ``stop`` comes first.
+    async def gather(self, position: Position, stop: asyncio.Event) -> Gathered | None:
+        """Enough groups that policy ``position.version`` may be trained on; ``None`` where ``stop`` comes first.
 
-        ``offsets`` is where the step before left off. Groups are in the log's order: by partition, then offset.
+        Goes on from ``position``: groups that are pending there come first. What is returned is settled.
         """
-        gathered = Gathered(offsets=dict(offsets))
+        version = position.version
+        gathered = Gathered(position, offsets=dict(position.offsets), rejected_ages=list(position.rejected_ages))
+        if position.pending:
+            await self._readmit(gathered)
         for looked in await self._take_over(gathered):
             self._admit(looked, gathered, version)
         self._progress.gathered(len(gathered.groups))
@@ -89,11 +100,25 @@ class Gatherer:
             self._progress.gathered(len(gathered.groups))
             # A sampler may be waiting to hear what became of its work before it begins more, and we for that.
             if gathered.said and (not looked.arrivals or len(gathered.said) >= _MANY_REJECTIONS):
-                await self._announcer.announce(gathered.said)
-                gathered.said.clear()
+                await self._settle(gathered, attempts=0)
         # The batch's order must not depend on which partition answered first.
-        gathered.groups.sort(key=lambda group: (group.reference.partition, group.reference.offset))
+        gathered.groups.sort(key=lambda group: place_of(group.reference))
+        await self._settle(gathered, attempts=position.attempts + 1)
         return gathered
+
+    async def _settle(self, gathered: Gathered, *, attempts: int) -> None:
+        gathered.position = gathered.position.model_copy(
+            update={
+                "revision": gathered.position.revision + 1,
+                "offsets": dict(gathered.offsets),
+                "pending": [group.as_trained() for group in gathered.groups],
+                "rejected_ages": list(gathered.rejected_ages),
+                "attempts": attempts,
+                "announcements": list(gathered.said),
+            }
+        )
+        await self._settle_position(gathered.position)
+        gathered.said.clear()
 
     def look_ahead(self, version: int) -> None:
         """Begin to read the next step's groups while policy ``version`` is trained.
@@ -157,22 +182,55 @@ class Gatherer:
                     )
                 )
             if arrival.group is not None:
-                self._admit_group(arrival.group, arrival.reference, looked.trajectories, gathered, version)
+                decided = admit(arrival.group, arrival.reference, looked.trajectories, self._rules, version)
+                self._add(gathered, *decided)
 
-    def _admit_group(
-        self,
-        group: TrainingGroup,
-        reference: Reference,
-        trajectories: Mapping[Place, Trajectory],
-        gathered: Gathered,
-        version: int,
-    ) -> None:
-        admitted, rejections = admit(group, reference, trajectories, self._rules, version)
+    async def _readmit(self, gathered: Gathered) -> None:
+        """Take up the pending groups again, with the members that were admitted; for the others all is told."""
+        pending, version = gathered.position.pending, gathered.position.version
+        found = await self._intake.reread([each.group for each in pending])
+        narrowed = {
+            place: group.model_copy(
+                update={"members": [one for one in group.members if one.trajectory_id in each.trajectory_ids]}
+            )
+            for each in pending
+            if (group := found.get(place := place_of(each.group))) is not None
+        }
+        trajectories = await self._intake.resolve(
+            {place for group in narrowed.values() for place in places_to_read(group, self._rules, version)}
+        )
+        for each in pending:
+            place = place_of(each.group)
+            if place not in narrowed:
+                self._add(gathered, None, _vanished(each, self._rules.run))
+                continue
+            admitted, rejections = admit(narrowed[place], each.group, trajectories, self._rules, version)
+            if admitted is not None:
+                admitted = replace(admitted, reward_std=reward_std(found[place]))
+            self._add(gathered, admitted, rejections)
+
+    def _add(self, gathered: Gathered, admitted: AdmittedGroup | None, rejections: Sequence[Rejection]) -> None:
+        version = gathered.position.version
         gathered.said += [announcement(rejection, run=self._rules.run) for rejection in rejections]
         gathered.rejected_ages += [version - (rejection.policy_version or 0) for rejection in rejections]
         lost = [rejection.trajectory_id for rejection in rejections if rejection.reason == Reason.UNRESOLVED]
         if lost:
-            _log.warning("group %s: no usable record of %s in trajectories", group.group_id, ", ".join(lost))
+            _log.warning("group %s: no usable record of %s", rejections[0].group_id, ", ".join(lost))
         if admitted is not None:
             gathered.groups.append(admitted)
             gathered.admitted_ages += [version - resolved.member.oldest_version for resolved in admitted.members]
+
+
+def _vanished(group: TrainedGroup, run: str) -> list[Rejection]:
+    """What became of the members of a group whose record is gone."""
+    return [
+        Rejection(
+            trajectory_id=trajectory_id,
+            trajectory=trajectory,
+            stage=Stage.ADMISSION,
+            reason=Reason.UNRESOLVED,
+            run=run,
+            group_id=group.group_id,
+        )
+        for trajectory_id, trajectory in zip(group.trajectory_ids, group.trajectories, strict=True)
+    ]

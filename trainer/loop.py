@@ -2,43 +2,47 @@
 
     gather → train → checkpoint → upload → announce → gather …
 
-What was done is durable before it is said. A trainer that dies at any of the arrows goes on from its newest checkpoint:
-what that one holds and the log does not yet know is said then; what it does not hold was never said, and its groups are
-read again. So no group is trained twice and none is lost.
+What was done is durable before it is said. A trainer that dies at any of the arrows goes on from its newest checkpoint
+and the position beside it: what these hold and the log does not yet know is said then; what they do not hold was never
+said, and its groups are read again. So no group is trained twice and none is lost. A step whose result would be no
+policy is taken back by the same way: the checkpoint is loaded again, and the step's groups are rejected.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
-from headrace.schemas.records import Alert, Budget, Step
+from headrace.schemas.records import Alert, Budget, Reason, Step
 from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake
-from headrace.trainer.alerts import trainer_alert
-from headrace.trainer.announce import Announcer, announcement, newest_announced, open_announcer
-from headrace.trainer.batches.batch import AdmittedGroup, make_batch
+from headrace.trainer.announce import announcement, newest_said, open_announcer
+from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.batches.recipe import prepare_groups
 from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointError, exclusive, load_newest
+from headrace.trainer.checkpoints.position import Position, position_of, read_position
 from headrace.trainer.checkpoints.save import save_checkpoint
 from headrace.trainer.config import TrainerConfig as TrainerConfig
 from headrace.trainer.effects import Effect, Reached, tell_nobody
-from headrace.trainer.gather import Gatherer
+from headrace.trainer.gather import Gathered, Gatherer
 from headrace.trainer.learning.alarms import watch
-from headrace.trainer.learning.divergence import TrainingDiverged
+from headrace.trainer.learning.divergence import TrainingDiverged, norm_limit, with_norm
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.layers import prepare_layers
 from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
+from headrace.trainer.outage import Interrupted
 from headrace.trainer.progress.lines import Lines
 from headrace.trainer.progress.pace import Phase
 from headrace.trainer.progress.progress import Progress
+from headrace.trainer.publisher import Publisher
+from headrace.trainer.skip import skipped
 from headrace.trainer.step_record import batch_recipe, loop_metrics, make_step
-from headrace.trainer.weights.publish import upload
 from headrace.trainer.weights.store import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -58,18 +62,22 @@ async def run_trainer(
     """Train until ``stop``; after ``config.steps`` steps wait for it. Without a ``progress`` the log has a line a step.
 
     Raises :class:`CheckpointError` where checkpoints and log do not belong together, ``TrainerReplaced`` where another
-    trainer of the run has started, :class:`TrainingDiverged` (after an alert) where the loss is no longer a number.
+    trainer of the run has started, :class:`TrainingDiverged` (after an alert) where too many steps in a row had to be
+    skipped; ``CheckpointNotWritten``, ``StoreUnavailable`` and ``AnnouncementAborted`` where a disk, the object store
+    or the broker was away for longer than ``config.outages`` allows.
     """
     torch.set_num_threads(config.threads)
     progress = progress or Progress([Lines()])
-    with exclusive(config.checkpoint_dir):
+    with exclusive(config.checkpoint_dir), suppress(Interrupted):
         checkpoint = load_newest(config.checkpoint_dir, config.run)
         learner = await asyncio.to_thread(_open_learner, config, checkpoint)
         async with (
             open_announcer(config.bootstrap, config.run) as announcer,
             open_intake(config.bootstrap, run=config.run, window=config.duplicate_window) as intake,
         ):
-            trainer = Trainer(config, learner, announcer, intake, ObjectStore(config.store_url), reached, progress)
+            store = ObjectStore(config.store_url)
+            publisher = Publisher(config, announcer, store, stop, reached)
+            trainer = Trainer(config, learner, intake, publisher, store, reached, progress)
             try:
                 await trainer.resume(checkpoint)
                 ready()
@@ -102,23 +110,22 @@ class Trainer:
         self,
         config: TrainerConfig,
         learner: Learner,
-        announcer: Announcer,
         intake: Intake,
+        publisher: Publisher,
         store: ObjectStore,
         reached: Reached,
         progress: Progress,
     ) -> None:
         """A trainer that has not taken up position: :meth:`resume` comes first."""
-        self.version = 0
         self._config = config
         self._learner = learner
-        self._announcer = announcer
         self._intake = intake
+        self._publisher = publisher
         self._store = store
         self._reached = reached
         self._progress = progress
-        self._offsets: dict[int, int] = {}
-        self._alarms: dict[str, int] = {}
+        self._checkpoint: Checkpoint
+        self._position: Position
         # One thread for torch: each thread that calls it would hold a team of workers of its own.
         self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
         rules = AdmissionRules(
@@ -128,100 +135,135 @@ class Trainer:
             max_positions=longest_sequence(learner.model),
             bounds=config.admission,
         )
-        self._gatherer = Gatherer(intake, announcer, rules, progress, groups_per_step=config.groups_per_step)
+        self._gatherer = Gatherer(intake, rules, self._settle, progress, groups_per_step=config.groups_per_step)
+
+    @property
+    def version(self) -> int:
+        """The policy version that is trained next."""
+        return self._position.version
 
     async def resume(self, checkpoint: Checkpoint | None) -> None:
         """Go on from ``checkpoint``, or begin with version 0, and say what the log does not know yet."""
-        known = await newest_announced(self._config.bootstrap, self._config.run)
+        config = self._config
+        said = await newest_said(config.bootstrap, config.run)
         if checkpoint is None:
-            if known is not None:
+            if said is not None:
                 raise CheckpointError(
-                    f"the log knows version {known} of run {self._config.run!r} and checkpoint_dir "
-                    f"{self._config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
+                    f"the log knows version {said.version} of run {config.run!r} and checkpoint_dir "
+                    f"{config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
                 )
-            self._progress.enter(Phase.SAVING)
-            checkpoint = await self._or_alert(
-                self._in_thread(
-                    save_checkpoint, self._learner, self._config, self._store, version=0, offsets={}, alarms={}, said=[]
-                ),
-                [],
-            )
-        self.version, self._offsets = checkpoint.state.version, dict(checkpoint.state.offsets)
-        self._alarms = checkpoint.state.alarms
-        unsaid = self.version - (-1 if known is None else known)
+            checkpoint = await self._save_base()
+        unsaid = checkpoint.state.version - (-1 if said is None else said.version)
         if unsaid not in (0, 1):
             raise CheckpointError(
-                f"the newest usable checkpoint in {self._config.checkpoint_dir} is of version {self.version}, the "
-                f"log knows version {known} of run {self._config.run!r}: they do not belong together; restore "
-                "the missing checkpoint, or choose another run"
+                f"the newest usable checkpoint in {config.checkpoint_dir} is of version {checkpoint.state.version}, "
+                f"the log knows version {said and said.version} of run {config.run!r}: they do not belong together; "
+                "restore the missing checkpoint, or choose another run"
             )
-        await self._publish(checkpoint, announce=unsaid == 1)
+        self._checkpoint, self._position = checkpoint, read_position(checkpoint, said, config.sha256())
+        if unsaid:
+            await self._publisher.publish(checkpoint)
+        if said is None or self._position.said > said:
+            await self._publisher.tell(self._position)
         # Said at every start: the settings may have changed since the log was told.
-        await self._announcer.announce([announcement(budget_at(self.version, self._config), run=self._config.run)])
-        await self._intake.start(self._offsets)
-        self._progress.begin(self.version, self._config.groups_per_step)
-        _log.info("run %s goes on from version %d", self._config.run, self.version)
+        await self._publisher.tell_all([announcement(budget_at(self.version, config), run=config.run)])
+        self._stop_if_diverged()
+        await self._intake.start(self._position.offsets)
+        self._progress.begin(self.version, config.groups_per_step)
+        _log.info("run %s goes on from version %d", config.run, self.version)
 
     async def step(self, stop: asyncio.Event) -> None:
         """One step, from gathering to announcing. A ``stop`` while gathering leaves everything as it was."""
         self._progress.enter(Phase.WAITING)
-        gathered = await self._gatherer.gather(self._offsets, self.version, stop)
+        gathered = await self._gatherer.gather(self._position, stop)
         if gathered is None:
             return
-        version = self.version + 1
-        if version != self._config.steps:
+        settings, tries = self._config.divergence, 0
+        if gathered.position.attempts > settings.max_attempts:
+            why = f"{settings.max_attempts} processes ended while they trained them, by a signal or for want of memory"
+            await self._skip(gathered, Reason.CRASHED, why)
+            return
+        if self.version + 1 != self._config.steps:
             self._gatherer.look_ahead(self.version)
-        groups = prepare_groups(gathered.groups, batch_recipe(self._config), step=version)
-        batch = make_batch(groups)
-        self._progress.enter(Phase.TRAINING)
-        metrics = await self._or_alert(self._in_thread(self._learner.step, batch, self.version), groups)
-        metrics |= loop_metrics(gathered, metrics, self._progress.since_s, self._progress.last_s)
-        self._reached(Effect.TRAINED, version)
-        step = make_step(self._config, version, groups, batch, metrics)
-        alerts, alarms = watch(metrics, self._alarms, self._config.alarms, run=self._config.run, step=version)
-        news: list[Step | Budget | Alert] = [step, budget_at(version, self._config), *alerts]
-        self._progress.enter(Phase.SAVING)
-        checkpoint = await self._or_alert(
-            self._in_thread(
-                save_checkpoint,
-                self._learner,
-                self._config,
-                self._store,
-                version=version,
-                offsets=gathered.offsets,
-                alarms=alarms,
-                said=[*(announcement(each, run=self._config.run) for each in news), *gathered.said],
-                told=lambda effect: self._reached(effect, version),
-            ),
-            groups,
-        )
-        await self._publish(checkpoint, announce=True)
-        self.version, self._offsets, self._alarms = version, gathered.offsets, alarms
-        self._progress.stepped(version, metrics)
+        while isinstance(made := await self._train(gathered), TrainingDiverged):
+            tries += 1
+            _log.warning("%s; the step is taken back", made)
+            del self._learner  # before the next one is loaded: memory may hold only one
+            self._learner = await self._in_thread(_open_learner, self._config, self._checkpoint)
+            if tries > settings.retries:
+                await self._skip(gathered, Reason.DIVERGED, f"{made}, tried {tries} times")
+                return
+        checkpoint, step = made
+        self._progress.enter(Phase.PUBLISHING)
+        await self._publisher.publish(checkpoint)
+        self._checkpoint, self._position = checkpoint, self._begin(checkpoint)
+        self._progress.stepped(step.version, step.metrics)
 
     async def close(self) -> None:
         """Let go of what was begun and not told."""
         await self._gatherer.close()
 
-    async def _publish(self, checkpoint: Checkpoint, *, announce: bool) -> None:
-        """Upload the version and tell of it; what stands already stays."""
-        self._progress.enter(Phase.PUBLISHING)
-        await upload(self._store, checkpoint.manifest(), checkpoint.weights)
-        self._reached(Effect.UPLOADED, checkpoint.state.version)
-        if announce:
-            await self._announcer.announce(checkpoint.state.announcements)
-            self._reached(Effect.ANNOUNCED, checkpoint.state.version)
-
-    async def _or_alert(self, work: Coroutine[Any, Any, T], groups: Sequence[AdmittedGroup]) -> T:
-        """The result of ``work``; where training diverged, an alert that names its groups, and the error."""
+    async def _train(self, gathered: Gathered) -> tuple[Checkpoint, Step] | TrainingDiverged:
+        """What the learner makes of the groups, durable; or why it must not be."""
+        config, version, before = self._config, self.version + 1, self._checkpoint.state
+        batch = make_batch(prepare_groups(gathered.groups, batch_recipe(config), step=version))
+        limit = norm_limit(before.grad_norms, config.divergence, max_grad_norm=config.max_grad_norm)
+        self._progress.enter(Phase.TRAINING)
         try:
-            return await work
-        except TrainingDiverged as error:
-            alert = trainer_alert(
-                "training_diverged", str(error), run=self._config.run, version=self.version, groups=groups
+            metrics = await self._in_thread(self._learner.step, batch, self.version, norm_limit=limit)
+            metrics |= loop_metrics(gathered, metrics, self._progress.since_s, self._progress.last_s)
+            self._reached(Effect.TRAINED, version)
+            step = make_step(config, version, gathered.groups, batch, metrics)
+            alerts, alarms = watch(metrics, before.alarms, config.alarms, run=config.run, step=version)
+            news: list[Step | Budget | Alert] = [step, budget_at(version, config), *alerts]
+            write = partial(
+                save_checkpoint,
+                self._learner,
+                config,
+                self._store,
+                version=version,
+                offsets=gathered.offsets,
+                alarms=alarms,
+                grad_norms=with_norm(before.grad_norms, metrics["grad_norm"], config.divergence),
+                said=[announcement(each, run=config.run) for each in news],
+                told=lambda effect: self._reached(effect, version),
             )
-            await self._announcer.announce([alert])
-            raise
+            self._progress.enter(Phase.SAVING)
+            checkpoint = await self._publisher.save(partial(self._in_thread, write), version)
+        except TrainingDiverged as error:
+            return error.with_traceback(None)  # its frames would keep the learner alive
+        return checkpoint, step
+
+    async def _skip(self, gathered: Gathered, reason: Reason, why: str) -> None:
+        """Go on behind the groups, which are rejected."""
+        position = skipped(
+            gathered.position, gathered.groups, reason, why,
+            run=self._config.run, max_skipped=self._config.divergence.max_skipped,
+        )  # fmt: skip
+        await self._settle(position)
+        self._stop_if_diverged()
+
+    async def _settle(self, position: Position) -> None:
+        await self._publisher.settle(self._checkpoint, position)
+        self._position = position
+
+    def _begin(self, checkpoint: Checkpoint) -> Position:
+        return position_of(checkpoint.state).model_copy(update={"config_sha256": self._config.sha256()})
+
+    def _stop_if_diverged(self) -> None:
+        if self._position.skipped >= self._config.divergence.max_skipped:
+            raise TrainingDiverged(
+                f"{self._position.skipped} steps in a row after version {self.version} had to be skipped (the alerts "
+                f"say why); the checkpoint of version {self.version} is as it was: go on with other settings, such as "
+                "a lower learning_rate or a higher max_skipped"
+            )
+
+    async def _save_base(self) -> Checkpoint:
+        self._progress.enter(Phase.SAVING)
+        write = partial(
+            save_checkpoint, self._learner, self._config, self._store, version=0, offsets={}, alarms={}, said=[]
+        )
+        return await self._publisher.save(partial(self._in_thread, write), 0)
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run what takes long beside the event loop, so that the Kafka clients stay alive."""

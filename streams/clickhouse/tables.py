@@ -176,7 +176,7 @@ REJECTED = Table(
         *_RECORD,
         _TRAJECTORY,
         *_PLACE,
-        Column("stage", LABEL, "Where it was turned away: group or admission."),
+        Column("stage", LABEL, "Where it was turned away: group, admission or training."),
         Column("reason", LABEL, "Why."),
         _RUN,
         _TASK,

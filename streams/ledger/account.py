@@ -30,6 +30,8 @@ class Known(IntFlag):
     """``training``."""
 
 
+_OF_THE_TRAINER = (Stage.ADMISSION, Stage.TRAINING)
+
 PENDING = ("open", "unscored", "ungrouped", "untrained")
 """Where a trajectory can be that is neither trained nor rejected, in the order of its way."""
 
@@ -87,7 +89,7 @@ class Account(NamedTuple):
             yield f"is rejected {len(self.rejections)} times: {', '.join(map('/'.join, self.rejections))}"
         if self.is_expired and EVENTS.name not in cut:
             yield "has records and no event"
-        reached_trainer = self.steps or any(stage == Stage.ADMISSION for stage, _ in self.rejections)
+        reached_trainer = self.steps or any(stage in _OF_THE_TRAINER for stage, _ in self.rejections)
         decided = self.steps or self.rejections or self.known & Known.GROUPED
         if reached_trainer and not self.known & Known.GROUPED:
             yield "reached the trainer and is in no group"

@@ -84,12 +84,20 @@ def admit(
     return AdmittedGroup(group.group_id, reference, tuple(kept), reward_std(group), group.task_id), rejections
 
 
-def rejection(member: Member, reason: Reason, *, run: str, task_id: str | None, group_id: str) -> Rejection:
+def rejection(
+    member: Member,
+    reason: Reason,
+    *,
+    run: str,
+    task_id: str | None,
+    group_id: str,
+    stage: Stage = Stage.ADMISSION,
+) -> Rejection:
     """The record that ``member`` of the group will not be trained."""
     return Rejection(
         trajectory_id=member.trajectory_id,
         trajectory=member.trajectory,
-        stage=Stage.ADMISSION,
+        stage=stage,
         reason=reason,
         run=run,
         task_id=task_id,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer
 
 from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
-from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_places, read_range
+from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_back, read_places, read_range
 from headrace.schemas.records import Reference, TrainingGroup, Trajectory
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode
@@ -39,9 +39,17 @@ class Intake:
     """Reads groups and resolves references. One reader at a time."""
 
     def __init__(
-        self, groups: AIOKafkaConsumer, trajectories: AIOKafkaConsumer, *, run: str, window: int, patience_s: float
+        self,
+        bootstrap: str,
+        groups: AIOKafkaConsumer,
+        trajectories: AIOKafkaConsumer,
+        *,
+        run: str,
+        window: int,
+        patience_s: float,
     ) -> None:
         """Reads through two consumers without assignment; see :func:`open_intake`."""
+        self._bootstrap = bootstrap
         self._groups = groups
         self._trajectories = trajectories
         self._run = run
@@ -78,6 +86,16 @@ class Intake:
             for records in batches.values():
                 self._arrived.extend(self._arrival(record) for record in records)
         return [self._arrived.popleft() for _ in range(min(at_most, len(self._arrived)))]
+
+    async def reread(self, references: Collection[Reference]) -> dict[Place, TrainingGroup]:
+        """Groups that arrived before, by place; one that is past its retention is absent."""
+        places = [(reference.partition, reference.offset) for reference in references]
+        found = {}
+        for place, record in (await read_back(self._bootstrap, TRAINING, places)).items():
+            _, group = decode(record.headers, record.value)
+            if isinstance(group, TrainingGroup):
+                found[place] = group
+        return found
 
     def _arrival(self, record: KafkaRecord) -> Arrival:
         reference = Reference(partition=record.partition, offset=record.offset)
@@ -121,7 +139,7 @@ async def open_intake(bootstrap: str, *, run: str, window: int, patience_s: floa
             bootstrap, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
         ) as trajectories,
     ):
-        yield Intake(groups, trajectories, run=run, window=window, patience_s=patience_s)
+        yield Intake(bootstrap, groups, trajectories, run=run, window=window, patience_s=patience_s)
 
 
 def _trajectory(record: KafkaRecord) -> Trajectory | None:

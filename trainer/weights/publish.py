@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.schemas.records import Canary, Manifest, Weights
+from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.weights.store import ObjectStore, file_sha256
 
 WEIGHTS_FILE = "model.safetensors"
@@ -57,14 +58,17 @@ def make_pointer(store: ObjectStore, manifest: Manifest, *, step: int) -> Weight
     )
 
 
-async def upload(store: ObjectStore, manifest: Manifest, weights: Path) -> None:
+async def upload(store: ObjectStore, manifest: Manifest, weights: Path, told: Told = tell_nobody) -> None:
     """Create both objects; a repetition after a crash changes nothing.
 
-    Raises :class:`headrace.trainer.weights.store.ObjectConflict` where another run of that name wrote different ones.
+    Raises :class:`headrace.trainer.weights.store.ObjectConflict` where another run of that name wrote different ones,
+    :class:`headrace.trainer.weights.store.StoreUnavailable` where it can be tried again.
     """
     (path,) = manifest.files
     await store.create(path, weights)
+    told(Effect.WEIGHTS_UPLOADED)
     await store.create(f"{weights_path(manifest.run, manifest.version)}/{MANIFEST_FILE}", manifest_bytes(manifest))
+    told(Effect.UPLOADED)
 
 
 async def fetch_manifest(store: ObjectStore, pointer: Weights) -> Manifest:

@@ -6,15 +6,31 @@ overwritten: an object's path names its content's version, and an event in the l
 
 import hashlib
 import os
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
+
+if TYPE_CHECKING:  # they exist in the type stubs alone
+    from obstore.store import ClientConfig, RetryConfig
 
 MAX_OBJECT_BYTES = 64 * 1024**3
 """Largest object that is read, in bytes; a size stated by a manifest narrows it."""
+
+
+_CLIENT: "ClientConfig" = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=15)}
+"""Of a request. Weights are one request each: 5 GiB in 15 minutes need 6 MB/s."""
+
+_RETRIES: "RetryConfig" = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+"""What a request is tried again by itself; beyond that the caller decides, and can tell a person."""
+
+
+class StoreUnavailable(RuntimeError):
+    """The object store did not take an object: unreachable, full, or it refuses the credentials. Try again."""
 
 
 class ObjectConflict(RuntimeError):
@@ -34,7 +50,11 @@ class ObjectStore:
             raise ValueError(f"store_url {url!r} is not a URL: write file:///folder or s3://bucket/prefix")
         self.url = url.rstrip("/")
         local = urlsplit(url).scheme == "file"
-        self._store = from_url(self.url, mkdir=True) if local else from_url(self.url)
+        self._store = (
+            from_url(self.url, mkdir=True)
+            if local
+            else from_url(self.url, client_options=_CLIENT, retry_config=_RETRIES)
+        )
 
     def uri(self, path: str) -> str:
         """The address of the object at ``path``, as it stands in events."""
@@ -50,19 +70,29 @@ class ObjectStore:
     async def create(self, path: str, data: bytes | Path) -> None:
         """Write an object once. An identical one that exists already is fine; a different one is never replaced.
 
-        Raises :class:`ObjectConflict` where it holds something else.
+        Raises :class:`ObjectConflict` where it holds something else, :class:`StoreUnavailable` where the store did not
+        take it.
         """
+        try:
+            if await self._created(path, data):
+                return
+            wanted, found = _sha256_of(data), await self._sha256(path)
+        except BaseError as error:
+            raise StoreUnavailable(f"the object store {self.url} takes no objects: {error}") from error
+        if found != wanted:
+            raise ObjectConflict(
+                f"{self.uri(path)} exists with sha256 {found}, not {wanted}: another run of that name wrote it; "
+                "choose another run"
+            )
+
+    async def _created(self, path: str, data: bytes | Path) -> bool:
+        """Whether the object is new."""
         try:
             # Multipart uploads know no create mode: a single request, which S3 limits to 5 GiB.
             await obstore.put_async(self._store, path, data, mode="create", use_multipart=False)
-        except AlreadyExistsError as error:
-            wanted = _sha256_of(data)
-            found = await self._sha256(path)
-            if found != wanted:
-                raise ObjectConflict(
-                    f"{self.uri(path)} exists with sha256 {found}, not {wanted}: another run of that name wrote it; "
-                    "choose another run"
-                ) from error
+        except AlreadyExistsError:
+            return False
+        return True
 
     async def fetch(self, path: str, *, sha256: str, max_bytes: int = 64 * 1024**2) -> bytes:
         """A small object's bytes, verified. Raises :class:`ObjectMismatch`, or ``FileNotFoundError``."""
