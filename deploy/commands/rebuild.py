@@ -66,10 +66,10 @@ def command(
             click.echo(json.dumps(as_object(rebuilt), ensure_ascii=False))
         else:
             click.echo("\n".join(page(rebuilt)) if first == last else line(rebuilt))
-        if write is not None:
-            if rebuilt.batch is None:
-                raise StackError(f"Step {rebuilt.step.step} gives no batch: {write} is not written.")
+        if write is not None and rebuilt.batch is not None:
             click.echo(f"written: {write} and {write_batch(rebuilt, write)}", err=True)
+        elif write is not None:
+            click.echo(f"Step {rebuilt.step.step} gives no batch: {write} is not written.", err=True)
 
     try:
         asyncio.run(_rebuild(bootstrap, run, first, last, tell))

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.deploy.provenance.trace_boxes import Box, rows
+from headrace.deploy.provenance.trace_boxes import Row, rows
+from headrace.deploy.provenance.trace_page import fate
 from headrace.trainer.provenance.contributions import GONE, Dimension
 from headrace.trainer.provenance.trace import Trace
 from headrace.trainer.provenance.version_lineage import VersionLineage
@@ -37,10 +38,11 @@ def draw(found: VersionLineage | Trace, path: Path) -> None:
             f"Version {found.version} of run {found.run}: {total.trajectories:,} trajectories, {total.tokens:,} tokens"
         )
     else:
-        boxes = rows(found)
-        figure = Figure(figsize=(14, 1.4 + 2.3 * len(boxes)), dpi=120, layout="constrained")
-        _flow(figure.subplots(), boxes)
-        title = f"Trajectory {found.trajectory_id}"
+        ways = rows(found)
+        width, height = 2.5 * max(len(way.boxes) for way in ways), 0.7 + 1.75 * len(ways)
+        figure = Figure(figsize=(max(width, 7.5), height), dpi=120, layout="constrained")
+        _flow(figure.subplots(), ways)
+        title = f"Trajectory {found.trajectory_id}: {fate(found)}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=_INK)
     figure.savefig(path)
 
@@ -104,7 +106,7 @@ def _shares(axes: "Axes", lineage: VersionLineage) -> None:
             text = f"{name}  {100 * share:.0f} %"
             room = int(share / _LEGIBLE)
             if room >= 4:
-                ink = _INK if colour in (_GONE, _REST, "#a5b83b", "#ddaa33", "#66aabb") else "white"
+                ink = _INK if colour in (_GONE, _REST, "#a5b83b", "#ddaa33", "#66aabb", "#ee8866") else "white"
                 fitting = text if len(text) <= room else f"{text[: room - 1]}…"
                 axes.text(left + share / 2, y, fitting, ha="center", va="center", color=ink, fontsize=9)
             left += share
@@ -119,29 +121,33 @@ def _shares(axes: "Axes", lineage: VersionLineage) -> None:
     axes.set_title("What its tokens are of", loc="left", fontsize=11)
 
 
-def _flow(axes: "Axes", boxes: list[list[Box]]) -> None:
+def _flow(axes: "Axes", ways: list[Row]) -> None:
     """Boxes from left to right, an arrow between neighbours; a row a trajectory."""
     from matplotlib.patches import FancyBboxPatch
 
-    columns = max(map(len, boxes))
-    for number, row in enumerate(boxes):
+    columns = max(3, *(len(way.boxes) for way in ways))
+    for number, way in enumerate(ways):
         y = -1.25 * number
-        for column, box in enumerate(row):
+        axes.text(0, y + 1.0, way.heading, va="center", fontsize=9, color=_FAINT)
+        for column, box in enumerate(way.boxes):
             edge = _BAD if box.is_bad else _COLOURS[column % len(_COLOURS)]
             axes.add_patch(
                 FancyBboxPatch(
-                    (column, y), 0.82, 0.9, boxstyle="round,pad=0,rounding_size=0.05", linewidth=1.6, edgecolor=edge,
+                    (column, y), 0.84, 0.9, boxstyle="round,pad=0,rounding_size=0.04", linewidth=1.8, edgecolor=edge,
                     facecolor="#fff7f7" if box.is_bad else "white", linestyle="--" if box.is_missing else "-",
                 )
             )  # fmt: skip
-            axes.text(column + 0.04, y + 0.8, box.title, va="center", fontsize=10, fontweight="bold", color=edge)
-            axes.text(column + 0.04, y + 0.67, box.place, va="center", fontsize=7.5, color=_FAINT, family="monospace")
-            axes.text(column + 0.04, y + 0.58, "\n".join(box.lines), va="top", fontsize=8, color=_INK, linespacing=1.35)
+            ink = _BAD if box.is_bad else _INK
+            axes.text(column + 0.05, y + 0.8, box.title, va="center", fontsize=11, fontweight="bold", color=ink)
+            axes.text(column + 0.05, y + 0.66, box.place, va="center", fontsize=8, color=_FAINT, family="monospace")
+            axes.text(
+                column + 0.05, y + 0.56, "\n".join(box.lines), va="top", fontsize=8.5, color=_INK, linespacing=1.3
+            )
             if column:
                 axes.annotate(
-                    "", (column - 0.01, y + 0.45), (column - 0.17, y + 0.45),
+                    "", (column - 0.005, y + 0.45), (column - 0.155, y + 0.45),
                     arrowprops={"arrowstyle": "-|>", "color": _FAINT, "linewidth": 1.4},
                 )  # fmt: skip
     axes.set_xlim(-0.05, columns - 0.1)
-    axes.set_ylim(-1.25 * (len(boxes) - 1) - 0.1, 1.0)
+    axes.set_ylim(-1.25 * (len(ways) - 1) - 0.1, 1.0)
     axes.set_axis_off()

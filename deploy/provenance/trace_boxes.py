@@ -30,12 +30,25 @@ class Box:
     """Whether the way ends here, or the record is gone."""
 
 
-def rows(trace: Trace) -> list[list[Box]]:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The way of one trajectory."""
+
+    heading: str
+    """What it has to do with the one above; empty for the first."""
+    boxes: tuple[Box, ...]
+    """Its links."""
+
+
+def rows(trace: Trace, heading: str = "") -> list[Row]:
     """A row for the trajectory, and one for each that it worked for."""
-    return [_row(trace), *(rows(trace.parent) if trace.parent is not None else [])]
+    above = []
+    if trace.parent is not None:
+        above = rows(trace.parent, f"what it said was an observation of {trace.parent.trajectory_id}")
+    return [Row(heading, tuple(_boxes(trace))), *above]
 
 
-def _row(trace: Trace) -> list[Box]:
+def _boxes(trace: Trace) -> list[Box]:
     boxes = [] if trace.event is None else [_event(trace.event)]
     if isinstance(trace.trajectory, Found):
         boxes.append(_trajectory(trace.trajectory.place, trace.trajectory.record))

@@ -93,4 +93,4 @@ def test_once_retention_has_taken_records_that_is_said(kafka, steps):
     assert {each["topic"] for each in second["missing"]} == {"trajectories"}
     assert {each["absence"] for each in first["missing"] + second["missing"]} == {"expired"}
     refused = rebuild(kafka, "1", "--run", "plain", "--write", "nothing.safetensors")
-    assert (refused.exit_code, "nothing.safetensors is not written" in refused.output) == (1, True)
+    assert (refused.exit_code, "nothing.safetensors is not written" in refused.output) == (3, True)

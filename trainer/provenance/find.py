@@ -46,7 +46,8 @@ async def find_event(log: LogReader, event_id: str, trajectory_id: str | None, p
     """The event with this ``ce_id``.
 
     Nothing in Kafka finds a record by its id: ``events`` is read over, from a minute before the time that a UUIDv7
-    carries; the whole of it where that finds nothing. With ``trajectory_id`` its partition is read first.
+    carries; the whole of it where that finds nothing. With ``trajectory_id`` its partition is read first. Raises
+    ``LookupError`` where its headers are no envelope: then it is part of no trajectory.
     """
     bounds, time_ms = await log.bounds(EVENTS), _made_at(event_id)
     start = {} if time_ms is None else await log.since(EVENTS, max(0, time_ms - _CLOCK_SKEW_MS))
@@ -123,12 +124,15 @@ class _DeadPlace(BaseModel):
     error: DeadLetterError
 
 
-async def _event(log: LogReader, record: KafkaRecord) -> EventFound | None:
+async def _event(log: LogReader, record: KafkaRecord) -> EventFound:
+    place = (record.partition, record.offset)
     try:
         envelope = from_headers(record.headers)
-    except EnvelopeError:
-        return None  # it has the id and no envelope: part of no trajectory, and in dead-letters
-    place = (record.partition, record.offset)
+    except EnvelopeError as error:
+        raise LookupError(
+            f"the event stands at events {place[0]}:{place[1]} without a usable envelope ({error}): it is part of no "
+            "trajectory; `headrace dead-letters list` shows it"
+        ) from error
     dead = await _dead_at(log, place)
     return EventFound(
         envelope.id, envelope.type, envelope.subject, envelope.sequence, envelope.time_ms, place, dead

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
@@ -50,19 +50,17 @@ class Story:
 async def tell(kafka: str, run: str, groups: int, size: int = 4) -> Story:
     """Events, trajectories, rewards and groups; tenants and agents differ from group to group."""
     story, attempts = Story(run), {}
-    for number in range(groups):
-        labels = {
-            "task_id": f"q{number}",
-            "agent": ("search", "checkout")[number % 2],
-            "tenant": f"tenant-{number % 3}",
-        }
-        for name in (f"{run}/{number}/{each}" for each in range(size)):
-            started = TrajectoryStarted(run=run, group_id=f"{run}/{number}", group_size=size, **labels)
-            await _emit(kafka, story, name, started)
-            first, last = story.places[name][0], story.places[name][-1]
-            made = attempt(name, run=run, seed=hash_of(run, name))
-            attempts[name] = made.model_copy(update={"started": started, "first": first, "last": last})
-            story.groups.setdefault(f"{run}/{number}", []).append(name)
+    async with open_producer(kafka) as producer:
+        for number in range(groups):
+            labels = {"agent": ("search", "checkout")[number % 2], "tenant": f"tenant-{number % 3}"}
+            group_id = f"{run}/{number}"
+            for name in (f"{group_id}/{each}" for each in range(size)):
+                started = TrajectoryStarted(run=run, task_id=f"q{number}", group_id=group_id, group_size=size, **labels)
+                await _emit(producer, story, name, started)
+                ends = {"first": story.places[name][0], "last": story.places[name][-1]}
+                made = attempt(name, run=run, seed=hash_of(run, name))
+                attempts[name] = made.model_copy(update={"started": started, **ends})
+                story.groups.setdefault(group_id, []).append(name)
     places = await feed_trajectories(kafka, attempts.values())
     made_groups = []
     async with open_producer(kafka) as producer:
@@ -83,7 +81,8 @@ async def reject(kafka: str, run: str, name: str, parent: str | None = None) -> 
     """A trajectory that was scored and turned away; ``parent``: it was a sub-agent's."""
     story = Story(run)
     started = TrajectoryStarted(run=run, task_id="q", agent="helper", parent_trajectory_id=parent)
-    await _emit(kafka, story, name, started)
+    async with open_producer(kafka) as producer:
+        await _emit(producer, story, name, started)
     ends = {"first": story.places[name][0], "last": story.places[name][-1]}
     made = attempt(name, run=run, seed=1).model_copy(update={"started": started, **ends})
     at = (await feed_trajectories(kafka, [made]))[name]
@@ -140,16 +139,15 @@ def forget(kafka: str, topic: Topic, partition: int, before: int) -> None:
     asyncio.run(delete())
 
 
-async def _emit(kafka: str, story: Story, name: str, started: TrajectoryStarted) -> None:
+async def _emit(producer: AIOKafkaProducer, story: Story, name: str, started: TrajectoryStarted) -> None:
     facts: list[Record] = [started, ToolCalled(call_id="1", tool="search"), TrajectoryEnded()]
-    async with open_producer(kafka) as producer:
-        for sequence, fact in enumerate(facts):
-            # The last has an id of another kind, as imported events have.
-            id = derived_id(name, sequence) if fact is facts[-1] else uuid7()
-            envelope = Envelope(id, fact.TYPE, "/tests", 1_700_000_000_000, name, sequence)
-            sent = await (await send(producer, EVENTS, encode(fact, key=name, envelope=envelope)))
-            story.events.setdefault(name, []).append(id)
-            story.places.setdefault(name, []).append(Reference(partition=sent.partition, offset=sent.offset))
+    for sequence, fact in enumerate(facts):
+        # The last has an id of another kind, as imported events have.
+        id = derived_id(name, sequence) if fact is facts[-1] else uuid7()
+        envelope = Envelope(id, fact.TYPE, "/tests", 1_700_000_000_000, name, sequence)
+        sent = await (await send(producer, EVENTS, encode(fact, key=name, envelope=envelope)))
+        story.events.setdefault(name, []).append(id)
+        story.places.setdefault(name, []).append(Reference(partition=sent.partition, offset=sent.offset))
 
 
 def _reward(of: Trajectory, at: Reference, total: float, group_id: str) -> Reward:

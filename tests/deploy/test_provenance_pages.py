@@ -1,0 +1,104 @@
+"""What a person reads of a rebuilt step and of a lineage: every difference and every gap in words."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from headrace.deploy.provenance import rebuilt as rebuilt_page
+from headrace.deploy.provenance import trace_page, version_page
+from headrace.deploy.provenance.trace_boxes import LINES, WIDTH, rows
+from headrace.schemas.records import BatchRecipe
+from headrace.trainer.provenance.contributions import TrajectoryLabels, contributions
+from headrace.trainer.provenance.evidence import Bounds, Found, absent
+from headrace.trainer.provenance.find import EventSearch
+from headrace.trainer.provenance.rebuild import Evidence, rebuild
+from headrace.trainer.provenance.trace import EventFound, Trace, trained_in
+from headrace.trainer.provenance.version_lineage import open_lineage
+from headrace.trainer.provenance.versions import version_graph
+from tests.trainer.provenance.history import History
+
+
+@pytest.fixture
+def history():
+    made, rng = History(), random.Random(9)
+    for _ in range(5):
+        made.train(rng, agent=rng.choice(["search", "checkout"]), recipe=BatchRecipe(advantage_scale="group_std"))
+    return made
+
+
+def rebuilt(history, step):
+    return rebuild(step, Evidence(history.groups, history.trajectories))
+
+
+def test_a_difference_names_what_differs_and_what_does_not(history):
+    step = history.steps[0].model_copy(update={"recipe": BatchRecipe()})
+    page = "\n".join(rebuilt_page.page(rebuilt(history, step)))
+    assert "DIFFERS" in page
+    assert "advantages (the same: token_ids, cu_seqlens" in page
+    assert step.data_sha256 in page
+    old = step.model_copy(update={"array_sha256": {}})
+    assert "cannot be told" in "\n".join(rebuilt_page.page(rebuilt(history, old)))
+    forged = history.steps[0].model_copy(update={"data_sha256": "0" * 64})
+    assert "the step's own hash was changed" in "\n".join(rebuilt_page.page(rebuilt(history, forged)))
+
+
+def test_missing_evidence_is_summed_up_by_partition(history):
+    step = history.steps[0]
+    lost = [
+        absent("trajectories", (place.partition, place.offset), name, Bounds(9_000, 9_001))
+        for group in step.groups
+        for name, place in zip(group.trajectory_ids, group.trajectories, strict=True)
+    ]
+    page = rebuilt_page.page(rebuild(step, Evidence(history.groups, {}, lost)))
+    assert "CANNOT BE REBUILT" in page[0]
+    said = [line for line in page if "begins at 9000: its retention has taken it" in line]
+    assert len(said) == len({each.partition for each in lost})
+    assert "CANNOT BE REBUILT: trajectories" in rebuilt_page.line(rebuild(step, Evidence(history.groups, {}, lost)))
+
+
+def lineage_of(history, version, missing=()):
+    lineage = open_lineage(version_graph(history.weights, history.run), history.run, version)
+    labels = {
+        place: TrajectoryLabels.model_validate(each, from_attributes=True)
+        for place, each in history.trajectories.items()
+    }
+    for step in history.steps[:version]:
+        lineage.add(step, list(contributions(step, history.groups, labels)), missing)
+    return lineage
+
+
+def test_a_lineage_shows_the_first_of_many_and_counts_the_others(history):
+    page = version_page.page(lineage_of(history, 4), top=1)
+    assert "  trained from  3, which is made of 0–2" in page
+    assert any("3 earlier steps" in line for line in page)
+    assert any("others" in line for line in page)
+    gone = version_page.page(lineage_of(history, 4, [absent("trajectories", (1, 2), "t", Bounds(5, 9))]), top=5)
+    assert any("4 records of trajectories expired: trajectories 1 begins at 5" in line for line in gone)
+
+
+def test_a_trace_is_drawn_in_boxes_that_hold_what_they_say(history):
+    step = history.steps[1]
+    name = step.groups[0].trajectory_ids[0]
+    place = (step.groups[0].trajectories[0].partition, step.groups[0].trajectories[0].offset)
+    trace = Trace(name, EventFound("e", "headrace.tool.called.v1", name, 1, 0, (0, 7)))
+    trace.trajectory = absent("trajectories", place, name, Bounds(10_000, 10_001))
+    trained = trained_in(Found((0, 1), step), name, version_graph(history.weights, "run"))
+    assert trained is not None
+    trace.steps = [trained]
+    trace.parent = Trace("above")
+    first, second = (way.boxes for way in rows(trace))
+    assert [box.title for box in first] == ["event", "trajectory", "step", "versions"]
+    assert [box.title for box in first if box.is_missing] == ["trajectory"]
+    assert [box.title for box in second] == ["pending"]
+    assert all(len(line) <= WIDTH and len(box.lines) <= LINES for box in (*first, *second) for line in box.lines)
+    page = trace_page.page(trace)
+    assert "in the weights of versions 2–5" in page[0]
+    assert any("NOT THERE: trajectories" in line for line in page)
+
+
+def test_an_event_that_is_not_there_may_have_been():
+    whole = EventSearch(None, {0: Bounds(0, 9)}, 1_700_000_000_000)
+    assert "which has lost nothing. Its id was made at 2023-11-14 22:13:20 UTC." in trace_page.not_found("e", whole)
+    cut = replace(whole, bounds={0: Bounds(0, 9), 2: Bounds(500, 900)}, time_ms=None)
+    assert "The topic begins at 2:500: it may be among the records" in trace_page.not_found("e", cut)
