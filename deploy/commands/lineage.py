@@ -44,7 +44,7 @@ def command(
 
     A link whose record is gone says so: past its retention, removed, unreadable. Kafka finds no record by its id, so
     --event reads `events` over: from the time that a UUIDv7 carries on, else all of it; --trajectory beside it says in
-    which partition to look first. Memory does not grow with the run: steps are read as a stream.
+    which partition to look first. Steps are read as a stream: memory holds a row a step and an entry a task.
     """
     import asyncio
 
