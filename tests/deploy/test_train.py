@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -26,6 +27,11 @@ from tests.trainer.builders import tiny_model
 from tests.trainer.feed import feed_groups, records
 
 SHIPPED = sorted((Path(__file__).parents[2] / "deploy" / "training").glob("*.toml"))
+
+
+def test_every_shipped_file_is_described_beside_it() -> None:
+    page = (SHIPPED[0].parent / "README.md").read_text()
+    assert set(re.findall(r"\]\((.+\.toml)\)", page)) == {file.name for file in SHIPPED}
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)

@@ -34,14 +34,14 @@ def waiting_line(progress: Progress) -> str:
     )
 
 
-def warnings(metrics: Mapping[str, float]) -> list[str]:
-    """Metrics beyond their thresholds, in words: ``effective_sample_size 0.21 (below 0.3)``."""
+def warnings(metrics: Mapping[str, float]) -> dict[str, str]:
+    """Metrics beyond their thresholds, by name, in words: ``effective_sample_size 0.21 (below 0.3)``."""
     found = ((name, value, metric_named(name)) for name, value in metrics.items())
-    return [
-        f"{name} {compact(value)} ({metric.threshold})"
+    return {
+        name: f"{name} {compact(value)} ({metric.threshold})"
         for name, value, metric in found
         if metric and metric.warns(value)
-    ]
+    }
 
 
 def compact(value: float) -> str:
@@ -59,6 +59,7 @@ class Lines:
         """Logs as ``headrace.trainer``."""
         self._progress = Progress()
         self._reminded = 0
+        self._beyond: set[str] = set()
 
     def changed(self, progress: Progress) -> None:
         """A line every :data:`REMIND_S` seconds of waiting."""
@@ -69,7 +70,9 @@ class Lines:
         self._reminded = reminders
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The step's line, and its warnings."""
+        """The step's line, and what has come to be beyond its threshold with it."""
         _log.info("%s", step_line(step, metrics, self._progress))
-        if beyond := warnings(metrics):
-            _log.warning("step %d: %s", step, "; ".join(beyond))
+        beyond = warnings(metrics)
+        if news := [said for name, said in beyond.items() if name not in self._beyond]:
+            _log.warning("step %d: %s", step, "; ".join(news))
+        self._beyond = {*beyond}

@@ -54,14 +54,13 @@ def render(progress: Progress, rewards: list[float], title: str) -> RenderableTy
                     )
             figures.add_row(*cells)
         rows.append(figures)
-    rows.append(_now(progress))
-    rows += [Text(f"warning: {warning}", "red") for warning in warnings(progress.metrics)]
-    if verdict := progress.pace.verdict():
-        rows.append(Text(verdict, "yellow" if verdict.startswith(("starved", "held")) else "dim"))
+    rows += [_now(progress), _outlook(progress)]
+    rows += [Text(f"warning: {warning}", "red") for warning in warnings(progress.metrics).values()]
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim")
 
 
 def _now(progress: Progress) -> RenderableType:
+    """What is done at this moment."""
     line = Table.grid(padding=(0, 2))
     cells: list[RenderableType] = [Text(f"version {progress.version}, {progress.phase}", "bold")]
     if progress.phase == Phase.WAITING:
@@ -69,11 +68,16 @@ def _now(progress: Progress) -> RenderableType:
             ProgressBar(total=max(progress.wanted, 1), completed=progress.groups, width=24),
             Text(f"{progress.groups} of {progress.wanted} groups"),
         ]
-    soon = progress.next_weights_s
-    cells.append(Text(f"{progress.since_s:.1f} s", "dim"))
-    cells.append(Text("next weights: not known yet" if soon is None else f"next weights in about {soon:.0f} s", "dim"))
-    line.add_row(*cells)
+    line.add_row(*cells, Text(f"{progress.since_s:.1f} s", "dim"))
     return line
+
+
+def _outlook(progress: Progress) -> Text:
+    """When the next weights come, and what holds them up."""
+    soon, verdict = progress.next_weights_s, progress.pace.verdict()
+    style = "yellow" if verdict.startswith(("starved", "held")) else "dim"
+    when = "next weights: not known yet" if soon is None else f"next weights in about {soon:.0f} s"
+    return Text.assemble((when, "dim"), ("; " if verdict else "", "dim"), (verdict, style))
 
 
 class LivePanel:

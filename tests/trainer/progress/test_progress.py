@@ -105,11 +105,16 @@ def test_waiting_long_is_said_now_and_then(clock, caplog):
 
 
 def test_a_value_beyond_its_threshold_is_a_warning(clock, caplog):
-    assert warnings({"effective_sample_size": 0.21, "kl_k3": 0.01, "loss": 7.0}) == [
-        "effective_sample_size 0.21 (below 0.3)"
+    assert warnings({"effective_sample_size": 0.21, "kl_k3": 0.01, "loss": 7.0}) == {
+        "effective_sample_size": "effective_sample_size 0.21 (below 0.3)"
+    }
+    progress = Progress([Lines()], clock=clock)
+    for step, chi2 in enumerate((3.5, 4.5, 0.5, 2.5), 1):  # said when it begins, and when it begins again
+        run_step(progress, clock, step, metrics=METRICS | {"chi2": chi2})
+    assert [line for line in caplog.messages if "chi2" in line] == [
+        "step 1: chi2 3.5 (above 1)",
+        "step 4: chi2 2.5 (above 1)",
     ]
-    run_step(Progress([Lines()], clock=clock), clock, 1, metrics=METRICS | {"chi2": 3.5})
-    assert "step 1: chi2 3.5 (above 1)" in caplog.messages
 
 
 @pytest.mark.parametrize(
