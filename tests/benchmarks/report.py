@@ -33,7 +33,7 @@ def markdown(figures: Figures) -> str:
 def throughput(figures: Figures) -> str:
     """Events to trajectories, a row a contender."""
     rows = {name: median(samples) for name, samples in figures["samples"].items()}
-    table = _table(
+    table = table_of(
         ("", "k events/s", "k events/core-second", "ours ÷ it, wall", "ours ÷ it, core", "MiB", "broker s/M events"),
         [
             (
@@ -87,7 +87,7 @@ def replay(figures: Figures) -> str:
 def latency(figures: Figures) -> str:
     """Last event to training record."""
     seconds = figures["latencies_s"]
-    table = _table(
+    table = table_of(
         ("p50", "p90", "p99", "largest"),
         [[f"{quantile(seconds, share):.2f} s" for share in (0.5, 0.9, 0.99)] + [f"{seconds[-1]:.2f} s"]],
     )
@@ -101,7 +101,7 @@ def latency(figures: Figures) -> str:
 
 def recovery(figures: Figures) -> str:
     """Kill -9 to new trajectories."""
-    table = _table(
+    table = table_of(
         ("", "median", "all rounds"),
         [
             (
@@ -126,12 +126,12 @@ def _section(title: str, text: str, table: str, picture: str | None, figures: Fi
     """A heading, a paragraph, a table, a picture, and where it was measured."""
     paragraph = textwrap.fill(" ".join(text.split()), 120)
     shown = [f"![{title}]({picture})"] if picture else []
-    return "\n\n".join([f"## {title}", paragraph, table, *shown, textwrap.fill(_about(figures), 120)])
+    return "\n\n".join([f"## {title}", paragraph, table, *shown, textwrap.fill(measured_on(figures), 120)])
 
 
 def _trajectories_a_second(figures: Figures) -> str:
     rows = [(figures["titles"][name], median(samples)) for name, samples in figures["samples"].items()]
-    return _table(
+    return table_of(
         ("", "trajectories/s", "trajectories/core-second", "MiB"),
         [(title, f"{row.per_s:,.0f}", f"{row.per_core_s:,.0f}", f"{row.memory_mb:.0f}") for title, row in rows],
     )
@@ -142,7 +142,8 @@ def _rounds(figures: Figures) -> str:
     return "One round" if rounds == 1 else f"Medians of {rounds} interleaved rounds"
 
 
-def _about(figures: Figures) -> str:
+def measured_on(figures: Figures) -> str:
+    """When, where, and by which command."""
     about = figures["about"]
     machine = about["machine"]
     return (
@@ -152,6 +153,7 @@ def _about(figures: Figures) -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; all columns but the first are numbers."""
     lines = [head, ["---" if number == 0 else "---:" for number in range(len(head))], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -4,10 +4,8 @@ The references are installed once, without their dependencies, into a folder of 
 process of their own: their imports would change what transformers does in this one.
 """
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +19,8 @@ from tests.conftest import CACHE
 from tests.trainer.batches.test_advantages import advantages_of, group
 from tests.trainer.losses.builders import UNCORRECTED, Token, columns, evaluate, update_of
 from tests.trainer.losses.random_batch import RandomBatch, random_batch
+from tests.trainer.losses.references import references
 
-REQUIREMENTS = Path(__file__).parent / "references.txt"
 ROOT = Path(__file__).parents[3]
 SEEDS = range(3)
 
@@ -178,20 +176,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return dict(zip(asked, json.loads((folder / "results.json").read_text()), strict=True))
-
-
-def references() -> Path:
-    """The folder with the references, made where it is missing."""
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:16]
-    folder = CACHE / f"reference-losses-{wanted}-{sys.version_info.major}{sys.version_info.minor}"
-    if not folder.is_dir():
-        making = folder.with_name(f"{folder.name}.{os.getpid()}")
-        uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-        assert uv, "uv is needed to install the reference losses: make install brings it"
-        options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(making)]
-        subprocess.run([uv, "pip", "install", *options, "-r", str(REQUIREMENTS)], check=True, timeout=300)
-        making.rename(folder)
-    return folder
 
 
 def tokens_of(batch: RandomBatch, advantages: float | None = None) -> list[list[Token]]:

@@ -1,0 +1,63 @@
+"""The trainer's speed beside TRL's GRPO trainer and a plain padded step, in one run: a table, a plot, the raw figures.
+
+    python -m tests.benchmarks.trainer [--only miniature,long] [--rounds 5] [--gpu] [--out FOLDER]
+
+Same weights, batch, loss and optimiser; generation is left out on all sides. Each contender is a process of its own and
+takes its steps in turn with the others, divided as suits it best. The package index is needed once, for TRL. Compare
+rows of one run with each other, not figures of different machines. What ``--only`` leaves out keeps its figures.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from tests.benchmarks.streams import machine
+from tests.benchmarks.trainer import report
+from tests.benchmarks.trainer.measure import Figures, measure
+from tests.benchmarks.trainer.shapes import CPU, GPU, SHAPES
+
+RESULTS = Path(__file__).parents[1] / "results"
+_QUIET = 1.0
+"""Above this load something else runs here."""
+
+
+def main() -> None:
+    """Measure what is asked for; print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(SHAPES)}")
+    parser.add_argument("--rounds", type=int, default=5, help="steps of each contender; the table has their medians")
+    parser.add_argument("--gpu", action="store_true", help="the shapes for a GPU instead of those for a CPU")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, plot and raw figures")
+    options = parser.parse_args()
+    only = options.only.split(",") if options.only else [shape.name for shape in (GPU if options.gpu else CPU)]
+    if unknown := set(only) - SHAPES.keys():
+        parser.error(f"there is no shape {', '.join(sorted(unknown))}: there are {', '.join(SHAPES)}")
+    if os.getloadavg()[0] > _QUIET:
+        _say("warning", f"something else uses this machine (load {os.getloadavg()[0]:.1f}): figures will be low")
+    options.out.mkdir(parents=True, exist_ok=True)
+    stored = options.out / report.FIGURES
+    figures: dict[str, Figures] = json.loads(stored.read_text()) if stored.exists() else {}
+    command = "python -m tests.benchmarks.trainer" + (" --gpu" if options.gpu else "")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in only:
+            about = {"machine": machine(), "date": datetime.now(UTC).strftime("%Y-%m-%d"), "command": command}
+            begun = time.monotonic()
+            figures[name] = measure(SHAPES[name], options.rounds, Path(folder), partial(_say, name))
+            figures[name] |= {"about": about | {"took_s": round(time.monotonic() - begun)}}
+            figures = {shape: figures[shape] for shape in SHAPES if shape in figures}
+            report.write(figures, options.out)
+    print((options.out / report.TABLE).read_text())
+
+
+def _say(name: str, line: str) -> None:
+    print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

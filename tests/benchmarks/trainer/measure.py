@@ -1,0 +1,132 @@
+"""Steps of all contenders on one shape, in turns."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.benchmarks.trainer.contenders import CONTENDERS
+from tests.benchmarks.trainer.shapes import Shape, flops
+from tests.benchmarks.trainer.worker import THREADS
+from tests.conftest import CACHE
+from tests.trainer.losses.references import references
+
+Figures = dict[str, Any]
+
+ROOT = Path(__file__).parents[3]
+
+
+class Worker:
+    """A contender's process."""
+
+    def __init__(self, contender: str, shape: Shape, model_dir: Path, division: int) -> None:
+        command = [sys.executable, "-m", "tests.benchmarks.trainer.worker", contender, shape.name, str(model_dir)]
+        self.division = division
+        self._process = subprocess.Popen(
+            [*command, str(division)], cwd=ROOT, env=_environment(), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def step(self) -> Figures:
+        """One step's figures."""
+        return self._ask("step")
+
+    def end(self) -> Figures:
+        """End the process; its peak of memory."""
+        last = self._ask("end")
+        self._process.wait(60)
+        return last
+
+    def _ask(self, what: str) -> Figures:
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            process.stdin.write(f"{what}\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise RuntimeError(f"a contender ended:\n{process.stderr.read()[-3000:]}")
+        answer: Figures = json.loads(line)
+        return answer
+
+
+def _environment() -> dict[str, str]:
+    told = {"OMP_NUM_THREADS": str(THREADS), "TRL_FOLDER": str(references()), "HF_HUB_OFFLINE": "1"}
+    # TRL's imports take half a minute without bytecode, and its folder is shared with the tests of the losses.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | told | {"PYTHONPYCACHEPREFIX": str(CACHE / "bytecode")}
+
+
+def measure(shape: Shape, rounds: int, folder: Path, say: Callable[[str], None]) -> Figures:
+    """``rounds`` steps of each contender with the division that suits it best, interleaved."""
+    model_dir = folder / shape.name
+    weights = make_model(shape, model_dir)
+    rollouts = shape.rollouts()
+    lengths = [len(rollout.token_ids) for rollout in rollouts]
+    sampled = sum(sum(rollout.loss_mask) for rollout in rollouts)
+    chosen: dict[str, Worker] = {}
+    first: dict[str, Figures] = {}
+    for name in CONTENDERS:
+        tried = []
+        for division in shape.passes if name == "headrace" else shape.micro_batches:
+            worker = Worker(name, shape, model_dir, division)
+            first[name] = worker.step()
+            tried.append((min(worker.step()["wall_s"] for _ in range(2)), worker))
+            say(f"{name}, {division}: {tried[-1][0]:.2f} s a step")
+        tried.sort(key=lambda each: each[0])
+        chosen[name] = tried[0][1]
+        for _, worker in tried[1:]:
+            worker.end()
+    samples: dict[str, list[Figures]] = {name: [] for name in CONTENDERS}
+    for _ in range(rounds):
+        for name, worker in chosen.items():
+            samples[name].append(worker.step())
+    peaks = {name: worker.end()["peak_mib"] for name, worker in chosen.items()}
+    return {
+        "title": shape.title,
+        "weights": weights,
+        "trajectories": len(rollouts),
+        "tokens": sum(lengths),
+        "longest": max(lengths),
+        "sampled": sampled,
+        "flops": flops(shape, lengths, sampled),
+        "device": torch.cuda.get_device_name() if shape.device == "cuda" else "cpu",
+        "samples": samples,
+        "first": first,
+        "divisions": {name: worker.division for name, worker in chosen.items()},
+        "peak_mib": peaks,
+        "profile": profile(shape, model_dir, chosen["headrace"].division),
+    }
+
+
+def profile(shape: Shape, model_dir: Path, division: int) -> dict[str, float]:
+    """Where the time of our step goes: shares by purpose."""
+    command = [sys.executable, "-m", "tests.benchmarks.trainer.profile", shape.name, str(model_dir), str(division)]
+    done = subprocess.run(command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True)
+    shares: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return shares
+
+
+def make_model(shape: Shape, folder: Path) -> int:
+    """A random Qwen3 of the shape with a tokenizer that nobody asks anything; returns its weights."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**shape.config)).to(getattr(torch, shape.dtype))
+    model.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(200)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0", eos_token="w1", pad_token="w0").save_pretrained(
+        folder
+    )
+    return sum(parameter.numel() for parameter in model.parameters())

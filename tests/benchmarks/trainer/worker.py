@@ -1,0 +1,32 @@
+"""A contender in a process of its own.
+
+    python -m tests.benchmarks.trainer.worker CONTENDER SHAPE MODEL_DIR DIVISION
+
+``DIVISION`` is what the contender divides a batch by: tokens a pass, or sequences a micro-batch.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.benchmarks.trainer.contenders import CONTENDERS
+from tests.benchmarks.trainer.shapes import SHAPES
+from tests.benchmarks.trainer.turns import Turns
+
+THREADS = 2
+
+
+def main() -> None:
+    """Take turns until there are no more."""
+    contender, name, model_dir, division = sys.argv[1:]
+    reports = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints must not stand between the reports
+    torch.set_num_threads(THREADS)
+    shape = SHAPES[name]
+    CONTENDERS[contender](Turns(sys.stdin, reports), shape, shape.rollouts(), Path(model_dir), int(division))
+
+
+if __name__ == "__main__":
+    main()
