@@ -106,15 +106,9 @@ def evaluate(
     everything = torch.from_numpy(logprobs).requires_grad_()
     total, clipped = 0.0, {"clip_fraction_low": 0, "clip_fraction_high": 0}
     for chosen in passes or [range(len(batch.packed.lengths))]:
-        part, at = update.select(list(chosen)), token_indices(batch, chosen)
+        part, at = update.select(list(chosen))
         value, counts = pass_loss(loss, part, everything[at], torch.from_numpy(part.batch.advantages))
         value.backward()
         total += value.item()
         clipped = {name: clipped[name] + counts[name] for name in clipped}
     return Evaluated(total, everything.grad.tolist(), clipped, metrics)
-
-
-def token_indices(batch: Batch, sequences: Sequence[int]) -> np.ndarray:
-    """Which of the N tokens stand in ``sequences``."""
-    bounds = np.searchsorted(batch.packed.targets, batch.packed.cu_seqlens)
-    return np.concatenate([np.arange(bounds[each], bounds[each + 1]) for each in sequences])
