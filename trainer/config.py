@@ -9,12 +9,13 @@ from pathlib import Path
 from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.divergence import DivergenceSettings
-from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.learning.optimizers import OptimizerName, OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 from headrace.trainer.model.layers import LayerSettings
+from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.outage import OutageSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
@@ -99,7 +100,10 @@ class TrainerConfig:
     device: str = "cpu"
     """Torch device."""
     dtype: str = "float32"
-    """Type of the weights: ``float32`` or ``bfloat16``. Log-probabilities are float32 either way."""
+    """Type that passes compute in and weights are published in: ``float32`` or ``bfloat16``. The weights that are
+    trained, their gradients and the log-probabilities are float32 either way."""
+    lora: LoraSettings = field(default_factory=LoraSettings)
+    """Adapters to train in place of all weights: {"rank": 16, "targets": ["q_proj", "v_proj"]}."""
     layers: LayerSettings = field(default_factory=LayerSettings)
     """What a pass trades for what: {"activation_checkpointing": true}."""
     canaries: int = 4
@@ -125,6 +129,8 @@ class TrainerConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         self.schedule.checked()
+        if self.lora.rank and self.optimizer.name == OptimizerName.MUON:
+            raise ValueError("lora and muon: Muon is for whole matrices, and an adapter is half of one; choose adamw")
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}: it must be above 0")
         if self.max_staleness < 0 or self.duplicate_window < 0 or (self.steps is not None and self.steps < 0):

@@ -34,8 +34,8 @@ from headrace.trainer.gather import Gathered, Gatherer
 from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged, norm_limit, with_norm
 from headrace.trainer.learning.learner import Learner
-from headrace.trainer.model.layers import prepare_layers
-from headrace.trainer.model.load import load_model, longest_sequence, vocabulary_size
+from headrace.trainer.model.load import longest_sequence, vocabulary_size
+from headrace.trainer.model.policy import load_policy, load_reference
 from headrace.trainer.outage import Interrupted
 from headrace.trainer.progress.lines import Lines
 from headrace.trainer.progress.pace import Phase
@@ -91,13 +91,8 @@ async def run_trainer(
 
 def _open_learner(config: TrainerConfig, checkpoint: Checkpoint | None) -> Learner:
     """A learner that goes on from ``checkpoint``, or begins with the base model."""
-    model_dir = checkpoint.model_dir if checkpoint else config.model_dir
-    model = load_model(model_dir, device=config.device, dtype=config.dtype)
-    prepare_layers(model, config.layers)
-    reference = None
-    if config.kl.needs_base:
-        reference = load_model(config.model_dir, device=config.device, dtype=config.dtype)
-    learner = Learner(model, config, reference)
+    model = load_policy(config, checkpoint.model_dir if checkpoint else None)
+    learner = Learner(model, config, load_reference(config))
     if checkpoint:
         learner.read_optimizer(checkpoint.optimizer_dir)
     return learner

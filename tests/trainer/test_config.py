@@ -7,6 +7,8 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.optimizers import OptimizerName, OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings, Shape
 from headrace.trainer.losses.settings import CorrectionSettings, Importance, KlSettings, LossSettings, Normaliser
+from headrace.trainer.model.layers import LayerSettings
+from headrace.trainer.model.lora import LoraSettings
 
 
 def config(**settings):
@@ -24,6 +26,7 @@ def config(**settings):
         ("groups_per_step", 0),
         ("constant_length", 0),
         ("max_grad_norm", 0.0),
+        ("lora and muon", {"lora": LoraSettings(rank=4), "optimizer": OptimizerSettings(name="muon")}),
         ("decay_steps", {"schedule": ScheduleSettings(shape="cosine")}),
         ("max_staleness", -1),
         ("keep_checkpoints", 0),
@@ -55,6 +58,8 @@ def test_settings_can_be_plain_values_of_a_command_line():
         "kl": {"coefficient": 0.01, "reference": "behaviour"},
         "optimizer": {"name": "muon", "betas": [0.9, 0.95]},
         "schedule": {"shape": "linear", "decay_steps": 10},
+        "lora": {"alpha": 8, "targets": ["q_proj"]},
+        "layers": {"activation_checkpointing": True},
     }
     known = {"bootstrap": "b:1", "run": "r", "model_dir": "m", "checkpoint_dir": "c", "store_url": "file:///s"}
     made = TypeAdapter(TrainerConfig).validate_python(known | options)
@@ -62,6 +67,8 @@ def test_settings_can_be_plain_values_of_a_command_line():
     assert made.correction == CorrectionSettings(importance=Importance.MASK, ratio_max=3.0)
     assert made.chosen_loss().proximal
     assert made.optimizer == OptimizerSettings(name=OptimizerName.MUON, betas=(0.9, 0.95))
+    assert made.lora == LoraSettings(alpha=8.0, targets=("q_proj",))
+    assert made.layers == LayerSettings(activation_checkpointing=True)
     assert made.schedule == ScheduleSettings(shape=Shape.LINEAR, decay_steps=10)
     with pytest.raises(ValidationError, match="importance"):
         TypeAdapter(TrainerConfig).validate_python(known | {"correction": {"importance": "clip"}})

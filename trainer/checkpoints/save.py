@@ -13,6 +13,7 @@ from headrace.trainer.checkpoints.checkpoint import (
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.learning.learner import Learner
+from headrace.trainer.model.precision import published_names
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
 from headrace.trainer.weights.store import ObjectStore
 
@@ -47,7 +48,7 @@ def save_checkpoint(
             run=config.run,
             version=version,
             parent=version - 1 if version else None,
-            tensors=len(learner.model.state_dict()),
+            tensors=len(published_names(learner.model)),
             canaries=canaries,
         )
         (writer.partial / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))

@@ -24,13 +24,15 @@ from headrace.trainer.learning.optimizers import Optimizer
 from headrace.trainer.learning.schedules import rate_share
 from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
-from headrace.trainer.model.load import save_model, vocabulary_size
+from headrace.trainer.model.load import save_model, vocabulary_size, weights_sha256
+from headrace.trainer.model.precision import unpublished_weights
 from headrace.trainer.parallel.policy import open_policy
 from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
 
 _SUMS = ("loss", "entropy", "kl_reference", "clip_fraction_low", "clip_fraction_high")
 """What is added up over passes, ranks and updates."""
+_WEIGHT, _RNG, _BASE = "weight/", "rng", "base_sha256"
 
 
 @dataclass(slots=True)
@@ -64,9 +66,12 @@ class Learner:
         self._config = config
         self._ranks = ranks
         self._loss = config.chosen_loss()
-        self._policy = open_policy(model, ranks, config.parallel)
-        self._reference = None if reference is None else open_policy(reference, ranks, config.parallel)
+        dtype: torch.dtype = getattr(torch, config.dtype)
+        self._policy = open_policy(model, dtype, ranks, config.parallel)
+        self._reference = None if reference is None else open_policy(reference, dtype, ranks, config.parallel)
         self._optimizer = Optimizer(model, config.optimizer)
+        self._base = b""
+        self._unpublished = unpublished_weights(model, dtype)
 
     def step(self, batch: Batch, version: int, *, norm_limit: float = math.inf) -> dict[str, float]:
         """Train policy ``version`` on ``batch``; returns the step's metrics.
@@ -185,7 +190,7 @@ class Learner:
             vocabulary_size(self.model), seed, count=self._config.canaries, length=self._config.canary_length
         )
         packed = pack([(prompt, [0] + [1] * (len(prompt) - 1)) for prompt in prompts])
-        logprobs = self._policy.logprobs(packed).logprobs.cpu().numpy()
+        logprobs = self._policy.published_logprobs(packed).logprobs.cpu().numpy()
         if not np.isfinite(logprobs).all():
             raise TrainingDiverged("the policy gives log-probabilities that are not numbers: lower learning_rate")
         rows: Sequence[Floats] = np.split(logprobs, len(prompts))
@@ -219,10 +224,37 @@ class Learner:
         self.restore_optimizer(read_state(folder, dict(self.model.named_parameters())))
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """The optimiser's state by ``<slot>/<parameter>``, and torch's generator."""
-        return {"rng": torch.get_rng_state(), **self._optimizer.tensors()}
+        """What a checkpoint holds beside the published model: the optimiser's state by ``<slot>/<parameter>``, torch's
+        generator, and as ``weight/<parameter>`` the trained weights that were rounded or merged for publishing."""
+        weights = {f"{_WEIGHT}{name}": weight.detach() for name, weight in self._unpublished.items()}
+        return {**self._own_tensors(), **self._optimizer.tensors(), **weights}
 
     def restore_optimizer(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Take up a state that :meth:`optimizer_tensors` gave; raises ``ValueError`` where it is of another model."""
-        self._optimizer.restore({name: tensor for name, tensor in tensors.items() if name != "rng"})
-        torch.set_rng_state(tensors["rng"])
+        own = self._own_tensors()
+        if (base := own.get(_BASE)) is not None and _BASE in tensors and not torch.equal(base, tensors[_BASE]):
+            raise ValueError(
+                f"the checkpoint's adapters are for another base model than model_dir {self._config.model_dir} holds: "
+                "bring back the one that the run began with, or choose another checkpoint_dir"
+            )
+        weights = {name.removeprefix(_WEIGHT) for name in tensors if name.startswith(_WEIGHT)}
+        if weights != set(self._unpublished):
+            raise ValueError(
+                "the checkpoint was made with another dtype or lora: set them as they were, or choose another "
+                "checkpoint_dir with its model as model_dir"
+            )
+        self._optimizer.restore(
+            {name: tensor for name, tensor in tensors.items() if name not in own and not name.startswith(_WEIGHT)}
+        )
+        with torch.no_grad():
+            for name, weight in self._unpublished.items():
+                weight.copy_(tensors[f"{_WEIGHT}{name}"])
+        torch.set_rng_state(tensors[_RNG])
+
+    def _own_tensors(self) -> dict[str, torch.Tensor]:
+        """What is no parameter's: torch's generator, and with adapters the base model's hash."""
+        own = {_RNG: torch.get_rng_state()}
+        if self._config.lora.rank:
+            self._base = self._base or weights_sha256(self._config.model_dir)
+            own[_BASE] = torch.frombuffer(bytearray(self._base), dtype=torch.uint8)
+        return own

@@ -1,5 +1,7 @@
 """A causal language model from a Hugging Face directory, and back into one."""
 
+import copy
+import hashlib
 import logging
 import shutil
 from pathlib import Path
@@ -70,14 +72,27 @@ def save_model(
 ) -> None:
     """Write ``model`` as a Hugging Face directory with one ``model.safetensors``; the same weights give the same bytes.
 
-    ``tensors`` are its weights where it holds only a shard of them. Tied tensors are stored once. The tokenizer's
-    files, where ``tokenizer_from`` has any, come along.
+    ``tensors`` are its weights where it holds others: a shard, adapters, another type. Tied tensors are stored once.
+    The tokenizer's files, where ``tokenizer_from`` has any, come along.
     """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(path, max_shard_size="1TB", state_dict=tensors)
+    if tensors is not None:  # written was the type of the weights in memory, which are trained in another
+        config = copy.deepcopy(model.config)
+        config.dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
+        config.save_pretrained(path)
     for name in _TOKENIZER_FILES:
         if tokenizer_from is not None and (tokenizer_from / name).is_file():
             shutil.copyfile(tokenizer_from / name, path / name)
+
+
+def weights_sha256(path: Path) -> bytes:
+    """Hash (32 bytes) over the safetensors files of a Hugging Face directory, their names and contents."""
+    digest = hashlib.sha256()
+    for file in sorted(path.glob("*.safetensors")):
+        with file.open("rb") as opened:
+            digest.update(file.name.encode() + hashlib.file_digest(opened, "sha256").digest())
+    return digest.digest()
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

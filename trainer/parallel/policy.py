@@ -11,13 +11,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from headrace.trainer.batches.packing import PackedSequences
+from headrace.trainer.model.layers import decoder_layers
 from headrace.trainer.model.load import attention_crossover
 from headrace.trainer.model.logprobs import TokenLogprobs, token_logprobs
+from headrace.trainer.model.precision import published_tensors, published_weights, weight_copies, with_weights
 from headrace.trainer.parallel.ranks import Ranks
 from headrace.trainer.parallel.settings import ParallelSettings
 
@@ -34,46 +36,64 @@ class Policy(Protocol):
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of ``loss``; ``last`` says that no other comes before the gradients are used."""
 
+    def published_logprobs(self, packed: PackedSequences) -> TokenLogprobs:
+        """What the model that is published says: it may differ by rounding. Carries no gradient."""
+
     def tensors(self, *, keep: bool) -> dict[str, Tensor]:
-        """The whole model's weights by name, where to ``keep`` them; else nothing."""
+        """The weights that are published, by name, where to ``keep`` them; else nothing."""
 
 
 class WholePolicy:
     """A model that this process has for itself."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """The policy of ``model``."""
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+        """The policy of ``model``, which computes in ``dtype``."""
         self.crossover = math.inf  # nothing is divided
         self._model = model
+        self._dtype = dtype
+        self._copies: dict[int, Tensor] = {}
 
     def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
         """As in :class:`Policy`."""
-        return token_logprobs(self._model, packed)
+        self._copies = weight_copies(self._model, self._dtype)
+        with with_weights(self._model, self._copies):
+            return token_logprobs(self._model, packed)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """As in :class:`Policy`."""
-        loss.backward()  # type: ignore[no-untyped-call]
+        with with_weights(self._model, self._copies):
+            loss.backward()  # type: ignore[no-untyped-call]
+        self._copies = {}
+
+    @torch.no_grad()
+    def published_logprobs(self, packed: PackedSequences) -> TokenLogprobs:
+        """As in :class:`Policy`."""
+        with with_weights(self._model, published_weights(self._model, self._dtype)):
+            return token_logprobs(self._model, packed)
 
     def tensors(self, *, keep: bool) -> dict[str, Tensor]:
         """As in :class:`Policy`."""
-        return self._model.state_dict() if keep else {}
+        return published_tensors(self._model, self._dtype) if keep else {}
 
 
 class ShardedPolicy:
     """A model that the ranks have together."""
 
-    def __init__(self, model: PreTrainedModel, ranks: Ranks, *, reduce_every_pass: bool) -> None:
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, *, reduce_every_pass: bool) -> None:
         """Shard ``model`` in place: its parameters become ``DTensor`` under the same names.
 
-        ``reduce_every_pass`` as in ``ParallelSettings``. Raises ``ValueError`` where the model does not say what its
+        Layers are gathered in ``dtype`` and compute in it; gradients are summed in float32. ``reduce_every_pass`` as in
+        ``ParallelSettings``. Raises ``ValueError`` where the model does not say what its
         layers are.
         """
         self.crossover = attention_crossover(model)
         mesh = init_device_mesh(torch.device(ranks.device).type, (ranks.count,))
-        for layer in _layers(model):
-            fully_shard(layer, mesh=mesh)
+        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        for layer in decoder_layers(model):
+            fully_shard(layer, mesh=mesh, mp_policy=precision)
         root = _Called(model)
-        self._root: Any = fully_shard(root, mesh=mesh)
+        self._root: Any = fully_shard(root, mesh=mesh, mp_policy=precision)
+        self._dtype = dtype
         self._reduce_every_pass = reduce_every_pass
         for module in root.modules():
             if isinstance(module, FSDPModule):
@@ -92,14 +112,19 @@ class ShardedPolicy:
         self._root.set_requires_gradient_sync(self._reduce_every_pass or last)
         loss.backward()  # type: ignore[no-untyped-call]
 
+    @torch.no_grad()
+    def published_logprobs(self, packed: PackedSequences) -> TokenLogprobs:
+        """As in :class:`Policy`; adapters are computed beside the weights and not merged into them."""
+        return self.logprobs(packed)
+
     def tensors(self, *, keep: bool) -> dict[str, Tensor]:
         """As in :class:`Policy`: gathered a tensor at a time, into the host's memory."""
         gathered: dict[int, Tensor] = {}
         whole: dict[str, Tensor] = {}
-        # Names that share a tensor share it here too; detached, two names of one parameter would not be seen to.
-        for name, tensor in self._root.model.state_dict(keep_vars=True).items():
+        # Names that share a tensor share it here too.
+        for name, tensor in published_tensors(self._root.model, self._dtype).items():
             if id(tensor) not in gathered:
-                full = whole_tensor(tensor.detach())
+                full = whole_tensor(tensor)
                 gathered[id(tensor)] = full.cpu() if keep else full.new_empty(0)
             whole[name] = gathered[id(tensor)]
         return whole if keep else {}
@@ -116,11 +141,11 @@ class _Called(nn.Module):
         return token_logprobs(self.model, packed)
 
 
-def open_policy(model: PreTrainedModel, ranks: Ranks, settings: ParallelSettings) -> Policy:
-    """The policy of ``model``, which is sharded in place where there are several ranks."""
+def open_policy(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, settings: ParallelSettings) -> Policy:
+    """The policy of ``model``, which computes in ``dtype`` and is sharded in place where there are several ranks."""
     if ranks.count == 1:
-        return WholePolicy(model)
-    return ShardedPolicy(model, ranks, reduce_every_pass=settings.reduce_every_pass)
+        return WholePolicy(model, dtype)
+    return ShardedPolicy(model, dtype, ranks, reduce_every_pass=settings.reduce_every_pass)
 
 
 def whole_tensor(tensor: Tensor) -> Tensor:
@@ -131,11 +156,3 @@ def whole_tensor(tensor: Tensor) -> Tensor:
 def local_shard(tensor: Tensor) -> Tensor:
     """What this rank holds of ``tensor``."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _layers(model: PreTrainedModel) -> list[nn.Module]:
-    names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in names]
-    if not layers:
-        raise ValueError(f"{type(model).__name__} does not say which modules are its layers: it cannot be sharded")
-    return layers
