@@ -3,7 +3,9 @@
 Command modules import click and nothing heavy at their top, so that ``headrace --help`` answers at once.
 """
 
+import re
 from importlib import import_module
+from importlib.metadata import requires
 from pathlib import Path
 
 import click
@@ -70,6 +72,22 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except StackError as error:
             raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            if (extra := extra_with(error.name or "")) is None:
+                raise
+            raise click.ClickException(
+                f"{error.name} is not installed; it comes with headrace's extra {extra}: install headrace[{extra}]."
+            ) from error
+
+
+def extra_with(module: str) -> str | None:
+    """The extra of headrace that brings ``module``, as far as its distribution is called like it; else ``None``."""
+    wanted = module.partition(".")[0].replace("_", "-")
+    for requirement in requires("headrace") or ():
+        found = re.match(r"(?P<name>[A-Za-z0-9-]+).*extra == ['\"](?P<extra>[a-z-]+)['\"]", requirement)
+        if found and (found["name"] == wanted or found["name"].startswith(f"{wanted}-")):
+            return found["extra"]
+    return None
 
 
 @click.group(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.deploy.cli import SECTIONS, cli
+from headrace.deploy.cli import SECTIONS, cli, extra_with
 from headrace.deploy.commands.worker import NAMES
 from headrace.deploy.settings import Settings
 from headrace.deploy.worker import WORKERS
@@ -113,3 +113,16 @@ def test_schemas_are_printed_and_written(tmp_path: Path) -> None:
     unknown = headrace("schemas", "headrace.tool.cald.v1")
     assert unknown.exit_code == 2
     assert name in unknown.output
+
+
+def test_a_part_that_is_not_installed_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # what Python finds where nothing is
+    assert (extra_with("matplotlib.pyplot"), extra_with("faust"), extra_with("nobody")) == ("local", "streams", None)
+
+    def lacking(*_: object, **__: object) -> None:
+        import matplotlib  # noqa: F401
+
+    monkeypatch.setattr("headrace.deploy.commands.topics.command.callback", lacking)
+    shown = headrace("topics")
+    assert shown.exit_code == 1
+    assert "matplotlib is not installed; it comes with headrace's extra local" in shown.output
