@@ -15,6 +15,7 @@ from headrace.schemas.log import read_to_end
 from headrace.schemas.topics import EVENTS, FEEDBACK
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.ledger.ledger import read_ledger
+from tests.trainer.provenance.told import tell, train
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = dict(re.findall(r"```\w+ ([\w-]+)\n(.*?)```", (ROOT / "README.md").read_text(), re.S))
@@ -22,13 +23,13 @@ AIRLINE = ROOT.parent / "shared" / "data" / "airline-gpt4o-tasks-00-24.jsonl"
 MODEL_PARTS = ("vllm", "trainer", "follower")
 
 
-def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*argv: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     cache = {"HEADRACE_CACHE": os.environ["HEADRACE_CACHE"]} if "HEADRACE_CACHE" in os.environ else {}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
         argv,
-        cwd=ROOT,
+        cwd=cwd,
         env=inherited | cache | {"PATH": path} | environment,
         capture_output=True,
         text=True,
@@ -45,6 +46,7 @@ def test_every_snippet_is_held_by_a_test() -> None:
         "drive",
         "reward",
         "history",
+        "provenance",
         "airline-rewards",
         "airline-groups",
         "airline-tools",
@@ -88,6 +90,16 @@ def test_the_tour(tmp_path: Path) -> None:
     assert "brief@1: 0 wrong" in done.stdout
     assert done.stdout.count("/metrics") >= 3
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.kafka
+def test_a_step_is_rebuilt_and_traced(kafka: str, tmp_path: Path) -> None:
+    asyncio.run(tell(kafka, "told", 6))
+    train(kafka, tmp_path, "told", 3)
+    done = run("bash", "-euo", "pipefail", "-c", BLOCKS["provenance"], cwd=tmp_path, HEADRACE_KAFKA=kafka)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for made in ("step-3.safetensors", "version-3.svg", "trajectory.svg"):
+        assert (tmp_path / made).stat().st_size > 0
 
 
 def figures(block: str) -> set[tuple[str, ...]]:
