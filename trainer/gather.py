@@ -63,6 +63,10 @@ class _Looked:
 
     arrivals: list[Arrival]
     trajectories: Mapping[Place, Trajectory]
+    wait_s: float
+    """Seconds until they came."""
+    resolve_s: float
+    """Seconds of reading what they point at."""
 
 
 class Gatherer:
@@ -89,13 +93,17 @@ class Gatherer:
         gathered = Gathered(position, offsets=dict(position.offsets), rejected_ages=list(position.rejected_ages))
         if position.pending:
             await self._readmit(gathered)
-        for looked in await self._take_over(gathered):
+        started = time.monotonic()
+        for looked in await self._take_over():
             self._admit(looked, gathered, version)
+        gathered.resolve_s += time.monotonic() - started
         self._progress.gathered(len(gathered.groups))
         while (missing := self._groups_per_step - len(gathered.groups)) > 0:
             if stop.is_set():
                 return None
-            looked = await self._look(missing, version, gathered)
+            looked = await self._look(missing, version)
+            gathered.wait_s += looked.wait_s
+            gathered.resolve_s += looked.resolve_s
             self._admit(looked, gathered, version)
             self._progress.gathered(len(gathered.groups))
             # A sampler may be waiting to hear what became of its work before it begins more, and we for that.
@@ -144,29 +152,23 @@ class Gatherer:
             found.append(looked)
         return found
 
-    async def _take_over(self, gathered: Gathered) -> list[_Looked]:
+    async def _take_over(self) -> list[_Looked]:
         """What was looked at ahead; nothing where nobody looked."""
         if self._ahead is None:
             return []
         ahead, self._ahead = self._ahead, None
         self._taken_over.set()
-        started = time.monotonic()
-        found = await ahead
-        gathered.resolve_s += time.monotonic() - started
-        return found
+        return await ahead
 
-    async def _look(self, at_most: int, version: int, gathered: Gathered | None = None) -> _Looked:
-        """Records that are there or come within a moment, and what they point at; ``gathered`` is told the seconds."""
+    async def _look(self, at_most: int, version: int) -> _Looked:
+        """Records that are there or come within a moment, and what they point at."""
         started = time.monotonic()
         arrivals = await self._intake.next_arrivals(at_most, timeout_s=_POLL_S)
         arrived = time.monotonic()
         groups = [arrival.group for arrival in arrivals if arrival.group is not None]
         places = {place for group in groups for place in places_to_read(group, self._rules, version)}
         trajectories = await self._intake.resolve(places)
-        if gathered is not None:
-            gathered.wait_s += arrived - started
-            gathered.resolve_s += time.monotonic() - arrived
-        return _Looked(arrivals, trajectories)
+        return _Looked(arrivals, trajectories, arrived - started, time.monotonic() - arrived)
 
     def _admit(self, looked: _Looked, gathered: Gathered, version: int) -> None:
         for arrival in looked.arrivals:

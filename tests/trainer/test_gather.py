@@ -6,12 +6,15 @@ from collections import deque
 import pytest
 
 from headrace.schemas.records import Reason, Reference, Rejection
-from headrace.trainer.admission.admission import AdmissionRules
+from headrace.trainer.admission.admission import AdmissionRules, place_of
 from headrace.trainer.admission.intake import Arrival
+from headrace.trainer.checkpoints.position import Position
 from headrace.trainer.gather import Gatherer
 from headrace.trainer.progress.progress import Progress
 from headrace.trainer.step_record import loop_metrics
 from tests.trainer.builders import member, segment, training_group, trajectory
+
+BEGINNING = Position(version=0, offsets={})
 
 
 class Log:
@@ -19,13 +22,14 @@ class Log:
 
     def __init__(self):
         self.coming, self.trajectories, self.fault = deque(), {}, None
-        self.read = []
+        self.read, self.groups = [], {}
 
     def write(self, name, *, version):
         at = Reference(partition=0, offset=len(self.trajectories))
         attempt = trajectory(name, segment("cS", versions=[version]))
         self.trajectories[at.partition, at.offset] = attempt
         self.coming.append(Arrival(at, training_group(name, [member(attempt, at=at)])))
+        self.groups[place_of(at)] = self.coming[-1].group
 
     async def next_arrivals(self, at_most, *, timeout_s):
         await asyncio.sleep(0)
@@ -33,24 +37,36 @@ class Log:
             raise self.fault
         return [self.coming.popleft() for _ in range(min(at_most, len(self.coming)))]
 
+    async def reread(self, references):
+        return {place_of(each): self.groups[place_of(each)] for each in references}
+
     async def resolve(self, places):
         self.read += places
         return {place: self.trajectories[place] for place in places}
 
 
-class Said:
-    """Stands in for the announcer."""
+class Settled:
+    """Stands in for the disk and the log: what was settled, in order."""
 
     def __init__(self):
-        self.announcements = []
+        self.positions = []
 
-    async def announce(self, announcements):
-        self.announcements += announcements
+    async def __call__(self, position):
+        self.positions.append(position)
+
+    @property
+    def announcements(self):
+        return [each for position in self.positions for each in position.announcements]
 
 
-def gatherer_of(log, said, *, max_staleness=0):
+def gatherer_of(log, settled, *, max_staleness=0):
     rules = AdmissionRules(run="run", max_staleness=max_staleness, vocabulary_size=50, max_positions=10)
-    return Gatherer(log, said, rules, Progress([]), groups_per_step=2)
+    return Gatherer(log, rules, settled, Progress([]), groups_per_step=2)
+
+
+def after(gathered, *, version):
+    """Where the trainer stands once ``gathered`` is trained and ``version`` made of it."""
+    return Position(version=version, offsets=gathered.offsets)
 
 
 def names(gathered):
@@ -71,13 +87,13 @@ async def test_what_was_looked_at_ahead_is_the_next_steps_and_nothing_is_taken_b
     log, stop = Log(), asyncio.Event()
     for name in "abcde":
         log.write(name, version=0)
-    gatherer = gatherer_of(log, Said(), max_staleness=9)
-    first = await gatherer.gather({}, 0, stop)
+    gatherer = gatherer_of(log, Settled(), max_staleness=9)
+    first = await gatherer.gather(BEGINNING, stop)
     gatherer.look_ahead(0)
     await settle()
     assert len(log.coming) == 1, "two for this step, two for the next"
     read = len(log.read)
-    second = await gatherer.gather(first.offsets, 1, stop)
+    second = await gatherer.gather(after(first, version=1), stop)
     assert len(log.read) == read, "nothing is left to be read once the step is trained"
     assert (names(first), first.offsets) == (["a", "b"], {0: 2})
     assert (names(second), second.offsets) == (["c", "d"], {0: 4})
@@ -85,50 +101,62 @@ async def test_what_was_looked_at_ahead_is_the_next_steps_and_nothing_is_taken_b
 
 
 async def test_a_group_that_aged_while_a_step_was_trained_is_turned_away_with_its_reason_and_replaced():
-    log, said, stop = Log(), Said(), asyncio.Event()
+    log, settled, stop = Log(), Settled(), asyncio.Event()
     for name, version in (("a", 0), ("b", 0), ("old", 0), ("new", 1)):
         log.write(name, version=version)
-    gatherer = gatherer_of(log, said)
-    first = await gatherer.gather({}, 0, stop)
+    gatherer = gatherer_of(log, settled)
+    first = await gatherer.gather(BEGINNING, stop)
     gatherer.look_ahead(0)
     await settle()
     assert not log.coming, "both were looked at ahead"
     log.write("newer", version=1)
-    second = await gatherer.gather(first.offsets, 1, stop)
+    second = await gatherer.gather(after(first, version=1), stop)
     assert (names(second), second.offsets) == (["new", "newer"], {0: 5})
-    assert turned_away(second.said) == {"old": Reason.STALE}
+    assert turned_away(settled.announcements) == {"old": Reason.STALE}
     metrics = loop_metrics(second, {"tokens_read": 1.0}, 1.0, {})
     assert (metrics["rejected"], metrics["rejected_age_1"], metrics["admitted_age_0"]) == (1.0, 1.0, 2.0)
 
 
+async def test_groups_that_were_pending_at_a_restart_come_first_and_are_judged_again():
+    log, settled, stop = Log(), Settled(), asyncio.Event()
+    for name, version in (("a", 1), ("b", 0)):
+        log.write(name, version=version)
+    lenient = gatherer_of(log, settled, max_staleness=1)
+    before = await lenient.gather(Position(version=1, offsets={}), stop)
+    log.write("c", version=1)
+    gathered = await gatherer_of(log, settled).gather(before.position, stop)  # a restart with stricter settings
+    assert (names(gathered), gathered.offsets) == (["a", "c"], {0: 3})
+    assert turned_away(settled.announcements) == {"b": Reason.STALE}
+
+
 async def test_tokens_of_a_version_yet_to_come_are_counted_under_no_age():
-    log, said, stop = Log(), Said(), asyncio.Event()
+    log, settled, stop = Log(), Settled(), asyncio.Event()
     for name, version in (("a", 0), ("other engine's", 57), ("b", 0)):
         log.write(name, version=version)
-    gathered = await gatherer_of(log, said).gather({}, 0, stop)
+    gathered = await gatherer_of(log, settled).gather(BEGINNING, stop)
     assert names(gathered) == ["a", "b"]
-    assert turned_away(gathered.said) == {"other engine's": Reason.UNKNOWN_VERSION}
+    assert turned_away(settled.announcements) == {"other engine's": Reason.UNKNOWN_VERSION}
     assert loop_metrics(gathered, {"tokens_read": 1.0}, 1.0, {})["rejected_age_unknown"] == 1.0
 
 
 async def test_what_goes_wrong_ahead_is_raised_when_it_is_taken_over():
     log, stop = Log(), asyncio.Event()
     log.fault = OSError("the broker is gone")
-    gatherer = gatherer_of(log, Said())
+    gatherer = gatherer_of(log, Settled())
     gatherer.look_ahead(0)
     await settle()
     with pytest.raises(OSError, match="gone"):
-        await gatherer.gather({}, 0, stop)
+        await gatherer.gather(BEGINNING, stop)
 
 
 async def test_at_the_end_what_was_looked_at_ahead_is_given_up_and_nothing_of_it_was_told():
-    log, said, stop = Log(), Said(), asyncio.Event()
+    log, settled, stop = Log(), Settled(), asyncio.Event()
     for name in ("a", "b", "c"):
         log.write(name, version=0)
-    gatherer = gatherer_of(log, said)
-    first = await gatherer.gather({}, 0, stop)
+    gatherer = gatherer_of(log, settled)
+    first = await gatherer.gather(BEGINNING, stop)
     gatherer.look_ahead(5)  # stale at once
     await settle()
     await gatherer.close()
-    assert said.announcements == []
+    assert settled.announcements == []
     assert first.offsets == {0: 2}
