@@ -11,8 +11,9 @@ import torch
 
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
 from headrace.trainer.batches.packing import Floats, Ints
-from headrace.trainer.losses.loss import Loss, Tokens
+from headrace.trainer.losses.loss import Loss, Objective, Tokens
 from headrace.trainer.losses.normaliser import normalise
+from headrace.trainer.losses.settings import Normaliser
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,6 +51,33 @@ class Update:
         trajectories = np.unique(owners)
         for part in np.array_split(trajectories, min(count, len(trajectories))):
             yield self.select(np.flatnonzero(np.isin(owners, part)).tolist())[0]
+
+    @property
+    def longest_trajectory(self) -> int:
+        """Tokens of the trajectory that has most, over all its sequences."""
+        return int(np.bincount(owners_of_sequences(self.batch), weights=self.batch.packed.lengths).max())
+
+    def linearised(
+        self, loss: Loss, logprobs_N: Floats, advantages_N: torch.Tensor
+    ) -> tuple["Update", float, dict[str, int]]:
+        """The update for the loss :data:`LINEAR`: the same gradient, but each token by itself, so that any division
+        into passes will do. Also the loss of this update, and its clipped tokens.
+
+        ``logprobs_N`` (N,) under the very policy that the passes will run: the weights are the gradient there.
+        """
+        logprobs = torch.from_numpy(logprobs_N).requires_grad_()
+        value, clipped = pass_loss(loss, self, logprobs, advantages_N)
+        (gradient_N,) = torch.autograd.grad(value, logprobs)
+        return replace(self, weights=-gradient_N.numpy() * np.float32(self.divisor or 1.0)), value.item(), clipped
+
+
+def _each_token(tokens: Tokens) -> Objective:
+    never = torch.zeros_like(tokens.logprobs, dtype=torch.bool)
+    return Objective(values=tokens.logprobs, clipped_low=never, clipped_high=never)
+
+
+LINEAR = Loss(_each_token, Normaliser.TOKEN_MEAN)
+"""Log-probabilities by their weights: what :meth:`Update.linearised` makes of a loss. Its own value says nothing."""
 
 
 def pass_loss(

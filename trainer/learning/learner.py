@@ -15,7 +15,7 @@ from headrace.schemas.records import Canary
 from headrace.trainer.batches.balance import plan_ranks
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
 from headrace.trainer.batches.packing import Floats, Ints, pack
-from headrace.trainer.batches.update import Update, pass_loss
+from headrace.trainer.batches.update import LINEAR, Update, pass_loss
 from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers, not_finite
@@ -26,7 +26,7 @@ from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
 from headrace.trainer.model.load import save_model, vocabulary_size, weights_sha256
 from headrace.trainer.model.precision import unpublished_weights
-from headrace.trainer.parallel.policy import open_policy
+from headrace.trainer.parallel.policy import Policy, open_policy
 from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
 
@@ -120,22 +120,28 @@ class Learner:
     def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float) -> None:
         """One optimiser update, a pass at a time."""
         self._optimizer.zero_grad()
+        loss, whole = self._loss, dict[str, float]()
+        if loss.whole_trajectories and update.longest_trajectory > self._config.max_tokens_per_pass:
+            update, whole = self._linearised(update)
+            loss = LINEAR
         logprobs = np.zeros_like(update.weights)
         sums = np.zeros(len(_SUMS))
-        plan = self._plan(update.batch)
+        plan = self._plan(update.batch, whole_trajectories=loss.whole_trajectories)
         for number, chosen in enumerate(plan, start=1):
             part, tokens = update.select(chosen)
             # Where every token is masked there is nothing to divide by: without a gradient the optimiser moves nothing.
             with torch.set_grad_enabled(update.divisor > 0):
                 result = self._policy.logprobs(part.batch.packed)
                 advantages, kl = self._advantages(part, result.logprobs)
-                loss, clipped = pass_loss(self._loss, part, result.logprobs, advantages)
+                value, clipped = pass_loss(loss, part, result.logprobs, advantages)
             if update.divisor > 0:
-                self._policy.backward(loss, last=number == len(plan))
+                self._policy.backward(value, last=number == len(plan))
             logprobs[tokens] = result.logprobs.detach().cpu().numpy()
-            added = {"loss": loss.item(), "entropy": result.entropy.sum().item(), "kl_reference": kl, **clipped}
+            added = {"loss": value.item(), "entropy": result.entropy.sum().item(), "kl_reference": kl, **clipped}
             sums += np.array([added[name] for name in _SUMS])
         sums = self._ranks.sum(sums)
+        for name, known in whole.items():
+            sums[_SUMS.index(name)] = known
         norm = self._optimizer.clip(self._config.max_grad_norm)
         check_numbers(sums[0], norm, limit=norm_limit, version=version)
         self._optimizer.step()
@@ -145,9 +151,20 @@ class Learner:
         tally.lags.append(version - update.batch.versions)
         tally.grad_norms.append(norm)
 
-    def _plan(self, batch: Batch) -> list[list[int]]:
+    def _linearised(self, update: Update) -> tuple[Update, dict[str, float]]:
+        """The update token by token, where a trajectory is too long for one pass, and what is known of it already.
+
+        One forward pass more; the gradient is the same.
+        """
+        logprobs = self._logprobs(update.batch)
+        reference = None if self._reference is None else self._logprobs(update.batch, self._reference)
+        advantages, _ = self._advantages(update, torch.from_numpy(logprobs), reference)
+        linear, loss, clipped = update.linearised(self._loss, logprobs, advantages)
+        return linear, {"loss": loss, **clipped}
+
+    def _plan(self, batch: Batch, *, whole_trajectories: bool = False) -> list[list[int]]:
         """The passes of this rank: which of the batch's sequences are in each."""
-        owners = owners_of_sequences(batch) if self._loss.whole_trajectories else None
+        owners = owners_of_sequences(batch) if whole_trajectories else None
         plan = plan_ranks(
             batch.packed.lengths,
             self._config.max_tokens_per_pass,
@@ -157,27 +174,33 @@ class Learner:
         )
         return plan[self._ranks.rank]
 
-    def _advantages(self, part: Update, logprobs_N: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """(N,) advantages of a pass, less the KL penalty, and the sum of the KL over its tokens."""
+    def _advantages(
+        self, part: Update, logprobs_N: torch.Tensor, reference_N: Floats | None = None
+    ) -> tuple[torch.Tensor, float]:
+        """(N,) advantages of a pass, less the KL penalty, and the sum of the KL over its tokens.
+
+        ``reference_N`` (N,) are the reference's log-probabilities, where they are known already.
+        """
         advantages_N = torch.from_numpy(part.batch.advantages).to(logprobs_N.device)
         kl = self._config.kl
         if not kl.coefficient:
             return advantages_N, 0.0
-        if self._reference is None:
-            reference_N = torch.from_numpy(part.batch.behaviour_logprobs).to(logprobs_N.device)
+        if reference_N is not None or self._reference is None:
+            known_N = part.batch.behaviour_logprobs if reference_N is None else reference_N
+            compared_N = torch.from_numpy(known_N).to(logprobs_N.device)
         else:
             with torch.no_grad():
-                reference_N = self._reference.logprobs(part.batch.packed).logprobs
-        divergence = (logprobs_N.detach() - reference_N).sum().item()
-        return penalised_advantages(advantages_N, logprobs_N, reference_N, kl.coefficient), divergence
+                compared_N = self._reference.logprobs(part.batch.packed).logprobs
+        divergence = (logprobs_N.detach() - compared_N).sum().item()
+        return penalised_advantages(advantages_N, logprobs_N, compared_N, kl.coefficient), divergence
 
     @torch.no_grad()
-    def _logprobs(self, batch: Batch) -> Floats:
-        """(N,) log-probabilities under the present policy."""
+    def _logprobs(self, batch: Batch, policy: Policy | None = None) -> Floats:
+        """(N,) log-probabilities under ``policy``, or the present one."""
         logprobs = np.zeros(len(batch.packed.targets), np.float32)
         for chosen in self._plan(batch):
             part, tokens = select_sequences(batch, chosen)
-            logprobs[tokens] = self._policy.logprobs(part.packed).logprobs.cpu().numpy()
+            logprobs[tokens] = (policy or self._policy).logprobs(part.packed).logprobs.cpu().numpy()
         return self._ranks.sum(logprobs)
 
     @torch.no_grad()

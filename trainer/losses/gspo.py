@@ -3,8 +3,9 @@
     max 1/M Σ_M min(s A, clip(s, 1 − 3e-4, 1 + 4e-4) A),   s = (π(y|x) / π_b(y|x))^(1/len),   A = (r − mean(r)) / std(r)
 
 y is the trajectory, in all its segments: they share one reward, and a ratio of single segments would clip one half of a
-decision and not the other. So a trajectory's segments are kept in one pass (a trajectory longer than
-``max_tokens_per_pass`` has a pass of its own), and only tokens that are not masked count.
+decision and not the other. So a trajectory's segments are kept in one pass, or, where they are longer than
+``max_tokens_per_pass``, the loss is made linear first (``Update.linearised``: one forward pass more). Only tokens that
+are not masked count.
 """
 
 import torch

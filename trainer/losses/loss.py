@@ -57,4 +57,4 @@ class Loss:
     proximal: bool = False
     """Its ratios are measured against π_prox, the policy before the step: one more forward pass."""
     whole_trajectories: bool = False
-    """It looks at all tokens of a trajectory at once, so that they must be in one pass."""
+    """It looks at all tokens of a trajectory at once: they are in one pass, or the loss is made linear first."""

@@ -16,7 +16,7 @@ from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.losses.registry import LOSSES
-from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
+from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import max_error
@@ -94,6 +94,34 @@ def test_the_number_of_passes_changes_memory_and_not_the_gradient(directory, los
     assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
     assert one["loss"] == pytest.approx(other["loss"], rel=1e-4, abs=1e-6)
     assert 0 < one["tokens_kept"] == other["tokens_kept"]
+
+
+@pytest.mark.parametrize("reference", ["base", "behaviour"])
+def test_a_trajectory_too_long_for_a_pass_is_divided_and_its_loss_is_still_of_the_whole(directory, reference):
+    batch = off_policy_batch()
+    base = load_model(tiny_model(directory / "base", seed=1)) if reference == "base" else None
+
+    def step(max_tokens):
+        config = config_of(
+            directory,
+            loss="gspo",
+            loss_settings=LossSettings(clip_low=0.5, clip_high=2.0),
+            correction=CORRECTIONS["stale"],
+            kl=KlSettings(0.1, reference),
+            max_tokens_per_pass=max_tokens,
+        )
+        learner, passes = Learner(load_model(directory), config, base), []
+        run = learner._policy.logprobs
+        learner._policy.logprobs = lambda packed: passes.append(len(packed.token_ids)) or run(packed)
+        return learner.step(batch, 3), passes
+
+    longest = int(batch.packed.lengths.max())
+    (whole, once), (divided, often) = step(8192), step(longest)
+    assert (len(once), max(often)) == (1, longest)
+    for name in ("loss", "grad_norm", "kl_reference", "clip_fraction_low", "clip_fraction_high", "entropy", "kl_k3"):
+        assert divided[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6), name
+    assert whole["grad_norm"] > 1e-3
+    assert whole["clip_fraction_low"] + whole["clip_fraction_high"] > 0
 
 
 def test_substeps_hold_whole_trajectories():
