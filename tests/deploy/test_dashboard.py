@@ -305,7 +305,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
         page.wait_for_selector("#reward canvas")
         assert page.url.endswith("/trainer?run=rising")
         charts = page.locator("#charts .card")
-        assert charts.count() == 14
+        assert charts.count() == 15
         for at in range(charts.count()):
             painted = (
                 charts.nth(at)

@@ -3,7 +3,12 @@
 
 const steps = (options) => ({ kind: "lines", xLabel: "Step", xFormat: String, format: formats.number, yFormat: formats.number, ...options });
 
-// Sections of cards: heading, then [id, title, names of metrics, sentence (one metric: the registry's), options].
+const AGES = { unknown: "unknown", 0: "fresh", 1: "1 version", 2: "2", "3_4": "3 to 4", "5_8": "5 to 8", "9_up": "9 and more" };
+const AGE_COLOURS = { unknown: "--quiet", 0: "--c0", 1: "--c2", 2: "--c3", "3_4": "--c1", "5_8": "--c4", "9_up": "--c7" };
+const ofAges = (values) => Object.fromEntries(Object.entries(values).map(([age, value]) => ["tokens_age_" + age, value]));
+
+// Sections of cards: heading, then [id, title, names of metrics (with * a family), sentence (one metric: the
+// registry's), options].
 const SECTIONS = [
   ["Learning", [
     ["reward", "Reward", ["reward_mean"], null, steps({ wide: true, height: 260, colours: { reward_mean: "--c0" } })],
@@ -16,9 +21,10 @@ const SECTIONS = [
     ["ratio", "Importance ratio", ["importance_ratio_max", "importance_ratio_mean"], "ρ = π / π_behaviour of a token: 1 on-policy.", steps({ colours: { importance_ratio_max: "--quiet" } })],
     ["ess", "Effective sample size", ["effective_sample_size"], null, steps({ range: (_, low) => [Math.min(0, low), 1.02] })],
     ["kl", "KL", ["kl_k1", "kl_k3", "kl_reference"], "From the policies that sampled (k1 and k3), and from the reference where it is penalised.", steps()],
-    ["mismatch", "Trainer against engine", ["mismatch_kl"], null, steps({ colours: { mismatch_kl: "--c7" } })],
+    ["mismatch", "Trainer against engine", ["mismatch_kl"], null, steps({ colours: { mismatch_kl: "--c7" }, dots: ["mismatch_kl"] })],
     ["clipped", "Clipped and truncated tokens", ["clip_fraction_low", "clip_fraction_high", "correction_truncated"], "Share of the tokens kept that the loss or its correction holds back.", steps({ range: (_, low, high) => [0, Math.max(0.02, high * 1.08)] })],
     ["staleness", "Staleness", ["staleness_max", "staleness_p95", "staleness_p50"], "Versions between sampling and training, over tokens.", steps({ whole: true, yFormat: String })],
+    ["ages", "Tokens by age", ["tokens_age_*"], "Tokens trained, by how many versions ago they were sampled.", steps({ kind: "bars", wide: true, labels: ofAges(AGES), colours: ofAges(AGE_COLOURS), format: formats.count, yFormat: compact.format })],
   ]],
   ["Speed", [
     ["seconds", "Where the seconds of a step go", ["seconds_wait", "seconds_resolve", "seconds_train", "seconds_save", "seconds_publish"], "Waiting for groups, admitting them, training; saving and publishing are those of the version before.",
@@ -49,6 +55,12 @@ function layOut() {
 }
 
 const columnOf = (panel, name) => panel["metrics." + name];
+// The names that a card's steps have. Of a family those that are not always 0, the oldest first: it is drawn on top.
+function namesIn(panel, names) {
+  const family = (name) => Object.keys(AGES).reverse().map((age) => name.slice(0, -1) + age).filter((each) => columnOf(panel, each)?.some(Boolean));
+  return names.flatMap((name) => (name.endsWith("*") ? family(name) : columnOf(panel, name) ? [name] : []));
+}
+
 const newest = (column) => (column?.length ? column[column.length - 1] : null);
 const beyond = (name, value) => value != null && ((registry[name]?.warn_above != null && value > registry[name].warn_above)
   || (registry[name]?.warn_below != null && value < registry[name].warn_below));
@@ -56,7 +68,7 @@ const beyond = (name, value) => value != null && ((registry[name]?.warn_above !=
 function drawCharts(panel) {
   for (const [, cards] of SECTIONS) {
     for (const [id, , names] of cards) {
-      const there = names.filter((name) => columnOf(panel, name));
+      const there = namesIn(panel, names);
       if (there.length) charts[id].draw(panel.step, there, there.map((name) => columnOf(panel, name)));
       else charts[id].empty(panel.step?.length ? "The steps of this run do not have it." : "No steps yet: the trainer steps when enough groups with a gradient have come. `headrace train --help`");
     }
@@ -94,7 +106,7 @@ function drawTiles(panels) {
   byId("tiles").replaceChildren(
     tile("Policy version", now.step ? "v" + now.published : "–", now.step ? `step ${now.step}, ${ago(now.last_ms)}` + (now.skipped ? ` · ${now.skipped} skipped` : "") : "no step yet"),
     measured("Reward", "reward_mean", change == null ? "none yet" : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(3)} since step ${panel.step[0]}`, formats.share),
-    measured("Mismatch KL", "mismatch_kl", "trainer against engine"),
+    measured("Mismatch KL", "mismatch_kl", value("mismatch_kl") == null ? "no fresh token in the newest step" : "trainer against engine"),
     measured("Effective sample size", "effective_sample_size", `staleness p95 ${formats.number(value("staleness_p95"))}`),
     measured("Tokens a second", "tokens_per_second", `${formats.count(value("tokens_trained"))} trained in the newest step`, formats.count),
     tile("Trainer", ...((found) => [found[0], `${found[1]} · ${now.groups_waiting} groups wait`])(verdict(panel))),
@@ -111,7 +123,7 @@ function drawNewest(panel) {
   const known = Object.keys(registry);
   const at = (name) => (known.includes(name) ? known.indexOf(name) : known.findIndex((each) => each.endsWith("*") && name.startsWith(each.slice(0, -1))));
   const names = Object.keys(panel).filter((name) => name.startsWith("metrics.")).map((name) => name.slice(8))
-    .filter((name) => newest(columnOf(panel, name)) != null)
+    .filter((name) => newest(columnOf(panel, name)) != null && (known.includes(name) || newest(columnOf(panel, name)) !== 0))
     .sort((a, b) => (at(a) < 0) - (at(b) < 0) || at(a) - at(b) || a.localeCompare(b));
   if (!names.length) return fill("newest", element("div", { className: "empty" }, "No steps yet."));
   fill("newest", element("div", { className: "scroll" }, element("table", { className: "list" }, element("tbody", {}, ...names.map((name) => {
