@@ -121,8 +121,13 @@ def _natural(value: bytes) -> int:
 
 
 def _to_rfc3339(unix_ms: int) -> str:
-    moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{unix_ms % 1000:03d}Z"
+    return f"{_second(unix_ms // 1000)}.{unix_ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=64)
+def _second(unix_s: int) -> str:
+    """A second has thousands of events."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _from_rfc3339(text: str) -> int:

@@ -4,11 +4,12 @@
 the same string on every machine and at every replay.
 """
 
+import hashlib
 import os
 import time
 import uuid
 
-_NAMESPACE = uuid.UUID("6f1d7f2e-2c0b-5b43-9a55-9d6ec3a3a1f0")
+_NAMESPACE = uuid.UUID("6f1d7f2e-2c0b-5b43-9a55-9d6ec3a3a1f0").bytes
 
 
 def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
@@ -20,9 +21,7 @@ def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
     tail = int.from_bytes(os.urandom(10) if entropy is None else entropy)
     value = (milliseconds & (1 << 48) - 1) << 80 | tail
     value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    digits = f"{value:032x}"  # uuid.UUID would take twice as long, on the host's thread
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return _dashed(value & ~(0x3 << 62) | 0x2 << 62)  # uuid.UUID would take twice as long, on the host's thread
 
 
 def derived_id(*parts: str | int) -> str:
@@ -30,4 +29,13 @@ def derived_id(*parts: str | int) -> str:
 
     Parts are joined by the unit separator, so that ``("a", "bc")`` and ``("ab", "c")`` differ.
     """
-    return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
+    # What uuid.uuid5 gives, in a third of its time.
+    name = "\x1f".join(map(str, parts)).encode()
+    value = int.from_bytes(hashlib.sha1(_NAMESPACE + name, usedforsecurity=False).digest()[:16])
+    value = value & ~(0xF << 76) | 0x5 << 76
+    return _dashed(value & ~(0x3 << 62) | 0x2 << 62)
+
+
+def _dashed(value: int) -> str:
+    digits = f"{value:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -57,8 +57,7 @@ class Unreadable:
     """Its sequence number."""
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(msgspec.Struct, frozen=True):
     """A trajectory as the fold closed it: its records undecoded, and what is known without decoding them."""
 
     trajectory_id: str

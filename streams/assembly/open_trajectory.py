@@ -74,7 +74,9 @@ class OpenTrajectory:
         records = sorted(self.records.items())
         there: Set[int] = self.records.keys() | self.unreadable.keys() if self.unreadable else self.records.keys()
         top = max(there, default=-1) if self.end is None else self.end
-        missing = tuple(number for number in range(self.contiguous, top + 1) if number not in there)
+        missing: tuple[int, ...] = ()
+        if self.contiguous <= top:
+            missing = tuple(number for number in range(self.contiguous, top + 1) if number not in there)
         unreadable = {number: label for number, label in sorted(self.unreadable.items()) if number <= top}
         late: list[Arrival] = []
         while records and records[-1][0] > top:

@@ -18,7 +18,7 @@ from headrace.streams.raw import LogRecord
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 500
+_BATCH = 200
 """Records asked for at a time."""
 
 _QUEUE_KB = 8 * 1024

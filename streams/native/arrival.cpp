@@ -17,7 +17,9 @@ constexpr size_t kMaxDigits = 18;  // of a sequence number: 64 bits hold it
 constexpr size_t kMaxIdBytes = 512;
 
 bool is_ascii(std::string_view text) {
-    return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+    unsigned char seen = 0;
+    for (const char c : text) seen |= static_cast<unsigned char>(c);
+    return seen < 0x80;
 }
 
 int64_t natural(std::string_view text) {
@@ -145,6 +147,7 @@ PyObject* arrival_of(const RawRecord& record) {
         if (header.name == kType) arrival->kind = piece;
         else if (header.name == kTraceparent) arrival->traceparent = piece;
     }
+    arrival->fact = fact_of(arrival->view(arrival->kind));
     arrival->headers.length = static_cast<int32_t>(packing.length() - arrival->headers.at);
     return reinterpret_cast<PyObject*>(arrival);
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "facts.hpp"
 #include "python.hpp"
 
 namespace headrace {
@@ -45,6 +46,7 @@ struct Arrival {
     int64_t time_ms;   // kNoTime: none
     int64_t size;
     int32_t partition;
+    Fact fact;
     uint32_t header_count;
     Piece key, value, headers, kind, traceparent;
     char bytes[1];

@@ -24,41 +24,43 @@ inline bool decode_base64(std::string_view text, std::string& bytes) {
     const size_t digits = text.size() - padding;
     bytes.resize(text.size() / 4 * 3);
     char* out = bytes.data();
-    uint32_t bits = 0;
     int wrong = 0;
-    for (size_t index = 0; index < digits; ++index) {
+    const auto six = [&](size_t index) {
         const int value = kBase64Values[static_cast<unsigned char>(text[index])];
         wrong |= value;
-        bits = bits << 6 | static_cast<uint32_t>(value & 63);
-        if (index % 4 == 3) {
-            *out++ = static_cast<char>(bits >> 16);
-            *out++ = static_cast<char>(bits >> 8);
-            *out++ = static_cast<char>(bits);
-        }
+        return static_cast<uint32_t>(value & 63);
+    };
+    size_t at = 0;
+    for (; at + 4 <= digits; at += 4) {
+        const uint32_t bits = six(at) << 18 | six(at + 1) << 12 | six(at + 2) << 6 | six(at + 3);
+        *out++ = static_cast<char>(bits >> 16);
+        *out++ = static_cast<char>(bits >> 8);
+        *out++ = static_cast<char>(bits);
     }
-    if (padding == 1) {
-        *out++ = static_cast<char>(bits >> 10);
-        *out++ = static_cast<char>(bits >> 2);
-    } else if (padding == 2) {
-        *out++ = static_cast<char>(bits >> 4);
+    if (padding) {
+        const uint32_t bits = six(at) << 18 | six(at + 1) << 12 | (padding == 1 ? six(at + 2) << 6 : 0);
+        *out++ = static_cast<char>(bits >> 16);
+        if (padding == 1) *out++ = static_cast<char>(bits >> 8);
     }
     bytes.resize(static_cast<size_t>(out - bytes.data()));
     return wrong >= 0;
 }
 
 inline void append_base64(std::string_view bytes, std::string& text) {
-    size_t at = text.size();
-    text.resize(at + (bytes.size() + 2) / 3 * 4);
-    const auto byte = [&](size_t index) {
-        return index < bytes.size() ? static_cast<uint32_t>(static_cast<unsigned char>(bytes[index])) : 0u;
+    const size_t begin = text.size();
+    text.resize(begin + (bytes.size() + 2) / 3 * 4);
+    char* out = text.data() + begin;
+    const auto byte = [&](size_t index) { return static_cast<uint32_t>(static_cast<unsigned char>(bytes[index])); };
+    const auto put = [&](uint32_t bits) {
+        for (const int shift : {18, 12, 6, 0}) *out++ = kBase64[bits >> shift & 63];
     };
-    for (size_t index = 0; index < bytes.size(); index += 3) {
-        const uint32_t bits = byte(index) << 16 | byte(index + 1) << 8 | byte(index + 2);
-        text[at++] = kBase64[bits >> 18];
-        text[at++] = kBase64[bits >> 12 & 63];
-        text[at++] = index + 1 < bytes.size() ? kBase64[bits >> 6 & 63] : '=';
-        text[at++] = index + 2 < bytes.size() ? kBase64[bits & 63] : '=';
-    }
+    size_t at = 0;
+    for (; at + 3 <= bytes.size(); at += 3) put(byte(at) << 16 | byte(at + 1) << 8 | byte(at + 2));
+    if (at == bytes.size()) return;
+    const bool two = at + 2 == bytes.size();
+    put(byte(at) << 16 | (two ? byte(at + 1) << 8 : 0));
+    out[-1] = '=';
+    if (!two) out[-2] = '=';
 }
 
 }  // namespace headrace

@@ -1,5 +1,6 @@
 #include "json.hpp"
 
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -17,12 +18,15 @@ constexpr size_t kMaxKeys = 256;      // of an object whose keys are compared wi
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Whether one of eight bytes ends a run of plain ASCII: a control character, a quote, a backslash, or part of UTF-8.
-bool has_special(uint64_t word) {
+// How many of eight bytes are plain ASCII before the first that is not: a control character, a quote, a backslash, or
+// part of a longer character. (Of the marks that the subtractions leave, the lowest is always right.)
+int plain_prefix(uint64_t word) {
+    static_assert(std::endian::native == std::endian::little);
     constexpr uint64_t kOnes = 0x0101010101010101u, kHighs = 0x8080808080808080u;
-    const auto has_zero = [](uint64_t x) { return (x - kOnes) & ~x & kHighs; };
-    const uint64_t control = (word - kOnes * 0x20) & ~word & kHighs;
-    return (control | has_zero(word ^ (kOnes * '"')) | has_zero(word ^ (kOnes * '\\')) | (word & kHighs)) != 0;
+    const auto zeros = [](uint64_t x) { return (x - kOnes) & ~x; };
+    const uint64_t controls = (word - kOnes * 0x20) & ~word;
+    const uint64_t special = (controls | zeros(word ^ (kOnes * '"')) | zeros(word ^ (kOnes * '\\')) | word) & kHighs;
+    return std::countr_zero(special) / 8;
 }
 
 }  // namespace
@@ -31,8 +35,13 @@ bool JsonScanner::string(std::string_view& contents) {
     if (!take('"')) return false;
     const char* begin = at_;
     while (true) {
-        uint64_t word;
-        while (end_ - at_ >= 8 && (std::memcpy(&word, at_, 8), !has_special(word))) at_ += 8;
+        while (end_ - at_ >= 8) {
+            uint64_t word;
+            std::memcpy(&word, at_, sizeof word);
+            const int plain = plain_prefix(word);
+            at_ += plain;
+            if (plain < 8) break;
+        }
         if (at_ == end_) return false;
         const auto c = static_cast<unsigned char>(*at_);
         if (c == '"') {

@@ -7,10 +7,8 @@
 
 #include <structmember.h>
 
+#include <algorithm>
 #include <array>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "arrival.hpp"
 
@@ -29,7 +27,7 @@ struct OrdinaryEvents {
     PyObject_HEAD
     PyTypeObject* trajectory_type;
     PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *move_to_end;  // names
-    std::vector<std::string> kinds;
+    uint32_t facts;  // a bit for each that is ordinary
     std::array<Py_ssize_t, kSlots> at;  // where OpenTrajectory keeps its slots
     Limits limits;
 };
@@ -95,11 +93,7 @@ bool is_plain(const OrdinaryEvents* self, const Arrival* arrival) {
     if (arrival->subject == nullptr || arrival->sequence < 0 || !arrival->value) return false;
     if (arrival->sequence >= self->limits.max_trajectory_events) return false;
     if (arrival->size > self->limits.max_event_bytes) return false;
-    const std::string_view kind = arrival->view(arrival->kind);
-    for (const std::string& known : self->kinds) {
-        if (kind == known) return true;
-    }
-    return false;
+    return self->facts >> arrival->fact & 1;
 }
 
 enum class Took { kYes, kNo, kFailed };
@@ -177,7 +171,7 @@ bool find_slots(OrdinaryEvents* self) {
     return true;
 }
 
-bool fill_kinds(OrdinaryEvents* self, PyObject* kinds) {
+bool find_facts(OrdinaryEvents* self, PyObject* kinds) {
     const Ref sequence(PySequence_Fast(kinds, "kinds must be a sequence"));
     if (!sequence) return false;
     for (Py_ssize_t index = 0; index < PySequence_Fast_GET_SIZE(sequence.get()); ++index) {
@@ -186,7 +180,8 @@ bool fill_kinds(OrdinaryEvents* self, PyObject* kinds) {
             PyErr_SetString(PyExc_TypeError, "a kind must be bytes");
             return false;
         }
-        self->kinds.emplace_back(bytes_view(kind));
+        const Fact fact = fact_of(bytes_view(kind));
+        if (fact != kFacts) self->facts |= 1u << fact;  // what is not known here is not ordinary
     }
     return true;
 }
@@ -197,7 +192,6 @@ void destroy(PyObject* object) {
                             self->move_to_end, reinterpret_cast<PyObject*>(self->trajectory_type)}) {
         Py_XDECREF(owned);
     }
-    self->kinds.~vector();
     Py_TYPE(object)->tp_free(object);
 }
 
@@ -215,7 +209,6 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     Ref made(type->tp_alloc(type, 0));
     if (!made) return nullptr;
     auto* self = reinterpret_cast<OrdinaryEvents*>(made.get());
-    new (&self->kinds) std::vector<std::string>();
     self->limits = limits;
     self->trajectory_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(trajectory));
     self->log_ms = PyUnicode_InternFromString("log_ms");
@@ -226,8 +219,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->quiet = PyUnicode_InternFromString("_quiet");
     self->move_to_end = PyUnicode_InternFromString("move_to_end");
     if (PyErr_Occurred()) return nullptr;
-    const bool complete = guarded([&] { return find_slots(self) && fill_kinds(self, kinds); }, false);
-    return complete ? made.release() : nullptr;
+    return find_slots(self) && find_facts(self, kinds) ? made.release() : nullptr;
 }
 
 PyMethodDef kMethods[] = {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "arrival.hpp"
 #include "segments.hpp"
@@ -18,16 +17,6 @@ namespace {
 
 constexpr size_t kRoom = 1024;  // events whose room is kept from one trajectory to the next
 
-enum Fact {
-    kStarted, kCalled, kToolCalled, kToolReturned, kSummarized, kPruned, kSubagentStarted, kSubagentFinished, kEnded,
-    kTicked, kFacts
-};
-constexpr const char* kFactNames[kFacts] = {
-    "headrace.trajectory.started.v1", "headrace.model.called.v1",      "headrace.tool.called.v1",
-    "headrace.tool.returned.v1",      "headrace.context.summarized.v1", "headrace.context.pruned.v1",
-    "headrace.subagent.started.v1",   "headrace.subagent.finished.v1",  "headrace.trajectory.ended.v1",
-    "headrace.clock.ticked.v1",
-};
 constexpr const char* kDefectNames[kDefects] = {
     "no_start",        "no_consent",    "frozen_role",        "redacted", "no_token_ids", "no_logprobs", "nothing_sampled",
     "unknown_version", "broken_prefix", "truncated_sampling", "oversize",
@@ -61,13 +50,6 @@ struct TrajectoryWriter {
     PyObject_HEAD
     Rules* rules;
 };
-
-std::optional<Fact> fact_of(std::string_view kind) {
-    for (int fact = 0; fact < kFacts; ++fact) {
-        if (kind == kFactNames[fact]) return static_cast<Fact>(fact);
-    }
-    return std::nullopt;
-}
 
 // What a history knows beside its arrivals.
 struct About {
@@ -118,17 +100,17 @@ bool is_traceparent(std::string_view text) {
 }
 
 Outcome Assembly::take(size_t index, const Arrival* arrival) {
-    const std::optional<Fact> fact = fact_of(arrival->view(arrival->kind));
-    if (!fact || !arrival->value || arrival->time_ms == kNoTime) return Outcome::kDoubt;
+    const Fact fact = arrival->fact;
+    if (fact == kFacts || !arrival->value || arrival->time_ms == kNoTime) return Outcome::kDoubt;
     Payload& payload = payloads_[index];
     // A start goes on as a whole, unknown fields included.
-    const Shape& shape = rules_.shapes[*fact];
-    if (!read_payload(shape, arrival->view(arrival->value), *fact == kStarted, payload)) return Outcome::kDoubt;
+    const Shape& shape = rules_.shapes[fact];
+    if (!read_payload(shape, arrival->view(arrival->value), fact == kStarted, payload)) return Outcome::kDoubt;
     earliest_ = std::min(earliest_, arrival->time_ms);
     latest_ = std::max(latest_, arrival->time_ms);
     const std::string_view traceparent = arrival->view(arrival->traceparent);
     if (traceparent_.empty() && is_traceparent(traceparent)) traceparent_ = traceparent;
-    return fold(*fact, payload);
+    return fold(fact, payload);
 }
 
 Outcome Assembly::fold(Fact fact, const Payload& payload) {
@@ -280,10 +262,10 @@ PyObject* write(PyObject* object, PyObject* arguments, PyObject* keywords) {
 
 bool find_shapes(PyObject* shapes, Rules& rules) {
     for (int fact = 0; fact < kFacts; ++fact) {
-        const Ref name(PyUnicode_FromString(kFactNames[fact]));
+        const Ref name(PyUnicode_FromString(kFactNames[fact].data()));
         PyObject* fields = name ? PyDict_GetItemWithError(shapes, name.get()) : nullptr;
         if (fields == nullptr) {
-            if (!PyErr_Occurred()) PyErr_Format(PyExc_LookupError, "there is no shape of %s", kFactNames[fact]);
+            if (!PyErr_Occurred()) PyErr_Format(PyExc_LookupError, "there is no shape of %s", kFactNames[fact].data());
             return false;
         }
         if (!make_shape(fields, rules.shapes[fact])) return false;

@@ -2,12 +2,12 @@
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from pydantic import BaseModel, field_validator, model_validator
 
 from headrace.schemas.envelope import TRACEPARENT
@@ -45,7 +45,7 @@ def history_of(records: Sequence[StoredRecord], **changes: Any) -> History:
     """A history of all ``records``."""
     first, last = (Reference(partition=3, offset=offset) for offset in (7, 7 + len(records)))
     arrivals = tuple(enumerate(map(arrival_of, records)))
-    return replace(History("s1", arrivals, {}, (), (), frozenset(), 2, first, last, T0, T0, T0), **changes)
+    return structs.replace(History("s1", arrivals, {}, (), (), frozenset(), 2, first, last, T0, T0, T0), **changes)
 
 
 words = st.sampled_from(
