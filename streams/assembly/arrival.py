@@ -79,7 +79,10 @@ class PlainArrival(msgspec.Struct, gc=False):
         return True
 
 
-Arrival: TypeAlias = "PlainArrival | speedups.Arrival"
+if TYPE_CHECKING:
+    Arrival: TypeAlias = PlainArrival | speedups.Arrival
+else:
+    Arrival = PlainArrival if SPEEDUPS is None else PlainArrival | SPEEDUPS.Arrival
 """A record of ``events``, looked at."""
 
 _ARRIVALS = (PlainArrival,) if SPEEDUPS is None else (SPEEDUPS.Arrival, PlainArrival)
