@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
+from headrace.deploy.errors import StackError
+from headrace.deploy.ranks import job_ranks, name_of_rank
 from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import observe_progress_of
 from headrace.deploy.until_stopped import until_stopped
@@ -74,13 +76,23 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
 def train(
     settings: Settings, file: Path | None = None, assignments: Sequence[str] = (), *, show: Show = Show.LINES
 ) -> int:
-    """Train until the process is asked to end; returns its exit status. Raises :class:`StackError` as above."""
+    """Train until the process is asked to end; returns its exit status. Raises :class:`StackError` as above.
+
+    Under ``torchrun`` rank 0 is the trainer, which shows its progress, and the others compute their share.
+    """
     from headrace.trainer.loop import run_trainer
+    from headrace.trainer.parallel.ranks import RankLost
 
     config = trainer_config(settings, file, assignments)
-    with shown_progress(config, show) as progress:
-        observe_progress_of(settings, progress)
-        return until_stopped(partial(run_trainer, config, progress=progress))
+    try:
+        with job_ranks(config) as ranks:
+            if not ranks.leads:
+                return until_stopped(partial(run_trainer, config, ranks=ranks))
+            with shown_progress(config, show) as progress:
+                observe_progress_of(settings, progress)
+                return until_stopped(partial(run_trainer, config, progress=progress, ranks=ranks))
+    except RankLost as error:
+        raise StackError(f"{name_of_rank('trainer')}: {error}") from error
 
 
 @contextmanager

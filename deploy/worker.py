@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from headrace.deploy.errors import StackError
 from headrace.deploy.notify import notify_ready
 from headrace.deploy.ports import HOST
+from headrace.deploy.ranks import name_of_rank
 from headrace.deploy.settings import PREFIX, Settings, configured
 from headrace.deploy.telemetry import observe_lag_of, start_telemetry
 from headrace.deploy.train import train
@@ -45,7 +46,7 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
     )
     try:
-        start_telemetry(name, settings)
+        start_telemetry(name_of_rank(name), settings)  # a port can be taken once
         return run()
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").split(".")[0])

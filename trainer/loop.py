@@ -35,8 +35,10 @@ from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged, norm_limit, with_norm
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.load import longest_sequence, vocabulary_size
-from headrace.trainer.model.policy import load_policy, load_reference
 from headrace.trainer.outage import Interrupted
+from headrace.trainer.parallel.follow import follow
+from headrace.trainer.parallel.lead import Leader
+from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.progress.lines import Lines
 from headrace.trainer.progress.pace import Phase
 from headrace.trainer.progress.progress import Progress
@@ -58,44 +60,43 @@ async def run_trainer(
     ready: Callable[[], None],
     reached: Reached = tell_nobody,
     progress: Progress | None = None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Train until ``stop``; after ``config.steps`` steps wait for it. Without a ``progress`` the log has a line a step.
 
+    Of several ``ranks`` rank 0 does, and the others follow it whatever ``stop`` says; all raise ``RankLost`` where one
+    of them is gone.
     Raises :class:`CheckpointError` where checkpoints and log do not belong together, ``TrainerReplaced`` where another
     trainer of the run has started, :class:`TrainingDiverged` (after an alert) where too many steps in a row had to be
     skipped; ``CheckpointNotWritten``, ``StoreUnavailable`` and ``AnnouncementAborted`` where a disk, the object store
     or the broker was away for longer than ``config.outages`` allows.
     """
     torch.set_num_threads(config.threads)
+    if not ranks.leads:
+        ready()
+        return await asyncio.to_thread(follow, config, ranks)
     progress = progress or Progress([Lines()])
+    leader = Leader(ranks)
     with exclusive(config.checkpoint_dir), suppress(Interrupted):
         checkpoint = load_newest(config.checkpoint_dir, config.run)
-        learner = await asyncio.to_thread(_open_learner, config, checkpoint)
-        async with (
-            open_announcer(config.bootstrap, config.run) as announcer,
-            open_intake(config.bootstrap, run=config.run, window=config.duplicate_window) as intake,
-        ):
-            store = ObjectStore(config.store_url)
-            publisher = Publisher(config, announcer, store, stop, reached)
-            trainer = Trainer(config, learner, intake, publisher, store, reached, progress)
-            try:
-                await trainer.resume(checkpoint)
-                ready()
-                while not stop.is_set() and (config.steps is None or trainer.version < config.steps):
-                    await trainer.step(stop)
-                progress.enter(Phase.DONE)
-                await stop.wait()
-            finally:
-                await trainer.close()
-
-
-def _open_learner(config: TrainerConfig, checkpoint: Checkpoint | None) -> Learner:
-    """A learner that goes on from ``checkpoint``, or begins with the base model."""
-    model = load_policy(config, checkpoint.model_dir if checkpoint else None)
-    learner = Learner(model, config, load_reference(config))
-    if checkpoint:
-        learner.read_optimizer(checkpoint.optimizer_dir)
-    return learner
+        async with leader.present():
+            learner = await asyncio.to_thread(leader.open_learner, config, checkpoint.path if checkpoint else None)
+            async with (
+                open_announcer(config.bootstrap, config.run) as announcer,
+                open_intake(config.bootstrap, run=config.run, window=config.duplicate_window) as intake,
+            ):
+                store = ObjectStore(config.store_url)
+                publisher = Publisher(config, announcer, store, stop, reached)
+                trainer = Trainer(config, leader, learner, intake, publisher, store, reached, progress)
+                try:
+                    await trainer.resume(checkpoint)
+                    ready()
+                    while not stop.is_set() and (config.steps is None or trainer.version < config.steps):
+                        await trainer.step(stop)
+                    progress.enter(Phase.DONE)
+                    await stop.wait()
+                finally:
+                    await trainer.close()
 
 
 class Trainer:
@@ -104,6 +105,7 @@ class Trainer:
     def __init__(
         self,
         config: TrainerConfig,
+        leader: Leader,
         learner: Learner,
         intake: Intake,
         publisher: Publisher,
@@ -113,6 +115,7 @@ class Trainer:
     ) -> None:
         """A trainer that has not taken up position: :meth:`resume` comes first."""
         self._config = config
+        self._leader = leader
         self._learner = learner
         self._intake = intake
         self._publisher = publisher
@@ -184,7 +187,7 @@ class Trainer:
             tries += 1
             _log.warning("%s; the step is taken back", made)
             del self._learner  # before the next one is loaded: memory may hold only one
-            self._learner = await self._in_thread(_open_learner, self._config, self._checkpoint)
+            self._learner = await self._in_thread(self._leader.open_learner, self._config, self._checkpoint.path)
             if tries > settings.retries:
                 await self._skip(gathered, Reason.DIVERGED, f"{made}, tried {tries} times")
                 return

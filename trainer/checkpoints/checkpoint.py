@@ -30,6 +30,7 @@ from headrace.trainer.weights.store import file_sha256
 
 _log = logging.getLogger(__name__)
 
+MODEL_FOLDER = "model"
 OPTIMIZER_FOLDER = "optimizer"
 POSITION_FILE = "position.json"
 """Lives beside the checkpoint's files and is replaced while they never change."""
@@ -74,7 +75,7 @@ class Checkpoint:
     @property
     def model_dir(self) -> Path:
         """The policy as a Hugging Face directory."""
-        return self.path / "model"
+        return self.path / MODEL_FOLDER
 
     @property
     def weights(self) -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from headrace.trainer.announce import Announcement, announcement
 from headrace.trainer.checkpoints.checkpoint import (
+    MODEL_FOLDER,
     OPTIMIZER_FOLDER,
     Checkpoint,
     CheckpointState,
@@ -39,12 +40,12 @@ def save_checkpoint(
     canaries = learner.canaries(seed=version)
     writer = CheckpointWriter(config.checkpoint_dir, version, told)
     with disk_trouble(config.checkpoint_dir):
-        learner.write_model(writer.partial / "model")
+        learner.write_model(writer.partial / MODEL_FOLDER)
         told(Effect.MODEL_WRITTEN)
         learner.write_optimizer(writer.partial / OPTIMIZER_FOLDER)
         told(Effect.OPTIMIZER_WRITTEN)
         manifest = make_manifest(
-            writer.partial / "model" / WEIGHTS_FILE,
+            writer.partial / MODEL_FOLDER / WEIGHTS_FILE,
             run=config.run,
             version=version,
             parent=version - 1 if version else None,

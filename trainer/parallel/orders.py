@@ -26,17 +26,19 @@ class Order(IntEnum):
 
     WAIT = 0
     """Nothing; rank 0 is there, and waits for groups."""
-    STEP = 1
+    OPEN = 1
+    """Load a learner from the checkpoint ``text``, or from the base model, in place of the one before."""
+    STEP = 2
     """Train policy ``number`` on the batch that follows a limit of its gradient's norm."""
-    CANARIES = 2
+    CANARIES = 3
     """The canaries that ``number`` seeds."""
-    CHECK_WEIGHTS = 3
+    CHECK_WEIGHTS = 4
     """Look for weights that are not numbers."""
-    WRITE_MODEL = 4
+    WRITE_MODEL = 5
     """Gather the weights on rank 0, which writes them."""
-    WRITE_OPTIMIZER = 5
+    WRITE_OPTIMIZER = 6
     """Write the state of one's shard of the optimiser into the folder ``text``."""
-    STOP = 6
+    STOP = 7
     """Leave the job."""
 
 

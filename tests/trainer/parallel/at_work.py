@@ -22,8 +22,10 @@ from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
-from headrace.trainer.model.load import load_model
-from headrace.trainer.parallel.lead import LeadingLearner, follow, leading
+from headrace.trainer.model.layers import LayerSettings
+from headrace.trainer.model.lora import LoraSettings
+from headrace.trainer.parallel.follow import follow
+from headrace.trainer.parallel.lead import Leader
 from headrace.trainer.parallel.ranks import ALONE, RankLost, Ranks, join_ranks
 from headrace.trainer.parallel.settings import ParallelSettings
 from tests.trainer.builders import off_policy_batch
@@ -41,6 +43,10 @@ CASES: dict[str, dict[str, object]] = {
     "kimi": {"loss": "kimi"},
     "decoupled": {"loss": "decoupled", "max_tokens_per_pass": 12},
     "kl to the base": {"kl": KlSettings(0.1)},
+    "activations computed again": {"layers": LayerSettings(activation_checkpointing=True), "max_tokens_per_pass": 12},
+    "bfloat16": {"dtype": "bfloat16"},
+    "adapters": {"lora": LoraSettings(rank=4)},
+    "adapters on bfloat16": {"lora": LoraSettings(rank=4), "dtype": "bfloat16"},
     "muon": {"optimizer": OptimizerSettings(name="muon")},
 }
 """Settings by the name of the case."""
@@ -59,17 +65,13 @@ def at_work(
 ) -> None:
     """Rank 0 does ``do`` with a learner that the others follow; it begins with the checkpoint ``begin``."""
     config = config_of(folder, **settings)
-    model = load_model(folder / "base" if begin is None else begin / "model")
-    reference = load_model(folder / "base") if config.kl.needs_base else None
-    learner = (LeadingLearner if ranks.leads and ranks.count > 1 else Learner)(model, config, reference, ranks)
-    if begin is not None:
-        learner.read_optimizer(begin / "optimizer")
-    if ranks.leads:
-        do(learner)
-        if isinstance(learner, LeadingLearner):
-            learner.dismiss()
-    else:
-        follow(learner, ranks)
+    if not ranks.leads:
+        follow(config, ranks)
+        return
+    leader = Leader(ranks)
+    do(leader.open_learner(config, begin))
+    if ranks.count > 1:
+        leader.dismiss()
 
 
 def write(learner: Learner, folder: Path) -> None:
@@ -137,21 +139,19 @@ def lost(folder: Path, rank: int) -> None:
     """Two jobs of two ranks, waiting for groups: in one the second ends, in the other it falls silent."""
     trouble = "ended" if rank < 2 else "silent"
     with joined(trouble, rank % 2, 2, folder, timeout_s=LOST_S) as ranks:
-        config = config_of(folder)
-        learner = (LeadingLearner if ranks.leads else Learner)(load_model(folder / "base"), config, None, ranks)
         if not ranks.leads:
             if trouble == "silent":
                 time.sleep(10 * LOST_S)  # until the other has given it up and the test ends it
             os._exit(0)
         try:
-            asyncio.run(lead_until_lost(learner, ranks))
+            asyncio.run(lead_until_lost(ranks))
         except RankLost as error:
             (folder / f"{trouble}.txt").write_text(str(error))
         os._exit(0)
 
 
-async def lead_until_lost(learner: Learner, ranks: Ranks) -> None:
-    async with leading(learner, ranks):
+async def lead_until_lost(ranks: Ranks) -> None:
+    async with Leader(ranks).present():
         await asyncio.sleep(600)  # waiting for groups
 
 

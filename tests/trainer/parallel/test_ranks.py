@@ -1,8 +1,8 @@
 """Jobs of one, two and four ranks on gloo, over the loopback: what they learn, write and survive is the same.
 
-Tolerance: in float32 a sum over ranks has another order than one over passes. Weights after three steps agree to 1e-5
-where they moved by 3e-3, metrics to 1e-4 of their value. Muon orthogonalises in bfloat16, which makes one rounding
-error of a gradient a hundred: 5e-4.
+Tolerance after three steps, in which weights move by 3e-3 and more: in float32, where a sum over ranks has another
+order than one over passes, weights agree to 1e-5 and metrics to 1e-4 of their value. Muon orthogonalises in bfloat16,
+which makes one rounding error of a gradient a hundred. In bfloat16 a published weight may round the other way.
 """
 
 import json
@@ -17,7 +17,9 @@ from tests.trainer.builders import tiny_model
 from tests.trainer.parallel import at_work
 from tests.trainer.parallel.at_work import CASES, LOST_S
 
-WEIGHTS, MUON_WEIGHTS, METRICS = 1e-5, 5e-4, 1e-4
+WEIGHTS, METRICS = 1e-5, 1e-4
+ROUNDED = {"muon": 5e-4, "bfloat16": 8e-3, "adapters on bfloat16": 8e-3}
+"""Tolerance of weights where more is rounded than sums in float32."""
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +61,18 @@ def largest_difference(one, other):
 def test_several_ranks_learn_what_one_learns(folder, found, case, count):
     one, several = found[1], found[count]
     assert len(one[case]) == 3
-    muon = case == "muon"
+    rounded = case in ROUNDED
     for alone, shared in zip(one[case], several[case], strict=True):
-        assert shared == pytest.approx(alone, rel=1e-2 if muon else METRICS, abs=1e-3 if muon else 1e-6)
+        assert shared.keys() == alone.keys()
+        for name in ("loss", "entropy", "grad_norm") if rounded else alone:
+            assert shared[name] == pytest.approx(
+                alone[name], rel=2e-2 if rounded else METRICS, abs=2e-3 if rounded else 1e-6
+            ), name
     alone, shared = weights(folder, f"{case} on 1"), weights(folder, f"{case} on {count}")
-    assert largest_difference(alone, shared) < (MUON_WEIGHTS if muon else WEIGHTS)
+    assert largest_difference(alone, shared) < ROUNDED.get(case, WEIGHTS)
     assert largest_difference(alone, load_file(folder / "base" / "model.safetensors")) > 2e-3
     for mine, theirs in zip(one[f"{case}: canaries"], several[f"{case}: canaries"], strict=True):
-        assert theirs == pytest.approx(mine, abs=1e-2 if muon else 1e-4)
+        assert theirs == pytest.approx(mine, abs=0.3 if rounded else 1e-4)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (1, 4), (4, 2), (4, 1), (2, 1)])

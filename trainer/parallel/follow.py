@@ -1,0 +1,49 @@
+"""Following: every rank but 0 does what rank 0 says, with its share."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from headrace.trainer.checkpoints.resume import resume_learner
+from headrace.trainer.config import TrainerConfig
+from headrace.trainer.learning.divergence import TrainingDiverged
+from headrace.trainer.learning.learner import Learner
+from headrace.trainer.parallel.orders import Order, broadcast_batch, hear
+from headrace.trainer.parallel.ranks import Ranks, lost_ranks
+
+_log = logging.getLogger(__name__)
+
+
+def follow(config: TrainerConfig, ranks: Ranks) -> None:
+    """Do what rank 0 says until it says to stop; raises ``RankLost`` where it is silent for ``ranks.timeout_s``."""
+    learner: Learner | None = None
+    with lost_ranks(ranks.timeout_s):
+        while True:
+            order, number, text = hear(ranks)
+            if order == Order.STOP:
+                return
+            if order == Order.OPEN:
+                learner = None  # before the next one is loaded: memory may hold only one
+                learner = resume_learner(config, Path(text) if text else None, ranks)
+            elif learner is not None:
+                _obey(learner, ranks, order, number, text)
+
+
+def _obey(learner: Learner, ranks: Ranks, order: Order, number: int, text: str) -> None:
+    try:
+        match order:
+            case Order.STEP:
+                limit = ranks.from_leader(np.zeros(1))
+                learner.step(broadcast_batch(None, ranks), number, norm_limit=float(limit[0]))
+            case Order.CANARIES:
+                learner.canaries(number)
+            case Order.CHECK_WEIGHTS:
+                learner.check_weights()
+            case Order.WRITE_MODEL:
+                learner.write_model(Path(text))
+            case Order.WRITE_OPTIMIZER:
+                learner.write_optimizer(Path(text))
+    except (TrainingDiverged, OSError) as error:
+        # All ranks have met it, rank 0 too, and it decides what follows.
+        _log.warning("%s on rank %d: %s", order.name, ranks.rank, error)
