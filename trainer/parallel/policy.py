@@ -55,8 +55,10 @@ class WholePolicy:
 
     def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
         """As in :class:`Policy`."""
-        self._copies = weight_copies(self._model, self._dtype)
-        with with_weights(self._model, self._copies):
+        copies = weight_copies(self._model, self._dtype)
+        if torch.is_grad_enabled():
+            self._copies = copies  # a backward pass that computes activations again does so with the same ones
+        with with_weights(self._model, copies):
             return token_logprobs(self._model, packed)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
