@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from headrace.trainer.parallel.ranks import Ranks
 
 
+def leads() -> bool:
+    """Whether this process is rank 0, or alone: the one that speaks to the log and to people."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def name_of_rank(name: str) -> str:
     """What this process is called: ``name``, or on any rank but 0 ``<name>-<rank>``."""
-    rank = os.environ.get("RANK", "0")
-    return name if rank == "0" else f"{name}-{rank}"
+    return name if leads() else f"{name}-{os.environ['RANK']}"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 ``headrace train`` and the stack's ``headrace worker trainer`` are this, with and without a file.
 """
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
-from headrace.deploy.errors import StackError
-from headrace.deploy.ranks import job_ranks, name_of_rank
+from headrace.deploy.ranks import job_ranks, leads, name_of_rank
 from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import observe_progress_of
+from headrace.deploy.training_checks import ends_in_a_sentence, require_model_and_device, require_topics
 from headrace.deploy.until_stopped import until_stopped
 
 if TYPE_CHECKING:
@@ -76,23 +77,23 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
 def train(
     settings: Settings, file: Path | None = None, assignments: Sequence[str] = (), *, show: Show = Show.LINES
 ) -> int:
-    """Train until the process is asked to end; returns its exit status. Raises :class:`StackError` as above.
+    """Train until the process is asked to end; returns its exit status.
 
-    Under ``torchrun`` rank 0 is the trainer, which shows its progress, and the others compute their share.
+    Under ``torchrun`` rank 0 is the trainer, which shows its progress, and the others compute their share. Raises
+    :class:`StackError` as above, for what a trainer lacks, and for what is known to end one.
     """
     from headrace.trainer.loop import run_trainer
-    from headrace.trainer.parallel.ranks import RankLost
 
     config = trainer_config(settings, file, assignments)
-    try:
-        with job_ranks(config) as ranks:
-            if not ranks.leads:
-                return until_stopped(partial(run_trainer, config, ranks=ranks))
-            with shown_progress(config, show) as progress:
-                observe_progress_of(settings, progress)
-                return until_stopped(partial(run_trainer, config, progress=progress, ranks=ranks))
-    except RankLost as error:
-        raise StackError(f"{name_of_rank('trainer')}: {error}") from error
+    require_model_and_device(config)
+    if leads():
+        asyncio.run(require_topics(config.bootstrap))
+    with ends_in_a_sentence(name_of_rank("trainer")), job_ranks(config) as ranks:
+        if not ranks.leads:
+            return until_stopped(partial(run_trainer, config, ranks=ranks))
+        with shown_progress(config, show) as progress:
+            observe_progress_of(settings, progress)
+            return until_stopped(partial(run_trainer, config, progress=progress, ranks=ranks))
 
 
 @contextmanager

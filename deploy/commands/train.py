@@ -21,7 +21,7 @@ A first run:
 \b
 Examples:
   headrace train --config deploy/training/laptop.toml --kafka localhost:9092
-  headrace train --config run.toml --set learning_rate=1e-6 --set kl.coefficient=0.01
+  headrace train --config run.toml --set optimizer.learning_rate=1e-6 --set kl.coefficient=0.01
   headrace train --config run.toml --set steps=10 --set seed=1 --run control --set shuffle_advantages=true
   torchrun --nproc-per-node 8 -m headrace.deploy.cli train --config run.toml
                                           on eight GPUs (device cuda) or cores; the checkpoint fits any number of them

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
@@ -19,8 +20,11 @@ from headrace.deploy.ports import free_port
 from headrace.deploy.settings import base_model_dir, load_settings
 from headrace.deploy.telemetry import metrics_url
 from headrace.deploy.train import trainer_config
+from headrace.deploy.training_checks import ends_in_a_sentence, require_topics
+from headrace.schemas.log import create_topics
 from headrace.schemas.records import Step
-from headrace.schemas.topics import STEPS
+from headrace.schemas.topics import BUDGET, STEPS
+from headrace.trainer.checkpoints.checkpoint import CheckpointError
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.metric_registry import metric_named
 from tests.trainer.builders import tiny_model
@@ -119,6 +123,63 @@ def test_settings_prints_every_option_of_the_trainer() -> None:
         assert f"{name} = " in listed or f"[{name}]" in listed
     assert [*json.loads(CliRunner().invoke(cli, ["settings", "trainer", "--json"]).output)] == names
     assert "PART" in CliRunner().invoke(cli, ["settings", "--toml"]).output
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("model_dir=/nowhere", "model_dir /nowhere is not a Hugging Face model directory"),
+        ("device=cuda", "device is cuda and torch sees no GPU here"),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_starts(
+    option: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    done = CliRunner().invoke(cli, ["train", "--kafka", "b:1", "--data", str(tmp_path), "--set", option])
+    assert done.exit_code == 1
+    assert f"Error: {said}" in done.output
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_kafka_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.deploy.training_checks._ANSWER_S", 0.2)
+    address = f"127.0.0.1:{free_port()}"
+    done = CliRunner().invoke(cli, ["train", "--kafka", address, "--data", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"Error: The Kafka broker at {address}" in done.output
+
+
+def test_what_ends_a_trainer_is_a_sentence() -> None:
+    with pytest.raises(StackError, match=r"^trainer-1: the log knows version 3$"), ends_in_a_sentence("trainer-1"):
+        raise CheckpointError("the log knows version 3")
+    with pytest.raises(KeyError), ends_in_a_sentence("trainer"):
+        raise KeyError("a bug stays a traceback")
+
+
+def test_the_examples_of_the_help_are_settings_that_there_are() -> None:
+    shown = CliRunner().invoke(cli, ["train", "--help"]).output
+    assignments = re.findall(r"--set ([a-z_.]+=\S+)", shown)
+    assert len(assignments) >= 4
+    assert trainer_config(load_settings(kafka="b:1"), None, assignments)
+    assert set(re.findall(r"deploy/training/([\w.-]+\.toml)", shown)) <= {file.name for file in SHIPPED}
+
+
+@pytest.mark.kafka
+async def test_topics_that_kafka_lacks_are_named_with_the_command_that_makes_them(kafka: str) -> None:
+    await require_topics(kafka)
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    await admin.delete_topics([BUDGET.name])
+    try:
+        async with asyncio.timeout(30):
+            while BUDGET.name in await admin.list_topics():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        with pytest.raises(StackError, match=f"lacks budget: `headrace topics --create --kafka {kafka}`"):
+            await require_topics(kafka)
+    finally:
+        await create_topics(kafka)
+        await admin.close()
 
 
 @pytest.mark.kafka

@@ -1,0 +1,71 @@
+"""What a trainer needs, looked at before it starts, and what ends one, in a sentence instead of a traceback."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from headrace.deploy.errors import StackError
+
+if TYPE_CHECKING:
+    from headrace.trainer.config import TrainerConfig
+
+_ANSWER_S = 10.0
+"""Seconds that Kafka has for its first answer."""
+
+
+def require_model_and_device(config: "TrainerConfig") -> None:
+    """Raises :class:`StackError` where the base model or the device is not there."""
+    import torch
+
+    if not (config.model_dir / "config.json").is_file():
+        raise StackError(
+            f"model_dir {config.model_dir} is not a Hugging Face model directory: it has no config.json. "
+            "`headrace base-model` and `headrace sft` make one."
+        )
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise StackError(
+            f"device is {config.device} and torch sees no GPU here: install its driver, or set device=cpu."
+        )
+
+
+async def require_topics(bootstrap: str) -> None:
+    """Raises :class:`StackError` where Kafka does not answer, or lacks a topic that a trainer reads or writes."""
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    from headrace.deploy.kafka import wait_until_answers
+    from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
+
+    await wait_until_answers(bootstrap, _ANSWER_S)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        there = set(await admin.list_topics())
+    finally:
+        await admin.close()
+    needed = (TRAINING, TRAJECTORIES, STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
+    if missing := [topic.name for topic in needed if topic.name not in there]:
+        raise StackError(
+            f"The Kafka at {bootstrap} lacks {', '.join(missing)}: `headrace topics --create --kafka {bootstrap}`."
+        )
+
+
+@contextmanager
+def ends_in_a_sentence(who: str) -> Iterator[None]:
+    """Raises :class:`StackError` for what is known to end a trainer; its error says what is wrong and what to do.
+
+    ``who`` is the process, as one of several ranks is called.
+    """
+    from headrace.trainer.announce import AnnouncementAborted, TrainerReplaced
+    from headrace.trainer.checkpoints.checkpoint import CheckpointError, CheckpointNotWritten
+    from headrace.trainer.learning.divergence import TrainingDiverged
+    from headrace.trainer.model.architectures import UnsupportedModel
+    from headrace.trainer.parallel.ranks import RankLost
+    from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch, StoreUnavailable
+
+    try:
+        yield
+    except (
+        AnnouncementAborted, CheckpointError, CheckpointNotWritten, ObjectConflict, ObjectMismatch, RankLost,
+        StoreUnavailable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
+    ) as error:  # fmt: skip
+        raise StackError(f"{who}: {error}") from error
