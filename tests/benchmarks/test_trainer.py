@@ -27,7 +27,7 @@ def test_flops_are_six_a_weight_and_token_and_the_heads_for_sampled_tokens() -> 
 
 
 def test_the_contenders_agree_on_loss_and_gradient(tmp_path: Path) -> None:
-    figures = measure.measure(SHAPES["tiny"], 1, tmp_path, lambda line: None)
+    figures = measure.measure(SHAPES["tiny"], 1, 1, tmp_path, lambda line: None)
     ours = figures["first"]["headrace"]
     for name in ("trl", "padded"):
         assert figures["first"][name]["loss"] == pytest.approx(ours["loss"], rel=1e-5)

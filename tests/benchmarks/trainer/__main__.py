@@ -1,6 +1,6 @@
 """The trainer's speed beside TRL's GRPO trainer and a plain padded step, in one run: a table, a plot, the raw figures.
 
-    python -m tests.benchmarks.trainer [--only miniature,long] [--rounds 5] [--gpu] [--out FOLDER]
+    python -m tests.benchmarks.trainer [--only miniature,long] [--rounds 5] [--threads 2] [--gpu] [--out FOLDER]
 
 Same weights, batch, loss and optimiser; generation is left out on all sides. Each contender is a process of its own and
 takes its steps in turn with the others, divided as suits it best. The package index is needed once, for TRL. Compare
@@ -32,6 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(SHAPES)}")
     parser.add_argument("--rounds", type=int, default=5, help="steps of each contender; the table has their medians")
+    parser.add_argument("--threads", type=int, default=2, help="of each contender")
     parser.add_argument("--gpu", action="store_true", help="the shapes for a GPU instead of those for a CPU")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, plot and raw figures")
     options = parser.parse_args()
@@ -43,12 +44,12 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     stored = options.out / report.FIGURES
     figures: dict[str, Figures] = json.loads(stored.read_text()) if stored.exists() else {}
-    command = "python -m tests.benchmarks.trainer" + (" --gpu" if options.gpu else "")
+    command = f"python -m tests.benchmarks.trainer --threads {options.threads}" + (" --gpu" if options.gpu else "")
     with tempfile.TemporaryDirectory() as folder:
         for name in only:
             about = {"machine": machine(), "date": datetime.now(UTC).strftime("%Y-%m-%d"), "command": command}
             begun = time.monotonic()
-            figures[name] = measure(SHAPES[name], options.rounds, Path(folder), partial(_say, name))
+            figures[name] = measure(SHAPES[name], options.rounds, options.threads, Path(folder), partial(_say, name))
             figures[name] |= {"about": about | {"took_s": round(time.monotonic() - begun)}}
             figures = {shape: figures[shape] for shape in SHAPES if shape in figures}
             report.write(figures, options.out)

@@ -14,7 +14,8 @@ import torch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
-from headrace.trainer.model.load import load_model
+from headrace.trainer.model.layers import LayerSettings
+from headrace.trainer.model.policy import load_policy
 from tests.benchmarks.trainer.rollouts import Rollout, as_batch, as_padded
 from tests.benchmarks.trainer.shapes import Shape
 from tests.benchmarks.trainer.turns import Turns
@@ -27,7 +28,7 @@ CLIP = 0.2
 def headrace(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: Path, max_tokens: int) -> None:
     """Ours: packed."""
     config = our_config(shape, model_dir, max_tokens)
-    learner = Learner(load_model(model_dir, device=shape.device, dtype=shape.dtype), config)
+    learner = Learner(load_policy(config), config)
     batch = as_batch(rollouts)
 
     def step() -> tuple[float, float]:
@@ -51,7 +52,7 @@ def our_config(shape: Shape, model_dir: Path, max_tokens: int) -> TrainerConfig:
         max_tokens_per_pass=max_tokens,
         device=shape.device,
         dtype=shape.dtype,
-        **shape.settings,
+        layers=LayerSettings(activation_checkpointing=shape.device != "cpu"),
     )
 
 
@@ -59,9 +60,8 @@ def padded(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: P
     """Plain torch and transformers: rectangles of sequences sorted by length, an attention mask, logits everywhere."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        model_dir, dtype=getattr(torch, shape.dtype), attn_implementation="sdpa"
-    ).to(shape.device)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32, attn_implementation="sdpa")
+    model.to(shape.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
     ordered = sorted(rollouts, key=lambda rollout: len(rollout.token_ids))
     parts = [
@@ -77,7 +77,8 @@ def padded(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: P
             inside = torch.cat([part["prompt_mask"], part["completion_mask"]], 1)
             positions = (inside.cumsum(1) - 1).clamp(min=0)
             kept = part["completion_ids"].shape[1]
-            logits = model(input_ids=ids, attention_mask=inside, position_ids=positions, use_cache=False).logits
+            with torch.autocast(shape.device, torch.bfloat16, enabled=shape.dtype == "bfloat16"):
+                logits = model(input_ids=ids, attention_mask=inside, position_ids=positions, use_cache=False).logits
             logprobs = logits[:, -kept - 1 : -1].float().log_softmax(-1)
             chosen = logprobs.gather(2, part["completion_ids"][..., None])[..., 0]
             ratio = (chosen - part["old_per_token_logps"]).exp()

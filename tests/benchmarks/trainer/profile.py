@@ -4,6 +4,7 @@ An operator's own time counts for the first purpose that it, or what called it, 
 """
 
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -13,11 +14,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from headrace.trainer.learning.learner import Learner
-from headrace.trainer.model.load import load_model
+from headrace.trainer.model.policy import load_policy
 from tests.benchmarks.trainer.contenders import our_config
 from tests.benchmarks.trainer.rollouts import as_batch
 from tests.benchmarks.trainer.shapes import SHAPES
-from tests.benchmarks.trainer.worker import THREADS
 
 PURPOSES = {
     "the head's log-probabilities": ("_HeadLogprobs",),
@@ -41,7 +41,8 @@ REST = "element-wise: norms, rotation, activation, sums of gradients"
 def shares(shape: str, model_dir: Path, max_tokens: int) -> dict[str, float]:
     """Share of each purpose in the time of one step, the largest first."""
     on = SHAPES[shape]
-    learner = Learner(load_model(model_dir, device=on.device, dtype=on.dtype), our_config(on, model_dir, max_tokens))
+    config = our_config(on, model_dir, max_tokens)
+    learner = Learner(load_policy(config), config)
     batch = as_batch(on.rollouts())
     for _ in range(2):
         learner.step(batch, 0)
@@ -66,7 +67,7 @@ def _purpose(event: Any) -> str:
 
 def main() -> None:
     """Print the shares."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     shape, model_dir, division = sys.argv[1:]
     print(json.dumps(shares(shape, Path(model_dir), int(division))))
 

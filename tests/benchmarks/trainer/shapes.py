@@ -5,7 +5,7 @@ log-uniform, as agents' are: many short ones and a few long.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,9 +41,7 @@ class Shape:
     device: str = "cpu"
     """Torch device."""
     dtype: str = "float32"
-    """Type of the weights."""
-    settings: Mapping[str, object] = field(default_factory=dict)
-    """More settings of headrace's trainer."""
+    """Type that passes compute in; the weights that are trained are float32."""
 
     @property
     def config(self) -> dict[str, int | bool]:
@@ -119,7 +117,8 @@ GPU = (
     Shape("8b", "Qwen3 8 B, packs of 32 k tokens", qwen3(151_936, 4096, 36, 32, 8, 128, 12288), groups=4,
           micro_batches=(1,), **_AGENTS, **_GPU),
 )  # fmt: skip
-"""On one GPU; never run where this was written, which has none."""
+"""On one GPU. Unverified: where this was written there was none. Weights, gradients and moments are 16 bytes a weight,
+so 8 B and their activations do not fit on one GPU of 141 GB or less."""
 
 TINY = Shape("tiny", "a test's", qwen3(50, 32, 1, 2, 1, 16, 48), groups=1, prompt=(4, 8), turns=(1, 2), answer=(3, 6),
              observation=(2, 4), passes=(512,), micro_batches=(4,))  # fmt: skip

@@ -15,15 +15,13 @@ from tests.benchmarks.trainer.contenders import CONTENDERS
 from tests.benchmarks.trainer.shapes import SHAPES
 from tests.benchmarks.trainer.turns import Turns
 
-THREADS = 2
-
 
 def main() -> None:
     """Take turns until there are no more."""
     contender, name, model_dir, division = sys.argv[1:]
     reports = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not stand between the reports
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     shape = SHAPES[name]
     CONTENDERS[contender](Turns(sys.stdin, reports), shape, shape.rollouts(), Path(model_dir), int(division))
 
