@@ -50,7 +50,7 @@ class TrainerConfig:
     model_dir: Path
     """Hugging Face directory of the base model: version 0."""
     checkpoint_dir: Path
-    """Folder of this run's checkpoints; one trainer at a time."""
+    """Folder of this run's checkpoints; one trainer at a time. Ranks on several machines must all see it."""
     store_url: str
     """Object store for the weights: ``file:///…``, ``s3://…``."""
     groups_per_step: int = 16

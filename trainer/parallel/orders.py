@@ -60,11 +60,17 @@ def hear(ranks: Ranks) -> tuple[Order, int, str]:
 
 
 def broadcast_batch(batch: Batch | None, ranks: Ranks) -> Batch:
-    """Rank 0's ``batch`` on every rank; the others give ``None``. Each takes its share by itself (see ``balance``)."""
+    """Rank 0's ``batch`` on every rank; the others give ``None``. Each takes its share by itself (see ``balance``).
+
+    Raises ``ValueError`` where an array is neither int64 nor float32.
+    """
     sent = None if batch is None else dict(_arrays(batch))
     names = [*(f"packed.{field.name}" for field in fields(PackedSequences)), *_batch_fields()]
     header = np.zeros((len(names), 2), np.int64)
     if sent is not None:
+        for name, array in sent.items():
+            if array.dtype not in _TYPES:
+                raise ValueError(f"{name} is {array.dtype}: what is sent is int64 or float32")
         header[:] = [(len(sent[name]), _TYPES.index(sent[name].dtype)) for name in names]
     header = ranks.from_leader(header)
     arrays = {

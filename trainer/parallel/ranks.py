@@ -93,10 +93,15 @@ def join_ranks(
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu:
         torch.cuda.set_device(local_rank)
-    with lost_ranks(timeout_s):
+    try:
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, init_method=meet, timeout=timeout, rank=rank, world_size=count)
         control = dist.new_group(backend="gloo", timeout=timeout)
+    except RuntimeError as error:
+        raise RankLost(
+            f"the other ranks did not come within {timeout_s:.0f} s, or could not be reached: start all of them, and "
+            f"see that each reaches the address at which they meet ({str(error).splitlines()[0]})"
+        ) from error
     try:
         yield Ranks(
             rank=dist.get_rank(),

@@ -112,27 +112,34 @@ def carried_on(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
 
 
 def troubles(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
-    """Steps that diverge, one of which nothing is kept, a disk that refuses one rank: all of them can go on."""
+    """Steps that diverge, one of which nothing is kept, a disk that refuses one rank: all of them can go on.
 
-    def steps(learner: Learner) -> None:
-        batch = batches()[0]
-        broken = replace(batch, behaviour_logprobs=np.full_like(batch.behaviour_logprobs, np.nan))
-        for name, bad, limit in (("nan", broken, np.inf), ("norm", batch, 1e-9)):
-            try:
-                learner.step(bad, VERSION, norm_limit=limit)
-            except TrainingDiverged as error:
-                found[name] = str(error)
-        found["masked"] = learner.step(batch, 100)
-        found["after"] = learner.step(batch, VERSION)
-        if ranks.count > 1:
-            taken = folder / f"taken {ranks.count}"
-            (taken / "shard-00002-model-00001-of-00001.safetensors").mkdir(parents=True)  # rank 1's place
-            try:
-                learner.write_optimizer(taken)
-            except OSError as error:
-                found["disk"] = str(error)
-
-    at_work(folder, ranks, {"correction": CorrectionSettings(max_token_staleness=3)}, steps)
+    As the trainer's loop does, go back to the checkpoint after a step that diverged.
+    """
+    config = config_of(folder, correction=CorrectionSettings(max_token_staleness=3), substeps=2)
+    if not ranks.leads:
+        follow(config, ranks)
+        return
+    leader, before, batch = Leader(ranks), folder / f"before trouble on {ranks.count}", batches()[0]
+    learner = leader.open_learner(config, None)
+    write(learner, before)
+    half_broken = replace(batch, behaviour_logprobs=np.where(batch.trajectories < 4, -1.0, np.nan).astype(np.float32))
+    for name, bad, limit in (("nan", half_broken, np.inf), ("norm", batch, 1e-9)):
+        try:
+            learner.step(bad, VERSION, norm_limit=limit)
+        except TrainingDiverged as error:
+            found[name] = str(error)
+        learner = leader.open_learner(config, before)
+    found["masked"] = learner.step(batch, 100)
+    found["after"] = learner.step(batch, VERSION)
+    if ranks.count > 1:
+        taken = folder / f"taken {ranks.count}"
+        (taken / "shard-00002-model-00001-of-00001.safetensors").mkdir(parents=True)  # rank 1's place
+        try:
+            learner.write_optimizer(taken)
+        except OSError as error:
+            found["disk"] = str(error)
+        leader.dismiss()
 
 
 def lost(folder: Path, rank: int) -> None:
