@@ -1,7 +1,8 @@
 """What a trainer needs, looked at before it starts, and what ends one, in a sentence instead of a traceback."""
 
+import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import StackError
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 10.0
 """Seconds that Kafka has for its first answer."""
+_TOPICS_S = 3.0
+"""Seconds that topics have to show themselves: a broker knows new ones a moment after they were made."""
 
 
 def require_model_and_device(config: "TrainerConfig") -> None:
@@ -36,17 +39,19 @@ async def require_topics(bootstrap: str) -> None:
     from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 
     await wait_until_answers(bootstrap, _ANSWER_S)
+    missing = {topic.name for topic in (TRAINING, TRAJECTORIES, STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)}
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     try:
-        there = set(await admin.list_topics())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TOPICS_S):
+                while missing := missing - set(await admin.list_topics()):  # noqa: ASYNC110  nobody tells
+                    await asyncio.sleep(0.1)
     finally:
         await admin.close()
-    needed = (TRAINING, TRAJECTORIES, STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
-    if missing := [topic.name for topic in needed if topic.name not in there]:
-        raise StackError(
-            f"The Kafka at {bootstrap} lacks {', '.join(missing)}: `headrace topics --create --kafka {bootstrap}`."
-        )
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise StackError(f"The Kafka at {bootstrap} lacks {names}: `headrace topics --create --kafka {bootstrap}`.")
 
 
 @contextmanager

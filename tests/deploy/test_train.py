@@ -45,12 +45,6 @@ def test_every_shipped_file_loads(file: Path) -> None:
     assert "~" not in f"{config.model_dir}{config.checkpoint_dir}"
 
 
-def test_there_is_a_file_for_every_kind_of_run() -> None:
-    assert {file.stem for file in SHIPPED} == {
-        "laptop", "single-gpu-0.6b", "eight-gpus-8b", "one-response-a-prompt", "swarm-kimi", "search-cispo",
-    }  # fmt: skip
-
-
 def test_the_command_line_wins_over_the_environment_over_the_file_over_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
