@@ -160,10 +160,9 @@ PyObject* read(PyObject* object, PyObject* argument) {
     return guarded([&]() -> PyObject* {
         reading->messages.resize(static_cast<size_t>(most));
         const rdkafka::Library& library = reading->library;
-        ptrdiff_t count;
-        Py_BEGIN_ALLOW_THREADS
-        count = library.consume_batch_queue(reading->queue, 0, reading->messages.data(), reading->messages.size());
-        Py_END_ALLOW_THREADS
+        // It takes what is there and does not wait, so the interpreter may.
+        const ptrdiff_t count =
+            library.consume_batch_queue(reading->queue, 0, reading->messages.data(), reading->messages.size());
         Ref arrivals(PyList_New(0));
         int failed = 0;
         for (ptrdiff_t index = 0; index < count; ++index) {

@@ -310,8 +310,10 @@ bool are_written(PyObject* names) {
         if (name == nullptr) return false;
         same = std::string_view(name) == kWritten[index];
     }
-    if (!same) PyErr_SetString(PyExc_LookupError, "trajectories have other fields than this module was built for: `make native`, or add what is new to "
-                        "streams/native/trajectories.cpp");
+    if (!same) {
+        PyErr_SetString(PyExc_LookupError, "trajectories have other fields than this module was built for: "
+                                           "`make native`, or add what is new to streams/native/trajectories.cpp");
+    }
     return same;
 }
 

@@ -11,7 +11,7 @@ from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACE
 from headrace.streams.assembly.arrival import Arrival, PlainArrival, arrival_of, plain_arrival_of
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import StoredRecord
-from tests.streams.builders import T0, event, started
+from tests.streams.builders import T0, event, started, with_header
 from tests.streams.native.built import needs_speedups
 
 pytestmark = needs_speedups
@@ -25,16 +25,15 @@ def said(arrival: Arrival) -> dict[str, object]:
 
 
 names = st.sampled_from([ID, TYPE, SOURCE, TIME, SUBJECT, SEQUENCE, TRACEPARENT, "content-type", "é", "", "a\0b"])
-times = st.sampled_from(
-    [
-        b"2026-11-21T11:24:24.512Z", b"2024-02-29T00:00:00.000Z", b"2023-02-29T00:00:00.000Z",
-        b"1900-02-29T00:00:00.000Z",
-        b"0000-01-01T00:00:00.000Z", b"0001-01-01T00:00:00.000Z", b"9999-12-31T23:59:59.999Z",
-        b"2026-11-21T24:00:00.000Z", b"2026-11-21T23:59:60.000Z", b"2026-13-01T00:00:00.000Z",
-        b"2026-00-01T00:00:00.000Z", b"2026-11-31T00:00:00.000Z", b"2026-11-21T11:24:24Z",
-        b"2026-11-21 11:24:24.512Z", b"2026-11-21T11:24:24.512Z\n", b"2026-11-21T11:24:24.51\xb2Z", b"",
-    ]
-)  # fmt: skip
+TIMES = [
+    b"2026-11-21T11:24:24.512Z", b"2024-02-29T00:00:00.000Z", b"2023-02-29T00:00:00.000Z",
+    b"1900-02-29T00:00:00.000Z",
+    b"0000-01-01T00:00:00.000Z", b"0001-01-01T00:00:00.000Z", b"9999-12-31T23:59:59.999Z",
+    b"2026-11-21T24:00:00.000Z", b"2026-11-21T23:59:60.000Z", b"2026-13-01T00:00:00.000Z",
+    b"2026-00-01T00:00:00.000Z", b"2026-11-31T00:00:00.000Z", b"2026-11-21T11:24:24Z",
+    b"2026-11-21 11:24:24.512Z", b"2026-11-21T11:24:24.512Z\n", b"2026-11-21T11:24:24.51\xb2Z", b"",
+]  # fmt: skip
+times = st.sampled_from(TIMES)
 numbers = st.sampled_from(
     [b"0", b"7", b"007", b"1023", b"1024", b"9" * 18, b"9" * 19, b"-1", b" 7", b"1_0", b"\xb2", b""]
 )
@@ -49,6 +48,12 @@ def test_any_headers_are_understood_alike(pairs: list[tuple[str, bytes | None]],
     key, value = (b"", None) if data is None else data.draw(st.tuples(values, values))
     record = event("s1", 0, started())
     record = replace(record, key=key, value=value, headers=[*record.headers, *pairs] if whole else pairs)
+    assert said(arrival_of(record)) == said(plain_arrival_of(record))
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_that_does_not_exist_is_none(time: bytes) -> None:
+    record = with_header(event("s1", 0, started()), TIME, time)
     assert said(arrival_of(record)) == said(plain_arrival_of(record))
 
 

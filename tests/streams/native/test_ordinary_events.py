@@ -1,7 +1,9 @@
 """The fold with its fast way is the fold without it: same outcomes, same state, after every record."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from tests.streams.assembly.test_fold import LIMITS, messy_log
-from tests.streams.builders import log, session
+from tests.streams.builders import T0, log, session
 from tests.streams.native.built import needs_speedups
 
 pytestmark = needs_speedups
@@ -92,6 +94,20 @@ def test_all_but_first_and_last_of_a_trajectory_go_the_fast_way() -> None:
     records = log([*session("s1", "ask", "tool", "ask"), *session("s2", "ask", "prune", "tool", "ask")])
     assert taken(records, arrival_of) == len(records) - 4
     assert taken(records, plain_arrival_of) == 0
+
+
+@pytest.mark.parametrize("after_ms", [49, 50, 51])
+def test_what_is_due_closes_before_an_event_that_would_be_ordinary(after_ms: int) -> None:
+    silent, other = session("s1", "ask"), session("s2", "ask", "tool")
+    silent = [replace(record, timestamp=T0) for record in silent[:2]]
+    times = (T0 + 10, T0 + 10, T0 + after_ms)
+    going_on = [replace(record, timestamp=time) for record, time in zip(other[:3], times, strict=True)]
+    records = [arrival_of(record) for record in log([*silent, *going_on])]
+    quick, plain = (PartitionFold(FoldLimits(idle_timeout_ms=50)) for _ in range(2))
+    closed = fast(quick, records)
+    assert len(closed) == (after_ms >= 50)
+    assert closed == slow(plain, records)
+    assert state(quick, 5) == state(plain, 5)
 
 
 def test_the_position_moves_on_with_what_was_ordinary() -> None:

@@ -156,20 +156,53 @@ def test_a_whole_session_is_not_doubted() -> None:
 
 
 @pytest.mark.parametrize(
+    "argument",
+    [
+        b"1.50", b"1e3", b"1.5e3", b"0.00001", b"12345678901.5", b"0.12345678901234567891", b"-0", b"-0.0", b"01",
+        b"1.", b".5", b"-", b"1" * 19, b'{"a":1,"a":2}', b'{"a": 1}', b"[1, 2]", b"[1,]", b"{,}", b"nul", b"NaN", b"Infinity",
+        b'"\\u00e9"', b'"\\u0009"', b'"\\u001F"', b'"\\/"', b'"\\x"', b'"\x01"', b'"open', b'"\xc0\x80"',
+        b'"\xe0\x80\x80"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b'"\xe2\x82"', b'"\x80"',
+        b"[" * 150 + b"]" * 150,
+    ],
+)  # fmt: skip
+def test_what_would_be_written_in_another_form_or_not_at_all_is_doubted(argument: bytes) -> None:
+    assert not is_plain(argument)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        b"1.5", b"0.001", b"1234567890.25", b"0.1", b"0.30000000000000004", b"0", b"-1", b"9" * 18, b"[]", b"{}",
+        b"[[1],{}]", b'{"a":1,"b":[true,false,null]}', b'"\\u001f\\n\\""', b'"\x7f"', '"é€😀\u2028"'.encode(),
+        b'"' + b"x" * 1000 + b'"',
+        b"[" * 140 + b"]" * 140,
+    ],
+)  # fmt: skip
+def test_what_would_be_written_as_it_came_is_not_doubted(argument: bytes) -> None:
+    assert is_plain(argument)
+
+
+def is_plain(argument: bytes) -> bool:
+    """Whether a tool call with ``argument`` goes without doubt; then it goes as Python would write it."""
+    value = b'{"call_id":"c1","tool":"t","arguments":{"a":' + argument + b"}}"
+    history = history_of([event("s1", 0, started()), event("s1", 1, FACTS["tool"], value=value)])
+    written = plainly_written(history)
+    assert written is None or written[0] == _conclude(history)[0].message.value
+    return written is not None
+
+
+@pytest.mark.parametrize(
     "value",
     [
-        b'{"call_id":"c1","tool":"t","arguments":{"a":1.50}}',
-        b'{"call_id":"c1","tool":"t","arguments":{"a":1e3}}',
-        b'{"call_id":"c1","tool":"t","arguments":{"a":1,"a":2}}',
-        b'{"call_id":"c1","tool":"t","arguments":{"a":"\\u00e9"}}',
-        b'{"call_id":"c1","tool":"t","arguments":{"a": 1}}',
-        b'{"call_id":"c1","tool":"t","arguments":{"a":-0}}',
-        b'{"call_id":"c1","tool":"t","arguments":' + b'{"a":' * 150 + b"1" + b"}" * 151,
         b'{"call_id":"c1","tool":"t"} x',
         b'{"call_id":"c1"}',
+        b'{"call_id":"c1","tool":"t","tool":"t"}',
+        b"",
+        b"[]",
+        b"{",
     ],
 )
-def test_what_would_be_written_in_another_form_is_doubted(value: bytes) -> None:
+def test_a_payload_that_is_not_one_whole_object_is_doubted(value: bytes) -> None:
     history = history_of([event("s1", 0, started()), event("s1", 1, FACTS["tool"], value=value)])
     assert plainly_written(history) is None
 
