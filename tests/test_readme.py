@@ -47,6 +47,7 @@ def test_every_snippet_is_held_by_a_test() -> None:
         "reward",
         "history",
         "provenance",
+        "train",
         "airline-rewards",
         "airline-groups",
         "airline-tools",
@@ -90,6 +91,13 @@ def test_the_tour(tmp_path: Path) -> None:
     assert "brief@1: 0 wrong" in done.stdout
     assert done.stdout.count("/metrics") >= 3
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_training_run_can_be_looked_at_before_it_begins(tmp_path: Path) -> None:
+    done = run("bash", "-euo", "pipefail", "-c", BLOCKS["train"], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "groups_per_step = 4" in done.stdout
+    assert "effective_sample_size" in done.stdout
 
 
 @pytest.mark.kafka
