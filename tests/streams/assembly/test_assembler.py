@@ -18,7 +18,9 @@ from typing import Any, TypeVar
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
 
+from headrace.deploy.ports import free_port
 from headrace.schemas.log import KafkaRecord, committed_offsets, open_producer, read_to_end
 from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
@@ -306,6 +308,15 @@ async def test_topics_whose_partitions_do_not_match_are_refused(kafka: str, monk
     monkeypatch.setattr(assembler, "TRAJECTORIES", STEPS)
     with pytest.raises(ValueError, match="events has 4 partitions and steps 1"):
         await run_assembler(config(kafka), stop=asyncio.Event(), ready=lambda: None)
+
+
+async def test_it_says_at_start_that_it_will_be_slow(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(assembler, "SPEEDUPS", None)
+    with pytest.raises(KafkaConnectionError):
+        await run_assembler(AssemblerConfig(f"127.0.0.1:{free_port()}"), stop=asyncio.Event(), ready=lambda: None)
+    assert "was not built" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["commit_interval_s", "idle_timeout_s", "max_open_bytes"])

@@ -34,7 +34,7 @@ from headrace.streams.assembly.trajectory_writer import _WRITER, plainly_written
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import shape_of
 from headrace.streams.raw import StoredRecord
-from tests.streams.builders import T0, event, session, started, with_header
+from tests.streams.builders import T0, called, event, session, started, with_header
 from tests.streams.native.built import needs_speedups
 from tests.streams.test_structs import FACTS
 
@@ -70,7 +70,7 @@ others: st.SearchStrategy[Record] = st.one_of(
     st.builds(ContextPruned, pruned_ids=st.lists(words, max_size=3), tokens_before=st.just(2), tokens_after=st.just(1)),
     st.builds(SubagentStarted, name=words, sub_trajectory_id=words, stage=st.integers(0, 3)),
     st.builds(SubagentFinished, name=words, sub_trajectory_id=words, stage=st.integers(0, 2),
-              steps=st.integers(0, 10**13), status=st.sampled_from(["completed", "failed"])),
+              steps=st.sampled_from([0, 1, 2, 5, 10**13]), status=st.sampled_from(["completed", "failed"])),
     st.builds(TrajectoryEnded, status=st.sampled_from(["completed", "aborted"]), answer=anything,
               outcome=st.none() | st.floats(-2, 2)),
 )  # fmt: skip
@@ -206,6 +206,65 @@ def is_plain(argument: bytes) -> bool:
 def test_a_payload_that_is_not_one_whole_object_is_doubted(value: bytes) -> None:
     history = history_of([event("s1", 0, started()), event("s1", 1, FACTS["tool"], value=value)])
     assert plainly_written(history) is None
+
+
+def used(call_id: str) -> ToolCalled:
+    return ToolCalled(call_id=call_id, tool="t")
+
+
+def gave(call_id: str, result: object, **fields: Any) -> ToolReturned:
+    return ToolReturned(call_id=call_id, tool="t", result=result, **fields)
+
+
+def finished(stage: int, steps: int) -> SubagentFinished:
+    return SubagentFinished(name="a", sub_trajectory_id="s2", stage=stage, steps=steps)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [used("c1"), gave("c1", 1), gave("c1", 2), used("c1"), gave("c1", 3)],
+        [used("c1"), used("c2"), used("c1"), gave("c1", 1), gave("c2", 2), gave("c1", 3), gave("c1", 4)],
+        [gave("c1", 1, status="error"), used("c1"), gave("c1", 2, status="error", error_class="timeout")],
+        [gave("c1", 1, latency_s=0.1), gave("c1", 2, latency_s=0.2), gave("c1", 3, latency_s=1e9)],
+        [finished(0, 5), finished(0, 7), finished(0, 6), finished(2, 1), finished(1, 0)],
+        [started(task={"a": 1}), started(task={"a": 2}), TrajectoryEnded(answer=1), TrajectoryEnded(answer=2)],
+        [called([1], [2], logprobs=None), called([3], [4], after=[1, 2]), called([1, 2, 3, 4, 5], [6])],
+        [called([1], [2]), called([3], [4], after=[1, 9]), called([1], [2])],
+        [called([1], None), called(None, [2]), called([], [])],
+    ],
+    ids=str,
+)
+def test_what_comes_twice_or_crosswise_is_paired_alike(facts: list[Record]) -> None:
+    history = history_of([event("s1", number, fact) for number, fact in enumerate(facts)])
+    written = plainly_written(history)
+    assert written is not None
+    assert written[0] == _conclude(history)[0].message.value
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        '"sampling":{"top_p":0.0}', '"sampling":{"top_p":1.5}', '"prefix_length":-1', '"prefix_length":1',
+        '"logprobs":"AADAfw=="', '"logprobs":"AACAfw=="', '"logprobs":"AACAvw==","sampled_ids":"BQAAAAYAAAA="',
+        '"sampled_ids":"BQAAAA==","version_spans":[{"version":1,"start":0,"end":2}]', '"sampled_ids":"BQAAAA="',
+        '"sampled_ids":"BQAAAAY="', '"sampled_ids":"zstd:AAAA"', '"finish_reason":1', '"hidden":["a",1]',
+    ],
+)  # fmt: skip
+def test_a_call_that_the_model_refuses_is_doubted(fields: str) -> None:
+    value = f'{{"model":"m",{fields}}}'.encode()
+    history = history_of([event("s1", 0, started()), event("s1", 1, FACTS["called"], value=value)])
+    assert plainly_written(history) is None
+    assert len(conclude(history)[1]) == 1
+
+
+def test_the_first_trace_that_is_one_counts() -> None:
+    traces = [b"00-xyz", *(b"00-%032d-%016d-01" % (number, number) for number in (0, 7, 8))]
+    records = session("s1", "ask", "tool")
+    records[:4] = [with_header(record, TRACEPARENT, trace) for record, trace in zip(records[:4], traces, strict=True)]
+    written = plainly_written(history_of(records))
+    assert written is not None
+    assert written[1] == traces[2].decode()
 
 
 def test_a_trajectory_beyond_the_largest_record_goes_without_its_bulk() -> None:
