@@ -70,7 +70,7 @@ def _section(shape: Figures) -> str:
     columns = ["", "tokens/s", "trajectories/s", "ours ÷ it, wall", "ours ÷ it, CPU", "MiB", "division", "loss", "norm"]
     text = f"""{shape["weights"] / 1e6:,.1f} M weights; {shape["trajectories"]} trajectories of {shape["tokens"]:,}
         tokens, {shape["sampled"]:,} of them sampled, the longest of {shape["longest"]:,}. Medians of
-        {len(shape["samples"]["headrace"])} interleaved steps, each contender with {shape["threads"]} threads."""
+        {len(shape["samples"]["headrace"])} interleaved steps; threads of a contender: {shape["threads"]}."""
     spent = ", ".join(f"{purpose} {share:.0%}" for purpose, share in shape["profile"].items() if share >= 0.005)
     table = table_of([*columns, *(["MFU"] if peak_flops else [])], rows)
     paragraphs = [text, f"Where our step's time goes (torch.profiler): {spent}.", measured_on(shape)]
