@@ -246,7 +246,8 @@ def test_what_comes_twice_or_crosswise_is_paired_alike(facts: list[Record]) -> N
     "fields",
     [
         '"sampling":{"top_p":0.0}', '"sampling":{"top_p":1.5}', '"prefix_length":-1', '"prefix_length":1',
-        '"logprobs":"AADAfw=="', '"logprobs":"AACAfw=="', '"logprobs":"AACAvw==","sampled_ids":"BQAAAAYAAAA="',
+        '"logprobs":"AADAfw==","sampled_ids":"BQAAAA=="', '"logprobs":"AACAfw==","sampled_ids":"BQAAAA=="',
+        '"logprobs":"AACAvw==","sampled_ids":"BQAAAAYAAAA="', '"sampled_ids":"B*AAAA=="', '"sampled_ids":"B=AAAA=="',
         '"sampled_ids":"BQAAAA==","version_spans":[{"version":1,"start":0,"end":2}]', '"sampled_ids":"BQAAAA="',
         '"sampled_ids":"BQAAAAY="', '"sampled_ids":"zstd:AAAA"', '"finish_reason":1', '"hidden":["a",1]',
     ],
@@ -265,6 +266,13 @@ def test_the_first_trace_that_is_one_counts() -> None:
     written = plainly_written(history_of(records))
     assert written is not None
     assert written[1] == traces[2].decode()
+
+
+def test_a_time_before_1970_counts_as_1970() -> None:
+    history = history_of([event("s1", 0, started(), time_ms=-5), event("s1", 1, TrajectoryEnded(), time_ms=-4)])
+    written = plainly_written(history)
+    assert written is not None
+    assert written[0] == _conclude(history)[0].message.value
 
 
 def test_a_trajectory_beyond_the_largest_record_goes_without_its_bulk() -> None:
