@@ -259,7 +259,15 @@ class Trainer:
     async def _save_base(self) -> Checkpoint:
         self._progress.enter(Phase.SAVING)
         write = partial(
-            save_checkpoint, self._learner, self._config, self._store, version=0, offsets={}, alarms={}, said=[]
+            save_checkpoint,
+            self._learner,
+            self._config,
+            self._store,
+            version=0,
+            offsets={},
+            alarms={},
+            said=[],
+            told=lambda effect: self._reached(effect, 0),
         )
         return await self._publisher.save(partial(self._in_thread, write), 0)
 

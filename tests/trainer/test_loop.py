@@ -2,10 +2,6 @@
 
 import asyncio
 import gc
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from statistics import stdev
 
@@ -31,6 +27,7 @@ from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, segment, training_group, trajectory
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
+from tests.trainer.lives import payloads, train_until
 
 pytestmark = pytest.mark.kafka
 
@@ -50,23 +47,6 @@ def base(tmp_path_factory):
     from tests.trainer.builders import tiny_model
 
     return tiny_model(tmp_path_factory.mktemp("base"))
-
-
-async def train_until(config, version):
-    """Run the trainer until it has announced ``version``."""
-    stop = asyncio.Event()
-
-    def reached(arrow, at):
-        if (arrow, at) == ("announced", version):
-            stop.set()
-
-    served = asyncio.Event()
-    await asyncio.wait_for(run_trainer(config, stop=stop, ready=served.set, reached=reached), 120)
-    assert served.is_set()
-
-
-def payloads(found):
-    return [payload for _, payload in found]
 
 
 async def test_three_steps_are_trained_told_and_published(kafka, config, tmp_path):
@@ -299,77 +279,6 @@ async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
     # their traceback would be parsed inside that parse, which Python 3.11 does not survive.
     gc.collect()
     assert len(await records(kafka, ALERTS, "zombie")) == 2
-
-
-LIVES = """
-import asyncio, os, signal, sys
-from pathlib import Path
-from aiokafka import AIOKafkaProducer
-from headrace.trainer.loop import TrainerConfig, run_trainer
-from headrace.trainer.losses.settings import KlSettings
-from headrace.trainer.model.architectures import UnsupportedModel
-from headrace.trainer.model.load import load_model
-
-bootstrap, run, base, checkpoints, store, *deaths = sys.argv[1:]
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def live(arrow, version):
-    stop = asyncio.Event()
-
-    def reached(at, what):
-        if (at, what, arrow) == ("checkpointed", version, "committing"):
-            AIOKafkaProducer.commit_transaction = die
-        if (at, what) == (arrow, version):
-            die()
-        if (at, what, arrow) == ("announced", version, "done"):
-            stop.set()
-
-    config = TrainerConfig(
-        bootstrap, run, Path(base), Path(checkpoints), store, groups_per_step=2, max_staleness=100, threads=1
-    )
-    asyncio.run(run_trainer(config, stop=stop, ready=lambda: None, reached=reached))
-
-# Each life is a process of its own; forked, since importing torch takes longer than everything else here.
-for death in deaths:
-    arrow, version = death.split(":")
-    child = os.fork()
-    if not child:
-        live(arrow, int(version))
-        os._exit(0)
-    print(death, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-async def test_killed_between_any_two_effects_it_goes_on_as_if_nothing_had_happened(kafka, config, tmp_path):
-    groups = await feed_groups(kafka, [f"{number:02d}" for number in range(13)], run="killed")
-    settings = config("killed")
-    deaths = ["uploaded:0", "trained:1", "checkpointed:2", "uploaded:3", "committing:4", "announced:5", "done:6"]
-    lived = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", LIVES, kafka, "killed", str(settings.model_dir), str(settings.checkpoint_dir),
-         settings.store_url, *deaths],
-        env=os.environ | {"OMP_NUM_THREADS": "1"}, timeout=300, capture_output=True, text=True,
-    )  # fmt: skip
-    ends = [f"{death} {0 if death.startswith('done') else -signal.SIGKILL}" for death in deaths]
-    assert lived.stdout.splitlines() == ends, lived.stderr
-
-    steps = await records(kafka, STEPS, "killed")
-    weights = await records(kafka, WEIGHTS, "killed")
-    assert [step.step for step in payloads(steps)] == [1, 2, 3, 4, 5, 6]
-    assert [each.version for each in payloads(weights)] == [0, 1, 2, 3, 4, 5, 6]
-    trained = [group.group_id for step in payloads(steps) for group in step.groups]
-    assert trained == [group.group_id for group in groups[:12]]
-
-    await feed_same(kafka, groups, run="undisturbed")
-    await train_until(config("undisturbed", checkpoint_dir=tmp_path / "calm"), 6)
-    calm_steps = payloads(await records(kafka, STEPS, "undisturbed"))
-    assert [step.data_sha256 for step in calm_steps] == [step.data_sha256 for step in payloads(steps)]
-    store = ObjectStore(settings.store_url)
-    for one, other in zip(payloads(weights), payloads(await records(kafka, WEIGHTS, "undisturbed")), strict=True):
-        manifests = [await fetch_manifest(store, pointer) for pointer in (one, other)]
-        assert [*manifests[0].files.values()] == [*manifests[1].files.values()]
 
 
 async def feed_same(kafka: str, groups, *, run: str) -> None:

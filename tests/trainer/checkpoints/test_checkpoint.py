@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from headrace.schemas.records import Weights
 from headrace.trainer.announce import announcement
 from headrace.trainer.checkpoints.checkpoint import (
     CheckpointError,
+    CheckpointNotWritten,
     CheckpointState,
     CheckpointWriter,
     exclusive,
@@ -81,18 +83,74 @@ def test_only_the_newest_are_kept(save, tmp_path):
     assert names(tmp_path) == ["00000003", "00000004"]
 
 
-@pytest.mark.parametrize(
-    "victim", ["state.json", "optimizer/whole.safetensors", "manifest.json", "model/model.safetensors"]
-)
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(save, tmp_path, victim):
+FILES = [
+    "state.json",
+    "optimizer/whole.safetensors",
+    "manifest.json",
+    "model/model.safetensors",
+    "model/config.json",
+    "SHA256SUMS",
+]
+
+
+def test_these_are_all_the_files(save):
+    assert {str(file.relative_to(path)) for path in [save(1).path] for file in path.rglob("*") if file.is_file()} == {
+        *FILES,
+        "model/generation_config.json",
+    }
+
+
+def flip_a_bit(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+DAMAGES = {
+    "truncated": lambda file: os.truncate(file, file.stat().st_size - 9),
+    "empty": lambda file: os.truncate(file, 0),
+    "flipped": flip_a_bit,
+    "missing": lambda file: file.unlink(),
+    "a stranger beside it": lambda file: file.with_name("extra").write_bytes(b"x"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("victim", FILES)
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(save, tmp_path, victim, damage):
     save(1)
-    damaged = save(2).path / victim
-    damaged.write_bytes(damaged.read_bytes()[:-9] + b"x" * 9)
-    assert load_newest(tmp_path, "run").state.version == 1
-    damaged.unlink()
+    DAMAGES[damage](save(2).path / victim)
     assert load_newest(tmp_path, "run").state.version == 1
     save(2)
     assert load_newest(tmp_path, "run").state.version == 2
+
+
+def test_every_line_of_the_sums_is_needed(save, tmp_path):
+    save(1)
+    sums = save(2).path / "SHA256SUMS"
+    sums.write_text("".join(sums.read_text().splitlines(keepends=True)[1:]))
+    assert load_newest(tmp_path, "run").state.version == 1
+
+
+def test_coreutils_verify_a_checkpoint_too(save):
+    command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
+    assert subprocess.run(command, cwd=save(1).path, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "mkdir"])
+def test_a_disk_that_refuses_harms_no_checkpoint_and_the_next_try_succeeds(save, tmp_path, monkeypatch, call):
+    save(1)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(os, call, full)
+        with pytest.raises(CheckpointNotWritten, match="takes no checkpoint: .*No space left"):
+            save(2)
+    assert load_newest(tmp_path, "run").state.version == 1
+    save(2)
+    assert names(tmp_path) == ["00000001", "00000002"]
 
 
 def test_with_nothing_but_damage_it_says_so_and_does_not_start_over(save, tmp_path):

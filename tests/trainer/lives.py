@@ -1,0 +1,31 @@
+"""Running the trainer in tests: its settings, and how long it lives."""
+
+import asyncio
+
+from headrace.trainer.config import TrainerConfig
+from headrace.trainer.loop import run_trainer
+
+
+def trainer_config(kafka, run, base, folder, **settings):
+    """Small steps, checkpoints and objects under ``folder``."""
+    known = {"groups_per_step": 2, "max_staleness": 100, "threads": 1, "store_url": f"file://{folder}/objects"}
+    return TrainerConfig(**{"bootstrap": kafka, "run": run, "model_dir": base} | {
+        "checkpoint_dir": folder / run} | known | settings)  # fmt: skip
+
+
+async def train_until(config, version, *, effect="announced"):
+    """Run the trainer until it has reached ``effect`` of making ``version``."""
+    stop = asyncio.Event()
+
+    def reached(at, what):
+        if (at, what) == (effect, version):
+            stop.set()
+
+    served = asyncio.Event()
+    await asyncio.wait_for(run_trainer(config, stop=stop, ready=served.set, reached=reached), 120)
+    assert served.is_set()
+
+
+def payloads(found):
+    """The records without their ids."""
+    return [payload for _, payload in found]

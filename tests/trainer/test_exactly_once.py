@@ -1,0 +1,165 @@
+"""A trainer that is killed between any two effects of a step goes on, to the bit, as if nothing had happened."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from headrace.schemas.log import open_producer, send
+from headrace.schemas.records import Alert, Reason, Rejection, Stage, Step, Weights
+from headrace.schemas.topics import ALERTS, REJECTED, STEPS, TRAINING, WEIGHTS
+from headrace.trainer.announce import newest_said
+from headrace.trainer.checkpoints.checkpoint import load_newest
+from headrace.trainer.checkpoints.optimizer_state import read_state
+from headrace.trainer.effects import Effect
+from headrace.trainer.weights.publish import fetch_manifest
+from headrace.trainer.weights.store import ObjectStore
+from tests.trainer.builders import member, tiny_model, training_group
+from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, records
+from tests.trainer.lives import payloads
+
+pytestmark = pytest.mark.kafka
+
+SETTINGS = {"substeps": 2, "loss": "dr_grpo"}
+STORY = ["00", "01", "foreign", "02", "03", "04", "05", "unreadable", "06", "07", "08", "impossible", "09", "10",
+         "11", "12"]  # fmt: skip
+"""Groups in the log's order. Two make a step; the one of ``08`` and ``impossible`` diverges in its second sub-step."""
+LAST = 6
+UNREADABLE = "unreadable_group"
+
+LIVES = {
+    "early": ["model_written:0", "checkpointed:0", "weights_uploaded:0", "sent:0", "announced:0",
+              "settled:1", "updated:1", "trained:1", "settled:2", "sent:2", "told:2", "optimizer_written:2",
+              "state_written:3", f"done:{LAST}"],
+    "late": ["settled:1:1", "checkpointed:2", "weights_uploaded:3", "uploaded:3", "begun:3", "sent:3", "announced:3",
+             "begun:4", "told:4", "model_written:4", "settled:5:1", "settled:5:2", "sent:5", "told:5", "trained:5",
+             f"done:{LAST}"],
+}  # fmt: skip
+"""Deaths of two runs. In ``late``, ``settled:5:2`` is the position of the skipped step, told by the life after it."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("base"))
+
+
+async def feed_story(kafka, run):
+    """The story's groups for ``run``: the same tokens whatever the run."""
+    attempts = {
+        name: [
+            attempt(f"{run}/{name}/{i}", run="elsewhere" if name == "foreign" else run, seed=hash_of("story", name, i))
+            for i in range(3)
+        ]
+        for name in STORY
+    }
+    places = await feed_trajectories(kafka, [each for members in attempts.values() for each in members])
+    async with open_producer(kafka) as producer:
+        for name, members in attempts.items():
+            size = 1e39 if name == "impossible" else 1.0  # more than a float32 can say
+            group = training_group(
+                f"{run}/{name}",
+                [
+                    member(each, advantage=size * (i - 1), reward=float(i), at=places[each.trajectory_id])
+                    for i, each in enumerate(members)
+                ],
+                run=run,
+            )
+            message = message_of(group, id=group.group_id, key=group.group_id)
+            if name == "unreadable":
+                message = replace(message, value=message.value[:-9])
+            await (await send(producer, TRAINING, message, 0))
+
+
+async def live(kafka, run, base, folder, deaths):
+    """The lives of ``run``; returns how each ended."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.trainer.dying", kafka, run, str(base), str(folder), json.dumps(SETTINGS), *deaths,
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, error = await asyncio.wait_for(process.communicate(), 300)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return out.decode().splitlines(), error.decode()[-4000:]
+
+
+async def told(kafka, run, folder):
+    """Everything that ``run`` left in the log, without its name, its times and where its records stand."""
+    steps: list[Step] = payloads(await records(kafka, STEPS, run))
+    weights: list[Weights] = payloads(await records(kafka, WEIGHTS, run))
+    rejected: list[Rejection] = payloads(await records(kafka, REJECTED, run))
+    alerts: list[Alert] = payloads(await records(kafka, ALERTS, run))
+    store = ObjectStore(f"file://{folder}/objects")
+    manifests = [await fetch_manifest(store, pointer) for pointer in weights]
+    assert len({each.config_sha256 for each in steps}) == 1
+    timed = ("seconds_", "tokens_per_second")
+    return {
+        "steps": [
+            (each.step, each.version, each.data_sha256,
+             [[id.removeprefix(run) for id in (group.group_id, *group.trajectory_ids)] for group in each.groups],
+             {name: value for name, value in each.metrics.items() if not name.startswith(timed)})
+            for each in steps
+        ],
+        "weights": [
+            (each.version, each.parent, each.step, [*manifest.files.values()], [*manifest.sizes.values()])
+            for each, manifest in zip(weights, manifests, strict=True)
+        ],
+        "rejected": sorted((each.trajectory_id.removeprefix(run), each.stage, each.reason) for each in rejected),
+        "alerts": [(each.kind, each.details.get("version")) for each in alerts if each.kind != UNREADABLE],
+        # No run can be told from a record that cannot be read: each trainer tells of those in all three stories.
+        "unreadable": [each.message for each in alerts if each.kind == UNREADABLE],
+    }  # fmt: skip
+
+
+def kept(folder, run):
+    """The newest checkpoint's state and the optimiser's tensors."""
+    checkpoint = load_newest(folder / run, run)
+    state = checkpoint.state
+    return (state.version, state.grad_norms, state.alarms), read_state(checkpoint.optimizer_dir, {})
+
+
+def test_every_effect_is_some_lifes_last():
+    died_at = {death.partition(":")[0] for deaths in LIVES.values() for death in deaths}
+    assert died_at == {*Effect, "updated", "done"}
+
+
+async def test_killed_between_any_two_effects_it_goes_on_to_the_bit_as_if_nothing_had_happened(kafka, base, tmp_path):
+    for run in (*LIVES, "calm"):
+        await feed_story(kafka, run)
+    ends = await asyncio.gather(
+        *(live(kafka, run, base, tmp_path, deaths) for run, deaths in LIVES.items()),
+        live(kafka, "calm", base, tmp_path, [f"done:{LAST}"]),
+    )
+    for (lived, error), deaths in zip(ends, LIVES.values(), strict=False):
+        expected = [f"{death} {0 if death.startswith('done') else -signal.SIGKILL}" for death in deaths]
+        assert lived == expected, error
+
+    calm = await told(kafka, "calm", tmp_path)
+    assert [step for step, *_ in calm["steps"]] == [*range(1, LAST + 1)]
+    assert [version for version, *_ in calm["weights"]] == [*range(LAST + 1)]
+    assert calm["rejected"] == sorted(
+        [(f"/foreign/{i}", Stage.ADMISSION, Reason.OTHER_RUN) for i in range(3)]
+        + [(f"/{name}/{i}", Stage.TRAINING, Reason.DIVERGED) for name in ("08", "impossible") for i in range(3)]
+    )
+    assert ("step_skipped", 4) in calm["alerts"]
+    assert len(set(calm["unreadable"])) == len(calm["unreadable"]) == 3
+    trained = [ids[0] for _, _, _, groups, _ in calm["steps"] for ids in groups]
+    assert trained == [f"/{name}" for name in STORY if name.isdigit() and name != "08"]
+
+    calm_state, calm_tensors = kept(tmp_path, "calm")
+    for run in LIVES:
+        found = await told(kafka, run, tmp_path)
+        for topic in calm:
+            for mine, theirs in zip(found[topic], calm[topic], strict=True):
+                assert mine == theirs, f"{run}: {topic}"
+        assert tuple(await newest_said(kafka, run)) == tuple(await newest_said(kafka, "calm"))
+        state, tensors = kept(tmp_path, run)
+        assert state == calm_state
+        assert tensors.keys() == calm_tensors.keys()
+        assert all(torch.equal(tensors[name], calm_tensors[name]) for name in tensors)
