@@ -72,6 +72,7 @@ async def run_trainer(
     or the broker was away for longer than ``config.outages`` allows.
     """
     torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)  # torch seeds itself with what nobody can draw again
     if not ranks.leads:
         ready()
         return await asyncio.to_thread(follow, config, ranks)

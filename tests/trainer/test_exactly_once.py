@@ -95,6 +95,9 @@ async def told(kafka, run, folder):
     weights: list[Weights] = payloads(await records(kafka, WEIGHTS, run))
     rejected: list[Rejection] = payloads(await records(kafka, REJECTED, run))
     alerts: list[Alert] = payloads(await records(kafka, ALERTS, run))
+    # No run can be told from a record that cannot be read: each trainer tells of those that it comes by, once.
+    unreadable = [each.message for each in alerts if each.kind == UNREADABLE]
+    assert len(set(unreadable)) == len(unreadable) >= 1
     store = ObjectStore(f"file://{folder}/objects")
     manifests = [await fetch_manifest(store, pointer) for pointer in weights]
     assert len({each.config_sha256 for each in steps}) == 1
@@ -112,8 +115,6 @@ async def told(kafka, run, folder):
         ],
         "rejected": sorted((each.trajectory_id.removeprefix(run), each.stage, each.reason) for each in rejected),
         "alerts": [(each.kind, each.details.get("version")) for each in alerts if each.kind != UNREADABLE],
-        # No run can be told from a record that cannot be read: each trainer tells of those in all three stories.
-        "unreadable": [each.message for each in alerts if each.kind == UNREADABLE],
     }  # fmt: skip
 
 
@@ -148,7 +149,6 @@ async def test_killed_between_any_two_effects_it_goes_on_to_the_bit_as_if_nothin
         + [(f"/{name}/{i}", Stage.TRAINING, Reason.DIVERGED) for name in ("08", "impossible") for i in range(3)]
     )
     assert ("step_skipped", 4) in calm["alerts"]
-    assert len(set(calm["unreadable"])) == len(calm["unreadable"]) == 3
     trained = [ids[0] for _, _, _, groups, _ in calm["steps"] for ids in groups]
     assert trained == [f"/{name}" for name in STORY if name.isdigit() and name != "08"]
 
@@ -156,10 +156,9 @@ async def test_killed_between_any_two_effects_it_goes_on_to_the_bit_as_if_nothin
     for run in LIVES:
         found = await told(kafka, run, tmp_path)
         for topic in calm:
-            for mine, theirs in zip(found[topic], calm[topic], strict=True):
-                assert mine == theirs, f"{run}: {topic}"
+            assert found[topic] == calm[topic], f"{run}: {topic}"
         assert tuple(await newest_said(kafka, run)) == tuple(await newest_said(kafka, "calm"))
         state, tensors = kept(tmp_path, run)
         assert state == calm_state
         assert tensors.keys() == calm_tensors.keys()
-        assert all(torch.equal(tensors[name], calm_tensors[name]) for name in tensors)
+        assert [name for name in tensors if not torch.equal(tensors[name], calm_tensors[name])] == []

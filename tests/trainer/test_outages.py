@@ -1,0 +1,184 @@
+"""A full disk, an object store and a broker out of reach: the trainer waits, tells, and goes on where it was."""
+
+import asyncio
+import os
+import resource
+import signal
+import threading
+from contextlib import asynccontextmanager, suppress
+
+import psutil
+import pytest
+from aiokafka.errors import KafkaError
+
+from headrace.schemas.records import Alert, Step
+from headrace.schemas.topics import ALERTS, STEPS, WEIGHTS
+from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten, load_newest
+from headrace.trainer.loop import run_trainer
+from headrace.trainer.outage import OutageSettings
+from headrace.trainer.weights.store import ObjectStore, StoreUnavailable
+from tests.trainer.builders import tiny_model
+from tests.trainer.feed import feed_groups, records
+from tests.trainer.lives import payloads, train_until, trainer_config
+
+pytestmark = pytest.mark.kafka
+
+EAGER = OutageSettings(first_wait_s=0.1, longest_wait_s=0.5, alert_after_s=0.0)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def config(kafka, base, tmp_path):
+    def _config(run, **settings):
+        return trainer_config(kafka, run, base, tmp_path, **({"outages": EAGER} | settings))
+
+    return _config
+
+
+@pytest.fixture
+def full_disk():
+    """``full_disk(True)``: the kernel refuses files of more than 10,000 bytes; weights are larger."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill(full):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000 if full else soft, hard))
+
+    yield fill
+    fill(False)
+
+
+@asynccontextmanager
+async def training(config, reached):
+    """The trainer at work; stopped at the end."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_trainer(config, stop=stop, ready=lambda: None, reached=reached))
+    try:
+        yield task
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 60)
+
+
+async def until_told(kafka, topic, run, kind, count=1):
+    async with asyncio.timeout(90):
+        while True:
+            with suppress(KafkaError):  # the test reads from the same broker
+                read = payloads(await records(kafka, topic, run))
+                found = [each for each in read if getattr(each, "kind", kind) == kind]
+                if len(found) >= count:
+                    return found
+            await asyncio.sleep(0.2)
+
+
+async def steps_of(kafka, run):
+    steps: list[Step] = payloads(await records(kafka, STEPS, run))
+    return [(step.step, [group.group_id.rpartition("/")[2] for group in step.groups]) for step in steps]
+
+
+async def test_a_full_disk_harms_no_checkpoint_and_the_step_is_written_once_there_is_room(kafka, config, full_disk):
+    await feed_groups(kafka, list("abcd"), run="full")
+    settings = config("full")
+
+    def reached(effect, making):
+        if (effect, making) == ("trained", 1):
+            full_disk(True)
+
+    async with training(settings, reached):
+        (alert, *_) = await until_told(kafka, ALERTS, "full", "checkpoint_not_written")
+        assert isinstance(alert, Alert)
+        assert "File too large" in alert.message
+        assert load_newest(settings.checkpoint_dir, "full").state.version == 0
+        full_disk(False)
+        await until_told(kafka, STEPS, "full", "", 2)
+    assert await steps_of(kafka, "full") == [(1, ["a", "b"]), (2, ["c", "d"])]
+    alerts = [each for each in payloads(await records(kafka, ALERTS, "full")) if each.kind == "checkpoint_not_written"]
+    assert len(alerts) == 1
+
+
+async def test_a_disk_that_stays_full_ends_the_trainer_which_trains_the_same_groups_again(kafka, config, full_disk):
+    await feed_groups(kafka, list("ab"), run="stays")
+    settings = config("stays", outages=OutageSettings(0.05, 0.1, 60.0, patience_s=0.3))
+
+    def reached(effect, making):
+        if (effect, making) == ("trained", 1):
+            full_disk(True)
+
+    with pytest.raises(CheckpointNotWritten, match="checkpoint_dir"):
+        await run_trainer(settings, stop=asyncio.Event(), ready=lambda: None, reached=reached)
+    full_disk(False)
+    await train_until(settings, 1)
+    assert await steps_of(kafka, "stays") == [(1, ["a", "b"])]
+
+
+async def test_an_object_store_out_of_reach_is_waited_for_and_nothing_is_announced_without_it(kafka, config, tmp_path):
+    await feed_groups(kafka, list("abcd"), run="away")
+    settings = config("away")
+    folder, hidden = tmp_path / "objects" / "weights", tmp_path / "hidden"
+
+    def reached(effect, making):
+        if (effect, making) == ("trained", 1):
+            folder.rename(hidden)
+            folder.write_text("a file where a folder should be: nothing can be put here")
+
+    async with training(settings, reached):
+        (alert, *_) = await until_told(kafka, ALERTS, "away", "object_store_unavailable")
+        assert alert.details["version"] == 1
+        assert load_newest(settings.checkpoint_dir, "away").state.version == 1  # the step is durable
+        assert await steps_of(kafka, "away") == []
+        assert len(await records(kafka, WEIGHTS, "away")) == 1
+        folder.unlink()
+        hidden.rename(folder)
+        await until_told(kafka, STEPS, "away", "", 2)
+    assert await steps_of(kafka, "away") == [(1, ["a", "b"]), (2, ["c", "d"])]
+
+
+async def test_a_stop_while_the_object_store_is_away_ends_cleanly_and_a_restart_uploads(kafka, config, tmp_path):
+    await feed_groups(kafka, list("ab"), run="stopped")
+    settings = config("stopped")
+    folder = tmp_path / "objects" / "weights"
+
+    def reached(effect, making):
+        if (effect, making) == ("trained", 1):
+            folder.rename(tmp_path / "hidden")
+            folder.write_text("")
+
+    async with training(settings, reached):
+        await until_told(kafka, ALERTS, "stopped", "object_store_unavailable")
+    folder.unlink()
+    (tmp_path / "hidden").rename(folder)
+    await train_until(settings, 1)
+    assert await steps_of(kafka, "stopped") == [(1, ["a", "b"])]
+
+
+async def test_an_s3_that_nobody_serves_is_said_to_be_unavailable(monkeypatch):
+    for name, value in {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "REGION": "us-east-1", "ALLOW_HTTP": "true",
+                        "ENDPOINT_URL": "http://127.0.0.1:9"}.items():  # fmt: skip
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with pytest.raises(StoreUnavailable, match="s3://bucket/prefix takes no objects"):
+        await ObjectStore("s3://bucket/prefix").create("a", b"x")
+
+
+@pytest.mark.parametrize("moment", ["begun", "sent", "announced"])
+async def test_a_broker_that_stands_still_is_ridden_out(kafka, config, moment):
+    run = f"still-{moment}"
+    await feed_groups(kafka, list("abcd"), run=run)
+    port = int(kafka.rpartition(":")[2])
+    (broker,) = {
+        each.pid for each in psutil.net_connections("tcp") if each.laddr.port == port and each.status == "LISTEN"
+    }
+
+    def reached(effect, making):
+        if (effect, making) == (moment, 1):
+            os.kill(broker, signal.SIGSTOP)
+            threading.Timer(5.0, os.kill, (broker, signal.SIGCONT)).start()
+
+    try:
+        async with training(config(run), reached):
+            await until_told(kafka, STEPS, run, "", 2)
+    finally:
+        os.kill(broker, signal.SIGCONT)
+    assert await steps_of(kafka, run) == [(1, ["a", "b"]), (2, ["c", "d"])]
