@@ -28,7 +28,7 @@ from aiokafka.errors import KafkaError
 from headrace.agents.under_way import UnderWay, settled_by
 from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
 from headrace.schemas.model import Record
-from headrace.schemas.records import Budget
+from headrace.schemas.records.step import Budget
 from headrace.schemas.topics import BUDGET, REJECTED, STEPS
 from headrace.schemas.wire import UnreadableRecord, decode
 

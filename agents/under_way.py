@@ -12,7 +12,8 @@ sampled that will be too stale to train. ``limit`` is the sampler's own; while n
 from collections.abc import Iterable
 
 from headrace.schemas.model import Record
-from headrace.schemas.records import Budget, Rejection, Step
+from headrace.schemas.records.group import Rejection
+from headrace.schemas.records.step import Budget, Step
 
 
 class UnderWay:

@@ -17,7 +17,8 @@ from headrace.agents.openai_runs import Dataset, fact_messages, parse_run, run_t
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of, read_to_end
-from headrace.schemas.records import Reference, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import FEEDBACK, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode
 from headrace.streams.drive import drive

@@ -8,10 +8,18 @@ from array import array
 from base64 import b64encode
 from dataclasses import dataclass
 
-from headrace.schemas import events, records
+from headrace.schemas import events
 from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.model import Record
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError, Redriven, Repaired
+from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component, Reward
+from headrace.schemas.records.step import BatchRecipe, Budget, Step, TrainedGroup
+from headrace.schemas.records.trajectory import Segment, ToolStatistics, ToolUse, Trajectory, Turn
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import TOPICS, Topic
 from headrace.schemas.wire import Message, encode
@@ -47,8 +55,8 @@ GROUP = "search-7/ada-works/0"
 TASK = "ada-works"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-_AT = records.Reference(partition=2, offset=331)
-_OTHER_AT = records.Reference(partition=0, offset=318)
+_AT = Reference(partition=2, offset=331)
+_OTHER_AT = Reference(partition=0, offset=318)
 _PROMPT = array("i", [151, 872, 12, 9])
 _FIRST_ANSWER = array("i", [40, 41, 42])
 _SHOWN = array("i", [77, 78])
@@ -95,11 +103,11 @@ _FACTS: tuple[Record, ...] = (
     events.ContextSummarized(summary="Ada works at the mill (c17).", tokens_before=8, tokens_after=5),
     events.TrajectoryEnded(answer={"chunk_ids": ["c17"], "text": "At the mill."}, outcome=1.0),
 )
-_SCORED_TRAJECTORY = records.Trajectory(
+_SCORED_TRAJECTORY = Trajectory(
     trajectory_id=TRAJECTORY,
     started=_STARTED,
     segments=[
-        records.Segment(
+        Segment(
             token_ids=_PROMPT + _FIRST_ANSWER + _SHOWN + _SECOND_ANSWER,
             loss_mask=[0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1],
             logprobs=[-0.5, -0.125, -1.5, -0.25, -0.0625],
@@ -110,11 +118,11 @@ _SCORED_TRAJECTORY = records.Trajectory(
         )
     ],
     turns=[
-        records.Turn(
+        Turn(
             sampled_tokens=3,
             finish_reason="tool_calls",
             tools=[
-                records.ToolUse(
+                ToolUse(
                     call_id="call-1",
                     tool="search_corpus",
                     arguments={"query": "where does ada work"},
@@ -124,9 +132,9 @@ _SCORED_TRAJECTORY = records.Trajectory(
                 )
             ],
         ),
-        records.Turn(sampled_tokens=2, finish_reason="stop", pruned_ids=["c3"]),
+        Turn(sampled_tokens=2, finish_reason="stop", pruned_ids=["c3"]),
     ],
-    tools={"search_corpus": records.ToolStatistics(calls=1, seconds=0.03)},
+    tools={"search_corpus": ToolStatistics(calls=1, seconds=0.03)},
     critical_steps=2,
     total_steps=2,
     sampled_tokens=5,
@@ -134,12 +142,12 @@ _SCORED_TRAJECTORY = records.Trajectory(
     answer={"chunk_ids": ["c17"], "text": "At the mill."},
     outcome=1.0,
     events=7,
-    first=records.Reference(partition=2, offset=7104),
-    last=records.Reference(partition=2, offset=7131),
+    first=Reference(partition=2, offset=7104),
+    last=Reference(partition=2, offset=7131),
     started_ms=START_MS,
     ended_ms=START_MS + 2400,
 )
-_REWARD = records.Reward(
+_REWARD = Reward(
     trajectory_id=TRAJECTORY,
     trajectory=_AT,
     agent="search",
@@ -149,10 +157,10 @@ _REWARD = records.Reward(
     group_size=2,
     spec="search@1",
     components={
-        "f_beta": records.Component(value=0.9, weight=0.7),
-        "trajectory_recall": records.Component(value=1.0, weight=0.3),
-        "answer_found": records.Component(value=1.0, weight=1.0),
-        "prune_penalty": records.Component(value=0.1, weight=-1.0),
+        "f_beta": Component(value=0.9, weight=0.7),
+        "trajectory_recall": Component(value=1.0, weight=0.3),
+        "answer_found": Component(value=1.0, weight=1.0),
+        "prune_penalty": Component(value=0.1, weight=-1.0),
     },
     total=1.83,
     maximum=2.0,
@@ -164,14 +172,10 @@ _REWARD = records.Reward(
     ended_ms=START_MS + 2400,
 )
 _MEMBERS = [
-    records.Member(
-        trajectory_id=TRAJECTORY, trajectory=_AT, reward=1.83, advantage=0.5, oldest_version=3, sampled_tokens=5
-    ),
-    records.Member(
-        trajectory_id=OTHER, trajectory=_OTHER_AT, reward=0.83, advantage=-0.5, oldest_version=3, sampled_tokens=9
-    ),
+    Member(trajectory_id=TRAJECTORY, trajectory=_AT, reward=1.83, advantage=0.5, oldest_version=3, sampled_tokens=5),
+    Member(trajectory_id=OTHER, trajectory=_OTHER_AT, reward=0.83, advantage=-0.5, oldest_version=3, sampled_tokens=9),
 ]
-_GROUP = records.TrainingGroup(
+_GROUP = TrainingGroup(
     group_id=GROUP,
     run=RUN,
     task_id=TASK,
@@ -183,21 +187,21 @@ _GROUP = records.TrainingGroup(
     members=_MEMBERS,
     oldest_version=3,
 )
-_STEP = records.Step(
+_STEP = Step(
     run=RUN,
     step=5,
     version=5,
     groups=[
-        records.TrainedGroup(
+        TrainedGroup(
             group_id=GROUP,
-            group=records.Reference(partition=1, offset=57),
+            group=Reference(partition=1, offset=57),
             trajectory_ids=[TRAJECTORY, OTHER],
             trajectories=[_AT, _OTHER_AT],
         )
     ],
     config_sha256="5b3c1d07a5c2f8e9d4a6b7c8e9f00112233445566778899aabbccddeeff00112",
     data_sha256="9f00112233445566778899aabbccddeeff001125b3c1d07a5c2f8e9d4a6b7c8e",
-    recipe=records.BatchRecipe(advantage_scale="group_std"),
+    recipe=BatchRecipe(advantage_scale="group_std"),
     array_sha256={"token_ids": "00112233445566778899aabbccddeeff001121c07a5c2f8e9d4a6b7c8e9f0011"},
     metrics={"loss": -0.014, "k3": 0.002, "grad_norm": 0.37, "tokens": 14.0, "seconds": 1.9},
 )
@@ -229,11 +233,11 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
     (_REWARD, GROUP, "/streams/score", TRAJECTORY),
     (_GROUP, GROUP, "/streams/group", GROUP),
     (
-        records.Rejection(
+        Rejection(
             trajectory_id=OTHER,
             trajectory=_OTHER_AT,
-            stage=records.Stage.GROUP,
-            reason=records.Reason.ALL_FAIL,
+            stage=Stage.GROUP,
+            reason=Reason.ALL_FAIL,
             run=RUN,
             task_id=TASK,
             group_id=GROUP,
@@ -246,7 +250,7 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
     ),
     (_STEP, RUN, "/trainer", RUN),
     (
-        records.Weights(
+        Weights(
             run=RUN,
             version=5,
             parent=4,
@@ -261,25 +265,23 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
         RUN,
     ),
     (
-        records.Budget(run=RUN, version=5, groups_per_step=16, max_steps_ahead=4, max_groups=80),
+        Budget(run=RUN, version=5, groups_per_step=16, max_steps_ahead=4, max_groups=80),
         RUN,
         "/trainer",
         RUN,
     ),
     (
-        records.Applied(
-            run=RUN, engine="127.0.0.1:8000", version=5, download_s=0.2, swap_s=0.04, canary_max_error=0.0009
-        ),
+        Applied(run=RUN, engine="127.0.0.1:8000", version=5, download_s=0.2, swap_s=0.04, canary_max_error=0.0009),
         RUN,
         "/headrace/follower/127.0.0.1:8000",
         "127.0.0.1:8000",
     ),
     (
-        records.Alert(
+        Alert(
             run=RUN,
             source="follower",
             kind="canary_mismatch",
-            severity=records.Severity.CRITICAL,
+            severity=Severity.CRITICAL,
             message="Version 6 gives other log-probabilities than the trainer saw; version 5 is served again.",
             details={"version": 6, "max_error": 1.7, "tolerance": 0.05},
         ),
@@ -288,9 +290,9 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
         RUN,
     ),
     (
-        records.DeadLetter(
+        DeadLetter(
             **_BROKEN_PLACE,
-            error=records.DeadLetterError.BAD_JSON,
+            error=DeadLetterError.BAD_JSON,
             message="headrace.tool.called.v1: Invalid JSON: EOF while parsing a string at line 1 column 74",
             key=_base64(OTHER.encode()),
             value=_base64(_BROKEN),
@@ -303,15 +305,13 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
         OTHER,
     ),
     (
-        records.Repaired(
-            **_BROKEN_PLACE, key=_base64(OTHER.encode()), value=_base64(_MENDED), headers=_encoded_headers()
-        ),
+        Repaired(**_BROKEN_PLACE, key=_base64(OTHER.encode()), value=_base64(_MENDED), headers=_encoded_headers()),
         "events:2",
         "/headrace/dead-letters",
         "events:2:7104",
     ),
     (
-        records.Redriven(
+        Redriven(
             **_BROKEN_PLACE,
             sha256="e9d4a6b7c8e9f00112233445566778899aabbccddeeff001125b3c1d07a5c2f8",
             trajectory_id=derived_id("redrive", OTHER),

@@ -3,8 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.schemas import events, records
+from headrace.schemas import events
 from headrace.schemas.model import Record
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, Redriven, Repaired
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Budget, Step
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.weights import Applied, Weights
 
 _DAY_MS = 24 * 3600 * 1000
 _MIB = 1024 * 1024
@@ -65,28 +72,26 @@ SDK_STATS = Topic(
 TRAJECTORIES = Topic(
     "trajectories",
     "trajectory id",
-    (records.Trajectory,),
+    (Trajectory,),
     PARTITIONS,
     "Events folded: tokens, turns, tools, labels.",
     retention_ms=30 * _DAY_MS,
     max_bytes=32 * _MIB,
 )
 REWARDS = Topic(
-    "rewards", "group id, else cohort key, else trajectory id", (records.Reward,), PARTITIONS, "Scores, by component."
+    "rewards", "group id, else cohort key, else trajectory id", (Reward,), PARTITIONS, "Scores, by component."
 )
-TRAINING = Topic("training", "group id", (records.TrainingGroup,), PARTITIONS, "Groups that carry a gradient.")
-REJECTED = Topic("rejected", "trajectory id", (records.Rejection,), PARTITIONS, "What will not be trained, and why.")
-STEPS = Topic("steps", "run", (records.Step,), 1, "Optimiser steps and what they were trained on.", max_bytes=8 * _MIB)
-WEIGHTS = Topic("weights", "run", (records.Weights,), 1, "Policy versions that can be had.")
-BUDGET = Topic(
-    "budget", "run", (records.Budget,), 1, "How much may be under way: samplers wait for it.", compacted=True
-)
-APPLIED = Topic("applied", "run", (records.Applied,), 1, "Policy versions that engines serve.")
-ALERTS = Topic("alerts", "run", (records.Alert,), 1, "What a person should know of.")
+TRAINING = Topic("training", "group id", (TrainingGroup,), PARTITIONS, "Groups that carry a gradient.")
+REJECTED = Topic("rejected", "trajectory id", (Rejection,), PARTITIONS, "What will not be trained, and why.")
+STEPS = Topic("steps", "run", (Step,), 1, "Optimiser steps and what they were trained on.", max_bytes=8 * _MIB)
+WEIGHTS = Topic("weights", "run", (Weights,), 1, "Policy versions that can be had.")
+BUDGET = Topic("budget", "run", (Budget,), 1, "How much may be under way: samplers wait for it.", compacted=True)
+APPLIED = Topic("applied", "run", (Applied,), 1, "Policy versions that engines serve.")
+ALERTS = Topic("alerts", "run", (Alert,), 1, "What a person should know of.")
 DEAD_LETTERS = Topic(
     "dead-letters",
     "topic:partition",
-    (records.DeadLetter, records.Repaired, records.Redriven),
+    (DeadLetter, Repaired, Redriven),
     1,
     "What could not be read, whole, and what was done about it.",
     max_bytes=8 * _MIB,

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from headrace.schemas.envelope import Envelope, EnvelopeError, Headers, from_headers, to_headers
 from headrace.schemas.model import Record
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import MODELS
 from headrace.schemas.trace import continued
 from headrace.schemas.upcast import UPCASTERS, Upcaster, upcast

@@ -18,7 +18,9 @@ from typing import Protocol
 from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
 from headrace.schemas.events import ClockTicked, FeedbackGiven
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reference, Reward, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TOPICS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
 from headrace.streams.assembly.assemble import SOURCE, assemble, settle

@@ -23,7 +23,7 @@ from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
 from headrace.schemas.log import KafkaRecord, open_consumer
 from headrace.schemas.model import Record
 from headrace.schemas.read_back import read_back
-from headrace.schemas.records import Reference
+from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import APPLIED, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.schemas.trace import SpanContext, parse_traceparent
 from headrace.schemas.wire import UnreadableRecord, decode

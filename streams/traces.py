@@ -17,16 +17,12 @@ from typing import TypeAlias
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.ids import derived_id
 from headrace.schemas.model import Record
-from headrace.schemas.records import (
-    Applied,
-    Reference,
-    Rejection,
-    Reward,
-    Step,
-    TrainingGroup,
-    Trajectory,
-    Weights,
-)
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.trace import SpanContext, child, parse_traceparent
 
 MAX_LINKS = 128

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.model import Record
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.raw import LogRecord
 

@@ -19,7 +19,10 @@ from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, read_to_end, send
 from headrace.schemas.model import Part, Record
-from headrace.schemas.records import Alert, Budget, Rejection, Step, Weights
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.group import Rejection
+from headrace.schemas.records.step import Budget, Step
+from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, Topic, topic_named
 from headrace.schemas.wire import Message, UnreadableRecord, decode
 from headrace.trainer.effects import Effect, Told, tell_nobody

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import Reason, Rejection, Stage, TrainedGroup, Trajectory
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.step import TrainedGroup
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
 from headrace.trainer.admission.intake import Arrival, Intake
 from headrace.trainer.alerts import trainer_alert

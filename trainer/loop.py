@@ -18,7 +18,9 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from headrace.schemas.records import Alert, Budget, Reason, Step
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.group import Reason
+from headrace.schemas.records.step import Budget, Step
 from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake

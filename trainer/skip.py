@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from headrace.schemas.records import Reason, Severity, Stage
+from headrace.schemas.records.alert import Severity
+from headrace.schemas.records.group import Reason, Stage
 from headrace.trainer.admission.admission import rejection
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import announcement

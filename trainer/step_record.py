@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from headrace.schemas.records import BatchRecipe, Step
+from headrace.schemas.records.step import BatchRecipe, Step
 from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, Batch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.gather import Gathered

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from headrace.schemas.records import DeadLetter, Reference
+    from headrace.schemas.records.dead_letter import DeadLetter
+    from headrace.schemas.records.reference import Reference
     from headrace.streams.letters.letter_box import Letter
 
 _BROKER = (

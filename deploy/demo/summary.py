@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from headrace.schemas.events import Purpose
-from headrace.schemas.records import Reward
+from headrace.schemas.records.reward import Reward
 
 
 class HeldOut(BaseModel):

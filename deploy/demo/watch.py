@@ -10,7 +10,10 @@ from aiokafka import AIOKafkaConsumer
 from headrace.deploy.demo.summary import by_trajectory
 from headrace.deploy.errors import StackError
 from headrace.schemas.log import open_consumer, partitions_of
-from headrace.schemas.records import Alert, Applied, Reward, Step, Weights
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, REWARDS, STEPS, WEIGHTS
 from headrace.schemas.wire import UnreadableRecord, decode
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from headrace.schemas.records import BatchRecipe
+from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.provenance.evidence import summarise
 from headrace.trainer.provenance.rebuild import Rebuilt, Verdict
 

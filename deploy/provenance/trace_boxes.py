@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from textwrap import wrap
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.trainer.provenance.evidence import Found, Missing
 from headrace.trainer.provenance.trace import EventFound, Fate, Trace
 from headrace.trainer.provenance.versions import spans

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.deploy.tail.sentence import sentence
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
 from headrace.trainer.provenance.evidence import Found, Missing
 from headrace.trainer.provenance.find import EventSearch

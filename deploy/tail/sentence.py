@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterable
 from functools import singledispatch
 from typing import Any, TypeAlias
 
-from headrace.schemas import events, records
+from headrace.schemas import events
 from headrace.schemas.model import Record
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, Redriven, Repaired
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Budget, Step
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.weights import Applied, Weights
 
 Short: TypeAlias = Callable[[str], str]
 """How ids are shown."""
@@ -116,7 +123,7 @@ def _(fact: events.SdkStatsReported, short: Short) -> str:
 
 
 @sentence.register
-def _(trajectory: records.Trajectory, short: Short) -> str:
+def _(trajectory: Trajectory, short: Short) -> str:
     started = trajectory.started
     tokens = sum(len(segment.token_ids) for segment in trajectory.segments)
     return _joined(
@@ -132,7 +139,7 @@ def _(trajectory: records.Trajectory, short: Short) -> str:
 
 
 @sentence.register
-def _(reward: records.Reward, short: Short) -> str:
+def _(reward: Reward, short: Short) -> str:
     of = f" of {_number(reward.maximum)}" if reward.maximum is not None else ""
     head = f"{reward.spec} {f'unscored: {reward.unscored}' if reward.total is None else _number(reward.total) + of}"
     terms = ""
@@ -147,7 +154,7 @@ def _(reward: records.Reward, short: Short) -> str:
 
 
 @sentence.register
-def _(rejection: records.Rejection, short: Short) -> str:
+def _(rejection: Rejection, short: Short) -> str:
     reward = rejection.reward is not None and f"reward {_number(rejection.reward)}"
     group = rejection.group_id and f"group {short(rejection.group_id)}"
     version = rejection.policy_version is not None and f"v{rejection.policy_version}"
@@ -155,7 +162,7 @@ def _(rejection: records.Rejection, short: Short) -> str:
 
 
 @sentence.register
-def _(group: records.TrainingGroup, short: Short) -> str:
+def _(group: TrainingGroup, short: Short) -> str:
     advantages = sorted(member.advantage for member in group.members)
     span = f"advantages {_signed(advantages[0])} … {_signed(advantages[-1])}" if advantages else "no member"
     members = f"{len(group.members)} of {group.expected or group.scored}"
@@ -169,7 +176,7 @@ def _(group: records.TrainingGroup, short: Short) -> str:
 
 
 @sentence.register
-def _(step: records.Step, short: Short) -> str:
+def _(step: Step, short: Short) -> str:
     trajectories = sum(len(group.trajectory_ids) for group in step.groups)
     figures = [f"{name} {_number(value)}" for name, value in list(step.metrics.items())[:5]]
     groups = f"{_count(len(step.groups), 'group')} with {trajectories} trajectories"
@@ -177,13 +184,13 @@ def _(step: records.Step, short: Short) -> str:
 
 
 @sentence.register
-def _(weights: records.Weights, short: Short) -> str:
+def _(weights: Weights, short: Short) -> str:
     parent = f" on v{weights.parent}" if weights.parent is not None else ""
     return _joined(f"v{weights.version}{parent}", weights.kind, f"{weights.size:,} bytes", f"step {weights.step}")
 
 
 @sentence.register
-def _(budget: records.Budget, short: Short) -> str:
+def _(budget: Budget, short: Short) -> str:
     rule = (
         f"({budget.max_steps_ahead} + 1) · {budget.groups_per_step}"
         if budget.max_groups
@@ -193,7 +200,7 @@ def _(budget: records.Budget, short: Short) -> str:
 
 
 @sentence.register
-def _(applied: records.Applied, short: Short) -> str:
+def _(applied: Applied, short: Short) -> str:
     return _joined(
         f"v{applied.version} served by {applied.engine}",
         f"fetched in {_number(applied.download_s)} s",
@@ -203,22 +210,22 @@ def _(applied: records.Applied, short: Short) -> str:
 
 
 @sentence.register
-def _(alert: records.Alert, short: Short) -> str:
+def _(alert: Alert, short: Short) -> str:
     return f"{alert.severity} {alert.kind}: {alert.message}"
 
 
 @sentence.register
-def _(letter: records.DeadLetter, short: Short) -> str:
+def _(letter: DeadLetter, short: Short) -> str:
     return f"{letter.topic}[{letter.partition}]@{letter.offset} {letter.error}: {_cut(letter.message, 200)}"
 
 
 @sentence.register
-def _(repair: records.Repaired, short: Short) -> str:
+def _(repair: Repaired, short: Short) -> str:
     return f"{repair.topic}[{repair.partition}]@{repair.offset} repaired"
 
 
 @sentence.register
-def _(redriven: records.Redriven, short: Short) -> str:
+def _(redriven: Redriven, short: Short) -> str:
     where = f"{redriven.topic}[{redriven.partition}]@{redriven.offset} sent again"
     if redriven.redrive_of is None:
         return where

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TYPE, plain_time
 from headrace.schemas.events import ClockTicked, TrajectoryEnded
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.upcast import UPCASTERS
 from headrace.schemas.wire import UnreadableRecord

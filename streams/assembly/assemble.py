@@ -12,7 +12,9 @@ import msgspec
 from headrace.schemas.envelope import TRACEPARENT, Envelope, to_headers
 from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import DeadLetterError, Defect, Reference, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
 from headrace.schemas.trace import continued, parse_traceparent
 from headrace.schemas.wire import Message, UnreadableRecord

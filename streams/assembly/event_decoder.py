@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from headrace.schemas.envelope import EnvelopeError, from_headers
 from headrace.schemas.events import TrajectoryStarted
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import UnreadableRecord, decode_payload
 from headrace.streams.assembly.arrival import Arrival

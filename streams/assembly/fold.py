@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from headrace.schemas.envelope import SUBJECT
-from headrace.schemas.records import DeadLetterError, Defect
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import END, KINDS, MAX_ID_BYTES, TICK, Arrival, arrival_of, problem_with
 from headrace.streams.assembly.fold_limits import FoldLimits

@@ -18,7 +18,8 @@ from headrace.schemas.events import (
     TrajectoryEnded,
     TrajectoryStarted,
 )
-from headrace.schemas.records import Defect, Reference
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.raw import LogRecord

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from headrace.schemas.records import Defect, Reference
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect
 from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.assembly.history import History
 from headrace.streams.structs import writing

@@ -7,7 +7,7 @@ A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.res
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.streams.assembly.assemble import conclude, letter
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits

@@ -15,7 +15,7 @@ from typing import Any
 
 from headrace.schemas.arrays import FloatArray, IntArray
 from headrace.schemas.events import ModelCalled, VersionSpan
-from headrace.schemas.records import Defect, Segment
+from headrace.schemas.records.trajectory import Defect, Segment
 from headrace.streams.structs import writing
 
 MAX_TOKENS = 1_000_000

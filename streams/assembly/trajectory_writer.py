@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, decode_array, encode_array
 from headrace.schemas.events import VersionSpan
-from headrace.schemas.records import Defect, Reference, Segment, ToolStatistics, ToolUse, Trajectory, Turn
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics, ToolUse, Trajectory, Turn
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.history import History
 from headrace.streams.assembly.segments import MAX_TOKENS

@@ -24,7 +24,7 @@ from headrace.schemas.events import (
     ToolReturned,
     ToolStatus,
 )
-from headrace.schemas.records import ToolStatistics, ToolUse, Turn
+from headrace.schemas.records.trajectory import ToolStatistics, ToolUse, Turn
 from headrace.streams.structs import writing
 
 _Turn, _ToolUse, _ToolStatistics = writing(Turn), writing(ToolUse), writing(ToolStatistics)

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.clickhouse.columns import Row, Table, arrow_table
 from headrace.streams.clickhouse.rows import Place, to_rows

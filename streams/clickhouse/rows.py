@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from headrace.schemas import events, records
+from headrace.schemas import events
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.model import Record
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, Redriven, Repaired
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Budget, Step
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import Row, Table
 
@@ -83,7 +91,7 @@ def _fact_columns(fact: Record) -> Row:
     return {}
 
 
-def _trajectory(trajectory: records.Trajectory, envelope: Envelope) -> Rows:
+def _trajectory(trajectory: Trajectory, envelope: Envelope) -> Rows:
     started = trajectory.started
     versions = trajectory.versions
     row: Row = {
@@ -136,7 +144,7 @@ def _trajectory(trajectory: records.Trajectory, envelope: Envelope) -> Rows:
     yield tables.TRAJECTORIES, row
 
 
-def _reward(reward: records.Reward, envelope: Envelope) -> Rows:
+def _reward(reward: Reward, envelope: Envelope) -> Rows:
     known = reward.total is not None and bool(reward.maximum)
     yield (
         tables.REWARDS,
@@ -165,7 +173,7 @@ def _reward(reward: records.Reward, envelope: Envelope) -> Rows:
     )
 
 
-def _training_group(group: records.TrainingGroup, envelope: Envelope) -> Rows:
+def _training_group(group: TrainingGroup, envelope: Envelope) -> Rows:
     for member in group.members:
         yield (
             tables.TRAINING,
@@ -186,7 +194,7 @@ def _training_group(group: records.TrainingGroup, envelope: Envelope) -> Rows:
         )
 
 
-def _rejection(rejection: records.Rejection, envelope: Envelope) -> Rows:
+def _rejection(rejection: Rejection, envelope: Envelope) -> Rows:
     yield (
         tables.REJECTED,
         {
@@ -202,7 +210,7 @@ def _rejection(rejection: records.Rejection, envelope: Envelope) -> Rows:
     )
 
 
-def _step(step: records.Step, envelope: Envelope) -> Rows:
+def _step(step: Step, envelope: Envelope) -> Rows:
     common = {"run": step.run, "step": step.step, "version": step.version}
     yield (
         tables.STEPS,
@@ -229,27 +237,27 @@ def _step(step: records.Step, envelope: Envelope) -> Rows:
             )
 
 
-def _weights(weights: records.Weights, envelope: Envelope) -> Rows:
+def _weights(weights: Weights, envelope: Envelope) -> Rows:
     names = ("run", "version", "parent", "kind", "manifest_uri", "sha256", "size", "step")
     yield tables.WEIGHTS, {name: getattr(weights, name) for name in names}
 
 
-def _budget(budget: records.Budget, envelope: Envelope) -> Rows:
+def _budget(budget: Budget, envelope: Envelope) -> Rows:
     names = ("run", "version", "groups_per_step", "max_steps_ahead", "max_groups")
     yield tables.BUDGET, {name: getattr(budget, name) for name in names}
 
 
-def _applied(applied: records.Applied, envelope: Envelope) -> Rows:
+def _applied(applied: Applied, envelope: Envelope) -> Rows:
     names = ("run", "engine", "version", "download_s", "swap_s", "canary_max_error")
     yield tables.APPLIED, {name: getattr(applied, name) for name in names}
 
 
-def _alert(alert: records.Alert, envelope: Envelope) -> Rows:
+def _alert(alert: Alert, envelope: Envelope) -> Rows:
     row = {name: getattr(alert, name) for name in ("run", "kind", "severity", "message")}
     yield tables.ALERTS, row | {"part": alert.source, "details": _json(alert.details)}
 
 
-def _dead_letter(letter: records.DeadLetter, envelope: Envelope) -> Rows:
+def _dead_letter(letter: DeadLetter, envelope: Envelope) -> Rows:
     yield (
         tables.DEAD_LETTERS,
         {
@@ -266,12 +274,12 @@ def _dead_letter(letter: records.DeadLetter, envelope: Envelope) -> Rows:
     )
 
 
-def _repaired(repair: records.Repaired, envelope: Envelope) -> Rows:
+def _repaired(repair: Repaired, envelope: Envelope) -> Rows:
     row = {"key_base64": repair.key or "", "value_base64": repair.value, "headers": _json(repair.headers)}
     yield tables.DEAD_LETTER_ACTIONS, {"action": "repaired"} | _original_place(repair) | row
 
 
-def _redriven(redriven: records.Redriven, envelope: Envelope) -> Rows:
+def _redriven(redriven: Redriven, envelope: Envelope) -> Rows:
     yield (
         tables.DEAD_LETTER_ACTIONS,
         {
@@ -296,25 +304,25 @@ def _sdk_stats(stats: events.SdkStatsReported, envelope: Envelope) -> Rows:
 
 
 _DERIVED: dict[type[Record], Callable[[Any, Envelope], Rows]] = {
-    records.Trajectory: _trajectory,
-    records.Reward: _reward,
-    records.TrainingGroup: _training_group,
-    records.Rejection: _rejection,
-    records.Step: _step,
-    records.Weights: _weights,
-    records.Budget: _budget,
-    records.Applied: _applied,
-    records.Alert: _alert,
-    records.DeadLetter: _dead_letter,
-    records.Repaired: _repaired,
-    records.Redriven: _redriven,
+    Trajectory: _trajectory,
+    Reward: _reward,
+    TrainingGroup: _training_group,
+    Rejection: _rejection,
+    Step: _step,
+    Weights: _weights,
+    Budget: _budget,
+    Applied: _applied,
+    Alert: _alert,
+    DeadLetter: _dead_letter,
+    Repaired: _repaired,
+    Redriven: _redriven,
     events.FeedbackGiven: _feedback,
     events.SdkStatsReported: _sdk_stats,
 }
 """Rows of every type that is not an event of a trajectory."""
 
 
-def _trajectory_place(trajectory_id: str, reference: records.Reference) -> Row:
+def _trajectory_place(trajectory_id: str, reference: Reference) -> Row:
     return {
         "trajectory_id": trajectory_id,
         "trajectory_partition": reference.partition,
@@ -322,7 +330,7 @@ def _trajectory_place(trajectory_id: str, reference: records.Reference) -> Row:
     }
 
 
-def _original_place(letter: records.DeadLetter | records.Repaired | records.Redriven) -> Row:
+def _original_place(letter: DeadLetter | Repaired | Redriven) -> Row:
     return {"bad_topic": letter.topic, "bad_partition": letter.partition, "bad_offset": letter.offset}
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from sys import intern
 
 from headrace.schemas.model import Record
-from headrace.schemas.records import Rejection, Reward, Stage, TrainingGroup
+from headrace.schemas.records.group import Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reward import Reward
 
 TRAINED = "trained"
 PENDING = "open"

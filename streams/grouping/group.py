@@ -17,7 +17,9 @@ import msgspec
 
 from headrace.schemas.events import Purpose, Role
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import Defect, Reason, Rejection, Reward, TrainingGroup
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.topics import REJECTED, TRAINING, Topic
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.grouping.baselines import RunningMean

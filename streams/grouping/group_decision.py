@@ -12,7 +12,7 @@ a group has none where every reward is within the tolerance of the baseline.
 
 from collections.abc import Sequence
 
-from headrace.schemas.records import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
 from headrace.streams.grouping.baselines import Baseline, constant, leave_one_out, mean
 from headrace.streams.grouping.group_policy import GroupPolicy
 from headrace.streams.grouping.group_state import Candidate, GroupState

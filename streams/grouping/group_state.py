@@ -15,7 +15,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from headrace.schemas.records import Defect, Reference, Reward
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect
 from headrace.streams.grouping.baselines import RunningMean
 from headrace.streams.grouping.watermark import Watermark
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import faust
 
-from headrace.schemas.records import TrainingGroup
+from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.topics import DEAD_LETTERS, REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity

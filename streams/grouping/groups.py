@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.schemas.records import Rejection, Reward, TrainingGroup
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
 from headrace.streams.grouping.baselines import Baseline, RunningMean
 from headrace.streams.grouping.group import Cohort, alone, cohort_of, expire, group
 from headrace.streams.grouping.group_decision import Outputs

@@ -7,7 +7,7 @@ Either way the reward has the model's fields.
 from typing import NamedTuple
 
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE, plain_time
-from headrace.schemas.records import Reward
+from headrace.schemas.records.reward import Reward
 from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 from headrace.streams.typed_record import typed

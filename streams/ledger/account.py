@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 from enum import IntFlag
 from typing import NamedTuple, TypeVar
 
-from headrace.schemas.records import Stage
+from headrace.schemas.records.group import Stage
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 
 V = TypeVar("V", int, str)

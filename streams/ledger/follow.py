@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import open_producer, send
-from headrace.schemas.records import Alert, Severity
+from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.topics import ALERTS
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.ledger.ledger import Ledger, cut_topics, kafka_reader

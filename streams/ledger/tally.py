@@ -14,7 +14,8 @@ import msgspec
 
 from headrace.schemas.envelope import SUBJECT, TYPE
 from headrace.schemas.events import ClockTicked, TrajectoryStarted
-from headrace.schemas.records import Rejection, Step, TrainingGroup
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.step import Step
 from headrace.schemas.topics import EVENTS, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode_payload
 from headrace.streams.assembly.arrival import MAX_ID_BYTES

@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import DeadLetter, DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS
 from headrace.schemas.wire import Message, UnreadableRecord, record_message
 from headrace.streams.raw import LogRecord

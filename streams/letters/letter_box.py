@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from headrace.schemas.records import DeadLetter, Redriven, Reference, Repaired
+from headrace.schemas.records.dead_letter import DeadLetter, Redriven, Repaired
+from headrace.schemas.records.reference import Reference
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.letters.repair import Content, content_of
 from headrace.streams.raw import LogRecord

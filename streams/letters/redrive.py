@@ -21,7 +21,9 @@ from headrace.schemas.envelope import ID, SUBJECT
 from headrace.schemas.events import TrajectoryEnded
 from headrace.schemas.headers import REDRIVE, REDRIVE_OF
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import Redriven, Reference, Trajectory
+from headrace.schemas.records.dead_letter import Redriven
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, Topic, topic_named
 from headrace.schemas.wire import Message, UnreadableRecord, record_message
 from headrace.streams.letters.letter_box import Letter

@@ -11,7 +11,9 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 
 from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, read_to_end, send
-from headrace.schemas.records import DeadLetter, Reference, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetter
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, decode
 from headrace.streams.letters.letter_box import Letter, LetterBox

@@ -2,7 +2,7 @@
 
     {"call_id": "call-2", "arguments": {"query": "ada    →    {"call_id": "call-2", "arguments": {"query": "ada"}}
 
-The letter itself never changes. A repair is a record of its own beside it (:class:`headrace.schemas.records.Repaired`).
+The letter itself never changes. A repair is a record of its own beside it, ``Repaired``.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Any
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, Envelope
 from headrace.schemas.ids import derived_id
 from headrace.schemas.model import Record
-from headrace.schemas.records import DeadLetter, DeadLetterError, Repaired
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError, Repaired
 from headrace.schemas.topics import EVENTS, topic_named
 from headrace.schemas.wire import Message, UnreadableRecord, decode, record_message
 

@@ -8,7 +8,8 @@ end. Every other reward has its one fate.
 from collections import Counter
 from collections.abc import Iterator
 
-from headrace.schemas.records import Reward, TrainingGroup
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import TRAINING
 from headrace.streams.grouping.group import output_message
 from headrace.streams.grouping.group_policy import GroupPolicies

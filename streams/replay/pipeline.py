@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from aiokafka.partitioner import DefaultPartitioner
 
 from headrace.schemas.envelope import from_headers
-from headrace.schemas.records import Reward
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.side_topics import ReplayStage, Span
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import UnreadableRecord

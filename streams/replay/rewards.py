@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from headrace.schemas.envelope import from_headers
-from headrace.schemas.records import Reference, Reward, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.letters.dead_letters import dead_letter_message

@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from headrace.schemas.log import read_to_end
-from headrace.schemas.records import Reward, Trajectory
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.raw import LogRecord

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.check_declared import declared_findings
 from headrace.streams.rewards.check_runs import Observations, observe
 from headrace.streams.rewards.check_values import group_differences, value_findings

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 
 
 def variants(trajectory: Trajectory) -> Iterator[tuple[str, Trajectory]]:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from headrace.schemas.events import ToolStatus
-from headrace.schemas.records import Component, Trajectory
+from headrace.schemas.records.reward import Component
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.schedule import Schedule, linear
 from headrace.streams.rewards.spec import RewardSpec, Term, Unscorable, Weight, newest_version, reward, weight_at
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import Feedback
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.judge_question import Question, questions
 from headrace.streams.rewards.judge_verdict import Answer, verdict
 from headrace.streams.rewards.spec import JudgedTerm, RewardSpec, Verdict

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.schemas.records import Trajectory, Turn
+from headrace.schemas.records.trajectory import Trajectory, Turn
 from headrace.streams.rewards.judge import Endpoint, Judge, Reply, Rubric, Scale
 
 REASON_CHARS = 600

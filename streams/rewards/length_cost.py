@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import Term, Unscorable, Weight
 
 NO_TOKEN_COUNTS = "no_token_counts"

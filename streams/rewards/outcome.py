@@ -1,6 +1,6 @@
 """The reward of agents whose environment knows how it went: the verifiable outcome, as recorded."""
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
 
 

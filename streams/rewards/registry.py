@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.context1 import SEARCH, SEARCH_ANNEALED, SEARCH_RECALLS
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.spec import RewardSpec

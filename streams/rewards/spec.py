@@ -23,7 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
-from headrace.schemas.records import Component, Reference, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.judge import Judge
 from headrace.streams.rewards.schedule import Schedule
 

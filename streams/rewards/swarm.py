@@ -8,7 +8,7 @@ a public replication, which forgot the anneal: sub-agents multiplied, and the ta
 rose. So λ stands on record with every reward, as the component's weight.
 """
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.outcome import outcome
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.rewards.spec import RewardSpec, Term

@@ -9,7 +9,7 @@ the signals ``shown``, ``accepted`` and ``rejected``; a value above 0 says yes.
 from collections.abc import Sequence
 from enum import StrEnum
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Term
 
 THRESHOLD = 0.25

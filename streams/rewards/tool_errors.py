@@ -6,7 +6,7 @@ never scored, and a policy learnt to break its calls.
 """
 
 from headrace.schemas.events import ToolErrorClass
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import Term, Weight
 
 OWN_FAULT = frozenset({ToolErrorClass.INVALID_ARGUMENTS, ToolErrorClass.REFUSED})

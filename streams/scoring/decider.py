@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from headrace.schemas.read_back import Place, read_back
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_question import Question

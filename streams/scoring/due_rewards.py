@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headrace.schemas.records import Reference, Reward, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries, verdicts

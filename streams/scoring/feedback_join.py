@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from headrace.schemas.model import Part
-from headrace.schemas.records import Reward
+from headrace.schemas.records.reward import Reward
 from headrace.streams.rewards.spec import Feedback, Verdict
 
 WINDOW_OVERFLOW = "window_overflow"

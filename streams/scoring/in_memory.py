@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.letters.dead_letters import dead_letter_message

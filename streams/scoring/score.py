@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import Defect, Reference, Reward, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.rewards.registry import DEFAULTS, Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Score, Verdict

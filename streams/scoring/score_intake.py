@@ -3,7 +3,8 @@
 from typing import TypeAlias
 
 from headrace.schemas.events import FeedbackGiven
-from headrace.schemas.records import Reference, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards

@@ -5,7 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.agents.under_way import UnderWay, settled_by
-from headrace.schemas.records import Alert, Budget, Reason, Reference, Rejection, Stage, Step, TrainedGroup
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import Budget, Step, TrainedGroup
 
 SOMEWHERE = Reference(partition=0, offset=0)
 

@@ -15,7 +15,9 @@ from aiokafka import AIOKafkaProducer
 
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, partitions_of, read_to_end, send
-from headrace.schemas.records import Reason, Reference, Rejection, Stage, Step, TrainedGroup, TrainingGroup
+from headrace.schemas.records.group import Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.topics import REJECTED, STEPS, TRAINING
 from headrace.schemas.wire import record_message
 

@@ -14,7 +14,7 @@ from aiokafka import TopicPartition
 
 from headrace.schemas.envelope import ID
 from headrace.schemas.log import KafkaRecord, open_consumer, read_to_end
-from headrace.schemas.records import DeadLetter
+from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly

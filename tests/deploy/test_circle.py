@@ -24,7 +24,7 @@ from headrace.deploy.parts import PARTS
 from headrace.deploy.stack import Stack, running_stack
 from headrace.deploy.state import State
 from headrace.schemas.log import read_to_end
-from headrace.schemas.records import Step
+from headrace.schemas.records.step import Step
 from headrace.schemas.topics import STEPS
 from headrace.schemas.wire import decode
 from headrace.streams.clickhouse.database import open_client

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from headrace.deploy.dead_letter_page import MAX_CHARACTERS, as_json, outcome, page, row
-from headrace.schemas.records import DeadLetterError, Redriven, Reference, Repaired
+from headrace.schemas.records.dead_letter import DeadLetterError, Redriven, Repaired
+from headrace.schemas.records.reference import Reference
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.letters.dead_letters import dead_letter_of
 from headrace.streams.letters.letter_box import Letter

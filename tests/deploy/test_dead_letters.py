@@ -15,7 +15,8 @@ from headrace.deploy.cli import cli
 from headrace.schemas.envelope import ID
 from headrace.schemas.headers import REDRIVE, REDRIVE_OF
 from headrace.schemas.log import open_producer, read_to_end, send
-from headrace.schemas.records import DeadLetterError, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler

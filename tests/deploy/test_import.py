@@ -16,7 +16,8 @@ from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ModelCalled, ToolCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.log import read_to_end
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reason, Rejection, Trajectory
+from headrace.schemas.records.group import Reason, Rejection
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import Message, decode
 from headrace.streams.drive import drive

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from headrace.deploy.cli import cli
 from headrace.schemas.ids import uuid7
-from headrace.schemas.records import Step
+from headrace.schemas.records.step import Step
 from headrace.schemas.topics import EVENTS, STEPS, TRAINING, TRAJECTORIES
 from tests.trainer.feed import records
 from tests.trainer.provenance.told import Story, bury, forget, reject, tell, train

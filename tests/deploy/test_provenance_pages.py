@@ -8,7 +8,7 @@ import pytest
 from headrace.deploy.provenance import rebuilt as rebuilt_page
 from headrace.deploy.provenance import trace_page, version_page
 from headrace.deploy.provenance.trace_boxes import LINES, WIDTH, rows
-from headrace.schemas.records import BatchRecipe
+from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.provenance.contributions import TrajectoryLabels, contributions
 from headrace.trainer.provenance.evidence import Bounds, Found, absent
 from headrace.trainer.provenance.find import EventSearch

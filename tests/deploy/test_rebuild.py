@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from safetensors.numpy import load_file
 
 from headrace.deploy.cli import cli
-from headrace.schemas.records import Step
+from headrace.schemas.records.step import Step
 from headrace.schemas.topics import STEPS, TRAINING, TRAJECTORIES
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.provenance.told import forget, train

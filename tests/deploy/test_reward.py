@@ -26,7 +26,7 @@ BROKEN = '''
 import random
 import time
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import RewardSpec, reward
 
 

@@ -5,7 +5,9 @@ import pytest
 from headrace.schemas.events import ModelCalled, ToolReturned
 from headrace.schemas.fields import enums, fields
 from headrace.schemas.model import Record
-from headrace.schemas.records import DeadLetter, Rejection, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetter
+from headrace.schemas.records.group import Rejection
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import MODELS
 
 

@@ -4,7 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from headrace.schemas.events import ModelCalled, Sampling, VersionSpan
-from headrace.schemas.records import Defect, Reason, Segment
+from headrace.schemas.records.group import Reason
+from headrace.schemas.records.trajectory import Defect, Segment
 
 
 def call(**fields: object) -> ModelCalled:

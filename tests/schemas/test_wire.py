@@ -7,7 +7,7 @@ import pytest
 from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.events import ToolCalled, TrajectoryEnded
 from headrace.schemas.model import Record
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.wire import Message, UnreadableRecord, decode, decode_payload, encode
 
 

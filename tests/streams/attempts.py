@@ -4,7 +4,9 @@ from typing import Any
 
 from headrace.schemas.events import EndStatus, Purpose, Role, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import Defect, Reference, Reward, Segment, ToolUse, Trajectory, Turn
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect, Segment, ToolUse, Trajectory, Turn
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.scoring.score import score
 

@@ -2,16 +2,9 @@
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked, ToolCalled, TrajectoryStarted
-from headrace.schemas.records import (
-    Member,
-    Reason,
-    Reference,
-    Rejection,
-    Stage,
-    Step,
-    TrainedGroup,
-    TrainingGroup,
-)
+from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.topics import EVENTS, REWARDS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, encode, record_message
 from headrace.streams.grouping.group import output_message

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.judge import Endpoint, Judge, Reply, Rubric
 from headrace.streams.rewards.spec import Feedback, RewardSpec, judged, reward
 

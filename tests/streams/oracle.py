@@ -16,7 +16,9 @@ from typing import Any
 
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TRACEPARENT, TYPE
 from headrace.schemas.events import ClockTicked, TrajectoryEnded
-from headrace.schemas.records import DeadLetterError, Defect, Reference
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.trace import parse_traceparent
 from headrace.schemas.wire import UnreadableRecord, decode

@@ -7,16 +7,11 @@ import pytest
 from headrace.schemas.envelope import Envelope, from_headers
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.model import Record
-from headrace.schemas.records import (
-    DeadLetter,
-    Defect,
-    Reason,
-    Reference,
-    Rejection,
-    Reward,
-    TrainingGroup,
-    Trajectory,
-)
+from headrace.schemas.records.dead_letter import DeadLetter
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import TOPICS
 from headrace.schemas.wire import Message, decode, encode
 from headrace.streams.drive import drive

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import Lag
 from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag

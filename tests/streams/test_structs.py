@@ -25,7 +25,8 @@ from headrace.schemas.events import (
     TrajectoryStarted,
 )
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reference, Segment, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly import event_decoder, trajectory_writer
 from headrace.streams.assembly.arrival import arrival_of

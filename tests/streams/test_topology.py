@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from headrace.deploy.commands.topology import command
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reward, Trajectory
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TOPICS
 from headrace.streams.topology import NEIGHBOURS, READ_FROM, TOPOLOGY, Neighbour, Processor, describe, mermaid, with_run
 

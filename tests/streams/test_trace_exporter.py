@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from headrace.schemas.log import open_producer, send
-from headrace.schemas.records import Reference
+from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
 from headrace.schemas.trace import continued
 from headrace.schemas.wire import record_message

@@ -5,18 +5,10 @@ from collections.abc import Callable
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.ids import derived_id
 from headrace.schemas.model import Record
-from headrace.schemas.records import (
-    Applied,
-    Member,
-    Reason,
-    Reference,
-    Rejection,
-    Stage,
-    Step,
-    TrainedGroup,
-    TrainingGroup,
-    Weights,
-)
+from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import Step, TrainedGroup
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.trace import SpanContext, child, parse_traceparent
 from headrace.streams.scoring.score import score
 from headrace.streams.traces import MAX_LINKS, Span, spans

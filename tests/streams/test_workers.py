@@ -16,15 +16,10 @@ from headrace.deploy.children import Child, Command, end_of
 from headrace.schemas.envelope import SUBJECT, from_headers
 from headrace.schemas.events import Purpose
 from headrace.schemas.log import KafkaRecord, open_producer, read_to_end, send
-from headrace.schemas.records import (
-    DeadLetter,
-    DeadLetterError,
-    Defect,
-    Reason,
-    Reference,
-    Rejection,
-    Trajectory,
-)
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.records.group import Reason, Rejection
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode
 from headrace.streams.faust_shell.faust_app import new_app

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from headrace.schemas.records import Member
+from headrace.schemas.records.group import Member
 from headrace.streams.grouping.baselines import Baseline, RunningMean, constant, leave_one_out, mean
 from headrace.trainer.batches.advantages import scale_advantages
 from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from headrace.schemas.events import TrajectoryStarted, VersionSpan
-from headrace.schemas.records import Member, Reference, Segment, TrainingGroup, Trajectory
+from headrace.schemas.records.group import Member, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
 
 AT = Reference(partition=0, offset=0)

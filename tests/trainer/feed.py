@@ -8,7 +8,9 @@ from headrace.schemas.events import VersionSpan
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import open_producer, read_to_end, send
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reference, Segment, TrainingGroup, Trajectory
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.schemas.topics import TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, record_message
 from tests.trainer.builders import member, training_group, trajectory

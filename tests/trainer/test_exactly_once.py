@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from headrace.schemas.log import open_producer, send
-from headrace.schemas.records import Alert, Reason, Rejection, Stage, Step, Weights
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS, TRAINING, WEIGHTS
 from headrace.trainer.announce import newest_said
 from headrace.trainer.checkpoints.checkpoint import load_newest

@@ -5,7 +5,8 @@ from collections import deque
 
 import pytest
 
-from headrace.schemas.records import Reason, Reference, Rejection
+from headrace.schemas.records.group import Reason, Rejection
+from headrace.schemas.records.reference import Reference
 from headrace.trainer.admission.admission import AdmissionRules, place_of
 from headrace.trainer.admission.intake import Arrival
 from headrace.trainer.checkpoints.position import Position

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from headrace.schemas.log import read_to_end
-from headrace.schemas.records import Alert, Budget, Reason, Rejection, Severity, Stage, Step, Weights
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.step import Budget, Step
+from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, WEIGHTS
 from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.announce import TrainerReplaced, announcement, open_announcer

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from aiokafka.errors import KafkaError
 
-from headrace.schemas.records import Alert, Step
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.step import Step
 from headrace.schemas.topics import ALERTS, STEPS, WEIGHTS
 from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten, load_newest
 from headrace.trainer.loop import run_trainer

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headrace.schemas.records import Alert, Reason, Rejection, Severity, Stage, Step
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.step import Step
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS
 from headrace.trainer.checkpoints.checkpoint import load_newest
 from headrace.trainer.checkpoints.optimizer_state import read_state

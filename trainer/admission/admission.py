@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import Member, Reason, Reference, Rejection, Segment, Stage, TrainingGroup, Trajectory
+from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.batches.advantages import reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember

@@ -1,6 +1,6 @@
 """The budget: how much samplers may have under way, as the trainer grants it. Pure."""
 
-from headrace.schemas.records import Budget
+from headrace.schemas.records.step import Budget
 from headrace.trainer.config import TrainerConfig
 
 

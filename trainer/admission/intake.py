@@ -16,7 +16,9 @@ from aiokafka import AIOKafkaConsumer
 
 from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
 from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_back, read_places, read_range
-from headrace.schemas.records import Reference, TrainingGroup, Trajectory
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode
 

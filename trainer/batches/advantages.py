@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from headrace.schemas.records import TrainingGroup
+from headrace.schemas.records.group import TrainingGroup
 from headrace.trainer.batches.batch import AdmittedGroup
 from headrace.trainer.losses.settings import AdvantageScale
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.schemas.records import Member, Reference, TrainedGroup, Trajectory
+from headrace.schemas.records.group import Member
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import TrainedGroup
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.trainer.batches.packing import Floats, Ints, PackedSequences, pack, select
 
 BATCH_FORMAT = 1

@@ -5,7 +5,7 @@ Pure: the same groups, recipe and step give the same batch, to the bit, on every
 
 from collections.abc import Sequence
 
-from headrace.schemas.records import BatchRecipe
+from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.batches.advantages import scale_advantages, shuffle_advantages
 from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup
 from headrace.trainer.losses.settings import AdvantageScale

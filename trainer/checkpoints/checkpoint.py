@@ -22,7 +22,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, ValidationError
 from safetensors import SafetensorError
 
 from headrace.schemas.model import Part
-from headrace.schemas.records import Manifest
+from headrace.schemas.records.weights import Manifest
 from headrace.trainer.announce import Announcement
 from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE

@@ -14,7 +14,7 @@ import os
 from pydantic import NonNegativeInt
 
 from headrace.schemas.model import Part
-from headrace.schemas.records import TrainedGroup
+from headrace.schemas.records.step import TrainedGroup
 from headrace.trainer.announce import Announcement, Said
 from headrace.trainer.checkpoints.checkpoint import (
     POSITION_FILE,

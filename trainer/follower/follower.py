@@ -17,7 +17,8 @@ from aiokafka import AIOKafkaProducer
 
 from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, partitions_of, read_to_end, send
 from headrace.schemas.model import Record
-from headrace.schemas.records import Alert, Applied, Weights
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS, Topic
 from headrace.schemas.wire import UnreadableRecord, decode, record_message
 from headrace.trainer.follower.engine import open_engine

@@ -16,7 +16,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.model import Record
-from headrace.schemas.records import Alert, Applied, Severity, Weights
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
 from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
 from headrace.trainer.follower.swap import UNVERIFIED, canary_error, release_unverified, swap, version_of

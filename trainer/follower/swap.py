@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.schemas.records import Canary
+from headrace.schemas.records.weights import Canary
 from headrace.trainer.follower.engine import Engine, EngineError, EngineRefused, score_all
 from headrace.trainer.weights.canary import max_error
 

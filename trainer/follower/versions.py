@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from headrace.schemas.records import Weights
+from headrace.schemas.records.weights import Weights
 
 MAX_KNOWN = 64
 """Pointers that are remembered: the newest ones and the last good one."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.schemas.records import Canary, Manifest, Weights
+from headrace.schemas.records.weights import Canary, Manifest, Weights
 from headrace.trainer.weights.publish import MANIFEST_FILE, fetch_manifest, weights_path
 from headrace.trainer.weights.store import ObjectStore, file_sha256
 

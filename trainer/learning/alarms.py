@@ -10,7 +10,7 @@ set.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from headrace.schemas.records import Alert, Severity
+from headrace.schemas.records.alert import Alert, Severity
 from headrace.trainer.learning.metric_registry import METRICS
 
 Open = Mapping[str, int]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from headrace.schemas.records import Canary
+from headrace.schemas.records.weights import Canary
 from headrace.trainer.batches.balance import plan_ranks
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
 from headrace.trainer.batches.packing import Floats, Ints, pack

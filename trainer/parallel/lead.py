@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedModel
 
-from headrace.schemas.records import Canary
+from headrace.schemas.records.weights import Canary
 from headrace.trainer.batches.batch import Batch
 from headrace.trainer.checkpoints.resume import resume_learner
 from headrace.trainer.config import TrainerConfig

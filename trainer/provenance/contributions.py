@@ -13,7 +13,9 @@ from headrace.schemas.envelope import TYPE
 from headrace.schemas.events import TrajectoryStarted
 from headrace.schemas.log import KafkaRecord
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import Step, TrainingGroup, Trajectory
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.trainer.admission.admission import place_of
 from headrace.trainer.provenance.evidence import Missing, read_as
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.schemas.envelope import ID, SUBJECT, EnvelopeError, from_headers
 from headrace.schemas.log import KafkaRecord
-from headrace.schemas.records import DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, Topic
 from headrace.trainer.provenance.evidence import Bounds
 from headrace.trainer.provenance.log_reader import LogReader

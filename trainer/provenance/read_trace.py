@@ -5,7 +5,11 @@ there is told apart from what never was.
 """
 
 from headrace.schemas.log import KafkaRecord
-from headrace.schemas.records import Reference, Rejection, Reward, Stage, Step, TrainingGroup, Trajectory
+from headrace.schemas.records.group import Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
 from headrace.trainer.admission.admission import place_of
 from headrace.trainer.provenance.evidence import Absence, Found, Missing, R, read_as

@@ -3,7 +3,9 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
-from headrace.schemas.records import Step, TrainingGroup, Weights
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.trainer.admission.admission import place_of
 from headrace.trainer.provenance.contributions import Contribution, contributions, labels_of

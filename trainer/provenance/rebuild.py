@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import BatchRecipe, Step, TrainedGroup, TrainingGroup, Trajectory
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.step import BatchRecipe, Step, TrainedGroup
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.trainer.admission.admission import place_of
 from headrace.trainer.batches.advantages import reward_std

@@ -6,7 +6,7 @@ In each dimension every token counts once, also those of which nothing is known 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.schemas.records import Step
+from headrace.schemas.records.step import Step
 from headrace.trainer.provenance.contributions import GONE, Contribution, Dimension
 
 

@@ -6,7 +6,9 @@ from functools import partial
 from headrace.schemas.envelope import ID
 from headrace.schemas.ids import derived_id
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import Step, TrainingGroup, Trajectory
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.trainer.admission.admission import place_of
 from headrace.trainer.provenance.evidence import Missing, read_all, read_as

@@ -8,7 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headrace.schemas.records import DeadLetterError, Member, Rejection, Reward, Step, TrainingGroup, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.group import Member, Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.trainer.provenance.evidence import Found, Missing
 from headrace.trainer.provenance.versions import VersionGraph
 

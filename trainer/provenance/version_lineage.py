@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.schemas.records import Step
+from headrace.schemas.records.step import Step
 from headrace.trainer.provenance.contributions import GONE, Contribution, Dimension
 from headrace.trainer.provenance.evidence import Absence, Missing
 from headrace.trainer.provenance.shares import Shares

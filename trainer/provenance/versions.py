@@ -7,7 +7,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.schemas.records import Weights
+from headrace.schemas.records.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from headrace.schemas.events import EndStatus, Purpose, Role, ToolErrorClass
 from headrace.schemas.read_back import Place
-from headrace.schemas.records import Defect, Reward, Trajectory
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect, Trajectory
 
 HARMLESS = frozenset({Defect.NO_LOGPROBS, Defect.UNKNOWN_VERSION, Defect.TRUNCATED_SAMPLING})
 """Defects that keep a trajectory from reinforcement and not from imitation: its tokens are what they are."""

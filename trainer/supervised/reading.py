@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from headrace.schemas.log import KafkaRecord, read_to_end
 from headrace.schemas.read_back import Place, read_back
-from headrace.schemas.records import Reward, Trajectory
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.side_topics import REFERENCES, SIDE, side_topic
 from headrace.schemas.topics import REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import UnreadableRecord, decode

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.trainer.checkpoints.checkpoint import (
     OPTIMIZER_FOLDER,

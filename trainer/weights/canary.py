@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from headrace.schemas.arrays import IntArray
-from headrace.schemas.records import Canary
+from headrace.schemas.records.weights import Canary
 
 
 def make_prompts(vocabulary_size: int, seed: int, *, count: int = 4, length: int = 32) -> list[IntArray]:

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.schemas.records import Canary, Manifest, Weights
+from headrace.schemas.records.weights import Canary, Manifest, Weights
 from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.weights.store import ObjectStore, file_sha256
 

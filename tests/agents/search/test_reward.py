@@ -17,7 +17,8 @@ from headrace.agents.search.tasks import Split, Task, make_task, task_id
 from headrace.schemas import events as facts
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reward, Trajectory
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.drive import drive
 from headrace.streams.topology import TOPOLOGY
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from headrace.schemas.events import TrajectoryStarted, VersionSpan
-from headrace.schemas.records import Member, Reference, Segment, Trajectory
+from headrace.schemas.records.group import Member
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
 
 AT = Reference(partition=0, offset=0)

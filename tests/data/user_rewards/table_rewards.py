@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.outcome import outcome
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Unscorable, reward

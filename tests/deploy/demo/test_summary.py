@@ -22,7 +22,8 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.parts import PARTS, select
 from headrace.deploy.settings import configured
 from headrace.schemas.events import Purpose
-from headrace.schemas.records import Reference, Reward
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
 from headrace.trainer.config import TrainerConfig
 
 

@@ -9,7 +9,7 @@ from headrace.deploy.tail.line import as_json, is_id, line, shortened
 from headrace.deploy.tail.record import see
 from headrace.deploy.tail.sentence import sentence
 from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
-from headrace.schemas.records import Component, Reward
+from headrace.schemas.records.reward import Component, Reward
 from headrace.streams.raw import StoredRecord
 
 SENTENCES = {

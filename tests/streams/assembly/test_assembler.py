@@ -22,7 +22,8 @@ from aiokafka.errors import KafkaConnectionError
 
 from headrace.deploy.ports import free_port
 from headrace.schemas.log import KafkaRecord, committed_offsets, open_producer, read_to_end
-from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.trace import continued
 from headrace.streams.assembly import assembler

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
 from headrace.schemas.events import TrajectoryEnded
-from headrace.schemas.records import DeadLetter, DeadLetterError, Defect, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.assemble import settle

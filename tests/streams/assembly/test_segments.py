@@ -23,7 +23,8 @@ from headrace.schemas.events import (
     VersionSpan,
 )
 from headrace.schemas.model import Record
-from headrace.schemas.records import Defect, Reference, Segment, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect, Segment, Trajectory
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.streams.assembly.assemble import assemble, settle

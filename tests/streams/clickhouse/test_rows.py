@@ -4,18 +4,26 @@ from typing import Any
 
 import pytest
 
-from headrace.schemas import events, records
+from headrace.schemas import events
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.model import Record
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError, Redriven, Repaired
+from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component, Reward
+from headrace.schemas.records.step import Budget, Step, TrainedGroup
+from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics, Trajectory, Turn
+from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import MODELS, TOPICS
 from headrace.streams.clickhouse.columns import Row, arrow_table
 from headrace.streams.clickhouse.rows import Place, to_rows
 from headrace.streams.clickhouse.tables import TABLES_OF_TOPIC
 
-AT = records.Reference(partition=2, offset=17)
+AT = Reference(partition=2, offset=17)
 STARTED = events.TrajectoryStarted(task_id="task", agent="search", run="r", group_id="g", group_size=8)
 EVALUATION = STARTED.model_copy(update={"purpose": events.Purpose.EVALUATE, "task": {"evaluation": "greedy"}})
-SEGMENT = records.Segment(
+SEGMENT = Segment(
     token_ids=[1, 2, 3, 4],
     loss_mask=[0, 0, 1, 1],
     logprobs=[-0.5, -0.25],
@@ -24,46 +32,44 @@ SEGMENT = records.Segment(
         events.VersionSpan(version=5, start=1, end=2),
     ],
 )
-TRAJECTORY = records.Trajectory(
+TRAJECTORY = Trajectory(
     trajectory_id="t",
     started=STARTED,
     segments=[SEGMENT],
     turns=[
-        records.Turn(sampled_tokens=2, pruned_ids=["a", "b"]),
-        records.Turn(summarized=True),
+        Turn(sampled_tokens=2, pruned_ids=["a", "b"]),
+        Turn(summarized=True),
     ],
     tools={
-        "search": records.ToolStatistics(calls=3, errors={"timeout": 1}, seconds=0.5),
-        "read": records.ToolStatistics(calls=1, errors={"timeout": 1, "refused": 2}, seconds=0.25),
+        "search": ToolStatistics(calls=3, errors={"timeout": 1}, seconds=0.5),
+        "read": ToolStatistics(calls=1, errors={"timeout": 1, "refused": 2}, seconds=0.25),
     },
     sampled_tokens=2,
     status=events.EndStatus.COMPLETED,
     answer={"chunk_ids": ["c1"]},
     missing=[4, 5],
-    defects=[records.Defect.MISSING_EVENTS],
+    defects=[Defect.MISSING_EVENTS],
     first=AT,
-    last=records.Reference(partition=2, offset=30),
+    last=Reference(partition=2, offset=30),
     started_ms=1000,
     ended_ms=3000,
 )
-REWARD = records.Reward(
+REWARD = Reward(
     trajectory_id="t",
     trajectory=AT,
     run="r",
     spec="search@1",
     components={
-        "f_beta": records.Component(value=0.8, weight=0.7),
-        "turn_penalty": records.Component(value=0.1, weight=-1.0),
+        "f_beta": Component(value=0.8, weight=0.7),
+        "turn_penalty": Component(value=0.1, weight=-1.0),
     },
     total=0.5,
     maximum=2.0,
     oldest_version=3,
     ended_ms=3000,
 )
-MEMBER = records.Member(
-    trajectory_id="t", trajectory=AT, reward=0.5, advantage=0.25, oldest_version=3, sampled_tokens=2
-)
-GROUP = records.TrainingGroup(
+MEMBER = Member(trajectory_id="t", trajectory=AT, reward=0.5, advantage=0.25, oldest_version=3, sampled_tokens=2)
+GROUP = TrainingGroup(
     group_id="g",
     run="r",
     task_id="task",
@@ -74,20 +80,20 @@ GROUP = records.TrainingGroup(
     members=[MEMBER, MEMBER.model_copy(update={"trajectory_id": "u", "advantage": -0.25})],
     oldest_version=3,
 )
-STEP = records.Step(
+STEP = Step(
     run="r",
     step=4,
     version=4,
-    groups=[records.TrainedGroup(group_id="g", group=AT, trajectory_ids=["t", "u"], trajectories=[AT, AT])],
+    groups=[TrainedGroup(group_id="g", group=AT, trajectory_ids=["t", "u"], trajectories=[AT, AT])],
     config_sha256="c",
     data_sha256="d",
     metrics={"loss": -0.5},
 )
-DEAD_LETTER = records.DeadLetter(
+DEAD_LETTER = DeadLetter(
     topic="events",
     partition=1,
     offset=2,
-    error=records.DeadLetterError.BAD_JSON,
+    error=DeadLetterError.BAD_JSON,
     message="m",
     key=None,
     value="e30=",
@@ -112,17 +118,15 @@ SAMPLES: tuple[Record, ...] = (
     TRAJECTORY,
     REWARD,
     GROUP,
-    records.Rejection(
-        trajectory_id="t", trajectory=AT, stage=records.Stage.GROUP, reason=records.Reason.ALL_FAIL, policy_version=3
-    ),
+    Rejection(trajectory_id="t", trajectory=AT, stage=Stage.GROUP, reason=Reason.ALL_FAIL, policy_version=3),
     STEP,
-    records.Weights(run="r", version=4, parent=3, kind="anchor", manifest_uri="file:///m", sha256="s", size=10, step=4),
-    records.Budget(run="r", version=4, groups_per_step=2, max_steps_ahead=1, max_groups=4),
-    records.Applied(run="r", engine="e", version=4, download_s=0.1, swap_s=0.2, canary_max_error=1e-6),
-    records.Alert(run="r", source="follower", kind="canary_mismatch", message="m", details={"error": 0.9}),
+    Weights(run="r", version=4, parent=3, kind="anchor", manifest_uri="file:///m", sha256="s", size=10, step=4),
+    Budget(run="r", version=4, groups_per_step=2, max_steps_ahead=1, max_groups=4),
+    Applied(run="r", engine="e", version=4, download_s=0.1, swap_s=0.2, canary_max_error=1e-6),
+    Alert(run="r", source="follower", kind="canary_mismatch", message="m", details={"error": 0.9}),
     DEAD_LETTER,
-    records.Repaired(topic="events", partition=1, offset=2, key=None, value="e30=", headers=[("ce_type", "eA==")]),
-    records.Redriven(topic="events", partition=1, offset=2, sha256="s", trajectory_id="t2", redrive_of="t", records=7),
+    Repaired(topic="events", partition=1, offset=2, key=None, value="e30=", headers=[("ce_type", "eA==")]),
+    Redriven(topic="events", partition=1, offset=2, sha256="s", trajectory_id="t2", redrive_of="t", records=7),
 )
 
 

@@ -17,7 +17,7 @@ from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ToolCalled
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import open_producer, read_to_end, send
-from headrace.schemas.records import DeadLetter, DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK
 from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, encode
 from headrace.streams.clickhouse.batches import convert

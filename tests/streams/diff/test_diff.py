@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Reward
+from headrace.schemas.records.reward import Reward
 from headrace.streams.diff.diff import Diff, Moves, as_json, diff, only_run, rows
 from headrace.streams.diff.ranks import kendall, spearman
 from headrace.streams.diff.side import PENDING, TRAINED, DiffSide, group_states

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from headrace.schemas.envelope import from_headers
 from headrace.schemas.events import Purpose, Role
-from headrace.schemas.records import Defect, Reason, Rejection, Reward, TrainingGroup
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.topics import REJECTED, TRAINING
 from headrace.streams.grouping.group import expire, group, output_message
 from headrace.streams.grouping.group_decision import Outputs

@@ -2,7 +2,9 @@
 
 import pytest
 
-from headrace.schemas.records import Defect, Reason, Rejection, Reward, TrainingGroup
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect
 from headrace.streams.grouping.baselines import Baseline, RunningMean
 from headrace.streams.grouping.group import alone, group
 from headrace.streams.grouping.group_decision import Outputs

@@ -12,7 +12,9 @@ import pytest
 from headrace.deploy.children import end_of
 from headrace.schemas.envelope import from_headers
 from headrace.schemas.events import Purpose
-from headrace.schemas.records import Defect, Reward, TrainingGroup
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.topics import REJECTED, REWARDS, TRAINING, Topic
 from headrace.schemas.wire import decode
 from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S

@@ -6,7 +6,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Defect, Reason, Reference, Rejection, Reward, TrainingGroup
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect
 from headrace.streams.grouping.group_decision import Outputs
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
 from headrace.streams.grouping.group_state import (

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE
-from headrace.schemas.records import Component, Reference, Reward
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.grouping.group_state import Candidate, candidate_of
 from headrace.streams.grouping.reward_reader import read_reward

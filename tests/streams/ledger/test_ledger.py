@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from headrace.deploy.commands.ledger import command
 from headrace.schemas.log import open_producer, read_to_end, send
-from headrace.schemas.records import Alert, Reason, Stage
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, Topic
 from headrace.streams.ledger.ledger import TOPICS_AGAINST_THE_STREAM, LedgerReader, read_ledger
 from headrace.streams.ledger.tally import Ledger, Tally

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from headrace.deploy.commands.ledger import table
 from headrace.schemas.events import TrajectoryStarted
-from headrace.schemas.records import Reason, Rejection, Reward, Stage, Step, TrainingGroup, Trajectory
+from headrace.schemas.records.group import Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import EVENTS, REJECTED
 from headrace.schemas.wire import Message, decode
 from headrace.streams.assembly.fold import PartitionFold

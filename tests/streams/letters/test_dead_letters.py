@@ -2,7 +2,7 @@
 
 from base64 import b64decode
 
-from headrace.schemas.records import DeadLetter, DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.letters.dead_letters import dead_letter_message, dead_letter_of, original_bytes

@@ -8,7 +8,8 @@ import pytest
 from headrace.schemas.envelope import ID, SEQUENCE, SUBJECT, TYPE
 from headrace.schemas.events import ToolCalled
 from headrace.schemas.headers import REDRIVE, REDRIVE_OF
-from headrace.schemas.records import DeadLetterError, Defect, Redriven, Trajectory
+from headrace.schemas.records.dead_letter import DeadLetterError, Redriven
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, decode
 from headrace.streams.assembly.assemble import settle

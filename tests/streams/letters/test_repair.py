@@ -6,7 +6,7 @@ import pytest
 
 from headrace.schemas.envelope import SEQUENCE
 from headrace.schemas.events import ToolCalled
-from headrace.schemas.records import DeadLetterError, Repaired
+from headrace.schemas.records.dead_letter import DeadLetterError, Repaired
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.letters.dead_letters import dead_letter_of
 from headrace.streams.letters.repair import (

@@ -24,7 +24,8 @@ from headrace.schemas.events import (
     VersionSpan,
 )
 from headrace.schemas.model import Record
-from headrace.schemas.records import Reference, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.arrival import arrival_of

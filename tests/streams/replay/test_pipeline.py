@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schemas.envelope import from_headers
-from headrace.schemas.records import Reason, Rejection, Reward, TrainingGroup, Trajectory
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.side_topics import ReplayStage, Span
 from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import Reference, Reward
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import FEEDBACK, TRAJECTORIES
 from headrace.schemas.wire import encode
 from headrace.streams.raw import StoredRecord

@@ -23,7 +23,9 @@ from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.ids import uuid7
 from headrace.schemas.log import open_producer, read_to_end
 from headrace.schemas.model import Record
-from headrace.schemas.records import Member, Rejection, Reward, TrainingGroup, Trajectory
+from headrace.schemas.records.group import Member, Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.side_topics import LIVE, REFERENCES, SIDE, ReplayFinished, ReplayStage, side_topic
 from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import decode, encode

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Component, Defect, Reference, Trajectory, Turn
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component
+from headrace.schemas.records.trajectory import Defect, Trajectory, Turn
 from headrace.streams.rewards.check import Report, check
 from headrace.streams.rewards.check_variants import variants
 from headrace.streams.rewards.context1 import SEARCH

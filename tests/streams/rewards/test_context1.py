@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.events import ToolStatus
-from headrace.schemas.records import Turn
+from headrace.schemas.records.trajectory import Turn
 from headrace.streams.rewards.context1 import (
     ANNEALED_AT,
     SEARCH,

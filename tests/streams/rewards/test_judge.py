@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.events import ToolStatus
-from headrace.schemas.records import Defect, ToolUse, Turn
+from headrace.schemas.records.trajectory import Defect, ToolUse, Turn
 from headrace.streams.rewards.judge import UNIT, Combination, Endpoint, Judge, Reply, Rubric, Scale
 from headrace.streams.rewards.judge_inquiry import inquiries, verdicts
 from headrace.streams.rewards.judge_question import questions, request_body, shortened

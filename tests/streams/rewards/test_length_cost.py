@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Segment, Trajectory, Turn
+from headrace.schemas.records.trajectory import Segment, Trajectory, Turn
 from headrace.streams.rewards.length_cost import Lengths, length_cost, length_penalty, measured, weighted
 from headrace.streams.rewards.outcome import outcome
 from headrace.streams.rewards.spec import RewardSpec

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.events import VersionSpan
-from headrace.schemas.records import Component, Reference, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.judge import Judge, Rubric
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.rewards.spec import (

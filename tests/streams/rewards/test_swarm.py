@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.swarm import ANNEALED_AT, SWARM, finished_share, parallel_share
 from tests.streams.attempts import attempt
 

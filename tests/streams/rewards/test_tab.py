@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Reference
+from headrace.schemas.records.reference import Reference
 from headrace.streams.rewards.spec import Feedback
 from headrace.streams.rewards.tab import TAB, Decision, decision, tab, tab_reward
 from tests.streams.attempts import attempt

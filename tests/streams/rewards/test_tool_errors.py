@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.events import ToolErrorClass, ToolStatus
-from headrace.schemas.records import ToolUse, Trajectory, Turn
+from headrace.schemas.records.trajectory import ToolUse, Trajectory, Turn
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.tool_errors import OWN_FAULT, tool_error_penalty
 from tests.streams.attempts import attempt

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Reference, Reward
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
 from headrace.streams.rewards.spec import Feedback, Verdict
 from headrace.streams.scoring.feedback_join import (
     FORGOTTEN_EARLY,

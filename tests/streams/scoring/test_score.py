@@ -7,7 +7,9 @@ import pytest
 
 from headrace.schemas.envelope import from_headers
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import Defect, Reference, Reward, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.wire import decode
 from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, reward

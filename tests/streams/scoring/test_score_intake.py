@@ -6,7 +6,8 @@ import pytest
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
-from headrace.schemas.records import DeadLetterError, Reference
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, encode
 from headrace.streams.raw import Outgoing, StoredRecord

@@ -20,7 +20,7 @@ from headrace.deploy.children import end_of
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.log import open_producer
-from headrace.schemas.records import Reward
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, encode
 from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S

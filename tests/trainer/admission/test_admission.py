@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Reason, Reference, Stage
+from headrace.schemas.records.group import Reason, Stage
+from headrace.schemas.records.reference import Reference
 from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
 from headrace.trainer.admission.bounds import AdmissionBounds
 from tests.trainer.builders import AT, member, segment, training_group, trajectory

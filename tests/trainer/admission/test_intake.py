@@ -1,7 +1,7 @@
 import pytest
 
 from headrace.schemas.log import open_producer, send
-from headrace.schemas.records import Reference
+from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import TRAINING
 from headrace.schemas.wire import Message
 from headrace.trainer.admission.intake import open_intake

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from headrace.schemas.records import BatchRecipe
+from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.batches.advantages import reward_std, scale_advantages, shuffle_advantages
 from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, ResolvedMember, make_batch
 from headrace.trainer.batches.recipe import UnknownRecipe, prepare_groups

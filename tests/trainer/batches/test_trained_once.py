@@ -27,7 +27,9 @@ from headrace.schemas.events import (
     VersionSpan,
 )
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records import Defect, Reason, Reference, TrainingGroup
+from headrace.schemas.records.group import Reason, TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.tokens import prefix_hash
 from headrace.streams.drive import drive
 from headrace.streams.topology import TOPOLOGY

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from headrace.schemas.records import Weights
+from headrace.schemas.records.weights import Weights
 from headrace.trainer.announce import announcement
 from headrace.trainer.checkpoints.checkpoint import (
     CheckpointError,

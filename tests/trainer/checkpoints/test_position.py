@@ -1,6 +1,7 @@
 import pytest
 
-from headrace.schemas.records import Reference, TrainedGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import TrainedGroup
 from headrace.trainer.announce import Said
 from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointError, CheckpointNotWritten, CheckpointState
 from headrace.trainer.checkpoints.position import Position, position_of, read_position, write_position

@@ -17,7 +17,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from headrace.schemas.log import open_producer, read_to_end, send
-from headrace.schemas.records import Canary
+from headrace.schemas.records.weights import Canary
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
 from headrace.schemas.wire import decode, record_message
 from headrace.trainer.follower.follower import FollowerConfig, run_follower

@@ -3,7 +3,8 @@ import time
 import httpx
 import pytest
 
-from headrace.schemas.records import Alert, Applied, Canary
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.weights import Applied, Canary
 from headrace.trainer.follower.reconcile import (
     CANARY_MISMATCH,
     ENGINE_FAILING,

@@ -1,4 +1,4 @@
-from headrace.schemas.records import Weights
+from headrace.schemas.records.weights import Weights
 from headrace.trainer.follower.versions import MAX_KNOWN, Versions, learn, refuse, target
 
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from headrace.schemas.records import Canary, Manifest, Weights
+from headrace.schemas.records.weights import Canary, Manifest, Weights
 from headrace.trainer.follower.weight_cache import UnusableWeights, drop_old, fetch_weights, single_file, store_of
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
 from headrace.trainer.weights.store import ObjectStore

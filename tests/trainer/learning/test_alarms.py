@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import Severity
+from headrace.schemas.records.alert import Severity
 from headrace.trainer.learning.alarms import AlarmSettings, watch
 from headrace.trainer.learning.metric_registry import METRICS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headrace.schemas.events import VersionSpan
-from headrace.schemas.records import Segment
+from headrace.schemas.records.trajectory import Segment
 from headrace.trainer.batches.advantages import shuffle_advantages
 from headrace.trainer.batches.batch import Batch, make_batch
 from headrace.trainer.batches.packing import pack

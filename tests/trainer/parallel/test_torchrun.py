@@ -12,7 +12,8 @@ import torch
 from headrace.deploy.ports import free_port
 from headrace.deploy.settings import load_settings
 from headrace.deploy.train import trainer_config
-from headrace.schemas.records import Step, Weights
+from headrace.schemas.records.step import Step
+from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import STEPS, WEIGHTS
 from headrace.trainer.batches.packing import pack
 from headrace.trainer.checkpoints.checkpoint import load_newest

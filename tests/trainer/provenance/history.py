@@ -4,7 +4,11 @@ import random
 from dataclasses import dataclass, field
 
 from headrace.schemas.events import TrajectoryStarted
-from headrace.schemas.records import BatchRecipe, Reference, Step, TrainingGroup, Trajectory, Weights
+from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.step import BatchRecipe, Step
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.weights import Weights
 from headrace.trainer.batches.advantages import reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember, make_batch
 from headrace.trainer.batches.recipe import prepare_groups

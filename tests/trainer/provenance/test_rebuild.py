@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.records import BatchRecipe, TrainedGroup
+from headrace.schemas.records.step import BatchRecipe, TrainedGroup
 from headrace.trainer.provenance.evidence import Absence, Bounds, absent
 from headrace.trainer.provenance.rebuild import Evidence, Verdict, rebuild
 from tests.trainer.provenance.history import History

@@ -4,7 +4,9 @@ import random
 
 import pytest
 
-from headrace.schemas.records import Reason, Reference, Rejection, Reward, Stage
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
 from headrace.trainer.provenance.evidence import Found
 from headrace.trainer.provenance.trace import EventFound, EventsLeft, Fate, Trace, trained_in
 from headrace.trainer.provenance.versions import version_graph

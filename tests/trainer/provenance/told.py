@@ -13,17 +13,11 @@ from headrace.schemas.events import ToolCalled, TrajectoryEnded, TrajectoryStart
 from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.log import open_producer, send
 from headrace.schemas.model import Record
-from headrace.schemas.records import (
-    Component,
-    DeadLetter,
-    DeadLetterError,
-    Reason,
-    Reference,
-    Rejection,
-    Reward,
-    Stage,
-    Trajectory,
-)
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.records.group import Reason, Rejection, Stage
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component, Reward
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, Topic
 from headrace.schemas.wire import Message, encode
 from headrace.streams.grouping.group import output_message

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.events import Purpose, Role
-from headrace.schemas.records import Defect
+from headrace.schemas.records.trajectory import Defect
 from headrace.trainer.supervised.attempt import draw
 from headrace.trainer.supervised.selection import newest, unfit, unusable
 from headrace.trainer.supervised.split import is_held_out, split

@@ -17,7 +17,9 @@ from click.testing import CliRunner
 from headrace.deploy.cli import cli
 from headrace.schemas.events import EndStatus, Purpose, VersionSpan
 from headrace.schemas.log import open_producer, send
-from headrace.schemas.records import Component, Defect, Reference, Reward, Segment, Trajectory
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Component, Reward
+from headrace.schemas.records.trajectory import Defect, Segment, Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.trainer.supervised.split import is_held_out
 from headrace.trainer.weights.store import file_sha256

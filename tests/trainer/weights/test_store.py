@@ -2,7 +2,7 @@ import hashlib
 
 import pytest
 
-from headrace.schemas.records import Canary
+from headrace.schemas.records.weights import Canary
 from headrace.trainer.weights.canary import make_prompts, max_error
 from headrace.trainer.weights.publish import fetch_manifest, make_manifest, make_pointer, upload
 from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch, ObjectStore

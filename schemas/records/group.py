@@ -1,0 +1,128 @@
+"""What becomes of scored trajectories: members of a training group, or rejected with a reason."""
+
+from enum import StrEnum
+from typing import ClassVar
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from headrace.schemas.model import Part, Record
+from headrace.schemas.records.reference import Reference
+
+
+class Stage(StrEnum):
+    """Where a trajectory was turned away."""
+
+    GROUP = "group"
+    ADMISSION = "admission"
+    TRAINING = "training"
+
+
+class Reason(StrEnum):
+    """Why a trajectory is not trained. A defect's reason has the defect's name."""
+
+    MISSING_EVENTS = "missing_events"
+    NO_START = "no_start"
+    NO_END = "no_end"
+    NO_CONSENT = "no_consent"
+    FROZEN_ROLE = "frozen_role"
+    REDACTED = "redacted"
+    NO_TOKEN_IDS = "no_token_ids"
+    NO_LOGPROBS = "no_logprobs"
+    NOTHING_SAMPLED = "nothing_sampled"
+    UNKNOWN_VERSION = "unknown_version"
+    BROKEN_PREFIX = "broken_prefix"
+    TRUNCATED_SAMPLING = "truncated_sampling"
+    BAD_EVENT = "bad_event"
+    OVERSIZE = "oversize"
+    EVALUATION = "evaluation"
+    UNSCORED = "unscored"
+    NO_GROUP = "no_group"
+    ALL_SUCCESS = "zero_variance_all_success"
+    ALL_FAIL = "zero_variance_all_fail"
+    ALL_EQUAL = "zero_variance_all_equal"
+    INCOMPLETE_GROUP = "incomplete_group"
+    LATE_FOR_GROUP = "late_for_group"
+    SURPLUS = "surplus"
+    NO_BASELINE = "no_baseline"
+    STALE = "stale"
+    STALE_TOKENS = "stale_tokens"
+    OTHER_RUN = "other_run"
+    VOCABULARY = "vocabulary"
+    TOO_LONG = "too_long"
+    GROUP_TOO_LONG = "group_too_long"
+    UNRESOLVED = "unresolved"
+    DIVERGED = "diverged"
+    CRASHED = "crashed"
+
+
+class Rejection(Record):
+    """A trajectory that will not be trained, and why."""
+
+    TYPE: ClassVar[str] = "headrace.trajectory.rejected.v1"
+
+    trajectory_id: str
+    """The trajectory."""
+    trajectory: Reference
+    """Where its record stands in ``trajectories``."""
+    stage: Stage
+    """Where it was turned away."""
+    reason: Reason
+    """Why."""
+    run: str = ""
+    """Training run."""
+    task_id: str | None = None
+    """Task."""
+    group_id: str | None = None
+    """Group."""
+    policy_version: NonNegativeInt | None = None
+    """Oldest policy version among its tokens."""
+    reward: float | None = None
+    """Its reward, where it has one."""
+
+
+class Member(Part):
+    """A trajectory of a training group."""
+
+    trajectory_id: str
+    """The trajectory."""
+    trajectory: Reference
+    """Where its record stands in ``trajectories``."""
+    reward: float
+    """Its reward."""
+    advantage: float
+    """Reward minus baseline: what the loss multiplies every sampled token's objective by."""
+    baseline: float | None = None
+    """What was subtracted from this member's reward, where members differ (leave-one-out); else the group's."""
+    oldest_version: NonNegativeInt
+    """Oldest policy version among its tokens."""
+    sampled_tokens: PositiveInt
+    """Tokens to train."""
+
+
+class TrainingGroup(Record):
+    """Trajectories of one prompt that carry a gradient."""
+
+    TYPE: ClassVar[str] = "headrace.group.formed.v1"
+
+    group_id: str
+    """The group."""
+    run: str
+    """Training run."""
+    task_id: str
+    """Task."""
+    spec: str
+    """Reward spec."""
+    baseline: str
+    """Name of the baseline: ``mean`` …"""
+    baseline_value: float
+    """What was subtracted."""
+    cohort_key: str | None = None
+    """Cohort, for a group that was made of single attempts."""
+    expected: PositiveInt | None = None
+    """Members that the group should have had, where that was known."""
+    scored: PositiveInt
+    """Members that had a reward, trainable or not."""
+    members: list[Member]
+    """Those to train, by trajectory id."""
+    oldest_version: NonNegativeInt
+    """Oldest policy version among all members' tokens."""
