@@ -10,7 +10,7 @@ JOBS ?= 3
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml deploy/install/constraints.txt deploy/install/cpu-overrides.txt $(wildcard streams/native/*.?pp)
+$(VENV)/.installed: pyproject.toml setup.py deploy/install/constraints.txt deploy/install/cpu-overrides.txt $(wildcard streams/native/*.?pp)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	$(BIN)/uv pip install --quiet --python $(BIN)/python \
@@ -22,7 +22,7 @@ demo: install
 	$(BIN)/headrace demo $(ARGS)
 
 native: install
-	$(BIN)/python -W ignore -c "import setuptools; setuptools.setup()" -q build_ext --inplace
+	$(BIN)/python setup.py -q build_ext --inplace
 
 lint: install
 	$(BIN)/ruff format --check .

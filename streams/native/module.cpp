@@ -14,6 +14,10 @@ PyModuleDef kModule = {
 
 }  // namespace
 
+#ifndef HEADRACE_SOURCES
+#error "build it with setup.py, which says what it is built from"
+#endif
+
 PyMODINIT_FUNC PyInit_speedups() {
     headrace::Ref module(PyModule_Create(&kModule));
     if (!module) return nullptr;
@@ -21,5 +25,6 @@ PyMODINIT_FUNC PyInit_speedups() {
                                &headrace::TrajectoryWriterType}) {
         if (PyModule_AddType(module.get(), type) < 0) return nullptr;
     }
+    if (PyModule_AddStringConstant(module.get(), "SOURCES", HEADRACE_SOURCES) < 0) return nullptr;
     return module.release();
 }

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+SOURCES: str
+"""SHA-256 of the files that it was built from."""
+
 class Arrival:
     """A :class:`LogRecord`, and what its headers say: ``PlainArrival`` in one block of memory."""
 

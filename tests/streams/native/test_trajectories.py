@@ -233,6 +233,7 @@ def finished(stage: int, steps: int) -> SubagentFinished:
         [called([1], [2], logprobs=None), called([3], [4], after=[1, 2]), called([1, 2, 3, 4, 5], [6])],
         [called([1], [2]), called([3], [4], after=[1, 9]), called([1], [2])],
         [called([1], None), called(None, [2]), called([], [])],
+        [called([1], None)],
     ],
     ids=str,
 )
