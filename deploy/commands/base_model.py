@@ -21,7 +21,8 @@ HELD_OUT_EPISODES = 400
 def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> None:
     """Make the search agent's base model: demonstrations with mistakes, then supervised fine-tuning.
 
-    With the default settings it makes the model that ships with headrace, to the bit on the same kind of processor.
+    With the default settings it makes a model like the one that ships with headrace: the same bytes every time, on one
+    kind of processor.
     """
     if out.exists() and any(out.iterdir()):
         raise StackError(f"--out {out} is not empty: name a new folder, an existing model is never overwritten")
