@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +91,12 @@ class Cluster:
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
     """CPU seconds of ``processes`` and their children so far, user and system."""
     family = {each for process in processes for each in (process, *process.children(recursive=True))}
-    return sum(sum(each.cpu_times()[:2]) for each in family)
+    seconds = 0.0
+    for each in family:
+        # RocksDB's start asks a short-lived child what system it is on.
+        with suppress(psutil.NoSuchProcess):
+            seconds += sum(each.cpu_times()[:2])
+    return seconds
 
 
 def memory_mb(processes: Iterable[psutil.Process]) -> float:
