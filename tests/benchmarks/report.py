@@ -50,8 +50,7 @@ def throughput(figures: Figures) -> str:
     text = f"""{figures["events"]:,} events of {figures["bytes_an_event"]} bytes, 20 a trajectory,
         {figures["open"]} trajectories open at a time in each of 4 partitions. Every row but the bare loops writes one
         record a trajectory, exactly once. Each is a process of its own (four where it says so) on the same log.
-        {_rounds(figures)}: four processes or threads take all of it, one takes a quarter, Quix Streams less; the first
-        third of each is not counted. Ours validates every event, and knows holes,
+        {_rounds(figures)}, the first third of each not counted. Ours validates every event, and knows holes,
         duplicates, late events and timeouts; the peers parse nothing. Ratios of rows with four processes or threads
         are to our four processes."""
     if OURS in rows and f"{OURS}-4" in rows:
