@@ -32,7 +32,7 @@ from headrace.trainer.parallel.ranks import ALONE
 from headrace.trainer.supervised.attempt import form_of
 from headrace.trainer.supervised.fine_tune import Example, Progress, fine_tune, held_out_loss
 from headrace.trainer.supervised.reading import NothingToImitate, look, trajectories_at
-from headrace.trainer.supervised.selection import Selection, newest, unfit, unusable
+from headrace.trainer.supervised.selection import Selection, Sieve, newest, unfit, unusable
 from headrace.trainer.supervised.selection_file import Fate, Looked, fates_of, read_selection, write_selection
 from headrace.trainer.supervised.settings import StageConfig
 
@@ -105,9 +105,10 @@ async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
 async def _choose(config: StageConfig, model: PreTrainedModel, audience: Audience) -> tuple[Looked, list[Fate]]:
     """What becomes of every attempt that the log offers."""
     offer = await look(config.bootstrap, config.source, audience.read)
-    attempts = newest(offer.attempts)
-    excluded = [(attempt, rule) for attempt in attempts if (rule := unusable(attempt)) is not None]
-    left = {attempt.trajectory_id: attempt for attempt in attempts if unusable(attempt) is None}
+    sieve = Sieve(newest(offer.attempts))
+    sieve.apply(unusable)
+    excluded = sieve.excluded
+    left = {attempt.trajectory_id: attempt for attempt in sieve.left}
     places = {name: attempt.place for name, attempt in left.items()}
     async for name, trajectory in trajectories_at(config.bootstrap, offer.trajectories, places, audience.read):
         attempt = replace(left[name], form=form_of(trajectory) if trajectory else None)
