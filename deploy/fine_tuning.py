@@ -112,7 +112,7 @@ def fine_tune_from_log(config: "StageConfig") -> None:
     from headrace.trainer.supervised.stage import OutExists, run_stage
 
     async def run() -> dict[str, Any]:
-        await wait_until_answers(config.bootstrap, 10.0)
+        await wait_until_answers(config.bootstrap)
         return await run_stage(config, Screen())
 
     try:

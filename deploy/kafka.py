@@ -171,8 +171,12 @@ async def prepare_broker(broker: Broker, libs: Path) -> Command:
     return Command((*_jvm(program, libs, broker.heap_mb), "kafka.Kafka", str(properties)))
 
 
-async def wait_until_answers(bootstrap: str, timeout_s: float) -> None:
-    """Return once the broker answers a metadata request; raises :class:`StackError` after ``timeout_s``."""
+async def wait_until_answers(bootstrap: str, listens_s: float = 10.0, answers_s: float = 30.0) -> None:
+    """Return once the broker answers a metadata request.
+
+    Raises :class:`StackError` where nothing listens at the address within ``listens_s`` seconds, or what listens does
+    not answer within another ``answers_s``: a broker on a busy machine accepts connections long before it answers.
+    """
     from aiokafka.client import AIOKafkaClient
     from aiokafka.errors import KafkaError
 
@@ -197,16 +201,19 @@ async def wait_until_answers(bootstrap: str, timeout_s: float) -> None:
                 await client.close()
 
     try:
-        async with asyncio.timeout(timeout_s):
-            # First by hand: the client logs every refused connection as an error.
+        # First by hand: the client logs every refused connection as an error.
+        within_s = listens_s
+        async with asyncio.timeout(listens_s):
             await listens()
+        within_s = answers_s
+        async with asyncio.timeout(answers_s):
             await answers()
     except ValueError as error:
         raise StackError(f"HEADRACE_KAFKA is {bootstrap!r}, which is not host:port[,host:port…].") from error
     except TimeoutError as error:
         raise StackError(
             f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA) did not answer a metadata request within "
-            f"{timeout_s:g} s: check the address and that it runs, or unset the setting to have one started."
+            f"{within_s:g} s: check the address and that it runs, or unset the setting to have one started."
         ) from error
 
 

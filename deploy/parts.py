@@ -143,7 +143,7 @@ async def _kafka_answers(settings: Settings) -> None:
 
 async def _kafka_external(settings: Settings) -> None:
     assert settings.kafka is not None
-    await wait_until_answers(settings.kafka, _EXTERNAL_TIMEOUT_S)
+    await wait_until_answers(settings.kafka)
     await _create_topics(settings.kafka)
 
 

@@ -10,8 +10,6 @@ from headrace.deploy.errors import StackError
 if TYPE_CHECKING:
     from headrace.trainer.config import TrainerConfig
 
-_ANSWER_S = 10.0
-"""Seconds that Kafka has for its first answer."""
 _TOPICS_S = 3.0
 """Seconds that topics have to show themselves: a broker knows new ones a moment after they were made."""
 
@@ -38,7 +36,7 @@ async def require_topics(bootstrap: str) -> None:
     from headrace.deploy.kafka import wait_until_answers
     from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 
-    await wait_until_answers(bootstrap, _ANSWER_S)
+    await wait_until_answers(bootstrap)
     missing = {topic.name for topic in (TRAINING, TRAJECTORIES, STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)}
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()

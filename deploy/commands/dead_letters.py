@@ -221,7 +221,7 @@ def _address(kafka: str | None, data: str | None) -> str:
     from headrace.deploy.state import address_of
 
     bootstrap = address_of("kafka", kafka, data)
-    asyncio.run(wait_until_answers(bootstrap, 10.0))
+    asyncio.run(wait_until_answers(bootstrap))
     return bootstrap
 
 

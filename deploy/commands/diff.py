@@ -47,7 +47,7 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
 
     async def read() -> tuple[DiffSide, DiffSide]:
-        await wait_until_answers(bootstrap, 10.0)
+        await wait_until_answers(bootstrap)
         return await read_sides(bootstrap, name, against)
 
     try:

@@ -42,7 +42,7 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
     click.echo(f"reading {file} …", err=True)
     found = survey(file, what, report)
     try:
-        asyncio.run(wait_until_answers(bootstrap, 10.0))
+        asyncio.run(wait_until_answers(bootstrap))
         with click.progressbar(
             length=len(found.trials), label="importing", file=click.get_text_stream("stderr")
         ) as bar:

@@ -39,7 +39,7 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
 
     async def run() -> bool:
-        await wait_until_answers(bootstrap, 10.0)
+        await wait_until_answers(bootstrap)
         if follow:
             return await _follow(bootstrap, every, patience, as_json)
         return await _count(bootstrap, by, as_json)

@@ -91,7 +91,7 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
         if members:
             click.echo(json.dumps(member_json(given), ensure_ascii=False) if as_json else member_line(given))
 
-    await wait_until_answers(bootstrap, 10.0)
+    await wait_until_answers(bootstrap)
     async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
         run = await chosen_run(records, run)
         graph = await read_graph(records, run)
@@ -109,7 +109,7 @@ async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None
     from headrace.trainer.provenance.read_trace import read_trace
     from headrace.trainer.provenance.trace import Fate
 
-    await wait_until_answers(bootstrap, 10.0)
+    await wait_until_answers(bootstrap)
     async with open_log(bootstrap) as log:
         event = None
         if event_id is not None:

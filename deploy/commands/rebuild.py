@@ -104,7 +104,7 @@ async def _rebuild(
     from headrace.trainer.provenance.rebuild import rebuild
     from headrace.trainer.provenance.steps import evidence_for, steps_of
 
-    await wait_until_answers(bootstrap, 10.0)
+    await wait_until_answers(bootstrap)
     told = 0
     async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
         run = await chosen_run(records, run)

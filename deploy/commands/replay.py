@@ -94,7 +94,7 @@ def command(
             click.echo(f"\r{read:,} records read", nl=False, err=True)
 
     async def run() -> "ReplayFinished | list[str]":
-        await wait_until_answers(bootstrap, 10.0)
+        await wait_until_answers(bootstrap)
         if delete:
             return await delete_replay(bootstrap, name)
         if stage == "rewards" and (specs or judges):

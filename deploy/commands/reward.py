@@ -156,7 +156,7 @@ def _from_kafka(kafka: str | None, data: str | None, last: int) -> "list[Sample]
     bootstrap = address_of("kafka", given=kafka, data=data)
 
     async def read() -> "list[Sample]":
-        await wait_until_answers(bootstrap, 10.0)
+        await wait_until_answers(bootstrap)
         return await kafka_samples(bootstrap, last)
 
     try:

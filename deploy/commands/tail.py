@@ -86,7 +86,7 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
 
     async def show() -> None:
-        await wait_until_answers(bootstrap, 10.0)
+        await wait_until_answers(bootstrap)
         shown = 0
         async with aclosing(read(bootstrap, topic, begin, follow=follow)) as batches:
             async for batch in batches:

@@ -49,7 +49,7 @@ def command(
         bootstrap = address_of("kafka", kafka, data)
 
         async def make() -> list[str]:
-            await wait_until_answers(bootstrap, 10.0)
+            await wait_until_answers(bootstrap)
             return await create_topics(bootstrap, replication=replication)
 
         created = asyncio.run(make())

@@ -47,7 +47,7 @@ PANELS: tuple[Panel, ...] = (
             LEFT ANY JOIN (SELECT trajectory_id, evaluation FROM trajectories WHERE evaluation != '') AS labelled
             USING (trajectory_id)
         )
-        GROUP BY series, version ORDER BY version DESC LIMIT {MAX_VERSIONS}
+        GROUP BY series, version ORDER BY version DESC, series LIMIT {MAX_VERSIONS}
         """,
     ),
     Panel(

@@ -84,7 +84,7 @@ async def test_a_broker_that_does_not_answer_is_named_with_its_setting() -> None
         with pytest.raises(
             StackError, match=rf"{address} \(setting HEADRACE_KAFKA\) did not answer.*unset the setting"
         ):
-            await wait_until_answers(address, 1.0)
+            await wait_until_answers(address, 1.0, 1.0)
     with pytest.raises(StackError, match=r"did not answer"):
         await wait_until_answers(f"{HOST}:{free_port()}", 0.5)
     with pytest.raises(StackError, match=r"HEADRACE_KAFKA is 'nonsense', which is not host:port"):

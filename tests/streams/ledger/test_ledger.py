@@ -230,8 +230,10 @@ async def test_a_follower_that_is_asked_to_end_ends_well(kafka: str) -> None:
     follower = following(kafka, "--every", "30")
     assert follower.stdout is not None
     try:
-        assert "adds up" in follower.stdout.readline()
+        shown = follower.stdout.readline()
         follower.send_signal(signal.SIGTERM)
-        assert follower.wait(30) == 0
+        _, said = follower.communicate(timeout=60)
     finally:
         follower.kill()
+    assert "  adds up" in shown, f"{shown}{said}"
+    assert follower.returncode == 0, said
