@@ -53,6 +53,18 @@ async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafk
         await producer.stop()
 
 
+async def commit_unmarked(producer: AIOKafkaProducer, partitions: Iterable[TopicPartition]) -> None:
+    """Commit an empty transaction of the transactional, idle ``producer`` over ``partitions``.
+
+    Afterwards no record of its transactional id is undecided there. Starting a producer ends its predecessor's
+    transaction, but a broker that was stopped meanwhile may leave a partition's marker out (Kafka 4.3.0), and would
+    hold back readers until the producer's next transaction over that partition.
+    """
+    async with producer.transaction():
+        for partition in partitions:
+            producer._txn_manager.maybe_add_partition_to_txn(partition)  # what its send does before the record itself
+
+
 @asynccontextmanager
 async def open_consumer(
     bootstrap: str, topics: Iterable[Topic] = (), *, group: str | None = None, **options: Any

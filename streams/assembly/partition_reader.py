@@ -68,16 +68,14 @@ class ArrivalReader:
 
 
 @asynccontextmanager
-async def open_reader(
-    bootstrap: str, topic: str, partition: int, offset: int, *, committed: bool = True
-) -> AsyncIterator[PartitionReader]:
-    """A reader of ``topic[partition]`` from ``offset`` on, closed at the end; ``committed`` or of all records."""
+async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -> AsyncIterator[PartitionReader]:
+    """A reader of the committed records of ``topic[partition]`` from ``offset`` on, closed at the end."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "none",  # must be there, and is not used: nothing is subscribed to or committed
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
-        "isolation.level": "read_committed" if committed else "read_uncommitted",
+        "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
         "enable.partition.eof": "true",
         "check.crcs": "true",

@@ -19,8 +19,8 @@ from aiokafka.structs import OffsetAndMetadata
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import committed_offsets, open_producer, send
-from headrace.schemas.topics import EVENTS, TRAJECTORIES
+from headrace.schemas.log import commit_unmarked, committed_offsets, open_producer, send
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.assemble import SOURCE
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -148,7 +148,7 @@ class PartitionRunner:
                 transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
                 max_batch_size=_BATCH_BYTES,
             ) as producer:
-                assembly = await self._unless_stopped(self._recover())
+                assembly = await self._unless_stopped(self._recover(producer))
                 if assembly is None:
                     return
                 async with open_reader(
@@ -165,10 +165,18 @@ class PartitionRunner:
         finally:
             self._reader = None
 
-    async def _recover(self) -> PartitionAssembly:
-        """The assembly as of the last commit."""
+    async def _recover(self, producer: AIOKafkaProducer) -> PartitionAssembly:
+        """The assembly as of the last commit, after whatever a predecessor left undecided was committed.
+
+        What a missing marker leaves undecided may be of a transaction that was to be aborted. A trajectory of it is as
+        good as one of our own, byte for byte, and is then known as written; a tick is harmless; a dead letter may come
+        twice, under one id, which is better than not at all.
+        """
         started = time.monotonic()
         config = self._config
+        letters = await producer.partitions_for(DEAD_LETTERS.name)
+        places = [self._target, self._source, *(TopicPartition(DEAD_LETTERS.name, number) for number in letters)]
+        await commit_unmarked(producer, places)
         commit = (await committed_offsets(config.bootstrap, config.group, [self._source]))[self._source]
         checkpoint = checkpoint_of(commit.metadata or "")
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]

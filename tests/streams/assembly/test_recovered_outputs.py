@@ -1,13 +1,15 @@
-"""What a predecessor wrote is taken as written, markers or not."""
+"""What a predecessor wrote is taken as written, with a marker or without; what another producer only began is not."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.log import commit_unmarked, open_producer, read_to_end, send
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -30,54 +32,96 @@ async def produce(bootstrap: str, records: list[StoredRecord]) -> None:
             await sent
 
 
+async def write(producer: AIOKafkaProducer, outgoing: list[Outgoing]) -> None:
+    for _, message, _ in outgoing:
+        await (await send(producer, TRAJECTORIES, message, PARTITION))
+
+
+async def assembled(bootstrap: str, names: tuple[str, ...]) -> list[Outgoing]:
+    """What a batch makes of those of the partition's trajectories that are called ``names``."""
+    outgoing = batch(await read_partition(bootstrap, EVENTS, PARTITION), FoldLimits())
+    return [each for each in outgoing if each.message.key.decode() in names]
+
+
 @asynccontextmanager
-async def without_a_marker(bootstrap: str, outgoing: list[Outgoing]) -> AsyncIterator[None]:
-    """``outgoing`` in the output partition, in a transaction that is ended only afterwards."""
-    async with open_producer(bootstrap, transactional_id="stray") as producer, producer.transaction():
-        for _, message, _ in outgoing:
-            await (await send(producer, TRAJECTORIES, message, PARTITION))
-        yield
-
-
-async def ids(bootstrap: str) -> list[str]:
-    return [(record.key or b"").decode() async for record in read_to_end(bootstrap, TRAJECTORIES)]
-
-
-async def test_outputs_that_a_broker_left_without_a_marker_are_not_written_again(kafka: str) -> None:
-    await produce(kafka, [*session("hangs", "ask"), *session("open", "ask")[:-1]])
-    outgoing = batch(await read_partition(kafka, EVENTS, PARTITION), FoldLimits())
-    async with without_a_marker(kafka, outgoing):
-        found, end = await recovered_outputs(kafka, TopicPartition(TRAJECTORIES.name, PARTITION), begin=0, remember=9)
-        assert [(emitted.subject, emitted.offset, end) for emitted in found] == [(b"hangs", 0, 1)]
-        stop, ready = asyncio.Event(), asyncio.Event()
-        assembling = asyncio.create_task(run_assembler(AssemblerConfig(kafka), stop=stop, ready=ready.set))
-        await asyncio.wait_for(ready.wait(), 60)
-        await produce(kafka, session("after", "ask"))
-        await until_two_are_written(kafka)
+async def assembling(bootstrap: str) -> AsyncIterator[asyncio.Event]:
+    """An assembler, which may not be ready yet; stopped at the end."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(run_assembler(AssemblerConfig(bootstrap), stop=stop, ready=ready.set))
+    try:
+        yield ready
+    finally:
         stop.set()
-        await assembling
-    assert sorted(await ids(kafka)) == ["after", "hangs"]
+        await task
 
 
-async def until_two_are_written(bootstrap: str) -> None:
+async def until_written(bootstrap: str, *names: str) -> list[str]:
+    """The trajectories among ``names`` as soon as all are there; any that is there twice is named twice."""
     async with asyncio.timeout(60):
         while True:
-            _, end = await recovered_outputs(
-                bootstrap, TopicPartition(TRAJECTORIES.name, PARTITION), begin=0, remember=9
-            )
-            if end > 1:
-                return
+            keys = [(record.key or b"").decode() async for record in read_to_end(bootstrap, TRAJECTORIES)]
+            found = [key for key in keys if key in names]
+            if set(found) == set(names):
+                return sorted(found)
             await asyncio.sleep(0.2)
+
+
+async def leave_unmarked(bootstrap: str, transactional_id: str, outgoing: list[Outgoing]) -> None:
+    """Write ``outgoing`` as the producer of that id, in a transaction whose end the partition never learns of."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        # The broker asks the coordinator whether the partition is in the transaction, since Kafka 3.6.
+        trusting = {"transaction.partition.verification.enable": "false"}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", trusting)])
+    finally:
+        await admin.close()
+    async with open_producer(bootstrap, transactional_id=transactional_id) as producer, producer.transaction():
+        producer._txn_manager._txn_partitions.add(TopicPartition(TRAJECTORIES.name, PARTITION))
+        await write(producer, outgoing)
+        producer._txn_manager._txn_partitions.clear()  # ends without a word to the coordinator
+
+
+async def test_what_a_broker_left_without_a_marker_is_not_written_again(kafka: str) -> None:
+    await produce(kafka, [*session("hangs", "ask"), *session("open", "ask")[:-1]])
+    await leave_unmarked(kafka, f"headrace-assemble-{PARTITION}", await assembled(kafka, ("hangs",)))
+    assert not [record async for record in read_to_end(kafka, TRAJECTORIES)]
+    async with assembling(kafka):
+        await produce(kafka, session("after", "ask"))
+        assert await until_written(kafka, "hangs", "after") == ["after", "hangs"]
+
+
+async def test_what_nobody_decided_is_committed_by_the_next_of_that_name(kafka: str) -> None:
+    await produce(kafka, session("undecided", "ask"))
+    await leave_unmarked(kafka, "somebody", await assembled(kafka, ("undecided",)))
+    async with open_producer(kafka, transactional_id="somebody") as producer:
+        await commit_unmarked(producer, [TopicPartition(TRAJECTORIES.name, PARTITION)])
+    assert await until_written(kafka, "undecided") == ["undecided"]
+
+
+@pytest.mark.parametrize("outcome", ["aborted", "committed"])
+async def test_what_another_producer_has_begun_counts_once_it_is_committed(kafka: str, outcome: str) -> None:
+    await produce(kafka, session(outcome, "ask"))
+    async with open_producer(kafka, transactional_id="another-group") as producer:
+        await producer.begin_transaction()
+        await write(producer, await assembled(kafka, (outcome,)))
+        async with assembling(kafka) as ready:
+            await asyncio.sleep(2)
+            assert not ready.is_set()
+            await (producer.abort_transaction() if outcome == "aborted" else producer.commit_transaction())
+            await asyncio.wait_for(ready.wait(), 60)
+            await produce(kafka, session(f"after-{outcome}", "ask"))
+            assert await until_written(kafka, outcome, f"after-{outcome}") == sorted([outcome, f"after-{outcome}"])
 
 
 async def test_from_where_it_is_told_or_else_the_last_ones_are_read(kafka: str) -> None:
     target = TopicPartition(TRAJECTORIES.name, 0)
     records = [record for number in range(5) for record in session(f"t{number}", "ask", partition=0)]
     async with open_producer(kafka) as producer:
-        for _, message, _ in batch(records, FoldLimits()):
-            await (await send(producer, TRAJECTORIES, message, 0))
-    told, _ = await recovered_outputs(kafka, target, begin=3, remember=2)
+        sent = [await send(producer, TRAJECTORIES, message, 0) for _, message, _ in batch(records, FoldLimits())]
+        offsets = [(await each).offset for each in sent]
+    told, _ = await recovered_outputs(kafka, target, begin=offsets[3], remember=2)
     last, end = await recovered_outputs(kafka, target, begin=None, remember=4)
     assert [emitted.subject for emitted in told] == [b"t3", b"t4"]
     assert [emitted.subject for emitted in last] == [b"t1", b"t2", b"t3", b"t4"]
-    assert end == 5
+    assert end == offsets[-1] + 1
