@@ -23,7 +23,7 @@ from aiokafka.errors import (
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from headrace.agents.tally import LOG, DropReason, Tally
-from headrace.schemas.log import MAX_REQUEST_BYTES
+from headrace.schemas.log import COMPRESSION, MAX_REQUEST_BYTES
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
@@ -100,7 +100,7 @@ class Delivery:
         )
         defaults: dict[str, Any] = {
             "enable_idempotence": True,
-            "compression_type": "lz4",
+            "compression_type": COMPRESSION,
             "linger_ms": 5,
             "max_request_size": MAX_REQUEST_BYTES,
             "request_timeout_ms": 10_000,
