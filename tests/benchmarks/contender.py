@@ -60,7 +60,7 @@ class Contender:
     writes: bool = True
     """Whether it writes trajectories: a bare loop does not."""
     ours: bool = False
-    """Writes to our topic, as its topic cannot be chosen."""
+    """Writes to our topic, as its topic cannot be chosen; asked to end, so that it leaves no transaction open there."""
     share: float = 1.0
     """How much of the load it processes: the slow ones need not take minutes."""
 
@@ -89,6 +89,11 @@ class Sample:
         return self.count / max(self.cpu_s, _TICK_S)
 
     @property
+    def cores(self) -> float:
+        """CPU seconds a second of all its processes and of the broker."""
+        return (self.cpu_s + self.broker_cpu_s) / self.wall_s
+
+    @property
     def broker_s_per_million(self) -> float:
         """The broker's CPU seconds for a million."""
         return self.broker_cpu_s / self.count * 1e6 if self.count else 0.0
@@ -110,13 +115,13 @@ async def prepared(cluster: Cluster, contender: Contender) -> Start:
 
 @contextmanager
 def running(contender: Contender, start: Start) -> Iterator[list[Child]]:
-    """The processes of ``contender``; killed at the end."""
+    """The processes of ``contender``; ended at the end."""
     with ExitStack() as stack:
         children = []
         for number in range(contender.processes):
             member = replace(start, member=f"{start.group}-{number}")
             child = Child(contender.command(member), start.folder / f"{number}.log")
-            stack.callback(child.kill)
+            stack.callback(child.stop if contender.ours else child.kill)
             children.append(child)
         yield children
 

@@ -54,16 +54,28 @@ def bare_librdkafka(start: Start) -> Command:
     return Command((sys.executable, str(HERE / "bare_librdkafka.py"), start.bootstrap, start.group))
 
 
+ONE = 0.25
+"""Share of the load for one process or thread. Four take all of it: they must not be done before all have joined."""
+
 CONTENDERS = (
-    Contender("headrace", "headrace, one process", assembler, ours=True),
+    Contender("headrace", "headrace, one process", assembler, ours=True, share=ONE),
+    Contender("headrace-2", "headrace, two processes", assembler, processes=2, ours=True, share=2 * ONE),
     Contender("headrace-4", "headrace, four processes", assembler, processes=4, ours=True),
-    Contender("kafka-streams", "Kafka Streams, in-memory store, one thread", kafka_streams),
+    Contender("kafka-streams", "Kafka Streams, in-memory store, one thread", kafka_streams, share=ONE),
     Contender("kafka-streams-4", "Kafka Streams, in-memory store, four threads", partial(kafka_streams, threads=4)),
-    Contender("kafka-streams-rocksdb", "Kafka Streams, RocksDB, one thread", partial(kafka_streams, store="rocksdb")),
-    Contender("quix", "Quix Streams, one state key an event", quix, share=0.3),
-    Contender("quix-list", "Quix Streams, a list in its state", partial(quix, form="list"), share=0.2),
-    Contender("bare-aiokafka", "bare aiokafka loop, nothing parsed", bare_aiokafka, writes=False),
-    Contender("bare-librdkafka", "bare confluent-kafka loop, nothing parsed", bare_librdkafka, writes=False),
+    Contender(
+        "kafka-streams-rocksdb",
+        "Kafka Streams, RocksDB, one thread",
+        partial(kafka_streams, store="rocksdb"),
+        share=ONE,
+    ),
+    Contender("quix", "Quix Streams, one state key an event", quix, share=0.3 * ONE),
+    Contender("quix-list", "Quix Streams, a list in its state", partial(quix, form="list"), share=0.2 * ONE),
+    Contender(
+        "quix-json", "Quix Streams, the same, events parsed as it does", partial(quix, form="json"), share=0.1 * ONE
+    ),
+    Contender("bare-aiokafka", "bare aiokafka loop, nothing parsed", bare_aiokafka, writes=False, share=ONE),
+    Contender("bare-librdkafka", "bare confluent-kafka loop, nothing parsed", bare_librdkafka, writes=False, share=ONE),
 )
 
 

@@ -2,9 +2,10 @@
 
     python quix_assembly.py BOOTSTRAP GROUP OUTPUT FORM COMMIT_S FOLDER
 
-Runs in an environment of its own, see ``peers.py``. Exactly once; nothing is parsed, and there is no rule for holes,
-duplicates, late events or timeouts. FORM is how the state is kept: ``list``, one list a trajectory, as its guide does
-it, or ``keys``, one key an event as plain bytes, the fastest that was found.
+Runs in an environment of its own, see ``peers.py``. Exactly once; there is no rule for holes, duplicates, late events
+or timeouts. FORM is how the work is done: ``json``, as its guide does it, events parsed and written by Quix itself, one
+list a trajectory in its state; ``list``, the same with bytes that nobody parses; ``keys``, bytes with one key an event,
+the fastest that was found.
 """
 
 import sys
@@ -27,6 +28,19 @@ def assemble_list(value: bytes, _key: Any, _time: int, headers: list[tuple[str, 
     return "".join(events).encode()
 
 
+def assemble_json(
+    value: dict[str, Any], _key: Any, _time: int, headers: list[tuple[str, bytes]], state: State
+) -> dict[str, Any] | None:
+    """The same with every event parsed."""
+    events = state.get("events", [])
+    events.append(value)
+    if dict(headers)["ce_type"] != ENDED:
+        state.set("events", events)
+        return None
+    state.delete("events")
+    return {"events": events}
+
+
 def assemble_keys(value: bytes, _key: Any, _time: int, headers: list[tuple[str, bytes]], state: State) -> bytes | None:
     """The same, with a state key an event."""
     attributes = dict(headers)
@@ -40,7 +54,7 @@ def assemble_keys(value: bytes, _key: Any, _time: int, headers: list[tuple[str, 
     return b"".join([*earlier, value])
 
 
-FORMS = {"list": assemble_list, "keys": assemble_keys}
+FORMS = {"json": assemble_json, "list": assemble_list, "keys": assemble_keys}
 
 
 def main() -> None:
@@ -57,8 +71,9 @@ def main() -> None:
         consumer_extra_config={"fetch.queue.backoff.ms": 2, "group.instance.id": group},
         producer_extra_config={"linger.ms": 20, "batch.size": 256 * 1024},
     )
-    trajectories = app.topic(output, key_serializer="bytes", value_serializer="bytes")
-    frame = app.dataframe(app.topic("events", key_deserializer="bytes", value_deserializer="bytes"))
+    payload = "json" if form == "json" else "bytes"
+    trajectories = app.topic(output, key_serializer="bytes", value_serializer=payload)
+    frame = app.dataframe(app.topic("events", key_deserializer="bytes", value_deserializer=payload))
     frame = frame.apply(FORMS[form], stateful=True, metadata=True)
     frame = frame.filter(lambda trajectory: trajectory is not None)
     frame.to_topic(trajectories)
