@@ -14,7 +14,7 @@ from headrace.trainer.checkpoints.checkpoint import (
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.learning.learner import Learner
-from headrace.trainer.model.precision import published_names
+from headrace.trainer.model.published import published_names
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
 from headrace.trainer.weights.store import ObjectStore
 

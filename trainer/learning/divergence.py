@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from headrace.trainer.parallel.policy import local_shard
+from headrace.trainer.model.shards import local_shard
 
 
 class TrainingDiverged(RuntimeError):

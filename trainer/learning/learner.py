@@ -26,6 +26,7 @@ from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
 from headrace.trainer.model.load import save_model, vocabulary_size, weights_sha256
 from headrace.trainer.model.precision import unpublished_weights
+from headrace.trainer.model.published import as_published, published_tensors
 from headrace.trainer.parallel.policy import Policy, open_policy
 from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
@@ -66,12 +67,12 @@ class Learner:
         self._config = config
         self._ranks = ranks
         self._loss = config.chosen_loss()
-        dtype: torch.dtype = getattr(torch, config.dtype)
-        self._policy = open_policy(model, dtype, ranks, config.parallel)
-        self._reference = None if reference is None else open_policy(reference, dtype, ranks, config.parallel)
+        self._dtype: torch.dtype = getattr(torch, config.dtype)
+        self._policy = open_policy(model, self._dtype, ranks, config.parallel)
+        self._reference = None if reference is None else open_policy(reference, self._dtype, ranks, config.parallel)
         self._optimizer = Optimizer(model, config.optimizer)
         self._base = b""
-        self._unpublished = unpublished_weights(model, dtype)
+        self._unpublished = unpublished_weights(model, self._dtype)
 
     def step(self, batch: Batch, version: int, *, norm_limit: float = math.inf) -> dict[str, float]:
         """Train policy ``version`` on ``batch``; returns the step's metrics.
@@ -205,7 +206,7 @@ class Learner:
 
     @torch.no_grad()
     def canaries(self, seed: int) -> list[Canary]:
-        """Token sequences drawn by ``seed`` with the present policy's log-probabilities.
+        """Token sequences drawn by ``seed`` with the log-probabilities that the present policy has as it is published.
 
         Raises :class:`TrainingDiverged` where one is not a number: such a policy must not be published.
         """
@@ -213,7 +214,8 @@ class Learner:
             vocabulary_size(self.model), seed, count=self._config.canaries, length=self._config.canary_length
         )
         packed = pack([(prompt, [0] + [1] * (len(prompt) - 1)) for prompt in prompts])
-        logprobs = self._policy.published_logprobs(packed).logprobs.cpu().numpy()
+        with as_published(self.model):
+            logprobs = self._policy.logprobs(packed).logprobs.cpu().numpy()
         if not np.isfinite(logprobs).all():
             raise TrainingDiverged("the policy gives log-probabilities that are not numbers: lower learning_rate")
         rows: Sequence[Floats] = np.split(logprobs, len(prompts))
@@ -234,7 +236,7 @@ class Learner:
 
         Raises ``OSError`` where the disk does not take it.
         """
-        tensors = self._policy.tensors(keep=self._ranks.leads)
+        tensors = published_tensors(self.model, self._dtype, keep=self._ranks.leads)
         if self._ranks.leads:
             save_model(self.model, folder, tensors, tokenizer_from=self._config.model_dir)
 

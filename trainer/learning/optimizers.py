@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headrace.trainer.parallel.policy import whole_tensor
+from headrace.trainer.model.shards import whole_tensor
 
 
 class OptimizerName(StrEnum):

@@ -3,7 +3,7 @@
     W x + (α / r) · B A x          A (r, in) random, B (out, r) zero: version 0 is the base model, to the bit
 
 Engines swap whole weights, so what is published is the merged model: W + (α / r) · B A, computed anew from the frozen W
-each time. Nothing is merged in place and taken out again, which would not give W back.
+each time (``published``). Nothing is merged in place and taken out again, which would not give W back.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headrace.trainer.model.layers import decoder_layers
+from headrace.trainer.model.shards import whole_tensor
 
 ALL_LINEAR = "all-linear"
 _ADAPTER = "default"
@@ -61,17 +62,38 @@ def add_adapters(model: nn.Module, settings: LoraSettings, *, seed: int) -> None
             parameter.data = parameter.data.float()  # beside 16-bit weights peft makes 16-bit adapters
 
 
-def merged_weights(model: nn.Module) -> dict[int, Tensor]:
-    """What stands in for each parameter when adapters are merged, by its id: W + (α / r) · B A for W, zeros for B.
+class Adapter:
+    """The adapter of one matrix, whole on this rank whatever the model's own weights are."""
 
-    Empty where there are no adapters.
-    """
-    merged: dict[int, Tensor] = {}
-    for module in _adapted(model):
-        weight, out = module.base_layer.weight, module.lora_B[_ADAPTER].weight
-        merged[id(weight)] = (weight.float() + module.get_delta_weight(_ADAPTER)).to(weight.dtype)
-        merged[id(out)] = torch.zeros_like(out)
-    return merged
+    def __init__(self, module: Any) -> None:
+        """That of peft's ``module``; of a sharded model all ranks call it."""
+        self._module = module
+        self._A = whole_tensor(module.lora_A[_ADAPTER].weight.detach())
+        self._B = whole_tensor(module.lora_B[_ADAPTER].weight.detach())
+
+    @property
+    def weight(self) -> Tensor:
+        """The frozen W that the model has now: while a layer computes it is whole, and of the type it computes in."""
+        weight: Tensor = self._module.base_layer.weight
+        return weight
+
+    @property
+    def up(self) -> Tensor:
+        """The B that the model has now."""
+        up: Tensor = self._module.lora_B[_ADAPTER].weight
+        return up
+
+    def merged(self, weight: Tensor) -> Tensor:
+        """``weight`` + (α / r) · B A, computed in float32, in the type of ``weight``, which is whole."""
+        product = self._B @ self._A
+        delta = (product.T if self._module.fan_in_fan_out else product) * self._module.scaling[_ADAPTER]
+        merged: Tensor = (weight.float() + delta).to(weight.dtype)
+        return merged
+
+
+def whole_adapters(model: nn.Module) -> list[Adapter]:
+    """The adapters of ``model`` or of a part of it, gathered; of a sharded model all ranks call it."""
+    return [Adapter(module) for module in _adapted(model)]
 
 
 def has_adapters(model: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Computing in bfloat16 with weights in float32, and publishing in bfloat16 what was trained in float32.
+"""Computing in bfloat16 with weights in float32.
 
 A step of 1e-6 is below half a unit in the last place of most bfloat16 weights (1/512 of their size): added to them it
 changes nothing, however often. So the weights that are trained are float32, and a pass computes with a copy of them in
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from headrace.trainer.model.lora import has_adapters, merged_weights, plain_name
+from headrace.trainer.model.lora import has_adapters
 
 
 def weight_copies(model: nn.Module, dtype: torch.dtype) -> dict[int, Tensor]:
@@ -42,31 +42,6 @@ def with_weights(model: nn.Module, copies: Mapping[int, Tensor]) -> Iterator[Non
     finally:
         for module, name, weight in places:
             module._parameters[name] = weight
-
-
-@torch.no_grad()
-def published_weights(model: nn.Module, dtype: torch.dtype) -> dict[int, Tensor]:
-    """What is published for each parameter where that is not the parameter itself, by its id: merged, in ``dtype``."""
-    merged = merged_weights(model)
-    each = ((id(weight), merged.get(id(weight), weight)) for weight in model.parameters())
-    return {key: tensor.to(dtype) for key, tensor in each if key in merged or tensor.dtype != dtype}
-
-
-def published_names(model: nn.Module) -> list[str]:
-    """Names of what is published: those of the model without adapters."""
-    return [plain for name in model.state_dict() if (plain := plain_name(name)) is not None]
-
-
-@torch.no_grad()
-def published_tensors(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The model that is published, as a state: names without adapters, merged, in ``dtype``; tied tensors are one."""
-    published = published_weights(model, dtype)
-    tensors: dict[int, Tensor] = {}
-    state: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if (plain := plain_name(name)) is not None:
-            state[plain] = tensors.setdefault(id(tensor), published.get(id(tensor), tensor.detach()))
-    return state
 
 
 def unpublished_weights(model: nn.Module, dtype: torch.dtype) -> dict[str, nn.Parameter]:

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from headrace.trainer.batches.packing import PackedSequences
 from headrace.trainer.model.layers import decoder_layers
 from headrace.trainer.model.load import attention_crossover
 from headrace.trainer.model.logprobs import TokenLogprobs, token_logprobs
-from headrace.trainer.model.precision import published_tensors, published_weights, weight_copies, with_weights
+from headrace.trainer.model.precision import weight_copies, with_weights
 from headrace.trainer.parallel.ranks import Ranks
 from headrace.trainer.parallel.settings import ParallelSettings
 
@@ -35,12 +34,6 @@ class Policy(Protocol):
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of ``loss``; ``last`` says that no other comes before the gradients are used."""
-
-    def published_logprobs(self, packed: PackedSequences) -> TokenLogprobs:
-        """What the model that is published says: it may differ by rounding. Carries no gradient."""
-
-    def tensors(self, *, keep: bool) -> dict[str, Tensor]:
-        """The weights that are published, by name, where to ``keep`` them; else nothing."""
 
 
 class WholePolicy:
@@ -66,16 +59,6 @@ class WholePolicy:
         with with_weights(self._model, self._copies):
             loss.backward()  # type: ignore[no-untyped-call]
         self._copies = {}
-
-    @torch.no_grad()
-    def published_logprobs(self, packed: PackedSequences) -> TokenLogprobs:
-        """As in :class:`Policy`."""
-        with with_weights(self._model, published_weights(self._model, self._dtype)):
-            return token_logprobs(self._model, packed)
-
-    def tensors(self, *, keep: bool) -> dict[str, Tensor]:
-        """As in :class:`Policy`."""
-        return published_tensors(self._model, self._dtype) if keep else {}
 
 
 class ShardedPolicy:
@@ -114,23 +97,6 @@ class ShardedPolicy:
         self._root.set_requires_gradient_sync(self._reduce_every_pass or last)
         loss.backward()  # type: ignore[no-untyped-call]
 
-    @torch.no_grad()
-    def published_logprobs(self, packed: PackedSequences) -> TokenLogprobs:
-        """As in :class:`Policy`; adapters are computed beside the weights and not merged into them."""
-        return self.logprobs(packed)
-
-    def tensors(self, *, keep: bool) -> dict[str, Tensor]:
-        """As in :class:`Policy`: gathered a tensor at a time, into the host's memory."""
-        gathered: dict[int, Tensor] = {}
-        whole: dict[str, Tensor] = {}
-        # Names that share a tensor share it here too.
-        for name, tensor in published_tensors(self._root.model, self._dtype).items():
-            if id(tensor) not in gathered:
-                full = whole_tensor(tensor)
-                gathered[id(tensor)] = full.cpu() if keep else full.new_empty(0)
-            whole[name] = gathered[id(tensor)]
-        return whole if keep else {}
-
 
 class _Called(nn.Module):
     """What FSDP gathers the root's weights for: the head is applied outside the model's own ``forward``."""
@@ -148,13 +114,3 @@ def open_policy(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, settin
     if ranks.count == 1:
         return WholePolicy(model, dtype)
     return ShardedPolicy(model, dtype, ranks, reduce_every_pass=settings.reduce_every_pass)
-
-
-def whole_tensor(tensor: Tensor) -> Tensor:
-    """``tensor``, gathered from all ranks where it is sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def local_shard(tensor: Tensor) -> Tensor:
-    """What this rank holds of ``tensor``."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -8,7 +8,7 @@ from headrace.trainer.model.architectures import TESTED
 from headrace.trainer.model.load import load_model, save_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.model.lora import LoraSettings, add_adapters, has_adapters
-from headrace.trainer.model.precision import published_tensors, published_weights, with_weights
+from headrace.trainer.model.published import as_published, published_tensors
 from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import random_sequences
 from tests.trainer.zoo import write_model
@@ -58,7 +58,7 @@ def test_what_is_published_is_the_base_at_first_and_then_what_the_adapters_make_
     sequences = random_sequences(5)
     with torch.no_grad():
         trained = token_logprobs(model, pack(sequences)).logprobs
-        with with_weights(model, published_weights(model, torch.float32)):
+        with as_published(model):
             merged = token_logprobs(model, pack(sequences)).logprobs
     again = published(model, tmp_path / "trained")
     served = plain_logprobs(tmp_path / "trained", sequences)
@@ -118,6 +118,53 @@ def test_beside_frozen_bfloat16_weights_adapters_are_float32(tmp_path):
     assert model.model.layers[0].mlp.up_proj.base_layer.weight.dtype == torch.bfloat16
     first = published(model, tmp_path / "first", torch.bfloat16)
     assert file_sha256(first) == file_sha256(directory / "model.safetensors")
+
+
+def test_in_bfloat16_adapters_compute_as_they_are_published_and_only_while_that_is_asked_for(tmp_path):
+    """Beside its weight an adapter rounds otherwise than merged into it."""
+    model = adapted(write_model(tmp_path / "base", "llama", dtype=torch.bfloat16), dtype="bfloat16")
+    train(model)
+    published(model, tmp_path / "trained", torch.bfloat16)
+    packed = pack(random_sequences(5))
+    with torch.no_grad():
+        before = token_logprobs(model, packed).logprobs
+        with as_published(model):
+            merged = token_logprobs(model, packed).logprobs
+        after = token_logprobs(model, packed).logprobs
+        served = token_logprobs(load_model(tmp_path / "trained", dtype="bfloat16"), packed).logprobs
+    assert torch.equal(merged, served)
+    assert (before - served).abs().max() > 1e-3
+    assert torch.equal(before, after)
+
+
+def test_only_one_layer_is_merged_at_a_time(tmp_path):
+    model = adapted(write_model(tmp_path / "base", "llama"))
+    weights = [layer.mlp.up_proj.base_layer.weight for layer in model.model.layers]
+    seen = []
+
+    def look(*_):
+        seen.append([layer.mlp.up_proj.base_layer.weight is not w for layer, w in zip(model.model.layers, weights)])  # noqa: B905
+
+    for layer in model.model.layers:
+        layer.mlp.register_forward_hook(look)
+    with as_published(model):
+        token_logprobs(model, pack(random_sequences(3)))
+    look()
+    assert seen == [[True, False], [False, True], [False, False]]
+
+
+def test_the_weights_come_back_where_a_layer_fails(tmp_path):
+    model = adapted(write_model(tmp_path / "base", "llama"))
+    before = list(model.parameters())
+
+    def fail(*_):
+        raise KeyError
+
+    model.model.layers[1].mlp.register_forward_hook(fail)
+    with pytest.raises(KeyError), as_published(model):
+        token_logprobs(model, pack(random_sequences(3)))
+    assert all(one is other for one, other in zip(before, model.parameters(), strict=True))
+    assert not any(layer._forward_pre_hooks for layer in model.model.layers)
 
 
 @pytest.mark.parametrize(

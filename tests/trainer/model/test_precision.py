@@ -9,13 +9,8 @@ from headrace.trainer.learning.optimizers import Optimizer, OptimizerSettings
 from headrace.trainer.model.layers import LayerSettings, prepare_layers
 from headrace.trainer.model.load import load_model, save_model
 from headrace.trainer.model.logprobs import token_logprobs
-from headrace.trainer.model.precision import (
-    published_tensors,
-    published_weights,
-    unpublished_weights,
-    weight_copies,
-    with_weights,
-)
+from headrace.trainer.model.precision import unpublished_weights, weight_copies, with_weights
+from headrace.trainer.model.published import published_tensors
 from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import random_sequences
 from tests.trainer.zoo import write_model
@@ -116,8 +111,12 @@ def test_a_bfloat16_model_comes_in_and_goes_out_the_same(tmp_path, tied):
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == BF16
 
 
-def test_in_float32_nothing_is_copied_and_everything_is_published(directory):
+def test_in_float32_nothing_is_copied_and_all_of_it_is_published(directory):
     model = load_model(directory)
-    assert weight_copies(model, torch.float32) == published_weights(model, torch.float32) == {}
+    assert weight_copies(model, torch.float32) == {}
+    assert all(
+        published_tensors(model, torch.float32)[name].data_ptr() == parameter.data_ptr()
+        for name, parameter in model.named_parameters()
+    )
     assert unpublished_weights(model, torch.float32) == {}
     assert set(unpublished_weights(model, BF16)) == {name for name, _ in model.named_parameters()}

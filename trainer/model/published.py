@@ -1,0 +1,77 @@
+"""The model that is published: what is trained, with adapters merged and rounded to the type that engines compute in.
+
+    tensors            a state under the names of the model without adapters, for the disk
+    log-probabilities  inside ``as_published``: those that engines will give, for canaries
+
+Both merge by the same operation on the same numbers, so a canary has the bits of the model on disk: also in bfloat16,
+where adapters beside a weight round otherwise than merged ones, and on any number of ranks.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from headrace.trainer.model.layers import decoder_layers
+from headrace.trainer.model.lora import Adapter, has_adapters, plain_name, whole_adapters
+from headrace.trainer.model.precision import with_weights
+from headrace.trainer.model.shards import whole_tensor
+
+
+def published_names(model: nn.Module) -> list[str]:
+    """Names of what is published: those of the model without adapters."""
+    return [plain for name in model.state_dict() if (plain := plain_name(name)) is not None]
+
+
+@torch.no_grad()
+def published_tensors(model: nn.Module, dtype: torch.dtype, *, keep: bool = True) -> dict[str, Tensor]:
+    """The model that is published, as a state in the host's memory; tied tensors are one.
+
+    Of a sharded model all ranks call it: a tensor at a time is gathered and merged, and given to the ranks that
+    ``keep`` them; the others get nothing.
+    """
+    adapters = {id(adapter.weight): adapter for adapter in whole_adapters(model)}
+    tensors: dict[int, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if (plain := plain_name(name)) is None:
+            continue
+        if id(tensor) not in tensors:
+            weight = tensor.to(dtype) if isinstance(tensor, nn.Parameter) else tensor  # a buffer stays what it is
+            whole, adapter = whole_tensor(weight.detach()), adapters.get(id(tensor))
+            if keep:
+                tensors[id(tensor)] = (adapter.merged(whole) if adapter else whole).cpu()
+            else:
+                tensors[id(tensor)] = whole.new_empty(0)
+        state[plain] = tensors[id(tensor)]
+    return state if keep else {}
+
+
+@contextlib.contextmanager
+def as_published(model: nn.Module) -> Iterator[None]:
+    """While inside, ``model`` computes with merged weights, without gradients.
+
+    A layer's are made when it begins and let go when it ends: no second model is held. Of a sharded model all ranks
+    enter together, and what they compute in is the caller's to see to, as ever (``weight_copies``, FSDP).
+    """
+    with torch.no_grad(), contextlib.ExitStack() as inside:
+        for layer in decoder_layers(model) if has_adapters(model) else ():
+            adapters, merged = whole_adapters(layer), inside.enter_context(contextlib.ExitStack())
+            # Between FSDP's own hooks: after it has gathered the layer's weights, before it lets them go.
+            inside.callback(layer.register_forward_pre_hook(partial(_merge, adapters, merged)).remove)
+            inside.callback(layer.register_forward_hook(partial(_let_go, merged), prepend=True).remove)
+        yield
+
+
+def _merge(adapters: Sequence[Adapter], merged: contextlib.ExitStack, layer: nn.Module, _: object) -> None:
+    copies: dict[int, Tensor] = {}
+    for adapter in adapters:
+        copies[id(adapter.weight)] = adapter.merged(adapter.weight)
+        copies[id(adapter.up)] = torch.zeros_like(adapter.up)
+    merged.enter_context(with_weights(layer, copies))
+
+
+def _let_go(merged: contextlib.ExitStack, *_: object) -> None:
+    merged.close()
