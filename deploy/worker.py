@@ -4,12 +4,12 @@ A worker is what the local stack, a systemd unit or a Kubernetes container runs.
 finishes and commits what it has in hand when it is asked to end, and says why in its log when it cannot go on.
 """
 
-import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
+from headrace.deploy.assembler_memory import fit_memory_to_assembler
 from headrace.deploy.errors import StackError
 from headrace.deploy.notify import notify_ready
 from headrace.deploy.ports import HOST
@@ -69,10 +69,7 @@ def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]
 def _assemble(settings: Settings) -> int:
     group, run = _assembler(settings)
     observe_lag_of("assemble", settings, [group])
-    # What a partition holds is many objects that live as long as their trajectories: looking through them as often as
-    # Python does by default takes a twentieth of the time, and finds nothing.
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    fit_memory_to_assembler()
     return until_stopped(run)
 
 

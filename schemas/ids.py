@@ -9,7 +9,11 @@ import os
 import time
 import uuid
 
-_NAMESPACE = uuid.UUID("6f1d7f2e-2c0b-5b43-9a55-9d6ec3a3a1f0").bytes
+NAMESPACE = uuid.UUID("6f1d7f2e-2c0b-5b43-9a55-9d6ec3a3a1f0").bytes
+"""What every derived id is hashed from first (RFC 9562, version 5)."""
+
+SEPARATOR = "\x1f"
+"""Between the parts of a derived id."""
 
 
 def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
@@ -27,11 +31,11 @@ def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
 def derived_id(*parts: str | int) -> str:
     """The id of a record that is a function of ``parts``: the same parts give the same id, always.
 
-    Parts are joined by the unit separator, so that ``("a", "bc")`` and ``("ab", "c")`` differ.
+    Parts are joined by ``SEPARATOR``, so that ``("a", "bc")`` and ``("ab", "c")`` differ.
     """
     # What uuid.uuid5 gives, in a third of its time.
-    name = "\x1f".join(map(str, parts)).encode()
-    value = int.from_bytes(hashlib.sha1(_NAMESPACE + name, usedforsecurity=False).digest()[:16])
+    name = SEPARATOR.join(map(str, parts)).encode()
+    value = int.from_bytes(hashlib.sha1(NAMESPACE + name, usedforsecurity=False).digest()[:16])
     value = value & ~(0xF << 76) | 0x5 << 76
     return _dashed(value & ~(0x3 << 62) | 0x2 << 62)
 

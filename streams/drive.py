@@ -23,9 +23,10 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TOPICS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
-from headrace.streams.assembly.assemble import SOURCE, assemble, settle
+from headrace.streams.assembly.assemble import assemble, settle
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.grouping.group import group, output_message
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from headrace.streams.raw import Outgoing, StoredRecord

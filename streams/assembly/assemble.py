@@ -9,32 +9,28 @@ from typing import Any
 
 import msgspec
 
-from headrace.schemas.envelope import TRACEPARENT, Envelope, to_headers
+from headrace.schemas.envelope import TRACEPARENT
 from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
-from headrace.schemas.ids import derived_id
 from headrace.schemas.records.dead_letter import DeadLetterError
-from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
-from headrace.schemas.trace import continued, parse_traceparent
+from headrace.schemas.trace import parse_traceparent
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.assembly.event_decoder import read_event
 from headrace.streams.assembly.history import Dead, Event, History, Unreadable
 from headrace.streams.assembly.segments import SegmentFold
+from headrace.streams.assembly.trajectory_record import trajectory_record
 from headrace.streams.assembly.trajectory_writer import MAX_RECORD_BYTES, plainly_written
 from headrace.streams.assembly.turns import TurnFold
 from headrace.streams.letters.dead_letters import dead_letter_message
 from headrace.streams.raw import Outgoing
 from headrace.streams.structs import encode_struct, writing
 
-SOURCE = "/streams/assemble"
-
 _ORDER = {defect: number for number, defect in enumerate(Defect)}
 _LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
 _Trajectory = writing(Trajectory)
 
 # A pydantic class is slow to ask for a constant.
-_TYPE = Trajectory.TYPE
 _CALLED, _STARTED, _ENDED, _TICKED = ModelCalled.TYPE, TrajectoryStarted.TYPE, TrajectoryEnded.TYPE, ClockTicked.TYPE
 
 
@@ -59,11 +55,9 @@ def settle(outcome: History | Dead) -> list[Outgoing]:
 
 def conclude(history: History) -> tuple[Outgoing, list[Dead]]:
     """The record of a closed trajectory, and its events that cannot be read or stand beyond its end."""
-    written = plainly_written(history)
-    if written is None:
+    message = plainly_written(history)
+    if message is None:
         return _conclude(history)
-    value, traceparent = written
-    message = _record(history.trajectory_id, history.first, traceparent, value, history.closed_ms)
     return Outgoing(TRAJECTORIES, message, history.closed_ms), []
 
 
@@ -72,7 +66,7 @@ def _conclude(history: History) -> tuple[Outgoing, list[Dead]]:
     events: list[Event | Unreadable] = []
     dead: list[Dead] = []
     plain = True
-    for sequence, arrival in history.records:
+    for sequence, arrival in history.records.items():
         try:
             event = read_event(arrival)
         except UnreadableRecord as error:
@@ -96,24 +90,9 @@ def letter(dead: Dead) -> Outgoing:
 
 
 def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:
-    """``trajectory`` as a Kafka record; its id follows from where its first event stands, and it continues the trace of
-    its agent.
-    """
+    """``trajectory`` as a Kafka record."""
     value = encode_struct(trajectory)
-    return _record(trajectory.trajectory_id, trajectory.first, trajectory.traceparent, value, time_ms)
-
-
-def _record(trajectory_id: str, first: Reference, traceparent: str | None, value: bytes, time_ms: int) -> Message:
-    id = derived_id(_TYPE, trajectory_id, first.partition, first.offset)
-    envelope = Envelope(
-        id=id,
-        type=_TYPE,
-        source=SOURCE,
-        time_ms=max(0, time_ms),
-        subject=trajectory_id,
-        traceparent=continued(traceparent, id),
-    )
-    return Message(trajectory_id.encode(), value, to_headers(envelope))
+    return trajectory_record(trajectory.trajectory_id, trajectory.first, trajectory.traceparent, value, time_ms)
 
 
 def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajectory:
@@ -184,7 +163,7 @@ def _message(assembled: Trajectory, history: History, plain: bool) -> Message:
 
 def _traceparent(history: History) -> str | None:
     """The trace context of the first event that has one."""
-    for _, record in history.records:
+    for record in history.records.values():
         header = dict(record.headers).get(TRACEPARENT)
         if header is not None and (context := parse_traceparent(header.decode(errors="replace"))):
             return context.traceparent

@@ -24,8 +24,9 @@ Log time is the latest timestamp in the partition. What a record's time closes i
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
+
+import msgspec
 
 from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.records.dead_letter import DeadLetterError
@@ -44,8 +45,7 @@ _RECORD_BYTES = 1024
 _NEVER = 1 << 62
 
 
-@dataclass(slots=True)
-class Remembered:
+class Remembered(msgspec.Struct, gc=False):
     """What stays known of a closed trajectory: which events it had, and when one was last seen."""
 
     top: int

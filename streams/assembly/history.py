@@ -63,8 +63,8 @@ class History(msgspec.Struct, frozen=True):
 
     trajectory_id: str
     """The trajectory."""
-    records: tuple[tuple[int, Arrival], ...]
-    """Sequence number and record, ascending."""
+    records: Mapping[int, Arrival]
+    """By sequence number, ascending."""
     unreadable: Mapping[int, Defect]
     """Sequence numbers that came and were dead letters at once, with the label that follows."""
     missing: tuple[int, ...]

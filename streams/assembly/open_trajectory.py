@@ -1,7 +1,8 @@
 """A trajectory under way: its records as they came, by sequence number, and what must be known to close it."""
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, field
+
+import msgspec
 
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect
@@ -12,8 +13,7 @@ from headrace.streams.structs import writing
 _Reference = writing(Reference)
 
 
-@dataclass(slots=True)
-class OpenTrajectory:
+class OpenTrajectory(msgspec.Struct, gc=False):
     """What the fold holds of a trajectory that is not closed yet."""
 
     trajectory_id: str
@@ -32,11 +32,11 @@ class OpenTrajectory:
     """Offset of its latest record."""
     quiet_since: int = 0
     """Log time of its latest record."""
-    records: dict[int, Arrival] = field(default_factory=dict)
+    records: dict[int, Arrival] = {}
     """By sequence number, in order of arrival."""
-    unreadable: dict[int, Defect] = field(default_factory=dict)
+    unreadable: dict[int, Defect] = {}
     """Sequence numbers that came as dead letters, with the label that follows."""
-    labels: set[Defect] = field(default_factory=set)
+    labels: set[Defect] = set()
     """Labels from records that have no sequence number."""
     contiguous: int = 0
     """Events from 0 on without a gap."""
@@ -72,16 +72,18 @@ class OpenTrajectory:
 
     def closed(self, log_ms: int, labels: Iterable[Defect]) -> History:
         """What is handed on when it closes. Events beyond its end are late, whichever came first."""
-        records = sorted(self.records.items())
-        there: Set[int] = self.records.keys() | self.unreadable.keys() if self.unreadable else self.records.keys()
+        records = self.records
+        numbers = sorted(records)
+        there: Set[int] = records.keys() | self.unreadable.keys() if self.unreadable else records.keys()
         top = max(there, default=-1) if self.end is None else self.end
         missing: tuple[int, ...] = ()
         if self.contiguous <= top:
             missing = tuple(number for number in range(self.contiguous, top + 1) if number not in there)
         unreadable = {number: label for number, label in sorted(self.unreadable.items()) if number <= top}
-        late: list[Arrival] = []
-        while records and records[-1][0] > top:
-            late.append(records.pop()[1])
+        late: tuple[Arrival, ...] = ()
+        if numbers != list(records) or (numbers and numbers[-1] > top):
+            late = tuple(records[number] for number in numbers if number > top)
+            records = {number: records[number] for number in numbers if number <= top}
         found = {*labels, *self.labels, *unreadable.values()}
         if missing:
             found.add(Defect.MISSING_EVENTS)
@@ -89,10 +91,10 @@ class OpenTrajectory:
             found.add(Defect.NO_END)
         return History(
             trajectory_id=self.trajectory_id,
-            records=tuple(records),
+            records=records,
             unreadable=unreadable,
             missing=missing,
-            late=tuple(reversed(late)),
+            late=late,
             labels=frozenset(found),
             duplicates=self.duplicates,
             first=_Reference(partition=self.partition, offset=self.first),

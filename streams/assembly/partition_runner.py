@@ -22,13 +22,13 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.log import commit_unmarked, committed_offsets, open_producer, send
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
-from headrace.streams.assembly.assemble import SOURCE
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
 from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.assembly.runner_status import RunnerStatus
+from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)

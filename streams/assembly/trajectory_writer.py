@@ -1,8 +1,9 @@
-"""A closed trajectory → its JSON by the extension module, where every event in it is plainly right."""
+"""A closed trajectory → its record by the extension module, where every event in it is plainly right."""
 
 import hashlib
 from array import array
 from collections.abc import Iterator
+from functools import partial
 
 from pydantic import BaseModel
 
@@ -11,8 +12,10 @@ from headrace.schemas.events import VersionSpan
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics, ToolUse, Trajectory, Turn
 from headrace.schemas.topics import EVENTS
+from headrace.schemas.wire import Message
 from headrace.streams.assembly.history import History
 from headrace.streams.assembly.segments import MAX_TOKENS
+from headrace.streams.assembly.trajectory_record import ID_PREFIX, any_headers
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.native.shapes import shape_of
 
@@ -36,21 +39,26 @@ _WRITER = SPEEDUPS and SPEEDUPS.TrajectoryWriter(
     decode_array=decode_array,
     compress_from=COMPRESS_FROM,
     max_array_bytes=MAX_BYTES,
+    sha1=partial(hashlib.sha1, usedforsecurity=False),
     sha256=hashlib.sha256,
     max_tokens=MAX_TOKENS,
     max_record_bytes=MAX_RECORD_BYTES,
+    id_prefix=ID_PREFIX,
+    headers=any_headers(),
 )
 
 
-def plainly_written(history: History) -> tuple[bytes, str | None] | None:
-    """JSON and ``traceparent`` of the trajectory in ``history``; ``None`` in doubt, or without the extension module."""
+def plainly_written(history: History) -> Message | None:
+    """The record of the trajectory in ``history``; ``None`` in doubt, or without the extension module."""
     if _WRITER is None or history.labels or history.unreadable or history.missing or history.late:
         return None
-    return _WRITER.write(
+    written = _WRITER.write(
         history.records,
         history.trajectory_id,
         history.duplicates,
         history.first.partition,
         history.first.offset,
         history.last.offset,
+        history.closed_ms,
     )
+    return None if written is None else Message(*written)

@@ -1,8 +1,9 @@
-// Unix milliseconds of a `ce_time` in the form that `schemas.envelope.to_headers` writes; of no other, valid or not.
+// `ce_time` in the form that `schemas.envelope.to_headers` writes, and no other, ↔ Unix milliseconds.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace headrace {
@@ -46,5 +47,33 @@ constexpr std::optional<int64_t> plain_time(std::string_view text) {
 }
 
 static_assert(plain_time("2026-11-21T11:24:24.512Z") == 1795260264512);
+
+inline constexpr int64_t kLastPlainTime = 253402300799999;  // of the year 9999
+
+// Appends what plain_time() reads as `ms`; false before 1970 and after 9999. The day by the same author's algorithms.
+constexpr bool append_plain_time(int64_t ms, std::string& text) {
+    if (ms < 0 || ms > kLastPlainTime) return false;
+    const int64_t day = ms / 86'400'000 + 719468;
+    const int64_t era = day / 146097;
+    const int64_t day_of_era = day - era * 146097;
+    const int64_t year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
+    const int64_t day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    const int64_t march = (5 * day_of_year + 2) / 153;  // 0: March
+    const int64_t month = march + (march < 10 ? 3 : -9);
+    const auto put = [&](int64_t number, int digits, char after) {
+        for (int64_t place = digits == 4 ? 1000 : digits == 3 ? 100 : 10; place; place /= 10) {
+            text += static_cast<char>('0' + number / place % 10);
+        }
+        text += after;
+    };
+    put(era * 400 + year_of_era + (month <= 2), 4, '-');
+    put(month, 2, '-');
+    put(day_of_year - (153 * march + 2) / 5 + 1, 2, 'T');
+    put(ms / 3'600'000 % 24, 2, ':');
+    put(ms / 60'000 % 60, 2, ':');
+    put(ms / 1000 % 60, 2, '.');
+    put(ms % 1000, 3, 'Z');
+    return true;
+}
 
 }  // namespace headrace

@@ -3,7 +3,7 @@
 #include "arrival.hpp"
 #include "ordinary_events.hpp"
 #include "partition_log.hpp"
-#include "trajectories.hpp"
+#include "trajectory_writer.hpp"
 
 namespace {
 

@@ -127,16 +127,12 @@ bool SegmentFold::append(const Payload& call, const Tokens& tokens) {
 // `matches`: whether the draft's tokens have that hash. They only grow, so each is hashed once. False with Python's
 // error set.
 bool SegmentFold::prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const {
-    if (!draft.hash && !(draft.hash = Ref(PyObject_CallNoArgs(rules_.sha256)))) return false;
-    const char* fresh = draft.token_ids.data() + draft.hashed;
-    const Ref updated(PyObject_CallMethod(draft.hash.get(), "update", "y#", fresh,
-                                          static_cast<Py_ssize_t>(draft.token_ids.size() - draft.hashed)));
+    if (!draft.hash && !(draft.hash = Hash(rules_.sha256))) return false;
+    if (!draft.hash.update(std::string_view(draft.token_ids).substr(draft.hashed))) return false;
     draft.hashed = draft.token_ids.size();
-    const Ref digest(updated ? PyObject_CallMethod(draft.hash.get(), "hexdigest", nullptr) : nullptr);
-    Py_ssize_t length;
-    const char* hex = digest ? PyUnicode_AsUTF8AndSize(digest.get(), &length) : nullptr;
-    if (hex == nullptr) return false;
-    matches = sha256 == std::string_view(hex, static_cast<size_t>(length));
+    std::string hex;
+    if (!draft.hash.append_hex(hex)) return false;
+    matches = sha256 == hex;
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arrays.hpp"
+#include "hashing.hpp"
 #include "payload.hpp"
 
 namespace headrace {
@@ -64,7 +65,7 @@ private:
         std::vector<Span> spans;
         int64_t sampled = 0;
         size_t hashed = 0;
-        Ref hash;
+        Hash hash;
     };
 
     Outcome read_tokens(const Payload& call, Tokens& tokens) const;

@@ -1,6 +1,6 @@
 """What the extension module offers; README.md beside it says what for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 SOURCES: str
@@ -89,20 +89,26 @@ class TrajectoryWriter:
         decode_array: Callable[[str, str], Any],
         compress_from: int,
         max_array_bytes: int,
-        sha256: Callable[[], Any],
+        sha1: Callable[..., Any],
+        sha256: Callable[..., Any],
         max_tokens: int,
         max_record_bytes: int,
+        id_prefix: bytes,
+        headers: Sequence[tuple[str, bytes]],
     ) -> None:
         """``fields``: of the records that are written, in order. Raises ``LookupError`` where the module was built for
-        others.
+        others. ``id_prefix``: what each record's id is hashed from first. ``headers``: those of any record.
         """
     def write(
         self,
-        records: tuple[tuple[int, object], ...],
+        records: Mapping[int, object],
         trajectory_id: str,
         duplicates: int,
         partition: int,
         first: int,
         last: int,
-    ) -> tuple[bytes, str | None] | None:
-        """JSON and traceparent of the trajectory that ``records`` add up to, or ``None`` in doubt."""
+        time_ms: int,
+        /,
+    ) -> tuple[bytes, bytes, list[tuple[str, bytes]]] | None:
+        """Key, value and headers of the record of the trajectory that the dict ``records`` adds up to, or ``None`` in
+        doubt."""

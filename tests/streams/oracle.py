@@ -232,7 +232,7 @@ def payload(life: Life, log: Log, letters: Letters) -> bytes:
             events.append(Unreadable(number))
     history = History(
         trajectory_id=life.subject.decode(),
-        records=(),
+        records={},
         unreadable=spoiled,
         missing=tuple(content.missing),
         late=(),

@@ -65,7 +65,7 @@ def outcome(name: str, value: bytes) -> list[Any]:
     place = facts.index(FACTS[name])
     records[place] = event("s1", place, FACTS[name], offset=place, value=value)
     where = Reference(partition=0, offset=0)
-    arrivals = tuple(enumerate(map(arrival_of, records)))
+    arrivals = dict(enumerate(map(arrival_of, records)))
     history = History("s1", arrivals, {}, (), (), frozenset(), 0, where, where, T0, T0, T0)
     trajectory, dead = conclude(history)
     return [trajectory, [(letter.record.offset, letter.error.error, str(letter.error)) for letter in dead]]

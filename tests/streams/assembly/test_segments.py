@@ -36,7 +36,7 @@ from headrace.streams.assembly.segments import SegmentFold
 from tests.streams.builders import T0, called, event, facts, log, started
 
 NOWHERE = Reference(partition=0, offset=0)
-EMPTY = History("s1", (), {}, (), (), frozenset(), 0, NOWHERE, NOWHERE, T0, T0, T0)
+EMPTY = History("s1", {}, {}, (), (), frozenset(), 0, NOWHERE, NOWHERE, T0, T0, T0)
 
 
 def assembled(*between: Record, start: Record | None = None) -> Trajectory:

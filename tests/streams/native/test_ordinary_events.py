@@ -30,7 +30,7 @@ def state(fold: PartitionFold, position: int) -> dict[str, object]:
         "deadline": fold.deadline_ms,
         "orders": [list(order) for order in (fold._open, fold._quiet, fold._ended, fold._remembered)],
         "open": [
-            {name: getattr(trajectory, name) for name in trajectory.__slots__ if name != "records"}
+            {name: getattr(trajectory, name) for name in trajectory.__struct_fields__ if name != "records"}
             | {"records": [(number, held.offset) for number, held in trajectory.records.items()]}
             for trajectory in fold._open.values()
         ],

@@ -1,0 +1,39 @@
+// Key and headers of a trajectory's record, as `trajectory_record` of assembly/trajectory_record.py gives them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arrays.hpp"
+#include "python.hpp"
+
+namespace headrace {
+
+class RecordRules {
+public:
+    // `headers`: those of any such record, in order; `id_prefix`: what every id is hashed from first. False with
+    // Python's error set.
+    bool make(PyObject* headers, PyObject* id_prefix, PyObject* sha1, PyObject* sha256);
+
+    // Makes `key` and `headers`. `traceparent`: of where the trace comes from, or empty.
+    Outcome write(std::string_view trajectory_id, int32_t partition, int64_t offset, int64_t time_ms,
+                  std::string_view traceparent, Ref& key, Ref& headers) const;
+
+private:
+    enum Varying { kSame, kId, kTime, kSubject, kTrace };
+    struct Header {
+        Varying varying;
+        Ref pair;  // as it is where it is the same in every record
+    };
+
+    bool append_id(std::string_view trajectory_id, int32_t partition, int64_t offset, std::string& id) const;
+    bool append_trace(std::string_view traceparent, std::string_view id, std::string& trace) const;
+
+    std::vector<Header> headers_;
+    std::string id_prefix_;
+    Ref sha1_, sha256_;
+};
+
+}  // namespace headrace

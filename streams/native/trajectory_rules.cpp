@@ -1,0 +1,82 @@
+#include "trajectories.hpp"
+
+namespace headrace {
+namespace {
+
+// What is written, part by part. A module that was built before a model gained a field must not go on without it.
+constexpr const char* kWritten[] = {
+    "trajectory_id", "started", "segments", "turns", "tools", "critical_steps", "total_steps", "subagents_assigned",
+    "subagents_finished", "sampled_tokens", "status", "answer", "outcome", "missing", "unreadable", "events",
+    "duplicates", "defects", "first", "last", "started_ms", "ended_ms", "traceparent",
+    "token_ids", "loss_mask", "logprobs", "version_spans",
+    "version", "start", "end",
+    "sampled_tokens", "finish_reason", "messages", "tools", "pruned_ids", "summarized",
+    "call_id", "tool", "arguments", "status", "error_class", "result", "latency_s",
+    "calls", "errors", "seconds",
+    "partition", "offset",
+};
+
+bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
+    for (int fact = 0; fact < kFacts; ++fact) {
+        const Ref name(PyUnicode_FromString(kFactNames[fact].data()));
+        PyObject* fields = name ? PyDict_GetItemWithError(shapes, name.get()) : nullptr;
+        if (fields == nullptr) {
+            if (!PyErr_Occurred()) PyErr_Format(PyExc_LookupError, "there is no shape of %s", kFactNames[fact].data());
+            return false;
+        }
+        if (!make_shape(fields, rules.shapes[fact])) return false;
+    }
+    for (const Field& field : rules.shapes[kStarted].fields) {
+        if (field.kind == Kind::kPart || field.kind == Kind::kParts || field.kind == Kind::kTokens) {
+            PyErr_Format(PyExc_TypeError, "%s of a start cannot go on as it came", field.name.c_str());
+            return false;
+        }
+    }
+    const Shape &started = rules.shapes[kStarted], &ended = rules.shapes[kEnded];
+    return (rules.consent = started.at("consent")) >= 0 && (rules.role = started.at("role")) >= 0 &&
+           (rules.status = ended.at("status")) >= 0 && (rules.answer = ended.at("answer")) >= 0 &&
+           (rules.outcome = ended.at("outcome")) >= 0 && rules.segments.fields.find(rules.shapes[kCalled]) &&
+           rules.turns.find(rules.shapes[kCalled], rules.shapes[kToolCalled], rules.shapes[kToolReturned],
+                            rules.shapes[kPruned], rules.shapes[kSubagentFinished]);
+}
+
+// The order in which defects are named, from all of their names in order.
+bool find_order(PyObject* names, TrajectoryRules& rules) {
+    size_t found = 0;
+    const Ref sequence(PySequence_Fast(names, "defects must be a sequence"));
+    if (!sequence) return false;
+    for (Py_ssize_t index = 0; index < PySequence_Fast_GET_SIZE(sequence.get()); ++index) {
+        const char* name = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(sequence.get(), index));
+        if (name == nullptr) return false;
+        for (int defect = 0; defect < kDefects; ++defect) {
+            if (std::string_view(name) == kDefectNames[defect]) rules.defect_order.at(found++) = Defect(defect);
+        }
+    }
+    if (found != kDefects) PyErr_SetString(PyExc_LookupError, "a defect that can be found here has no name there");
+    return found == kDefects;
+}
+
+bool are_written(PyObject* names) {
+    const Ref sequence(PySequence_Fast(names, "fields must be a sequence"));
+    if (!sequence) return false;
+    const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence.get()));
+    bool same = count == std::size(kWritten);
+    for (size_t index = 0; same && index < count; ++index) {
+        const char* name = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(sequence.get(), static_cast<Py_ssize_t>(index)));
+        if (name == nullptr) return false;
+        same = std::string_view(name) == kWritten[index];
+    }
+    if (!same) {
+        PyErr_SetString(PyExc_LookupError, "trajectories have other fields than this module was built for: "
+                                           "`make native`, or add what is new to streams/native");
+    }
+    return same;
+}
+
+}  // namespace
+
+bool TrajectoryRules::find(PyObject* shapes, PyObject* fields, PyObject* defects) {
+    return are_written(fields) && find_shapes(shapes, *this) && find_order(defects, *this);
+}
+
+}  // namespace headrace

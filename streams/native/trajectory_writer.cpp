@@ -1,0 +1,118 @@
+// A closed trajectory → its record, for Python.
+
+#include "trajectory_writer.hpp"
+
+#include "derived_record.hpp"
+#include "trajectories.hpp"
+
+namespace headrace {
+namespace {
+
+struct Writing {
+    TrajectoryRules trajectory;
+    RecordRules record;
+    Room room;
+};
+
+struct TrajectoryWriter {
+    PyObject_HEAD
+    Writing* writing;
+};
+
+Writing*& writing_of(PyObject* object) { return reinterpret_cast<TrajectoryWriter*>(object)->writing; }
+
+// A tuple (key, value, headers) or None.
+PyObject* write_record(Writing& writing, PyObject* records, const About& about, long long time_ms) {
+    std::string_view traceparent;
+    switch (write_trajectory(writing.trajectory, records, about, writing.room, traceparent)) {
+        case Outcome::kDone: break;
+        case Outcome::kDoubt: Py_RETURN_NONE;
+        case Outcome::kError: return nullptr;
+    }
+    Ref key, headers;
+    switch (writing.record.write(about.trajectory_id, about.partition, about.first, time_ms, traceparent, key,
+                                 headers)) {
+        case Outcome::kDone: break;
+        case Outcome::kDoubt: Py_RETURN_NONE;
+        case Outcome::kError: return nullptr;
+    }
+    const Ref value(to_bytes(writing.room.json));
+    return value ? PyTuple_Pack(3, key.get(), value.get(), headers.get()) : nullptr;
+}
+
+PyObject* write(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
+    if (count != 7 || !PyDict_Check(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "write(records, trajectory_id, duplicates, partition, first, last, time_ms): "
+                                         "records must be a dict");
+        return nullptr;
+    }
+    Py_ssize_t id_length;
+    const char* id = PyUnicode_AsUTF8AndSize(arguments[1], &id_length);
+    if (id == nullptr) return nullptr;
+    long long numbers[5];
+    for (int index = 0; index < 5; ++index) {
+        numbers[index] = PyLong_AsLongLong(arguments[index + 2]);
+        if (numbers[index] == -1 && PyErr_Occurred()) return nullptr;
+    }
+    const auto [duplicates, partition, first, last, time_ms] = numbers;
+    const About about{{id, static_cast<size_t>(id_length)}, duplicates, static_cast<int>(partition), first, last};
+    return guarded([&] { return write_record(*writing_of(object), arguments[0], about, time_ms); },
+                   static_cast<PyObject*>(nullptr));
+}
+
+PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+    static const char* names[] = {"shapes", "fields", "defects", "array_type", "encode_array", "decode_array",
+                                  "compress_from", "max_array_bytes", "sha1", "sha256", "max_tokens",
+                                  "max_record_bytes", "id_prefix", "headers", nullptr};
+    PyObject *shapes, *fields, *defects, *array_type, *encode, *decode, *sha1, *sha256, *id_prefix, *headers;
+    Py_ssize_t max_tokens, max_record_bytes;
+    long long compress_from, max_array_bytes;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "$O!OOOOOLLOOnnSO", const_cast<char**>(names), &PyDict_Type,
+                                     &shapes, &fields, &defects, &array_type, &encode, &decode, &compress_from,
+                                     &max_array_bytes, &sha1, &sha256, &max_tokens, &max_record_bytes, &id_prefix,
+                                     &headers)) {
+        return nullptr;
+    }
+    Ref made(type->tp_alloc(type, 0));
+    if (!made) return nullptr;
+    const bool complete = guarded([&] {
+        auto* writing = writing_of(made.get()) = new Writing();
+        TrajectoryRules& rules = writing->trajectory;
+        rules.codec = {Ref::borrowed(array_type), Ref::borrowed(encode), Ref::borrowed(decode), compress_from,
+                       max_array_bytes};
+        rules.sha256 = Ref::borrowed(sha256);
+        rules.segments = {&rules.codec, {}, sha256, static_cast<size_t>(max_tokens)};
+        rules.max_record_bytes = static_cast<size_t>(max_record_bytes);
+        return rules.find(shapes, fields, defects) && writing->record.make(headers, id_prefix, sha1, sha256);
+    }, false);
+    return complete ? made.release() : nullptr;
+}
+
+void destroy(PyObject* object) {
+    delete writing_of(object);
+    Py_TYPE(object)->tp_free(object);
+}
+
+PyMethodDef kMethods[] = {
+    {"write", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(write)), METH_FASTCALL,
+     "Key, value and headers of the record of the trajectory that `records` add up to, or None in doubt."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyTypeObject trajectory_writer_type() {
+    PyTypeObject type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+    type.tp_name = "headrace.streams.native.speedups.TrajectoryWriter";
+    type.tp_doc = "Writes trajectories in which nothing is doubtful.";
+    type.tp_basicsize = sizeof(TrajectoryWriter);
+    type.tp_flags = Py_TPFLAGS_DEFAULT;
+    type.tp_dealloc = destroy;
+    type.tp_methods = kMethods;
+    type.tp_new = make;
+    return type;
+}
+
+}  // namespace
+
+PyTypeObject TrajectoryWriterType = trajectory_writer_type();
+
+}  // namespace headrace
