@@ -4,6 +4,7 @@ import asyncio
 
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.loop import run_trainer
+from headrace.trainer.parallel.ranks import ALONE
 
 
 def trainer_config(kafka, run, base, folder, **settings):
@@ -13,8 +14,8 @@ def trainer_config(kafka, run, base, folder, **settings):
         "checkpoint_dir": folder / run} | known | settings)  # fmt: skip
 
 
-async def train_until(config, version, *, effect="announced"):
-    """Run the trainer until it has reached ``effect`` of making ``version``."""
+async def train_until(config, version, *, effect="announced", ranks=ALONE):
+    """Run the trainer until it has reached ``effect`` of making ``version``; of several ``ranks`` each calls it."""
     stop = asyncio.Event()
 
     def reached(at, what):
@@ -22,7 +23,7 @@ async def train_until(config, version, *, effect="announced"):
             stop.set()
 
     served = asyncio.Event()
-    await asyncio.wait_for(run_trainer(config, stop=stop, ready=served.set, reached=reached), 120)
+    await asyncio.wait_for(run_trainer(config, stop=stop, ready=served.set, reached=reached, ranks=ranks), 120)
     assert served.is_set()
 
 

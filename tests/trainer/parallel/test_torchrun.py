@@ -3,13 +3,11 @@
 import asyncio
 import os
 import signal
-import sys
 
 import psutil
 import pytest
 import torch
 
-from headrace.deploy.ports import free_port
 from headrace.deploy.settings import load_settings
 from headrace.deploy.train import trainer_config
 from headrace.schemas.records.step import Step
@@ -24,6 +22,7 @@ from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import max_error
 from tests.trainer.builders import tiny_model
 from tests.trainer.feed import feed_groups, records
+from tests.trainer.parallel.torchrun import start_torchrun
 
 
 @pytest.mark.kafka
@@ -35,13 +34,7 @@ async def test_two_ranks_train_from_the_log_end_together_and_one_process_goes_on
         f'checkpoint_dir = "{tmp_path}/checkpoints"\nstore_url = "file://{tmp_path}/objects"\n'
         "groups_per_step = 2\nmax_staleness = 100\nthreads = 1\nmax_tokens_per_pass = 40\nsteps = 2\n"
     )
-    job = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-        "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
-        "-m", "headrace.deploy.cli", "train", "--config", str(file), "--progress", "lines",
-        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
+    job = await start_torchrun(2, "headrace.deploy.cli", "train", "--config", str(file), "--progress", "lines")
     try:
         said = asyncio.create_task(job.communicate())
         async with asyncio.timeout(240):

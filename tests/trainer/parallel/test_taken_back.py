@@ -1,0 +1,139 @@
+"""A step that is taken back under ``torchrun``, on a real log: by all ranks, whichever of them meets the trouble.
+
+Groups of four, one a step. In a planted run the third group would ruin the policy, by the last of its members: in the
+step's second update, so that all ranks have moved their weights once when they take them back.
+"""
+
+import asyncio
+import os
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from headrace.schemas.records.alert import Severity
+from headrace.schemas.records.group import Reason, Stage
+from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS
+from headrace.trainer.checkpoints.checkpoint import load_newest
+from headrace.trainer.checkpoints.optimizer_state import read_state
+from tests.trainer.builders import member, tiny_model, training_group
+from tests.trainer.feed import attempt, feed_trajectories, records, send_groups
+from tests.trainer.lives import payloads, train_until
+from tests.trainer.parallel import taking_back
+from tests.trainer.parallel.taking_back import RUNS, config_of
+from tests.trainer.parallel.torchrun import start_torchrun
+
+pytestmark = pytest.mark.kafka
+
+RUIN = {"muon-planted": 1e39, "adapters-planted": 1e5}
+"""The advantage that ruins: infinite in float32; a gradient far beyond the usual."""
+ALONE = {f"{run}-alone": run for run in RUIN}
+"""Runs that one process trains, and the run of two ranks that they are compared with."""
+TOLERANCE = {"muon-planted": 5e-4, "adapters-planted": 8e-3}
+"""As in ``test_ranks``: Muon's bfloat16 and a published weight that rounds the other way."""
+
+
+async def feed(kafka):
+    """The same groups for every run, and the one that ruins where it is planted."""
+    groups = {}
+    for run in [*RUNS, *ALONE]:
+        ruin = RUIN.get(ALONE.get(run, run))
+        for name, last in (("0", 0.5), ("1", -1.0), *([("bad", ruin)] if ruin else []), ("2", 1.0)):
+            seeds = (10 * "012b".index(name[0]) + number for number in range(4))
+            members = [attempt(f"{run}/{name}/{seed % 10}", run=run, seed=seed) for seed in seeds]
+            groups[run, name] = list(zip(members, [1.0, -0.5, 0.25, last], strict=True))
+    places = await feed_trajectories(kafka, [one for members in groups.values() for one, _ in members])
+    await send_groups(
+        kafka,
+        [
+            training_group(
+                f"{run}/{name}",
+                [member(one, advantage=advantage, at=places[one.trajectory_id]) for one, advantage in members],
+                run=run,
+            )
+            for (run, name), members in groups.items()
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(kafka, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("taken-back")
+    tiny_model(folder / "base")
+
+    async def train():
+        await feed(kafka)
+        job = await start_torchrun(2, taking_back.__name__, kafka, str(folder))
+        try:
+            said = asyncio.create_task(job.communicate())
+            for run, like in ALONE.items():
+                await train_until(config_of(kafka, run, folder, RUNS[like]), taking_back.STEPS)
+            output, _ = await asyncio.wait_for(said, 240)
+            assert job.returncode == 0, output.decode()[-4000:]
+        finally:
+            if job.returncode is None:
+                os.killpg(job.pid, signal.SIGKILL)
+        (folder / "said").write_bytes(output)
+
+    asyncio.run(train())
+    return folder
+
+
+def newest(folder, run):
+    checkpoint = load_newest(folder / run, run)
+    assert checkpoint.state.version == taking_back.STEPS
+    return checkpoint
+
+
+def held(folder, run):
+    """The policy, and what each rank holds of the optimiser."""
+    checkpoint = newest(folder, run)
+    shards = sorted(checkpoint.optimizer_dir.iterdir())
+    assert len(shards) == 2
+    return [load_file(file) for file in (checkpoint.weights, *shards)]
+
+
+@pytest.mark.parametrize("run", ["muon-planted", "muon-spoiled", "adapters-planted"])
+def test_all_ranks_go_on_to_the_bit_as_if_the_step_had_never_been(folder, run):
+    for mine, calm in zip(held(folder, run), held(folder, run.partition("-")[0] + "-calm"), strict=True):
+        assert mine.keys() == calm.keys()
+        assert [name for name in mine if not torch.equal(mine[name], calm[name])] == []
+
+
+@pytest.mark.parametrize(("alone", "run"), ALONE.items())
+def test_they_have_the_weights_and_the_optimizer_that_one_process_has(folder, alone, run):
+    one, two = newest(folder, alone), newest(folder, run)
+    states = [(load_file(each.weights), read_state(each.optimizer_dir, {})) for each in (one, two)]
+    for mine, theirs in zip(*states, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            if name not in ("rng", "base_sha256"):
+                torch.testing.assert_close(theirs[name], mine[name], atol=TOLERANCE[run], rtol=0.02, msg=name)
+
+
+@pytest.mark.parametrize(("run", "why"), [("muon-planted", "loss "), ("adapters-planted", "gradient norm")])
+async def test_the_groups_members_are_rejected_an_alert_says_so_and_training_goes_on(folder, kafka, run, why):
+    rejected = payloads(await records(kafka, REJECTED, run))
+    assert sorted(each.trajectory_id for each in rejected) == [f"{run}/bad/{number}" for number in range(4)]
+    assert {(each.stage, each.reason, each.policy_version) for each in rejected} == {
+        (Stage.TRAINING, Reason.DIVERGED, 0)
+    }
+    (alert,) = (each for each in payloads(await records(kafka, ALERTS, run)) if each.kind == "step_skipped")
+    assert (alert.severity, alert.details["version"], alert.details["groups"]) == (Severity.WARNING, 2, [f"{run}/bad"])
+    assert why in alert.message
+    assert "tried 2 times" in alert.message
+    steps = payloads(await records(kafka, STEPS, run))
+    assert [group.group_id for step in steps for group in step.groups] == [f"{run}/{name}" for name in "012"]
+    assert [each.version for each in payloads(await records(kafka, WEIGHTS, run))] == [0, 1, 2, 3]
+
+
+async def test_what_only_one_ranks_weights_show_is_taken_back_by_all_and_tried_again(folder, kafka):
+    """Nothing was wrong with the group: the second attempt stands, and nobody is bothered."""
+    said = (folder / "said").read_text()
+    assert said.count("holds what is not a number; the step is taken back") == 1
+    assert "CHECK_WEIGHTS on rank 1: " in said
+    assert await records(kafka, REJECTED, "muon-spoiled") == []
+    assert [a for a in payloads(await records(kafka, ALERTS, "muon-spoiled")) if a.kind == "step_skipped"] == []
+    steps = payloads(await records(kafka, STEPS, "muon-spoiled"))
+    assert [group.group_id for step in steps for group in step.groups] == [f"muon-spoiled/{name}" for name in "012"]
