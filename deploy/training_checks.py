@@ -63,7 +63,8 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
     from headrace.trainer.learning.divergence import TrainingDiverged
     from headrace.trainer.model.architectures import UnsupportedModel
     from headrace.trainer.parallel.ranks import RankLost
-    from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch, StoreUnavailable
+    from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch
+    from headrace.trainer.weights.unavailable import StoreUnavailable
 
     try:
         yield

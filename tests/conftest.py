@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from headrace.deploy.children import Child
+    from tests.s3proxy.server import S3Server
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -87,6 +88,25 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             assert child.poll() is None, f"ClickHouse died during the tests:\n{end_of(child.log)}"
         finally:
             child.stop()
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3Server"]:
+    """A fresh S3 server with one bucket, one per test module; the environment leads to it meanwhile."""
+    from headrace.deploy.children import end_of
+    from tests.s3proxy.server import S3Server
+
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.env.items():
+            patch.setenv(name, value)
+        try:
+            _wait_for(server.until_serves(), server.start(), 60)
+            yield server
+            assert server.child is not None, "a test left the S3 server stopped"
+            assert server.child.poll() is None, f"the S3 server died during the tests:\n{end_of(server.log)}"
+        finally:
+            server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,8 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect, Reached
 from headrace.trainer.outage import ride_out
 from headrace.trainer.weights.publish import upload
-from headrace.trainer.weights.store import ObjectStore, StoreUnavailable
+from headrace.trainer.weights.store import ObjectStore
+from headrace.trainer.weights.unavailable import StoreUnavailable
 
 
 class Publisher:

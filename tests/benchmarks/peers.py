@@ -4,10 +4,8 @@ Kafka Streams is compiled by Maven, Quix Streams installed by uv into an environ
 cache folder under a name that follows from what they are made of.
 """
 
-import hashlib
 import os
 import shutil
-import subprocess
 import sys
 from functools import cache, partial
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 from headrace.deploy.children import Command
 from headrace.deploy.kafka import java
 from tests.benchmarks.contender import Contender, Start, worker
+from tests.built import by_maven, publish, run
 from tests.conftest import CACHE
 
 HERE = Path(__file__).parent
@@ -82,18 +81,7 @@ CONTENDERS = (
 @cache
 def kafka_streams_classes() -> Path:
     """A folder with ``classes`` and ``libs``, compiled by Maven the first time; raises ``RuntimeError``."""
-    sources = [PROJECT / "pom.xml", *sorted(PROJECT.rglob("*.java"))]
-    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
-    built = CACHE / f"kafka-streams-{digest}"
-    if not (built / "libs").is_dir():
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise RuntimeError("the Kafka Streams topology is built by Maven, and there is no `mvn` on the PATH")
-        making = built.with_name(f"{built.name}.{os.getpid()}")
-        argv = (maven, "-q", "-B", "-f", str(PROJECT / "pom.xml"), f"-Dbuild.folder={making}", "compile")
-        _run(*argv, "dependency:copy-dependencies", f"-DoutputDirectory={making / 'libs'}")
-        _publish(making, built)
-    return built
+    return by_maven(PROJECT, "kafka-streams", "compile")
 
 
 @cache
@@ -109,22 +97,7 @@ def quix_python() -> Path:
         if uv is None:
             raise RuntimeError("Quix Streams is installed by uv, and there is no `uv` beside Python or on the PATH")
         making = built.with_name(f"{built.name}.{os.getpid()}")
-        _run(uv, "venv", "-q", "--relocatable", "--python", sys.executable, str(making))
-        _run(uv, "pip", "install", "-q", "--python", str(making / interpreter), QUIX)
-        _publish(making, built)
+        run(uv, "venv", "-q", "--relocatable", "--python", sys.executable, str(making))
+        run(uv, "pip", "install", "-q", "--python", str(making / interpreter), QUIX)
+        publish(making, built)
     return built / interpreter
-
-
-def _publish(making: Path, built: Path) -> None:
-    """Give the finished folder its name; where another process was faster, its work is as good."""
-    try:
-        making.rename(built)
-    except OSError:
-        shutil.rmtree(making)
-
-
-def _run(*argv: str) -> None:
-    CACHE.mkdir(parents=True, exist_ok=True)
-    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RuntimeError(f"{' '.join(argv)} failed:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")

@@ -15,9 +15,9 @@ from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import ALERTS, STEPS, WEIGHTS
 from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten, load_newest
+from headrace.trainer.follower.weight_cache import fetch_weights
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.outage import OutageSettings
-from headrace.trainer.weights.store import ObjectStore, StoreUnavailable
 from tests.trainer.builders import tiny_model
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.lives import payloads, train_until, trainer_config
@@ -155,12 +155,36 @@ async def test_a_stop_while_the_object_store_is_away_ends_cleanly_and_a_restart_
     assert await steps_of(kafka, "stopped") == [(1, ["a", "b"])]
 
 
-async def test_an_s3_that_nobody_serves_is_said_to_be_unavailable(monkeypatch):
-    for name, value in {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "REGION": "us-east-1", "ALLOW_HTTP": "true",
-                        "ENDPOINT_URL": "http://127.0.0.1:9"}.items():  # fmt: skip
-        monkeypatch.setenv(f"AWS_{name}", value)
-    with pytest.raises(StoreUnavailable, match="s3://bucket/prefix takes no objects"):
-        await ObjectStore("s3://bucket/prefix").create("a", b"x")
+@pytest.mark.s3
+async def test_an_s3_server_that_goes_down_is_waited_for_and_what_it_then_takes_a_follower_verifies(
+    kafka, config, s3, tmp_path
+):
+    await feed_groups(kafka, list("abcd"), run="down")
+    settings = config("down", store_url=s3.url("down"))
+    going_down = [("weights_uploaded", 1)]
+    """With the manifest still to come; it is reached again once the server is back."""
+
+    def reached(effect, making):
+        if (effect, making) in going_down:
+            going_down.clear()
+            s3.kill()
+
+    async with training(settings, reached):
+        (alert, *_) = await until_told(kafka, ALERTS, "down", "object_store_unavailable")
+        assert f"store_url {s3.url('down')} cannot be used" in alert.message
+        assert await steps_of(kafka, "down") == []
+        assert len(await records(kafka, WEIGHTS, "down")) == 1
+        s3.start()
+        await until_told(kafka, STEPS, "down", "", 2)
+    assert await steps_of(kafka, "down") == [(1, ["a", "b"]), (2, ["c", "d"])]
+
+    pointers = payloads(await records(kafka, WEIGHTS, "down"))
+    assert [pointer.version for pointer in pointers] == [0, 1, 2]
+    fetched = [await fetch_weights(pointer, tmp_path / "cache") for pointer in pointers]
+    newest = load_newest(settings.checkpoint_dir, "down")
+    assert fetched[2].file.read_bytes() == newest.weights.read_bytes()
+    assert fetched[2].canaries == tuple(newest.manifest().canaries)
+    assert len({each.sha256 for each in fetched}) == 3
 
 
 @pytest.mark.parametrize("moment", ["begun", "sent", "announced"])

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from obstore.exceptions import BaseError as StoreError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from headrace.schemas.ids import derived_id, uuid7
@@ -24,6 +23,7 @@ from headrace.trainer.follower.swap import UNVERIFIED, canary_error, release_unv
 from headrace.trainer.follower.versions import Versions, refuse, target
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
 from headrace.trainer.weights.store import ObjectMismatch
+from headrace.trainer.weights.unavailable import StoreUnavailable
 
 CANARY_MISMATCH = "canary_mismatch"
 WEIGHTS_UNUSABLE = "weights_unusable"
@@ -125,7 +125,7 @@ class Follower:
         except EngineError as error:
             self.verified = None
             await self._failing(ENGINE_FAILING, f"vLLM at {self.config.engine_url}", error)
-        except (StoreError, OSError) as error:
+        except (StoreUnavailable, OSError) as error:
             await self._failing(STORE_FAILING, "the object store of the weights", error)
         else:
             self.failing_since = None
@@ -202,7 +202,7 @@ class Follower:
     async def _fetch(self, pointer: Weights) -> LocalWeights:
         """The version on disk; corrupt and missing objects are fetched again before they are believed to be so."""
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type((ObjectMismatch, StoreError, OSError)),
+            retry=retry_if_exception_type((ObjectMismatch, StoreUnavailable, OSError)),
             stop=stop_after_attempt(self.config.fetch_attempts),
             wait=wait_exponential_jitter(multiplier=0.1, max=2.0),
             reraise=True,

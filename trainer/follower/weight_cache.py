@@ -58,7 +58,7 @@ async def fetch_weights(pointer: Weights, folder: Path) -> LocalWeights:
     """The version that ``pointer`` tells of, verified, in ``folder``.
 
     Raises :class:`UnusableWeights`, ``ObjectMismatch`` (corrupt), ``FileNotFoundError`` (missing), ``ValueError``
-    (a manifest of something else), or what the object store raises where it cannot be reached.
+    (a manifest of something else), or ``StoreUnavailable``.
     """
     began = time.perf_counter()
     if pointer.kind != "anchor":

@@ -62,7 +62,7 @@ async def upload(store: ObjectStore, manifest: Manifest, weights: Path, told: To
     """Create both objects; a repetition after a crash changes nothing.
 
     Raises :class:`headrace.trainer.weights.store.ObjectConflict` where another run of that name wrote different ones,
-    :class:`headrace.trainer.weights.store.StoreUnavailable` where it can be tried again.
+    :class:`headrace.trainer.weights.unavailable.StoreUnavailable` where it can be tried again.
     """
     (path,) = manifest.files
     await store.create(path, weights)

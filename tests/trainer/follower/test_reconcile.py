@@ -20,15 +20,16 @@ from headrace.trainer.follower.swap import UNVERIFIED
 from headrace.trainer.follower.versions import Versions, learn
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
 from headrace.trainer.weights.store import ObjectStore
+from tests.s3proxy.server import BUCKET
 from tests.trainer.fake_engine import FakeEngine
 
 
 class Scene:
     """A follower of a fake engine, and everything that it announced."""
 
-    def __init__(self, folder, **versions):
+    def __init__(self, folder, url=None, **versions):
         self.folder = folder
-        self.store = ObjectStore(f"file://{folder}/objects")
+        self.store = ObjectStore(url or f"file://{folder}/objects")
         self.fake = FakeEngine()
         self.announced = []
         self.ids = []
@@ -344,3 +345,30 @@ async def test_only_the_last_few_versions_stay_on_disk(scene):
 def test_settings_that_would_verify_nothing_are_refused(tmp_path, settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         FollowerConfig("", "run", "http://engine", "engine", tmp_path, **settings)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("trouble", ["no server", "no bucket", "wrong credentials"])
+async def test_a_version_on_s3_is_not_blamed_for_what_its_store_lacks(s3, tmp_path, monkeypatch, trouble):
+    scene = Scene(tmp_path, s3.url(trouble.replace(" ", "-")))
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+    bucket, hidden = s3.objects / BUCKET, s3.objects / "hidden"
+    with monkeypatch.context() as patch:
+        if trouble == "no server":
+            s3.kill()
+        elif trouble == "no bucket":
+            bucket.rename(hidden)
+        else:
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        await scene.follower.reconcile()
+        assert scene.follower.failing_since is not None
+    if trouble == "no server":
+        s3.start()
+        await s3.until_serves()
+    elif trouble == "no bucket":
+        hidden.rename(bucket)
+    await scene.follower.reconcile()
+    assert scene.applied() == [0, 1]
+    assert scene.alerts() == []

@@ -5,7 +5,13 @@ import pytest
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.weights.canary import make_prompts, max_error
 from headrace.trainer.weights.publish import fetch_manifest, make_manifest, make_pointer, upload
-from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch, ObjectStore
+from headrace.trainer.weights.store import (
+    MAX_OBJECT_BYTES,
+    REQUEST_BYTES,
+    ObjectConflict,
+    ObjectMismatch,
+    ObjectStore,
+)
 
 
 def sha256(data: bytes) -> str:
@@ -70,9 +76,55 @@ async def test_a_missing_object_is_named(store):
         await store.fetch("nowhere", sha256="0" * 64)
 
 
-def test_a_store_without_a_scheme_is_refused():
-    with pytest.raises(ValueError, match="store_url"):
-        ObjectStore("data/objects")
+@pytest.mark.parametrize("url", ["data/objects", "ftp://host/objects", "s3://", "s3:///objects", "memory:///"])
+def test_a_store_url_of_another_form_is_refused(url):
+    with pytest.raises(ValueError, match=f"store_url '{url}' is not of this form"):
+        ObjectStore(url)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 5, 8, 9, 1000])
+async def test_what_is_larger_than_a_request_is_claimed_and_the_rest_is_not(tmp_path, size):
+    store = ObjectStore(f"file://{tmp_path}/objects", request_bytes=4)
+    data = bytes(range(256))[:size] * 5
+    data = data[:size]
+    await store.create("a", data)
+    await store.create("a", data)
+    assert (tmp_path / "objects" / "a.sha256").exists() == (size > 4)
+    await store.download("a", tmp_path / "copy", sha256=sha256(data), size=size)
+    assert (tmp_path / "copy").read_bytes() == data
+    with pytest.raises(ObjectConflict):
+        await store.create("a", data + b"more")
+
+
+async def test_of_a_large_object_no_other_content_is_sent_once_one_is_claimed(tmp_path):
+    store = ObjectStore(f"file://{tmp_path}/objects", request_bytes=4)
+    await store.create("a", b"claimed")
+    (tmp_path / "objects" / "a").unlink()
+    with pytest.raises(ObjectConflict, match=r"/a\.sha256 exists"):
+        await store.create("a", b"another")
+    assert not (tmp_path / "objects" / "a").exists()
+
+
+async def test_an_object_that_stood_before_claims_were_made_is_not_replaced(tmp_path):
+    await ObjectStore(f"file://{tmp_path}/objects").create("a", b"from before")
+    store = ObjectStore(f"file://{tmp_path}/objects", request_bytes=4)
+    with pytest.raises(ObjectConflict, match="choose another run"):
+        await store.create("a", b"another")
+    assert (tmp_path / "objects" / "a").read_bytes() == b"from before"
+
+
+def test_parts_of_the_largest_object_are_within_what_s3_takes():
+    assert 5 * 1024**2 <= REQUEST_BYTES <= 5 * 1024**3
+    assert MAX_OBJECT_BYTES / REQUEST_BYTES <= 10_000
+
+
+async def test_an_object_beyond_the_largest_is_refused_before_anything_is_written(store, tmp_path):
+    file = tmp_path / "sparse"
+    with file.open("wb") as sparse:
+        sparse.truncate(MAX_OBJECT_BYTES + 1)
+    with pytest.raises(ValueError, match="more than"):
+        await store.create("a", file)
+    assert list((tmp_path / "objects").iterdir()) == []
 
 
 def test_an_address_of_another_store_is_refused(store):

@@ -1,0 +1,44 @@
+"""What tests build or download once: kept in the cache folder under a name that follows from what it is made of."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.conftest import CACHE
+
+
+def by_maven(project: Path, name: str, *goals: str) -> Path:
+    """The folder that the Maven ``project`` is built into, with its dependencies in ``libs``; raises ``RuntimeError``.
+
+    ``goals`` come before the dependencies are copied and find the folder as ``build.folder``.
+    """
+    sources = [project / "pom.xml", *sorted(project.rglob("*.java"))]
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    built = CACHE / f"{name}-{digest}"
+    if not (built / "libs").is_dir():
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise RuntimeError(f"{name} is built by Maven, and there is no `mvn` on the PATH")
+        making = built.with_name(f"{built.name}.{os.getpid()}")
+        argv = (maven, "-q", "-B", "-f", str(project / "pom.xml"), f"-Dbuild.folder={making}", *goals)
+        run(*argv, "dependency:copy-dependencies", f"-DoutputDirectory={making / 'libs'}")
+        publish(making, built)
+    return built
+
+
+def publish(making: Path, built: Path) -> None:
+    """Give the finished folder its name; where another process was faster, its work is as good."""
+    try:
+        making.rename(built)
+    except OSError:
+        shutil.rmtree(making)
+
+
+def run(*argv: str) -> None:
+    """Run a program that builds; raises ``RuntimeError`` with the end of what it said."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(argv)} failed:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")

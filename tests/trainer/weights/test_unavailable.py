@@ -1,0 +1,50 @@
+import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError
+
+from headrace.trainer.weights.store import ObjectStore
+from headrace.trainer.weights.unavailable import StoreUnavailable, unavailable
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "remedy"),
+    [
+        ("file:///data", GenericError("No space left on device"), "has room"),
+        ("s3://b/p", FileNotFoundError("<Code>NoSuchBucket</Code>"), "make the bucket"),
+        ("az://c/p", FileNotFoundError("<Code>ContainerNotFound</Code>"), "make the bucket"),
+        ("s3://b/p", PermissionDeniedError("403 Forbidden"), "set the credentials in AWS_ACCESS_KEY_ID"),
+        ("gs://b/p", PermissionDeniedError("403 Forbidden"), "set the credentials in GOOGLE_SERVICE_ACCOUNT"),
+        ("s3://b/p", GenericError("error sending request"), "AWS_ENDPOINT_URL"),
+        ("az://c/p", GenericError("error sending request"), "AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_what_a_store_refuses_names_the_setting_and_what_to_do(url, error, remedy):
+    said = str(unavailable(url, error))
+    assert said.startswith(f"store_url {url} cannot be used: {error}; ")
+    assert remedy in said
+
+
+def test_what_a_store_says_is_cut_short():
+    said = str(unavailable("s3://b/p", GenericError("x" * 10_000 + "\n\nDebug source: y")))
+    assert len(said) < 1000
+    assert "Debug source" not in str(unavailable("s3://b/p", GenericError("down\n\nDebug source:\nGeneric {}")))
+
+
+async def test_an_s3_that_nobody_serves_is_out_of_reach(monkeypatch, tmp_path):
+    for name, value in {
+        "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "REGION": "us-east-1", "ENDPOINT_URL": "http://127.0.0.1:9",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"AWS_{name}", value)
+    store = ObjectStore("s3://bucket/prefix")
+    for attempt in (
+        store.create("a", b"x"),
+        store.fetch("a", sha256="0"),
+        store.download("a", tmp_path / "a", sha256="0", size=1),
+    ):
+        with pytest.raises(StoreUnavailable, match=r"store_url s3://bucket/prefix cannot .* error sending request"):
+            await attempt
+
+
+def test_a_store_whose_settings_are_missing_is_not_a_wrong_url(monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(StoreUnavailable, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        ObjectStore("az://container/prefix")
