@@ -171,11 +171,18 @@ async def prepare_broker(broker: Broker, libs: Path) -> Command:
     return Command((*_jvm(program, libs, broker.heap_mb), "kafka.Kafka", str(properties)))
 
 
-async def wait_until_answers(bootstrap: str, listens_s: float = 10.0, answers_s: float = 30.0) -> None:
+LISTENS_S = 10.0
+"""Seconds in which something must listen at a broker's address."""
+
+ANSWERS_S = 30.0
+"""Seconds that what listens has for an answer: on a busy machine a broker accepts connections long before it answers."""
+
+
+async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> None:
     """Return once the broker answers a metadata request.
 
-    Raises :class:`StackError` where nothing listens at the address within ``listens_s`` seconds, or what listens does
-    not answer within another ``answers_s``: a broker on a busy machine accepts connections long before it answers.
+    Raises :class:`StackError` where nothing listens at the address within ``listens_s`` seconds, by default
+    :data:`LISTENS_S`, or what listens does not answer within another :data:`ANSWERS_S`.
     """
     from aiokafka.client import AIOKafkaClient
     from aiokafka.errors import KafkaError
@@ -202,11 +209,11 @@ async def wait_until_answers(bootstrap: str, listens_s: float = 10.0, answers_s:
 
     try:
         # First by hand: the client logs every refused connection as an error.
-        within_s = listens_s
-        async with asyncio.timeout(listens_s):
+        within_s = LISTENS_S if listens_s is None else listens_s
+        async with asyncio.timeout(within_s):
             await listens()
-        within_s = answers_s
-        async with asyncio.timeout(answers_s):
+        within_s = ANSWERS_S
+        async with asyncio.timeout(within_s):
             await answers()
     except ValueError as error:
         raise StackError(f"HEADRACE_KAFKA is {bootstrap!r}, which is not host:port[,host:port…].") from error

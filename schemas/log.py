@@ -57,16 +57,17 @@ async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafk
         await producer.stop()
 
 
-async def commit_unmarked(producer: AIOKafkaProducer, partitions: Iterable[TopicPartition]) -> None:
-    """Commit an empty transaction of the transactional, idle ``producer`` over ``partitions``.
+async def decide_unmarked(producer: AIOKafkaProducer, partitions: Iterable[TopicPartition], *, commit: bool) -> None:
+    """Commit or abort an empty transaction of the transactional, idle ``producer`` over ``partitions``.
 
     Afterwards no record of its transactional id is undecided there. Starting a producer ends its predecessor's
     transaction, but a broker that was stopped meanwhile may leave a partition's marker out (Kafka 4.3.0), and would
-    hold back readers until the producer's next transaction over that partition.
+    hold back readers until the producer's next transaction over that partition. Markers are written a moment later.
     """
-    async with producer.transaction():
-        for partition in partitions:
-            producer._txn_manager.maybe_add_partition_to_txn(partition)  # what its send does before the record itself
+    await producer.begin_transaction()
+    for partition in partitions:
+        producer._txn_manager.maybe_add_partition_to_txn(partition)  # what its send does before the record itself
+    await (producer.commit_transaction() if commit else producer.abort_transaction())
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from aiokafka.structs import OffsetAndMetadata
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import commit_unmarked, committed_offsets, open_producer, send
+from headrace.schemas.log import committed_offsets, decide_unmarked, open_producer, send
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -176,7 +176,7 @@ class PartitionRunner:
         config = self._config
         letters = await producer.partitions_for(DEAD_LETTERS.name)
         places = [self._target, self._source, *(TopicPartition(DEAD_LETTERS.name, number) for number in letters)]
-        await commit_unmarked(producer, places)
+        await decide_unmarked(producer, places, commit=True)
         commit = (await committed_offsets(config.bootstrap, config.group, [self._source]))[self._source]
         checkpoint = checkpoint_of(commit.metadata or "")
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]

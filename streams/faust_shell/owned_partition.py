@@ -7,12 +7,16 @@
 Its producer has a transactional id that never changes. Starting it fences whoever had the partition before: an open
 transaction is aborted, and every later one of a suspended process that wakes up is refused. Only then are the committed
 offset and the state read, so they belong together and cannot become older than somebody's later write.
+
+A broker that goes down at the wrong moment may leave a partition without the end of a transaction. So each transaction
+writes something into the state, and the commit's metadata says where the state ended: what stands behind that was
+not committed. From this the next owner knows how the last transaction ended, and ends it so everywhere.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Self
@@ -21,7 +25,15 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import create_topics, open_consumer, open_producer, partitions_of, send
+from headrace.schemas.log import (
+    committed_offsets,
+    create_topics,
+    decide_unmarked,
+    open_consumer,
+    open_producer,
+    partitions_of,
+    send,
+)
 from headrace.schemas.topics import Topic
 from headrace.streams.raw import Outgoing
 
@@ -29,6 +41,12 @@ logger = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """How long the broker holds back readers for a process that died and that nobody succeeds."""
+
+
+_SETTLED = b"\0settled"
+"""Key of the record that every transaction writes into the state, if nothing else."""
+
+_LOOK_S = 0.02
 
 
 class OwnerChanged(RuntimeError):
@@ -56,6 +74,8 @@ class Ownership:
     """The inputs; partition p of all of them has one owner."""
     state: Topic
     """Where the state stands. Partition p holds that of partition p of ``sources``."""
+    writes: tuple[Topic, ...]
+    """Topics of the outputs."""
 
 
 class OwnedPartition:
@@ -100,24 +120,23 @@ class OwnedPartition:
                     await send(self._producer, topic, message, timestamp_ms=time_ms)
                     for topic, message, time_ms in outgoing
                 ]
-                for key, value in state.items():
+                for key, value in {**state, _SETTLED: b""}.items():
                     sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
-                await asyncio.gather(*sent)
-                if offsets:
+                # The last one sent is the last of its partition.
+                state_end = (await asyncio.gather(*sent))[-1].offset + 1
+                settled = {**self.offsets, **offsets}
+                if settled:
                     await self._producer.send_offsets_to_transaction(
                         {
-                            TopicPartition(topic, self._partition): OffsetAndMetadata(offset, "")
-                            for topic, offset in offsets.items()
+                            TopicPartition(topic, self._partition): OffsetAndMetadata(offset, str(state_end))
+                            for topic, offset in settled.items()
                         },
                         self._ownership.group,
                     )
         except ProducerFenced as error:
-            self._lost = OwnerChanged(
-                f"another process of {self._ownership.group!r} has {self._name} now: this one was silent for too long. "
-                "Nothing is lost; start it again."
-            )
+            self._lost = self._owner_changed()
             raise self._lost from error
-        self.offsets |= offsets
+        self.offsets = settled
 
     async def release(self) -> None:
         """Let go of it. What was settled stays."""
@@ -133,29 +152,58 @@ class OwnedPartition:
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             )
         )
-        async with open_consumer(config.bootstrap, group=config.group) as reader:
+        sources = [TopicPartition(topic.name, self._partition) for topic in config.sources]
+        commits = await committed_offsets(config.bootstrap, config.group, sources)
+        self.offsets = {source.topic: commit.offset for source, commit in commits.items() if commit.offset >= 0}
+        async with open_consumer(config.bootstrap) as reader:
             if self._state not in await partitions_of(reader, config.state):
                 raise LookupError(
                     f"{config.state.name} has no partition {self._partition}: it needs as many as "
                     f"{config.sources[0].name}. Add them with kafka-topics --alter."
                 )
-            sources = [TopicPartition(topic.name, self._partition) for topic in config.sources]
-            reader.assign([*sources, self._state])
-            committed = {source.topic: await reader.committed(source) for source in sources}
-            self.offsets = {topic: offset for topic, offset in committed.items() if offset is not None}
             reader.assign([self._state])
+            end = await self._decide({commit.metadata for commit in commits.values()})
+            while (await reader.end_offsets([self._state]))[self._state] < end:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(_LOOK_S)
             await reader.seek_to_beginning(self._state)
-            end = (await reader.end_offsets([self._state]))[self._state]
             # The position passes transaction markers, which are offsets without a record.
             while await reader.position(self._state) < end:
                 for record in (await reader.getmany(self._state, timeout_ms=500)).get(self._state, []):
                     self.state.pop(record.key, None)
                     if record.value is not None:
                         self.state[record.key] = record.value
+        self.state.pop(_SETTLED, None)
         logger.info(
             "%s goes on at %s with %d entries of state (%.1f s)",
             self._name, self.offsets, len(self.state), time.monotonic() - started,
         )  # fmt: skip
+
+    async def _decide(self, metadata: Collection[str]) -> int:
+        """End the last transaction wherever a broker left that out, as its commit says; returns the state's end."""
+        config = self._ownership
+        async with open_consumer(config.bootstrap, isolation_level="read_uncommitted") as reader:
+            reader.assign([self._state])
+            end: int = (await reader.end_offsets([self._state]))[self._state]
+            ends = [int(text) for text in metadata if text.isdecimal()]
+            if not ends:  # nothing was committed yet, or only by a release that did not note where the state ended
+                return end
+            reader.seek(self._state, max(ends))
+            undone = False
+            while not undone and await reader.position(self._state) < end:
+                undone = bool(await reader.getmany(self._state, timeout_ms=500))
+        numbers = {topic.name: await self._producer.partitions_for(topic.name) for topic in config.writes}
+        places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
+        try:
+            await decide_unmarked(self._producer, [self._state, *places], commit=not undone)
+        except ProducerFenced as error:
+            raise self._owner_changed() from error
+        return end
+
+    def _owner_changed(self) -> OwnerChanged:
+        return OwnerChanged(
+            f"another process of {self._ownership.group!r} has {self._name} now: this one was silent for too long. "
+            "Nothing is lost; start it again."
+        )
 
     @property
     def _name(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import faust
 
 from headrace.schemas.records.group import TrainingGroup
-from headrace.schemas.topics import DEAD_LETTERS, REWARDS
+from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity
 from headrace.streams.faust_shell.faust_app import (
@@ -178,7 +178,9 @@ class GroupWorker:
             partitions=self._source_partitions,
             about="Open groups, and memories of closed ones.",
         )
-        ownership = Ownership(self._bootstrap, str(self.app.conf.id), (REWARDS,), state)
+        ownership = Ownership(
+            self._bootstrap, str(self.app.conf.id), (REWARDS,), state, writes=(TRAINING, REJECTED, DEAD_LETTERS)
+        )
         assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name}
         for number, owned in (await take_all(ownership, assigned)).items():
             entries = from_records(owned.state)

@@ -18,7 +18,7 @@ from typing import Any
 
 import faust
 
-from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, TRAJECTORIES, Topic
+from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity
 from headrace.streams.faust_shell.faust_app import all_done, batches, current, raw_topic, stored_record
@@ -216,7 +216,7 @@ class ScoreWorker:
             partitions=self._source_partitions,
             about="Trajectories that wait for feedback, and memories of scored ones.",
         )
-        ownership = Ownership(self.bootstrap, str(self.app.conf.id), self._reads, state)
+        ownership = Ownership(self.bootstrap, str(self.app.conf.id), self._reads, state, writes=(REWARDS, DEAD_LETTERS))
         places = self.app.consumer.assignment()
         assigned, *others = ({tp.partition for tp in places if tp.topic == topic.name} for topic in self._reads)
         if any(other != assigned for other in others):

@@ -78,13 +78,14 @@ async def test_two_that_want_the_jars_download_them_once(tmp_path: Path, monkeyp
     assert len(said) == 1
 
 
-async def test_a_broker_that_does_not_answer_is_named_with_its_setting() -> None:
+async def test_a_broker_that_does_not_answer_is_named_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.deploy.kafka.ANSWERS_S", 1.0)
     with socket.create_server((HOST, 0)) as mute:
         address = f"{HOST}:{mute.getsockname()[1]}"
         with pytest.raises(
             StackError, match=rf"{address} \(setting HEADRACE_KAFKA\) did not answer.*unset the setting"
         ):
-            await wait_until_answers(address, 1.0, 1.0)
+            await wait_until_answers(address)
     with pytest.raises(StackError, match=r"did not answer"):
         await wait_until_answers(f"{HOST}:{free_port()}", 0.5)
     with pytest.raises(StackError, match=r"HEADRACE_KAFKA is 'nonsense', which is not host:port"):

@@ -137,7 +137,7 @@ def test_what_is_not_there_is_said_before_anything_starts(
 
 
 def test_a_kafka_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.deploy.training_checks._ANSWER_S", 0.2)
+    monkeypatch.setattr("headrace.deploy.kafka.LISTENS_S", 0.2)
     address = f"127.0.0.1:{free_port()}"
     done = CliRunner().invoke(cli, ["train", "--kafka", address, "--data", str(tmp_path)])
     assert done.exit_code == 1

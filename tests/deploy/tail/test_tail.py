@@ -151,8 +151,7 @@ def test_wrong_options_are_answered_with_what_is_possible() -> None:
 
 
 def test_a_broker_away_is_a_sentence_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = deployed.wait_until_answers
-    monkeypatch.setattr(deployed, "wait_until_answers", lambda bootstrap, timeout_s: waits(bootstrap, 0.3))
+    monkeypatch.setattr(deployed, "LISTENS_S", 0.3)
     shown = headrace("tail", "events", "--kafka", f"{HOST}:{free_port()}")
     assert shown.exit_code == 1
     assert "HEADRACE_KAFKA" in shown.output

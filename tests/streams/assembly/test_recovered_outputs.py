@@ -6,10 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from headrace.schemas.log import commit_unmarked, open_producer, read_to_end, send
+from headrace.schemas.log import decide_unmarked, open_producer, read_to_end, send
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -17,6 +15,7 @@ from headrace.streams.assembly.recovered_outputs import recovered_outputs
 from headrace.streams.raw import Outgoing, StoredRecord
 from tests.chaos.verdict import batch, read_partition
 from tests.streams.builders import session
+from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
 pytestmark = pytest.mark.kafka
 
@@ -68,18 +67,10 @@ async def until_written(bootstrap: str, *names: str) -> list[str]:
 
 async def leave_unmarked(bootstrap: str, transactional_id: str, outgoing: list[Outgoing]) -> None:
     """Write ``outgoing`` as the producer of that id, in a transaction whose end the partition never learns of."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        # The broker asks the coordinator whether the partition is in the transaction, since Kafka 3.6.
-        trusting = {"transaction.partition.verification.enable": "false"}
-        await admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", trusting)])
-    finally:
-        await admin.close()
+    await let_partitions_be_left_out(bootstrap)
     async with open_producer(bootstrap, transactional_id=transactional_id) as producer, producer.transaction():
-        producer._txn_manager._txn_partitions.add(TopicPartition(TRAJECTORIES.name, PARTITION))
+        leave_out(producer, TRAJECTORIES)
         await write(producer, outgoing)
-        producer._txn_manager._txn_partitions.clear()  # ends without a word to the coordinator
 
 
 async def test_what_a_broker_left_without_a_marker_is_not_written_again(kafka: str) -> None:
@@ -95,7 +86,7 @@ async def test_what_nobody_decided_is_committed_by_the_next_of_that_name(kafka: 
     await produce(kafka, session("undecided", "ask"))
     await leave_unmarked(kafka, "somebody", await assembled(kafka, ("undecided",)))
     async with open_producer(kafka, transactional_id="somebody") as producer:
-        await commit_unmarked(producer, [TopicPartition(TRAJECTORIES.name, PARTITION)])
+        await decide_unmarked(producer, [TopicPartition(TRAJECTORIES.name, PARTITION)], commit=True)
     assert await until_written(kafka, "undecided") == ["undecided"]
 
 

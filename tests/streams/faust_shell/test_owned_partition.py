@@ -1,19 +1,22 @@
 """A partition has one owner: who takes it reads what was settled, and who had it can settle nothing more."""
 
+import asyncio
+
 import pytest
 
-from headrace.schemas.log import create_topics, open_consumer, partitions_of, read_to_end
+from headrace.schemas.log import create_topics, open_consumer, partitions_of, read_to_end, send
 from headrace.schemas.topics import REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message
 from headrace.streams.faust_shell.owned_partition import OwnedPartition, OwnerChanged, Ownership, create_state_topic
 from headrace.streams.raw import Outgoing
+from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
 pytestmark = pytest.mark.kafka
 
 
 async def ownership(kafka: str, name: str) -> Ownership:
     state = await create_state_topic(kafka, f"{name}-state", partitions=REWARDS.partitions, about="State of a test.")
-    return Ownership(kafka, name, (REWARDS,), state)
+    return Ownership(kafka, name, (REWARDS,), state, (REJECTED,))
 
 
 def output(name: str) -> Outgoing:
@@ -71,6 +74,55 @@ async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kaf
     await sleeper.release()
 
 
+@pytest.mark.parametrize("left_out", ["outputs", "state"])
+async def test_what_was_committed_is_there_though_a_broker_left_a_marker_out(kafka: str, left_out: str) -> None:
+    mine = await ownership(kafka, f"committed-{left_out}")
+    await let_partitions_be_left_out(kafka)
+    owner = await OwnedPartition.take(mine, 0)
+    await owner.settle({"rewards": 3}, {b"a": b"1"}, [output(f"committed-{left_out}-1")])
+    leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
+    await owner.settle({"rewards": 5}, {b"a": b"2"}, [output(f"committed-{left_out}-2")])
+    await owner.release()
+    heir = await OwnedPartition.take(mine, 0)
+    assert (heir.offsets, heir.state) == ({"rewards": 5}, {b"a": b"2"})
+    assert await until(kafka, f"committed-{left_out}", 2) == [
+        b"committed-%s-%d" % (left_out.encode(), n) for n in (1, 2)
+    ]
+    await heir.release()
+
+
+@pytest.mark.parametrize("left_out", ["outputs", "state"])
+async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(kafka: str, left_out: str) -> None:
+    mine = await ownership(kafka, f"aborted-{left_out}")
+    await let_partitions_be_left_out(kafka)
+    owner = await OwnedPartition.take(mine, 0)
+    await owner.settle({"rewards": 3}, {b"a": b"1"}, [output(f"aborted-{left_out}-1")])
+    leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
+    await owner._producer.begin_transaction()
+    await (await owner._producer.send(mine.state.name, b"2", b"a", 0))
+    await (await send(owner._producer, REJECTED, output(f"aborted-{left_out}-half").message))
+    await owner._producer.abort_transaction()
+    await owner.release()
+    heir = await OwnedPartition.take(mine, 0)
+    assert (heir.offsets, heir.state) == ({"rewards": 3}, {b"a": b"1"})
+    await heir.settle({"rewards": 5}, {b"a": b"2"}, [output(f"aborted-{left_out}-2")])
+    assert await until(kafka, f"aborted-{left_out}", 2) == written("aborted", left_out)
+    await heir.release()
+
+
+def written(*names: str) -> list[bytes]:
+    return [f"{'-'.join(names)}-{number}".encode() for number in (1, 2)]
+
+
+async def until(kafka: str, prefix: str, count: int) -> list[bytes]:
+    """The outputs of that name as soon as there are ``count``: markers come a moment later."""
+    found: list[bytes] = []
+    async with asyncio.timeout(60):
+        while len(found) < count:
+            found = await values(kafka, REJECTED, prefix.encode())
+    return found
+
+
 async def test_a_state_topic_keeps_the_latest_record_of_a_key(kafka: str) -> None:
     state = await create_state_topic(kafka, "compacted-state", partitions=2, about="State of a test.")
     assert state.configs["cleanup.policy"] == "compact"
@@ -82,4 +134,4 @@ async def test_a_state_topic_keeps_the_latest_record_of_a_key(kafka: str) -> Non
 async def test_a_state_topic_with_too_few_partitions_is_named(kafka: str) -> None:
     state = await create_state_topic(kafka, "narrow-state", partitions=1, about="State of a test.")
     with pytest.raises(LookupError, match="narrow-state has no partition 3"):
-        await OwnedPartition.take(Ownership(kafka, "narrow", (REWARDS,), state), 3)
+        await OwnedPartition.take(Ownership(kafka, "narrow", (REWARDS,), state, (REJECTED,)), 3)
