@@ -175,7 +175,7 @@ LISTENS_S = 10.0
 """Seconds in which something must listen at a broker's address."""
 
 ANSWERS_S = 30.0
-"""Seconds that what listens has for an answer: on a busy machine a broker accepts connections long before it answers."""
+"""Seconds that what listens has for an answer: a broker on a busy machine takes connections long before it answers."""
 
 
 async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> None:
