@@ -212,7 +212,13 @@ class Trainer:
         self._progress.enter(Phase.TRAINING)
         try:
             metrics = await self._in_thread(self._learner.step, batch, self.version, norm_limit=limit)
-            metrics |= loop_metrics(gathered, metrics, self._progress.since_s, self._progress.last_s)
+            metrics |= loop_metrics(
+                gathered,
+                metrics,
+                train_s=self._progress.since_s,
+                since_step_s=self._progress.since_step_s,
+                before_s=self._progress.newest_s,
+            )
             self._reached(Effect.TRAINED, version)
             step = make_step(config, version, gathered.groups, batch, metrics)
             alerts, alarms = watch(metrics, before.alarms, config.alarms, run=config.run, step=version)

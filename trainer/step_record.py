@@ -37,15 +37,24 @@ def make_step(
 
 
 def loop_metrics(
-    gathered: Gathered, learnt: Mapping[str, float], train_s: float, before_s: Mapping[Phase, float]
+    gathered: Gathered,
+    learnt: Mapping[str, float],
+    *,
+    train_s: float,
+    since_step_s: float,
+    before_s: Mapping[Phase, float],
 ) -> dict[str, float]:
     """What the loop measures around a step: where the seconds went, tokens a second, members by age.
 
-    Saving and publishing come after a step's record: it has those of the version before, out of ``before_s``.
+    ``train_s``: seconds of its training; ``since_step_s``: since the step before was announced, whose phases took
+    ``before_s``. A step's record is durable before its version is saved and published: it has the seconds of the
+    version before, and its own stand in the next one's.
     """
-    after = {"seconds_save": Phase.SAVING, "seconds_publish": Phase.PUBLISHING}
+    names = {"seconds_save": Phase.SAVING, "seconds_publish": Phase.PUBLISHING}
+    after = {name: before_s[phase] for name, phase in names.items() if phase in before_s}
     return {
-        **{name: before_s[phase] for name, phase in after.items() if phase in before_s},
+        "seconds_step": sum(after.values()) + since_step_s,
+        **after,
         "seconds_wait": gathered.wait_s,
         "seconds_resolve": gathered.resolve_s,
         "seconds_train": train_s,

@@ -114,7 +114,7 @@ async def test_a_group_that_aged_while_a_step_was_trained_is_turned_away_with_it
     second = await gatherer.gather(after(first, version=1), stop)
     assert (names(second), second.offsets) == (["new", "newer"], {0: 5})
     assert turned_away(settled.announcements) == {"old": Reason.STALE}
-    metrics = loop_metrics(second, {"tokens_read": 1.0}, 1.0, {})
+    metrics = loop_metrics(second, {"tokens_read": 1.0}, train_s=1.0, since_step_s=1.0, before_s={})
     assert (metrics["rejected"], metrics["rejected_age_1"], metrics["admitted_age_0"]) == (1.0, 1.0, 2.0)
 
 
@@ -137,7 +137,8 @@ async def test_tokens_of_a_version_yet_to_come_are_counted_under_no_age():
     gathered = await gatherer_of(log, settled).gather(BEGINNING, stop)
     assert names(gathered) == ["a", "b"]
     assert turned_away(settled.announcements) == {"other engine's": Reason.UNKNOWN_VERSION}
-    assert loop_metrics(gathered, {"tokens_read": 1.0}, 1.0, {})["rejected_age_unknown"] == 1.0
+    metrics = loop_metrics(gathered, {"tokens_read": 1.0}, train_s=1.0, since_step_s=1.0, before_s={})
+    assert metrics["rejected_age_unknown"] == 1.0
 
 
 async def test_what_goes_wrong_ahead_is_raised_when_it_is_taken_over():

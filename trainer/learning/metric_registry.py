@@ -29,7 +29,11 @@ class Subject(StrEnum):
     CLIPPING = "Clipping and masking", "Which tokens the loss and its corrections hold back."
     STALENESS = "Staleness", "How old the tokens are, in policy versions."
     BATCH = "Batch", "What it was trained on."
-    TIME = "Time", "Where the seconds go, and how fast it is."
+    TIME = (
+        "Time",
+        "How fast it is, and where the seconds go from one step's record to the next. A record is durable before its "
+        "version is saved and published: the seconds of these two, for version n, stand in the record of step n + 1.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +129,14 @@ _BATCH = (
 )
 _TIME = (
     Metric("tokens_per_second", "{token/s}", "Tokens read a second of training.", Subject.TIME),
+    Metric("seconds_step", "s", "From the record of the step before to this one: the seconds below, what goes into "
+           "making the batch, and attempts that were taken back.", Subject.TIME),
     Metric("seconds_wait", "s", "Waiting for groups: much of it, and the trainer starves.", Subject.TIME),
     Metric("seconds_resolve", "s", "Reading trajectories and admitting groups.", Subject.TIME),
     Metric("seconds_train", "s", "Forward, backward and optimiser.", Subject.TIME),
     Metric("seconds_save", "s", "Writing the checkpoint of the version before.", Subject.TIME),
     Metric("seconds_publish", "s", "Uploading and announcing the version before.", Subject.TIME),
-)
+)  # fmt: skip
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric for metric in (*_LEARNING, *_OPTIMISER, *_OFF_POLICY, *_CLIPPING, *_STALENESS, *_BATCH, *_TIME)

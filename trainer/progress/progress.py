@@ -42,14 +42,20 @@ class Progress:
         self.pace = Pace()
         self._watchers = list(watchers)
         self._clock = clock
-        self._entered = clock()
-        self.last_s: dict[Phase, float] = {}
-        """Seconds that each phase took the last time."""
+        self._entered = self._begun = clock()
+        self._spent_s: dict[Phase, float] = {}
+        self.newest_s: Mapping[Phase, float] = {}
+        """Seconds that the newest step announced by this process spent in each phase; empty before one."""
 
     @property
     def since_s(self) -> float:
         """Seconds in the present phase."""
         return self._clock() - self._entered
+
+    @property
+    def since_step_s(self) -> float:
+        """Seconds since a step was announced, or since the trainer took up its position."""
+        return self._clock() - self._begun
 
     @property
     def next_weights_s(self) -> float | None:
@@ -59,12 +65,13 @@ class Progress:
     def begin(self, version: int, wanted: int) -> None:
         """The trainer has taken up its position behind ``version``; a step needs ``wanted`` groups."""
         self.version, self.wanted = version, wanted
+        self._spend()
+        self._begun, self._spent_s = self._entered, {}
 
     def enter(self, phase: Phase) -> None:
         """What is done from now on. Waiting begins a new step."""
-        now = self._clock()
-        self.last_s[self.phase] = now - self._entered
-        self.phase, self._entered = phase, now
+        self._spend()
+        self.phase = phase
         if phase == Phase.WAITING:
             self.groups = 0
         self._tell(lambda watcher: watcher.changed(self))
@@ -76,10 +83,18 @@ class Progress:
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """``step`` has been announced with ``metrics``."""
-        self.pace = self.pace.after(self.last_s | {self.phase: self.since_s})
+        self._spend()
+        self.newest_s, self._begun, self._spent_s = self._spent_s, self._entered, {}
+        self.pace = self.pace.after(self.newest_s)
         self.version, self.metrics = step, metrics
         self.steps += 1
         self._tell(lambda watcher: watcher.stepped(step, metrics))
+
+    def _spend(self) -> None:
+        """Count the seconds in the present phase to it: a step that is tried again goes through phases twice."""
+        now = self._clock()
+        self._spent_s[self.phase] = self._spent_s.get(self.phase, 0.0) + now - self._entered
+        self._entered = now
 
     def _tell(self, say: Callable[[Watcher], None]) -> None:
         for watcher in [*self._watchers]:

@@ -17,6 +17,9 @@ METRICS = {
 }  # fmt: skip
 
 
+STEP = (Phase.WAITING, Phase.TRAINING, Phase.SAVING, Phase.PUBLISHING)
+
+
 class Clock:
     now = 0.0
 
@@ -31,7 +34,7 @@ def clock():
 
 def run_step(progress, clock, step, *, seconds=(8.0, 4.0, 1.0, 2.0), metrics=METRICS):
     """A step whose phases take ``seconds``."""
-    for phase, taken in zip((Phase.WAITING, Phase.TRAINING, Phase.SAVING, Phase.PUBLISHING), seconds, strict=True):
+    for phase, taken in zip(STEP, seconds, strict=True):
         progress.enter(phase)
         if phase == Phase.WAITING:
             progress.gathered(16)
@@ -46,11 +49,24 @@ def test_each_phase_is_timed_and_a_new_step_begins_with_no_groups(clock):
     assert (progress.version, progress.steps, progress.wanted) == (4, 1, 16)
     assert [*progress.pace.usual_s.values()] == [8.0, 4.0, 1.0, 2.0]
     progress.enter(Phase.WAITING)
-    assert progress.last_s[Phase.PUBLISHING] == 2.0
+    assert [progress.newest_s[phase] for phase in STEP] == [8.0, 4.0, 1.0, 2.0]
     assert (progress.groups, progress.since_s) == (0, 0.0)
     clock.now += 2
     progress.gathered(4)
     assert progress.next_weights_s == pytest.approx(2 / 4 * 12 + 7)
+
+
+def test_a_step_that_is_tried_again_has_the_seconds_of_all_its_attempts(clock):
+    progress = Progress(clock=clock)
+    clock.now += 60  # loading the model is no part of a step
+    progress.begin(0, 16)
+    for phase, taken in zip((*STEP[:3], *STEP[1:]), (8.0, 4.0, 1.0, 5.0, 3.0, 2.0), strict=True):
+        progress.enter(phase)
+        clock.now += taken
+    assert progress.since_step_s == 23.0
+    progress.stepped(1, METRICS)
+    assert [progress.newest_s[phase] for phase in STEP] == [8.0, 9.0, 4.0, 2.0]
+    assert progress.since_step_s == 0.0
 
 
 def test_a_watcher_that_fails_is_told_once_and_stops_nobody(clock, caplog):
