@@ -11,7 +11,9 @@ trainer never granted a budget is bounded by the sampler's own limit alone. Reje
 ones do: groups without a gradient must not starve the trainer.
 
 Several samplers of a run divide the budget by their ``share``; where shares add up to more than 1, more is sampled than
-can be fresh, and the trainer turns the excess away. A sampler that starts again no longer counts what it had begun.
+can be fresh, and the trainer turns the excess away. No sampler can see that; the log shows it, and the dashboard's
+trainer page says it: groups under way beside those granted. A sampler that starts again no longer counts what it had
+begun.
 """
 
 import asyncio

@@ -19,7 +19,9 @@ TRAINER_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "now",
-        "Where the run stands; groups_waiting have been formed and neither been trained nor turned away.",
+        "Where the run stands. groups_waiting have been formed and neither been trained nor turned away; "
+        "groups_under_way have been begun and not all of their trajectories have a fate; of them the trainer's budget "
+        "grants groups_granted, null where it never did.",
         f"""
         SELECT
             (SELECT max(step) FROM steps WHERE {_RUN}) AS step,
@@ -28,7 +30,15 @@ TRAINER_PANELS: tuple[Panel, ...] = (
             (SELECT uniqExact(id) FROM alerts WHERE {_RUN} AND kind = 'step_skipped') AS skipped,
             (SELECT uniqExact(group_id) FROM training WHERE {_RUN}
              AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
-             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_waiting
+             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_waiting,
+            (SELECT uniqExact(group_id) FROM events
+             WHERE type = 'headrace.trajectory.started.v1' AND group_id != '' AND {_RUN}
+             AND JSONExtractString(payload, 'purpose') IN ('', 'train')
+             AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
+             AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_under_way,
+            (SELECT if(count() = 0, NULL, argMax(max_groups, (version, time))) FROM budget WHERE {_RUN})
+            AS groups_granted,
+            (SELECT argMax(groups_per_step, (version, time)) FROM budget WHERE {_RUN}) AS groups_per_step
         """,
     ),
     Panel(

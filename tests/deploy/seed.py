@@ -1,5 +1,6 @@
 """A run as the tables would hold it: rewards that rise, groups that are dropped, weights that are served."""
 
+import json
 import random
 import time
 from collections import defaultdict
@@ -11,6 +12,7 @@ from headrace.streams.clickhouse.database import ensure_tables, insert
 from headrace.streams.clickhouse.tables import (
     ALERTS,
     APPLIED,
+    BUDGET,
     EVENTS,
     LAG,
     REJECTED,
@@ -62,8 +64,9 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
         value["prune_penalty"], value["turn_penalty"] = 0.0, rng.choice((0, 0, 0.1))
         total = max(sum(value[component] * weight for component, weight in COMPONENTS.items()), 0)
         common = {"trajectory_id": name, "run": run, **labels}
-        add(EVENTS, type="headrace.trajectory.started.v1", trajectory_id=name, run=run)
         evaluation = common.pop("evaluation", "")
+        started = {"type": "headrace.trajectory.started.v1", "payload": json.dumps({"purpose": labels["purpose"]})}
+        add(EVENTS, **started, trajectory_id=name, run=run, group_id=labels.get("group_id", ""))
         add(TRAJECTORIES, **common, evaluation=evaluation, oldest_version=version)
         add(
             REWARDS,
@@ -112,6 +115,8 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
                 trajectories=groups * size,
                 metrics=step_metrics(rng, skill, version),
             )
+        granted = {"groups_per_step": groups, "max_steps_ahead": 1, "max_groups": 2 * groups}
+        add(BUDGET, time=at, run=run, version=version, **granted)
         if version % 13 == 0:
             for label in ("greedy", "sampled"):
                 for number in range(16):
@@ -119,7 +124,7 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
                     trajectory(name, version, skill, purpose="evaluate", evaluation=label)
                     add(REJECTED, trajectory_id=name, stage="group", reason="evaluation", run=run)
     for number in range(5):
-        trajectory(f"{run}-open-{number}", versions - 1, 0.5, purpose="train")
+        trajectory(f"{run}-open-{number}", versions - 1, 0.5, group_id=f"{run}-open", purpose="train")
     for tick in range(0, 420, 5):  # well within the panel's ten minutes: while tests look at it nothing drops out
         for name, mean in (("assemble", 40), ("headrace-score", 12), ("headrace-group", 5), ("sink", 90)):
             lag = max(int(rng.gauss(mean, mean / 3)), 0)

@@ -158,8 +158,16 @@ def test_what_stood_in_the_trainers_way_is_told(dashboard: str) -> None:
     assert (now["step"], now["published"], now["skipped"]) == (11, 11, 1)
     trained = {row["fate"]: row["groups"] for row in panel(dashboard, "groups") if row["version"] == 11}
     assert now["groups_waiting"] == trained["kept"]  # the newest version's, which no step has taken yet
+    assert now["groups_under_way"] == trained["kept"] + 1  # and one that is being sampled; evaluations do not count
+    assert (now["groups_granted"], now["groups_per_step"]) == (16, 8)
     assert panel(dashboard, "turned_away", page="/trainer") == [{"reason": "stale", "trajectories": 3}]
     assert [row["kind"] for row in panel(dashboard, "alerts", page="/trainer")] == ["step_skipped"]
+
+
+@pytest.mark.clickhouse
+def test_a_run_without_a_budget_was_granted_nothing_and_nothing_forbidden(dashboard: str) -> None:
+    (now,) = panel(dashboard, "now", "none", "/trainer")
+    assert (now["groups_under_way"], now["groups_granted"]) == (0, None)
 
 
 @pytest.mark.clickhouse

@@ -109,8 +109,18 @@ function drawTiles(panels) {
     measured("Mismatch KL", "mismatch_kl", value("mismatch_kl") == null ? "no fresh token in the newest step" : "trainer against engine"),
     measured("Effective sample size", "effective_sample_size", `staleness p95 ${formats.number(value("staleness_p95"))}`),
     measured("Tokens a second", "tokens_per_second", `${formats.count(value("tokens_trained"))} trained in the newest step`, formats.count),
-    tile("Trainer", ...((found) => [found[0], `${found[1]} · ${now.groups_waiting} groups wait`])(verdict(panel))),
+    drawPace(verdict(panel), now),
   );
+}
+
+// What samplers have under way is held against what they were granted. Tables fill one after the other, so a step's
+// groups may still seem to be under way: only what is a step's worth above the budget is a warning.
+function drawPace([word, share], now) {
+  const granted = now.groups_granted == null ? "" : `, ${now.groups_under_way} of ${now.groups_granted} under way`;
+  const over = now.groups_granted != null && now.groups_under_way > now.groups_granted + now.groups_per_step;
+  const box = tile("Trainer", word, `${share} · ${now.groups_waiting} groups wait${granted}${over ? ": do the samplers’ shares add up to more than 1?" : ""}`);
+  if (over) box.dataset.warning = "yes";
+  return box;
 }
 
 function drawTurnedAway(panel) {
