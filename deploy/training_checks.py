@@ -64,12 +64,12 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
     from headrace.trainer.model.architectures import UnsupportedModel
     from headrace.trainer.parallel.ranks import RankLost
     from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch
-    from headrace.trainer.weights.unavailable import StoreUnavailable
+    from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitable
 
     try:
         yield
     except (
         AnnouncementAborted, CheckpointError, CheckpointNotWritten, ObjectConflict, ObjectMismatch, RankLost,
-        StoreUnavailable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
+        StoreUnavailable, StoreUnsuitable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
     ) as error:  # fmt: skip
         raise StackError(f"{who}: {error}") from error

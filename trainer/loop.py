@@ -71,7 +71,8 @@ async def run_trainer(
     Raises :class:`CheckpointError` where checkpoints and log do not belong together, ``TrainerReplaced`` where another
     trainer of the run has started, :class:`TrainingDiverged` (after an alert) where too many steps in a row had to be
     skipped; ``CheckpointNotWritten``, ``StoreUnavailable`` and ``AnnouncementAborted`` where a disk, the object store
-    or the broker was away for longer than ``config.outages`` allows.
+    or the broker was away for longer than ``config.outages`` allows; ``StoreUnsuitable`` where the object store
+    replaces what exists.
     """
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)  # torch seeds itself with what nobody can draw again

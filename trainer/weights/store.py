@@ -27,7 +27,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
-from headrace.trainer.weights.unavailable import is_without_bucket, unavailable
+from headrace.trainer.weights.unavailable import StoreUnsuitable, is_without_bucket, unavailable
 
 if TYPE_CHECKING:  # they exist in the type stubs alone
     from obstore.store import ClientConfig, RetryConfig
@@ -80,6 +80,7 @@ class ObjectStore:
             )
         self.url = url.rstrip("/")
         self._request_bytes = request_bytes
+        self._known_to_refuse = parts.scheme == "file"
         try:
             self._store = (
                 from_url(self.url, mkdir=True)
@@ -104,7 +105,8 @@ class ObjectStore:
         """Write an object once. An identical one that exists already is fine; a different one is never replaced.
 
         Raises :class:`ObjectConflict` where it holds something else, ``StoreUnavailable`` where the store did not take
-        it, ``ValueError`` where it is larger than ``MAX_OBJECT_BYTES``.
+        it, ``StoreUnsuitable`` where it replaces what exists, ``ValueError`` where it is larger than
+        ``MAX_OBJECT_BYTES``.
         """
         size = data.stat().st_size if isinstance(data, Path) else len(data)
         if size > MAX_OBJECT_BYTES:
@@ -163,10 +165,24 @@ class ObjectStore:
 
     async def _create_at_once(self, path: str, data: bytes | Path) -> None:
         """In one request, which the store refuses where the object exists."""
+        if not await self._created(path, data):
+            await self._compare(path, await asyncio.to_thread(_sha256_of, data))
+        elif not self._known_to_refuse:
+            # There are servers that overlook the condition. The same bytes again harm nothing.
+            if await self._created(path, data):
+                raise StoreUnsuitable(
+                    f"store_url {self.url} replaces objects that exist: it overlooks `If-None-Match: *`, without which "
+                    "two runs could write over each other; set store_url to a service that knows it"
+                )
+            self._known_to_refuse = True
+
+    async def _created(self, path: str, data: bytes | Path) -> bool:
+        """Whether the object is new."""
         try:
             await obstore.put_async(self._store, path, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
-            await self._compare(path, await asyncio.to_thread(_sha256_of, data))
+            return False
+        return True
 
     async def _create_in_parts(self, path: str, data: bytes | Path) -> None:
         """Claim the object by its hash, then write it if it does not stand yet."""

@@ -22,6 +22,10 @@ class StoreUnavailable(RuntimeError):
     """The object store is out of reach, full, without the bucket, or refuses the credentials. Try again."""
 
 
+class StoreUnsuitable(RuntimeError):
+    """The object store cannot create an object once: it replaces what exists."""
+
+
 def is_without_bucket(error: BaseException) -> bool:
     """Whether the store misses the bucket. What it raises then is what it raises for a missing object."""
     return any(code in str(error) for code in _NO_BUCKET)

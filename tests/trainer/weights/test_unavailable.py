@@ -1,8 +1,11 @@
+import asyncio
+from contextlib import asynccontextmanager
+
 import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError
 
 from headrace.trainer.weights.store import ObjectStore
-from headrace.trainer.weights.unavailable import StoreUnavailable, unavailable
+from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitable, unavailable
 
 
 @pytest.mark.parametrize(
@@ -29,11 +32,20 @@ def test_what_a_store_says_is_cut_short():
     assert "Debug source" not in str(unavailable("s3://b/p", GenericError("down\n\nDebug source:\nGeneric {}")))
 
 
-async def test_an_s3_that_nobody_serves_is_out_of_reach(monkeypatch, tmp_path):
-    for name, value in {
-        "ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "REGION": "us-east-1", "ENDPOINT_URL": "http://127.0.0.1:9",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(f"AWS_{name}", value)
+@pytest.fixture
+def s3_at(monkeypatch):
+    """Lead object stores to an address."""
+
+    def _s3_at(host, port):
+        known = {"ACCESS_KEY_ID": "k", "SECRET_ACCESS_KEY": "s", "REGION": "us-east-1"}
+        for name, value in (known | {"ENDPOINT_URL": f"http://{host}:{port}"}).items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+
+    return _s3_at
+
+
+async def test_an_s3_that_nobody_serves_is_out_of_reach(s3_at, tmp_path):
+    s3_at("127.0.0.1", 9)
     store = ObjectStore("s3://bucket/prefix")
     for attempt in (
         store.create("a", b"x"),
@@ -48,3 +60,26 @@ def test_a_store_whose_settings_are_missing_is_not_a_wrong_url(monkeypatch):
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(StoreUnavailable, match="AZURE_STORAGE_ACCOUNT_NAME"):
         ObjectStore("az://container/prefix")
+
+
+@asynccontextmanager
+async def overlooking():
+    """The address of a server that takes every request, whatever its conditions."""
+
+    async def answer(reader, writer):
+        while b"\r\n" in (line := await reader.readline()):
+            if line == b"\r\n":
+                await reader.readexactly(1)
+                writer.write(b'HTTP/1.1 200 OK\r\nETag: "0"\r\nContent-Length: 0\r\n\r\n')
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()
+
+
+async def test_a_service_that_overlooks_the_condition_is_found_out_before_it_replaces_anything(s3_at):
+    async with overlooking() as address:
+        s3_at(*address)
+        with pytest.raises(StoreUnsuitable, match="store_url s3://bucket/prefix replaces objects that exist"):
+            await ObjectStore("s3://bucket/prefix").create("a", b"x")
