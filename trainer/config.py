@@ -19,6 +19,7 @@ from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.outage import OutageSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
+from headrace.trainer.weights.store_url import scheme_of
 
 _ELSEWHERE = frozenset(
     {
@@ -52,7 +53,8 @@ class TrainerConfig:
     checkpoint_dir: Path
     """Folder of this run's checkpoints; one trainer at a time. Ranks on several machines must all see it."""
     store_url: str
-    """Object store for the weights: ``file:///…``, ``s3://…``."""
+    """Object store for the weights: ``file:///…``, ``s3://bucket/prefix``, ``gs://…``, ``az://…``; credentials and
+    endpoint come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``, …)."""
     groups_per_step: int = 16
     """Admitted groups an optimiser step waits for."""
     loss: str = "cispo"
@@ -123,6 +125,7 @@ class TrainerConfig:
         self.chosen_loss()  # refuses settings that do not go together
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run):
             raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
+        scheme_of(self.store_url)  # refuses an address of another form
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype {self.dtype!r}: choose float32 or bfloat16")
         for name in ("groups_per_step", "constant_length", "substeps", "max_tokens_per_pass", "threads", "canaries"):

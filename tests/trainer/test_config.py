@@ -22,6 +22,8 @@ def config(**settings):
         ("loss", "ppo"),
         ("run", "../elsewhere"),
         ("run", ""),
+        ("store_url", "data/objects"),
+        ("store_url", "s3:///prefix"),
         ("dtype", "float16"),
         ("groups_per_step", 0),
         ("constant_length", 0),

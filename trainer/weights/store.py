@@ -21,12 +21,12 @@ from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
+from headrace.trainer.weights.store_url import scheme_of
 from headrace.trainer.weights.unavailable import StoreUnsuitable, is_without_bucket, unavailable
 
 if TYPE_CHECKING:  # they exist in the type stubs alone
@@ -42,8 +42,6 @@ _REQUESTS_AT_ONCE = 4
 """Parts in flight: so many times ``REQUEST_BYTES`` are held in memory."""
 
 _CLAIM_SUFFIX = ".sha256"
-
-_SCHEMES = ("file", "s3", "gs", "az")
 
 _CLIENT: "ClientConfig" = {
     "connect_timeout": timedelta(seconds=5),
@@ -73,18 +71,14 @@ class ObjectStore:
 
         Raises ``ValueError`` where the URL is none of these, ``StoreUnavailable`` where it cannot be opened.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in _SCHEMES or not (parts.netloc or parts.scheme == "file"):
-            raise ValueError(
-                f"store_url {url!r} is not of this form: file:///folder, s3://bucket/prefix, gs://…, az://…"
-            )
+        local = scheme_of(url) == "file"
         self.url = url.rstrip("/")
         self._request_bytes = request_bytes
-        self._known_to_refuse = parts.scheme == "file"
+        self._known_to_refuse = local
         try:
             self._store = (
                 from_url(self.url, mkdir=True)
-                if parts.scheme == "file"
+                if local
                 else from_url(self.url, client_options=_CLIENT, retry_config=_RETRIES)
             )
         except BaseError as error:

@@ -1,8 +1,8 @@
 """What a store refuses or cannot do for now, as one error that names the setting and what to do about it."""
 
-from urllib.parse import urlsplit
-
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+from headrace.trainer.weights.store_url import scheme_of
 
 _MOST_SAID = 400
 """Characters of the store's own words that are repeated."""
@@ -38,7 +38,7 @@ def unavailable(url: str, error: BaseException) -> StoreUnavailable:
 
 
 def _remedy(url: str, error: BaseException) -> str:
-    scheme = urlsplit(url).scheme
+    scheme = scheme_of(url)
     credentials = _CREDENTIALS.get(scheme)
     if credentials is None:
         return "check that the folder is there, can be written to, and has room"

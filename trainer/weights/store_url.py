@@ -1,0 +1,13 @@
+"""What a ``store_url`` may be: the object store's one setting; credentials come from the environment."""
+
+from urllib.parse import urlsplit
+
+_SCHEMES = ("file", "s3", "gs", "az")
+
+
+def scheme_of(url: str) -> str:
+    """``file``, ``s3``, ``gs`` or ``az``; raises ``ValueError`` for an address of another form."""
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES or not (parts.netloc or parts.scheme == "file"):
+        raise ValueError(f"store_url {url!r} is not of this form: file:///folder, s3://bucket/prefix, gs://…, az://…")
+    return parts.scheme
