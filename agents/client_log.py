@@ -1,17 +1,21 @@
-"""The Kafka client's log lines, rationed where they come from the SDK's thread.
+"""The Kafka client's log lines, rationed: those of the SDK's thread in an agent, all of them in a worker.
 
 While a broker is away the client logs every attempt to reach it, at times hundreds of lines a second; an agent's log
-is not ours to fill. The host's own use of the same client is not touched.
+is not ours to fill, and a worker's has better things to say. The host's own use of the same client is not touched.
 """
 
 import logging
 import time
+from collections.abc import Callable
 
 THREAD_NAME = "headrace-sdk"
 """Name of the SDK's thread, by which its log lines are told from the host's."""
 
-LOGGERS = ("aiokafka", "aiokafka.conn", "aiokafka.producer.sender", "aiokafka.producer.producer", "aiokafka.cluster")
-"""Loggers that a producer writes to."""
+LOGGERS = (
+    *("aiokafka", "aiokafka.conn", "aiokafka.cluster", "aiokafka.producer.sender", "aiokafka.producer.producer"),
+    *("aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.consumer.consumer"),
+)
+"""Loggers that the client writes to when it does not reach its broker."""
 
 EVERY_S = 60.0
 """A message of the same form comes through once in this time."""
@@ -23,13 +27,15 @@ MAX_FORMS = 1_000
 class Ration(logging.Filter):
     """Lets a message of a form (its text before arguments are filled in) through once in ``EVERY_S`` seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, concerns: Callable[[logging.LogRecord], bool]) -> None:
+        """Rations the records that it ``concerns``."""
         super().__init__()
+        self._concerns = concerns
         self._seen: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether ``record`` is logged."""
-        if record.threadName != THREAD_NAME:
+        if not self._concerns(record) or record.levelno < logging.WARNING:
             return True
         form, now = str(record.msg), time.monotonic()
         if now - self._seen.get(form, -EVERY_S) < EVERY_S:
@@ -40,10 +46,16 @@ class Ration(logging.Filter):
         return True
 
 
-_RATION = Ration()
+def of_the_sdk(record: logging.LogRecord) -> bool:
+    """Whether the SDK's thread wrote it."""
+    return record.threadName == THREAD_NAME
 
 
-def ration_client_log() -> None:
-    """Put the ration in place; again and again does no harm."""
+_OF_THE_SDK = Ration(of_the_sdk)
+_ALL = Ration(lambda record: True)
+
+
+def ration_client_log(*, everywhere: bool = False) -> None:
+    """Put the ration in place, for the SDK's thread or ``everywhere``; again and again does no harm."""
     for name in LOGGERS:
-        logging.getLogger(name).addFilter(_RATION)
+        logging.getLogger(name).addFilter(_ALL if everywhere else _OF_THE_SDK)

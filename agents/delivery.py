@@ -9,7 +9,6 @@ sequence number.
 import asyncio
 import heapq
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ from aiokafka.errors import (
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from headrace.agents.tally import LOG, DropReason, Tally
-from headrace.schemas.log import COMPRESSION, MAX_REQUEST_BYTES
+from headrace.schemas.log import COMPRESSION, MAX_REQUEST_BYTES, stop_producer
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
@@ -86,7 +85,7 @@ class Delivery:
                 await self._session(producer)
             finally:
                 self.producer = None
-                await _stop(producer)
+                await stop_producer(producer, STOP_TIMEOUT_S)
                 for ticket, (topic, message) in self._flying.items():
                     heapq.heappush(self._waiting, (ticket, topic, message))
                 self._flying = {}
@@ -112,7 +111,7 @@ class Delivery:
                 try:
                     await producer.start()
                 except BaseException:
-                    await _stop(producer)
+                    await stop_producer(producer, STOP_TIMEOUT_S)
                     raise
                 return producer
         raise AssertionError("retries without end ended")
@@ -177,16 +176,3 @@ class Delivery:
         while not self._waiting and not self._broken:
             self._wake.clear()
             await self._wake.wait()
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    """Stop ``producer``, within a bound: its own flush would wait for a broker that may never come back."""
-    try:
-        await asyncio.wait_for(producer.stop(), STOP_TIMEOUT_S)
-    except (KafkaError, OSError, TimeoutError) as error:
-        LOG.debug("a producer did not stop by itself: %r", error)
-        with suppress(KafkaError, OSError, TimeoutError):
-            # stop() waits for the flush before it ends the sender task and the connections: end them here.
-            await asyncio.wait_for(producer._sender.close(), STOP_TIMEOUT_S)
-        with suppress(KafkaError, OSError, TimeoutError):
-            await asyncio.wait_for(producer.client.close(), STOP_TIMEOUT_S)

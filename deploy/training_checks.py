@@ -58,7 +58,8 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
 
     ``who`` is the process, as one of several ranks is called.
     """
-    from headrace.trainer.announce import AnnouncementAborted, TrainerReplaced
+    from headrace.trainer.announce import TrainerReplaced
+    from headrace.trainer.broker import LogUnavailable
     from headrace.trainer.checkpoints.checkpoint import CheckpointError, CheckpointNotWritten
     from headrace.trainer.learning.divergence import TrainingDiverged
     from headrace.trainer.model.architectures import UnsupportedModel
@@ -69,7 +70,7 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
     try:
         yield
     except (
-        AnnouncementAborted, CheckpointError, CheckpointNotWritten, ObjectConflict, ObjectMismatch, RankLost,
+        CheckpointError, CheckpointNotWritten, LogUnavailable, ObjectConflict, ObjectMismatch, RankLost,
         StoreUnavailable, StoreUnsuitable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
     ) as error:  # fmt: skip
         raise StackError(f"{who}: {error}") from error

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
+from headrace.agents.client_log import ration_client_log
 from headrace.deploy.assembler_memory import fit_memory_to_assembler
 from headrace.deploy.errors import StackError
 from headrace.deploy.notify import notify_ready
@@ -40,11 +41,12 @@ def run_worker(name: str, settings: Settings) -> int:
 def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
     """``run()`` as the process of the part called ``name``: with its log and its metrics. Returns its exit status.
 
-    Raises :class:`StackError` where a setting or an installed extra is missing.
+    Raises :class:`StackError` where a setting or an installed extra is missing, or Kafka was lost.
     """
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
     )
+    ration_client_log(everywhere=True)
     try:
         start_telemetry(name_of_rank(name), settings)  # a port can be taken once
         return run()
@@ -53,6 +55,24 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
         if extra is None:
             raise
         raise StackError(f"{name} needs {error.name}: install headrace[{extra}].") from error
+    except Exception as error:
+        lost = _kafka_trouble(error)
+        if lost is None:
+            raise
+        raise StackError(
+            f"{name} lost the Kafka at {settings.kafka} (setting {PREFIX}KAFKA): {lost!r}. Nothing is lost: started "
+            "again, as `headrace up` and Kubernetes do, it goes on from its last commit."
+        ) from error
+
+
+def _kafka_trouble(error: BaseException) -> BaseException | None:
+    """The client's error that ``error`` is, or consists of; ``None`` where it is something else."""
+    from aiokafka.errors import KafkaError
+
+    if isinstance(error, BaseExceptionGroup):
+        found = [_kafka_trouble(each) for each in error.exceptions]
+        return found[0] if all(found) else None
+    return error if isinstance(error, KafkaError) else None
 
 
 def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]:

@@ -1,7 +1,8 @@
 """The log, as every process opens it: one way to make topics, producers and consumers, one way to read to the end."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ from aiokafka.errors import (
     GroupLoadInProgressError,
     InvalidProducerEpoch,
     KafkaError,
+    KafkaTimeoutError,
     TopicAlreadyExistsError,
     for_code,
     kafka_errors,
@@ -20,6 +22,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_expo
 
 from headrace.schemas.topics import TOPICS, Topic
 from headrace.schemas.wire import Message
+
+_log = logging.getLogger(__name__)
 
 KafkaRecord: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
 """A record as the client gives it: undecoded key and value, headers, topic, partition, offset, timestamp (ms)."""
@@ -34,13 +38,18 @@ RETRY_BACKOFF_MS = 20
 """A broker that is still completing a transaction answers at once; the client's default of 100 ms only adds delay."""
 
 
+STALLED_S = 60.0
+"""A reader that knows of further records, and gets none for so many seconds, takes the broker for away."""
+
+STOP_S = 5.0
+"""A client that is given up waits so many seconds for its broker."""
+
 COMPRESSION = "zstd"
 """aiokafka writes lz4 at the level that takes longest: 40 MB/s of recorded trajectories, and zstd 540, and smaller."""
 
 
-@asynccontextmanager
-async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
-    """An idempotent producer on ``bootstrap``, stopped (and flushed) at the end. ``options`` are aiokafka's."""
+def new_producer(bootstrap: str, **options: Any) -> AIOKafkaProducer:
+    """An idempotent producer on ``bootstrap`` that was not started. ``options`` are aiokafka's."""
     defaults: dict[str, Any] = {
         "enable_idempotence": True,
         "compression_type": COMPRESSION,
@@ -49,12 +58,48 @@ async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafk
         "max_request_size": MAX_REQUEST_BYTES,
         "retry_backoff_ms": RETRY_BACKOFF_MS,
     }
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
+
+
+@asynccontextmanager
+async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    """A :func:`new_producer`, started, and stopped (and flushed) at the end.
+
+    After an exception its flush is not waited for: see :func:`stop_producer`.
+    """
+    producer = new_producer(bootstrap, **options)
     try:
         await producer.start()
         yield producer
+    except BaseException:
+        await stop_producer(producer)
+        raise
+    await producer.stop()
+
+
+async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) -> None:
+    """Flush and stop ``producer``, or give it up after ``within_s`` seconds: its own stop waits until the broker is
+    back, and so would a process that is asked to end.
+    """
+    if not await _done_within(within_s, producer.stop()):
+        # stop() waits for the flush before it ends the sender task and the connections: end them here.
+        await _done_within(within_s, producer._sender.close())
+        await _done_within(within_s, producer.client.close())
+
+
+async def _done_within(seconds: float, closing: Coroutine[Any, Any, None]) -> bool:
+    """Whether ``closing`` a client came to an end in time and by itself; otherwise it is ended."""
+    task = asyncio.ensure_future(closing)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
     finally:
-        await producer.stop()
+        task.cancel()
+    await asyncio.wait({task})
+    # The client lets the cancellation of its own tasks out, as if somebody had cancelled us.
+    if task.cancelled() or task.exception() is not None:
+        _log.debug("a client of Kafka did not stop by itself")
+        return False
+    return True
 
 
 async def decide_unmarked(producer: AIOKafkaProducer, partitions: Iterable[TopicPartition], *, commit: bool) -> None:
@@ -90,7 +135,13 @@ async def open_consumer(
         await consumer.start()
         yield consumer
     finally:
-        await consumer.stop()
+        await _stop_consumer(consumer)
+
+
+async def _stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Leave the group and stop, or only stop where the broker does not answer: it notices who is silent."""
+    if not await _done_within(STOP_S, consumer.stop()):
+        await _done_within(STOP_S, consumer._client.close())
 
 
 async def send(
@@ -139,8 +190,8 @@ async def committed_offsets(
     Waits up to a minute for a coordinator that is loading, then raises aiokafka's error.
     """
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
     try:
+        await admin.start()
         commits: dict[TopicPartition, OffsetAndMetadata] = await admin.list_consumer_group_offsets(
             group, partitions=list(partitions)
         )
@@ -167,6 +218,7 @@ async def scan(
     """Every committed record of ``places``, partitions of one topic, from ``start`` to the end as of now.
 
     ``start``: partition → offset; default the beginning. ``consumer`` has no subscription, and is left assigned.
+    Raises ``KafkaTimeoutError`` where the broker gives no record for :data:`STALLED_S` before that end.
     """
     consumer.assign(places)
     ends = await consumer.end_offsets(places)
@@ -174,6 +226,7 @@ async def scan(
     for place in places:
         wanted = (start or {}).get(place.partition, begins[place])
         consumer.seek(place, max(wanted, begins[place]))
+    stall = Stall()
     left = [place for place in places if await consumer.position(place) < ends[place]]
     while left:
         batches = await consumer.getmany(*left, timeout_ms=500)
@@ -182,7 +235,27 @@ async def scan(
                 if record.offset < ends[place]:
                     yield record
         # The position passes transaction markers, which are offsets without a record.
-        left = [place for place in left if await consumer.position(place) < ends[place]]
+        positions = {place: await consumer.position(place) for place in left}
+        stall.moved_to(positions)
+        left = [place for place in left if positions[place] < ends[place]]
+
+
+class Stall:
+    """Notices a reader that should get on and does not: the client itself waits for ever, and says nothing."""
+
+    def __init__(self, after_s: float = STALLED_S) -> None:
+        """``after_s``: how long a reader may stand still."""
+        self._after_s = after_s
+        self._at: object = None
+        self._since = 0.0
+
+    def moved_to(self, at: object) -> None:
+        """The reader stands ``at``; raises ``KafkaTimeoutError`` where it has been there for too long."""
+        now = asyncio.get_running_loop().time()
+        if at != self._at:
+            self._at, self._since = at, now
+        elif now - self._since > self._after_s:
+            raise KafkaTimeoutError(f"the broker gave no record for {self._after_s:g} s where there are some ({at})")
 
 
 BROKERS_DEFAULT = -1

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headrace.schemas.log import KafkaRecord, open_consumer
+from headrace.schemas.log import STALLED_S, KafkaRecord, Stall, open_consumer
 from headrace.schemas.topics import Topic
 
 Place: TypeAlias = tuple[int, int]
@@ -39,29 +39,44 @@ async def read_back(bootstrap: str, topic: Topic, places: Collection[Place]) -> 
 
 
 async def read_places(
-    consumer: AIOKafkaConsumer, topic: Topic, places: Collection[Place], *, patience_s: float = 0.0
+    consumer: AIOKafkaConsumer,
+    topic: Topic,
+    places: Collection[Place],
+    *,
+    patience_s: float = 0.0,
+    stalled_s: float = STALLED_S,
 ) -> dict[Place, KafkaRecord]:
     """The committed records of ``topic`` at ``places``, through ``consumer``, all of whose partitions are paused.
 
     A record that the log has not got to is waited for, up to ``patience_s``. What is not there then, is past its
-    retention or stands in a partition that is not assigned is left out.
+    retention or stands in a partition that is not assigned is left out. Raises aiokafka's errors, and
+    ``KafkaTimeoutError`` where the broker gives nothing for ``stalled_s``.
     """
     found: dict[Place, KafkaRecord] = {}
     for partition, offsets in _by_partition(places).items():
         for first, last in contiguous_ranges(offsets, READ_OVER):
             place = TopicPartition(topic.name, partition)
-            for record in await read_range(consumer, place, first, last + 1, patience_s=patience_s):
+            for record in await read_range(
+                consumer, place, first, last + 1, patience_s=patience_s, stalled_s=stalled_s
+            ):
                 if record.offset in offsets:
                     found[partition, record.offset] = record
     return found
 
 
 async def read_range(
-    consumer: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int, *, patience_s: float = 0.0
+    consumer: AIOKafkaConsumer,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    patience_s: float = 0.0,
+    stalled_s: float = STALLED_S,
 ) -> list[KafkaRecord]:
     """Committed records of ``[start, end)``; fewer where the log has not got that far after ``patience_s``.
 
-    The partition is paused before and after, as all others are: nothing is fetched that was not asked for.
+    The partition is paused before and after, as all others are: nothing is fetched that was not asked for. Raises as
+    :func:`read_places`.
     """
     records: list[KafkaRecord] = []
     if start >= end or partition not in consumer.assignment():
@@ -76,9 +91,11 @@ async def read_range(
         return records
     consumer.seek(partition, start)
     consumer.resume(partition)
+    stall = Stall(stalled_s)
     try:
         # The position passes what is not there: markers of transactions, what is past its retention.
-        while await consumer.position(partition) < end:
+        while (position := await consumer.position(partition)) < end:
+            stall.moved_to(position)
             batches = await consumer.getmany(partition, timeout_ms=200)
             records.extend(record for record in batches.get(partition, ()) if record.offset < end)
     finally:

@@ -5,6 +5,7 @@ Imports are inside the fixtures, so that a test which needs none of them pays fo
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
@@ -43,31 +44,81 @@ class Engine:
     """The model it started with."""
 
 
+class RunningKafka:
+    """A broker of a test's own, which can be taken away from its clients."""
+
+    def __init__(self, folder: Path) -> None:
+        """A broker that keeps what it has in ``folder``."""
+        from headrace.deploy.kafka import Broker
+        from headrace.deploy.ports import free_port
+        from headrace.schemas.log import MAX_REQUEST_BYTES
+
+        self._broker = Broker(folder, free_port(), free_port(), MAX_REQUEST_BYTES, heap_mb=384)
+        self._child: Child | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Its address."""
+        return self._broker.bootstrap
+
+    @property
+    def child(self) -> "Child":
+        """Its process."""
+        assert self._child is not None
+        return self._child
+
+    def start(self) -> None:
+        """Start it on what it has; returns once it answers and has all topics."""
+        from headrace.deploy.children import Child
+        from headrace.deploy.kafka import kafka_jars, prepare_broker, wait_until_answers
+        from headrace.schemas.log import create_topics
+
+        async def prepare() -> Child:
+            return Child(await prepare_broker(self._broker, await kafka_jars(CACHE)), self._broker.folder / "kafka.log")
+
+        async def until_ready() -> None:
+            await wait_until_answers(self.bootstrap, 90)
+            await create_topics(self.bootstrap)
+
+        self._child = asyncio.run(prepare())
+        _wait_for(until_ready(), self._child, 90)
+
+    def kill(self) -> None:
+        """``kill -9``."""
+        self.child.kill()
+
+    def freeze(self, frozen: bool = True) -> None:
+        """SIGSTOP, or SIGCONT."""
+        os.kill(self._listener(), signal.SIGSTOP if frozen else signal.SIGCONT)
+
+    def _listener(self) -> int:
+        import psutil
+
+        open_ports = psutil.net_connections("tcp")
+        (process,) = {
+            each.pid for each in open_ports if each.laddr.port == self._broker.port and each.status == "LISTEN"
+        }
+        return int(process or 0)
+
+
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap address of a fresh broker with all topics, one per test module."""
-    from headrace.deploy.children import Child, end_of
-    from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
-    from headrace.deploy.ports import free_port
-    from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics
-
-    folder = tmp_path_factory.mktemp("kafka")
-    broker = Broker(folder, free_port(), free_port(), MAX_REQUEST_BYTES, heap_mb=384)
-
-    async def prepare() -> Child:
-        return Child(await prepare_broker(broker, await kafka_jars(CACHE)), folder / "kafka.log")
-
-    async def until_ready() -> None:
-        await wait_until_answers(broker.bootstrap, 90)
-        await create_topics(broker.bootstrap)
-
-    child = asyncio.run(prepare())
+def running_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKafka]:
+    """A fresh broker with all topics, one per test module; a test that takes it away brings it back."""
+    broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
     try:
-        _wait_for(until_ready(), child, 90)
-        yield broker.bootstrap
-        assert child.poll() is None, f"the broker died during the tests:\n{end_of(child.log)}"
+        broker.start()
+        yield broker
+        from headrace.deploy.children import end_of
+
+        assert broker.child.poll() is None, f"the broker died during the tests:\n{end_of(broker.child.log)}"
     finally:
-        child.kill()
+        broker.kill()
+
+
+@pytest.fixture(scope="module")
+def kafka(running_kafka: RunningKafka) -> str:
+    """Bootstrap address of a fresh broker with all topics, one per test module."""
+    return running_kafka.bootstrap
 
 
 @pytest.fixture(scope="module")

@@ -3,21 +3,31 @@
 Checkpoints and positions carry their announcements word for word. After a restart the log itself tells whether they
 were made: a version's ``Weights`` record is in the same transaction as everything else, and so are the offsets that the
 run's consumer group commits, with ``version.revision`` as their metadata. (That group's consumer lag is the trainer's.)
+
+A broker that was away for long has given up the transaction that was open, and so shut its producer out, just as
+another trainer of the run would have. The log tells these apart too: the metadata names the trainer that started last.
 """
 
+import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.envelope import Envelope, to_headers
-from headrace.schemas.ids import derived_id
-from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, read_to_end, send
+from headrace.schemas.ids import derived_id, uuid7
+from headrace.schemas.log import (
+    committed_offsets,
+    new_producer,
+    open_consumer,
+    partitions_of,
+    read_to_end,
+    send,
+    stop_producer,
+)
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Rejection
@@ -25,15 +35,15 @@ from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, Topic, topic_named
 from headrace.schemas.wire import Message, UnreadableRecord, decode
+from headrace.trainer.broker import log_trouble
 from headrace.trainer.effects import Effect, Told, tell_nobody
+
+_STOP_S = 1.0
+"""A producer that is given up has nothing to flush: what it may have said is looked up in the log."""
 
 
 class TrainerReplaced(RuntimeError):
-    """Another trainer of the same run has taken over, or the broker gave this one up while it was out of reach."""
-
-
-class AnnouncementAborted(RuntimeError):
-    """The broker did not take an announcement, and nothing of it stands in the log: it can be made again."""
+    """Another trainer of the same run has started."""
 
 
 class Said(NamedTuple):
@@ -103,12 +113,31 @@ def _address(record: Record) -> tuple[Topic, str, str]:
 
 
 class Announcer:
-    """Writes announcements, all of a call or none."""
+    """Writes announcements, all of a call or none, and finds its place again after the broker was away."""
 
-    def __init__(self, producer: AIOKafkaProducer, run: str) -> None:
-        """Announces through ``producer``, which must be transactional."""
-        self._producer = producer
+    def __init__(self, bootstrap: str, run: str, *, answer_s: float) -> None:
+        """Of ``run``, on the broker at ``bootstrap``, from which an answer is waited for ``answer_s`` at most."""
+        self._bootstrap = bootstrap
         self._run = run
+        self._answer_s = answer_s
+        self._life = uuid7()
+        self._claimed = False
+        self._producer: AIOKafkaProducer | None = None
+        self._speaking = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Take the run over: what a predecessor had begun is ended, and it is shut out.
+
+        Raises ``LogUnavailable``, after which it can be tried again.
+        """
+        async with self._speaking:
+            await self._connect()
+
+    async def close(self) -> None:
+        """Let go of the broker, whether it is there or not."""
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            await stop_producer(producer, _STOP_S)
 
     async def announce(
         self,
@@ -120,58 +149,105 @@ class Announcer:
     ) -> None:
         """One transaction: ``announcements``, and ``offsets`` (partition of ``training`` → offset) marked ``said``.
 
-        Raises :class:`AnnouncementAborted` where nothing was announced and it can be tried again,
-        :class:`TrainerReplaced` where another trainer of the run has started, aiokafka's error where the log alone
-        knows whether it was announced: a restart looks there.
+        Raises ``LogUnavailable``, after which it can be tried again: where ``said`` shows that it was made after all,
+        it is not made twice. Raises :class:`TrainerReplaced` where another trainer of the run has started.
         """
-        try:
-            await self._producer.begin_transaction()
-            told(Effect.BEGUN)
+        async with self._speaking:
+            if self._producer is None:
+                await self._connect()
+                if said is not None and await self._stands(said):
+                    return
             try:
-                await self._send(announcements, said, offsets or {})
-            except ProducerFenced:
+                with log_trouble(self._bootstrap, "announce anything"):
+                    async with asyncio.timeout(self._answer_s):
+                        await self._transact(announcements, said, offsets or {}, told)
+            except BaseException:
+                await self.close()
                 raise
-            except KafkaError as error:
-                await self._producer.abort_transaction()
-                raise AnnouncementAborted(f"the broker takes no announcement: {error!r}") from error
-            told(Effect.SENT)
-            await self._producer.commit_transaction()
-        except ProducerFenced as error:
-            raise TrainerReplaced(
-                f"the broker no longer listens to this trainer of run {self._run!r}: another one has started (stop one "
-                "of them, or give it another run), or the broker was out of reach for too long (start it again)"
-            ) from error
 
-    async def _send(self, announcements: Sequence[Announcement], said: Said | None, offsets: Mapping[int, int]) -> None:
+    async def _transact(
+        self, announcements: Sequence[Announcement], said: Said | None, offsets: Mapping[int, int], told: Told
+    ) -> None:
+        assert self._producer is not None
+        await self._producer.begin_transaction()
+        told(Effect.BEGUN)
         waiting = [await send(self._producer, topic_named(each.topic), each.message()) for each in announcements]
         for sent in waiting:
             await sent
-        if said is not None and offsets:
-            mark = f"{said.version}.{said.revision}"
-            places = {
-                TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
-                for partition, offset in offsets.items()
-            }
-            await self._producer.send_offsets_to_transaction(places, _group(self._run))
+        if said is not None:
+            # The first partition's commit always says how far the run got, and who is at work on it.
+            await self._mark(self._producer, said, {0: 0, **offsets})
+        told(Effect.SENT)
+        await self._producer.commit_transaction()
+
+    async def _connect(self) -> None:
+        with log_trouble(self._bootstrap, "take up a transactional id"):
+            async with asyncio.timeout(self._answer_s):
+                if self._claimed:
+                    await self._require_claim()  # before it disturbs a successor
+                producer = new_producer(
+                    self._bootstrap,
+                    transactional_id=_group(self._run),
+                    request_timeout_ms=round(self._answer_s * 1000),
+                    transaction_timeout_ms=round(self._answer_s * 2000),
+                )
+                try:
+                    await producer.start()
+                    if self._claimed:
+                        await self._require_claim()  # now that nobody else can announce
+                    else:
+                        await self._claim(producer)
+                except BaseException:
+                    await stop_producer(producer, _STOP_S)
+                    raise
+        self._claimed, self._producer = True, producer
+
+    async def _claim(self, producer: AIOKafkaProducer) -> None:
+        """Let the log say that this trainer is at work, beside what it says already."""
+        place = TopicPartition(TRAINING.name, 0)
+        commit = (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
+        await producer.begin_transaction()
+        await self._mark(producer, _read_mark(commit.metadata).said, {0: max(commit.offset, 0)})
+        await producer.commit_transaction()
+
+    async def _require_claim(self) -> None:
+        """Raises :class:`TrainerReplaced` where the log names another trainer."""
+        place = TopicPartition(TRAINING.name, 0)
+        commit = (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
+        if _read_mark(commit.metadata).life not in (None, self._life):
+            raise TrainerReplaced(
+                f"another trainer of run {self._run!r} has started, and the broker no longer listens to this one: stop "
+                "one of them, or give it another run"
+            )
+
+    async def _stands(self, said: Said) -> bool:
+        known = await newest_said(self._bootstrap, self._run)
+        return known is not None and known >= said
+
+    async def _mark(self, producer: AIOKafkaProducer, said: Said | None, offsets: Mapping[int, int]) -> None:
+        mark = f"{_Mark(said, self._life)}"
+        places = {
+            TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
+            for partition, offset in offsets.items()
+        }
+        await producer.send_offsets_to_transaction(places, _group(self._run))
 
 
 def _group(run: str) -> str:
     return f"headrace-trainer-{run}"
 
 
-@asynccontextmanager
-async def open_announcer(bootstrap: str, run: str) -> AsyncIterator[Announcer]:
-    """An announcer of ``run``. Its start ends what a predecessor had begun, and shuts a predecessor out."""
-    async with open_producer(bootstrap, transactional_id=_group(run)) as producer:
-        yield Announcer(producer, run)
-
-
 async def newest_said(bootstrap: str, run: str) -> Said | None:
     """What the log knows of ``run``; ``None`` where it knows nothing. Reads ``weights`` to its end.
 
     The revision is 0 where the broker has forgotten the group's offsets, as it does after a week of rest: what is then
-    said again has the ids that it had.
+    said again has the ids that it had. Raises ``LogUnavailable``.
     """
+    with log_trouble(bootstrap, "read what was announced"):
+        return await _newest_said(bootstrap, run)
+
+
+async def _newest_said(bootstrap: str, run: str) -> Said | None:
     newest: int | None = None
     async for record in read_to_end(bootstrap, WEIGHTS):
         try:
@@ -185,10 +261,25 @@ async def newest_said(bootstrap: str, run: str) -> Said | None:
     async with open_consumer(bootstrap) as consumer:
         partitions = await partitions_of(consumer, TRAINING)
     commits = await committed_offsets(bootstrap, _group(run), partitions)
-    marks = [_read_mark(commit.metadata) for commit in commits.values()]
+    marks = [_read_mark(commit.metadata).said for commit in commits.values()]
     return max([Said(newest), *(mark for mark in marks if mark is not None and mark.version == newest)])
 
 
-def _read_mark(metadata: str) -> Said | None:
-    found = re.fullmatch(r"(\d+)\.(\d+)", metadata or "")
-    return Said(int(found[1]), int(found[2])) if found else None
+class _Mark(NamedTuple):
+    """What stands beside a committed offset: ``412.2 01936f…``."""
+
+    said: Said | None
+    """What the log knows with it; ``None`` before the first version."""
+    life: str | None
+    """Trainer that committed it."""
+
+    def __str__(self) -> str:
+        said = f"{self.said.version}.{self.said.revision}" if self.said else ""
+        return f"{said} {self.life}"
+
+
+def _read_mark(metadata: str | None) -> _Mark:
+    found = re.fullmatch(r"(?:(\d+)\.(\d+))?(?: (\S+))?", metadata or "")
+    if found is None:
+        return _Mark(None, None)
+    return _Mark(Said(int(found[1]), int(found[2])) if found[1] else None, found[3])

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -24,7 +24,7 @@ from headrace.schemas.records.step import Budget, Step
 from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake
-from headrace.trainer.announce import announcement, newest_said, open_announcer
+from headrace.trainer.announce import Announcer, Said, announcement, newest_said
 from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.batches.recipe import prepare_groups
 from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointError, exclusive, load_newest
@@ -41,6 +41,7 @@ from headrace.trainer.outage import Interrupted
 from headrace.trainer.parallel.follow import follow
 from headrace.trainer.parallel.lead import Leader
 from headrace.trainer.parallel.ranks import ALONE, Ranks
+from headrace.trainer.patience import Patience
 from headrace.trainer.progress.lines import Lines
 from headrace.trainer.progress.pace import Phase
 from headrace.trainer.progress.progress import Progress
@@ -70,9 +71,9 @@ async def run_trainer(
     of them is gone.
     Raises :class:`CheckpointError` where checkpoints and log do not belong together, ``TrainerReplaced`` where another
     trainer of the run has started, :class:`TrainingDiverged` (after an alert) where too many steps in a row had to be
-    skipped; ``CheckpointNotWritten``, ``StoreUnavailable`` and ``AnnouncementAborted`` where a disk, the object store
-    or the broker was away for longer than ``config.outages`` allows; ``StoreUnsuitable`` where the object store
-    replaces what exists.
+    skipped; ``CheckpointNotWritten``, ``StoreUnavailable`` and ``LogUnavailable`` where a disk, the object store or the
+    broker was away for longer than ``config.outages`` allows; ``StoreUnsuitable`` where the object store replaces what
+    exists.
     """
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)  # torch seeds itself with what nobody can draw again
@@ -85,15 +86,29 @@ async def run_trainer(
         checkpoint = load_newest(config.checkpoint_dir, config.run)
         async with leader.present():
             learner = await asyncio.to_thread(leader.open_learner, config, checkpoint.path if checkpoint else None)
-            async with (
-                open_announcer(config.bootstrap, config.run) as announcer,
-                open_intake(config.bootstrap, run=config.run, window=config.duplicate_window) as intake,
-            ):
+            answer_s = config.outages.answer_s
+            async with AsyncExitStack() as stack:
+                announcer = Announcer(config.bootstrap, config.run, answer_s=answer_s)
+                stack.push_async_callback(announcer.close)
+                patience = Patience(config, announcer, stop, progress)
+                await patience.for_log(announcer.open)
+                intake = await patience.for_log(
+                    lambda: stack.enter_async_context(
+                        open_intake(
+                            config.bootstrap,
+                            run=config.run,
+                            window=config.duplicate_window,
+                            answer_s=answer_s,
+                            ride_out=patience.for_log,
+                        )
+                    )
+                )
                 store = ObjectStore(config.store_url)
-                publisher = Publisher(config, announcer, store, stop, reached)
+                publisher = Publisher(announcer, store, patience, reached)
                 trainer = Trainer(config, leader, learner, intake, publisher, store, reached, progress)
+                said = await patience.for_log(lambda: newest_said(config.bootstrap, config.run))
                 try:
-                    await trainer.resume(checkpoint)
+                    await trainer.resume(checkpoint, said)
                     ready()
                     while not stop.is_set() and (config.steps is None or trainer.version < config.steps):
                         await trainer.step(stop)
@@ -144,10 +159,9 @@ class Trainer:
         """The policy version that is trained next."""
         return self._position.version
 
-    async def resume(self, checkpoint: Checkpoint | None) -> None:
-        """Go on from ``checkpoint``, or begin with version 0, and say what the log does not know yet."""
+    async def resume(self, checkpoint: Checkpoint | None, said: Said | None) -> None:
+        """Go on from ``checkpoint``, or begin with version 0, and tell the log, which knows ``said``, the rest."""
         config = self._config
-        said = await newest_said(config.bootstrap, config.run)
         if checkpoint is None:
             if said is not None:
                 raise CheckpointError(

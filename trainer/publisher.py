@@ -8,29 +8,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-from headrace.trainer.alerts import trainer_alert
-from headrace.trainer.announce import Announcement, AnnouncementAborted, Announcer, Said
-from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointNotWritten
+from headrace.trainer.announce import Announcement, Announcer, Said
+from headrace.trainer.checkpoints.checkpoint import Checkpoint
 from headrace.trainer.checkpoints.position import Position, write_position
-from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect, Reached
-from headrace.trainer.outage import ride_out
+from headrace.trainer.patience import Patience
 from headrace.trainer.weights.publish import upload
 from headrace.trainer.weights.store import ObjectStore
-from headrace.trainer.weights.unavailable import StoreUnavailable
 
 
 class Publisher:
     """What the trainer leaves outside of its memory. Every method can be repeated after a crash."""
 
-    def __init__(
-        self, config: TrainerConfig, announcer: Announcer, store: ObjectStore, stop: asyncio.Event, reached: Reached
-    ) -> None:
-        """Waiting ends with ``stop``; each effect is told to ``reached``."""
-        self._config = config
+    def __init__(self, announcer: Announcer, store: ObjectStore, patience: Patience, reached: Reached) -> None:
+        """Waits with ``patience``; each effect is told to ``reached``."""
         self._announcer = announcer
         self._store = store
-        self._stop = stop
+        self._patience = patience
         self._reached = reached
 
     async def save(self, write: Callable[[], Awaitable[Checkpoint]], version: int) -> Checkpoint:
@@ -38,23 +32,12 @@ class Publisher:
 
         Raises ``CheckpointNotWritten`` where the disk did not take it within the outage's patience.
         """
-        return await ride_out(
-            write,
-            CheckpointNotWritten,
-            self._config.outages,
-            self._stop,
-            partial(self._alert, "checkpoint_not_written", version),
-        )
+        return await self._patience.for_disk(write, version)
 
     async def settle(self, checkpoint: Checkpoint, position: Position) -> None:
         """Make ``position`` durable beside ``checkpoint``, then say what it has to say."""
-        await ride_out(
-            partial(asyncio.to_thread, write_position, checkpoint, position),
-            CheckpointNotWritten,
-            self._config.outages,
-            self._stop,
-            partial(self._alert, "checkpoint_not_written", position.version),
-        )
+        write = partial(asyncio.to_thread, write_position, checkpoint, position)
+        await self._patience.for_disk(write, position.version)
         self._reached(Effect.SETTLED, position.version + 1)
         await self.tell(position)
 
@@ -68,12 +51,9 @@ class Publisher:
         """Upload the checkpoint's version, then tell of it."""
         state = checkpoint.state
         manifest = checkpoint.manifest()
-        await ride_out(
+        await self._patience.for_store(
             lambda: upload(self._store, manifest, checkpoint.weights, lambda at: self._reached(at, state.version)),
-            StoreUnavailable,
-            self._config.outages,
-            self._stop,
-            partial(self._alert, "object_store_unavailable", state.version),
+            state.version,
         )
         await self._announce(state.announcements, Said(state.version), state.offsets, making=state.version)
         self._reached(Effect.ANNOUNCED, state.version)
@@ -94,18 +74,6 @@ class Publisher:
             if making is not None:
                 self._reached(effect, making)
 
-        await ride_out(
-            lambda: self._announcer.announce(announcements, said=said, offsets=offsets, told=told),
-            AnnouncementAborted,
-            self._config.outages,
-            self._stop,
-            _not_told,  # the log that would take an alert is what is missing
+        await self._patience.for_log(
+            lambda: self._announcer.announce(announcements, said=said, offsets=offsets, told=told)
         )
-
-    async def _alert(self, kind: str, version: int, error: BaseException) -> None:
-        message = f"version {version} waits: {error}"
-        await self._announcer.announce([trainer_alert(kind, message, run=self._config.run, version=version)])
-
-
-async def _not_told(_: BaseException) -> None:
-    """Nobody can be."""

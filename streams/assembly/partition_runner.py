@@ -160,7 +160,8 @@ class PartitionRunner:
         except ProducerFenced as error:
             raise PartitionTakenOver(
                 f"another process with the group {self._config.group!r} took over {EVENTS.name}"
-                f"[{self._source.partition}]: this one was silent for too long, or runs twice under one name"
+                f"[{self._source.partition}]: this one was silent for too long, or runs twice under one name; or the "
+                "broker was away for longer than a transaction may take. Nothing is lost; start it again"
             ) from error
         finally:
             self._reader = None

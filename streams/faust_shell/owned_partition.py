@@ -201,8 +201,8 @@ class OwnedPartition:
 
     def _owner_changed(self) -> OwnerChanged:
         return OwnerChanged(
-            f"another process of {self._ownership.group!r} has {self._name} now: this one was silent for too long. "
-            "Nothing is lost; start it again."
+            f"another process of {self._ownership.group!r} has {self._name} now: this one was silent for too long. Or "
+            "the broker was away for longer than a transaction may take. Nothing is lost; start it again."
         )
 
     @property

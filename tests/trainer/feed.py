@@ -55,11 +55,24 @@ async def feed_trajectories(kafka: str, attempts: Iterable[Trajectory]) -> dict[
 
 
 async def feed_groups(
-    kafka: str, names: Sequence[str], *, run: str, version: int = 0, size: int = 4, partition: int | None = 0
+    kafka: str,
+    names: Sequence[str],
+    *,
+    run: str,
+    version: int = 0,
+    size: int = 4,
+    partition: int | None = 0,
+    story: str | None = None,
 ) -> list[TrainingGroup]:
-    """A group for each name, members with advantages that add up to zero, all in one partition of ``training``."""
+    """A group for each name, members with advantages that add up to zero, all in one partition of ``training``.
+
+    Runs of one ``story`` have the same tokens.
+    """
     attempts = {
-        name: [attempt(f"{run}/{name}/{i}", run=run, seed=hash_of(run, name, i), version=version) for i in range(size)]
+        name: [
+            attempt(f"{run}/{name}/{i}", run=run, seed=hash_of(story or run, name, i), version=version)
+            for i in range(size)
+        ]
         for name in names
     }
     places = await feed_trajectories(kafka, [each for members in attempts.values() for each in members])

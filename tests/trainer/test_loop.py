@@ -15,8 +15,9 @@ from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, WEIGHTS
 from headrace.trainer.admission.bounds import AdmissionBounds
-from headrace.trainer.announce import TrainerReplaced, announcement, open_announcer
+from headrace.trainer.announce import Announcer, TrainerReplaced, announcement
 from headrace.trainer.batches.packing import pack
+from headrace.trainer.broker import LogUnavailable
 from headrace.trainer.checkpoints.checkpoint import CheckpointError, load_newest
 from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.metric_registry import metric_named
@@ -268,12 +269,18 @@ async def test_checkpoints_and_log_must_belong_together(kafka, config, tmp_path)
 async def shut_out(kafka):
     """Two announcers of a run, the first of which speaks again after the second."""
     alert = Alert(run="zombie", source="t", kind="k", severity=Severity.WARNING, message="m")
-    async with open_announcer(kafka, "zombie") as first:
+    first, second = (Announcer(kafka, "zombie", answer_s=30.0) for _ in range(2))
+    try:
         await first.announce([announcement(alert, run="zombie")])
-        async with open_announcer(kafka, "zombie") as second:
-            await second.announce([announcement(alert, run="zombie")])
-            with pytest.raises(TrainerReplaced, match="zombie"):
-                await first.announce([announcement(alert, run="zombie")])
+        await second.announce([announcement(alert, run="zombie")])
+        with pytest.raises(LogUnavailable, match=r"ProducerFenced|InvalidProducerEpoch"):
+            await first.announce([announcement(alert, run="zombie")])
+        with pytest.raises(TrainerReplaced, match="zombie"):
+            await first.announce([announcement(alert, run="zombie")])
+        await second.announce([announcement(alert, run="zombie")])
+    finally:
+        await first.close()
+        await second.close()
 
 
 async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
@@ -281,7 +288,7 @@ async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
     # The fenced client leaves exceptions that nobody retrieves. Were they collected while pytest parses some module,
     # their traceback would be parsed inside that parse, which Python 3.11 does not survive.
     gc.collect()
-    assert len(await records(kafka, ALERTS, "zombie")) == 2
+    assert len(await records(kafka, ALERTS, "zombie")) == 3
 
 
 async def feed_same(kafka: str, groups, *, run: str) -> None:

@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from headrace.trainer.outage import Interrupted, OutageSettings, ride_out
+from headrace.trainer import outage
+from headrace.trainer.outage import Interrupted, OutageSettings, ride_out, unless_stopped
 
 QUICK = OutageSettings(first_wait_s=0.001, longest_wait_s=0.002, alert_after_s=0.0, patience_s=60.0)
 
@@ -24,28 +25,59 @@ class Work:
         return "done"
 
 
+class Told:
+    """What a watcher hears."""
+
+    def __init__(self):
+        self.waits_for, self.seconds, self.ends = [], [], []
+
+    async def waits(self, error, lasted_s):
+        self.waits_for.append(str(error))
+        self.seconds.append(lasted_s)
+
+    async def ended(self, lasted_s):
+        self.ends.append(lasted_s)
+
+
 async def ride(work, settings=QUICK, stop=None):
-    told = []
-
-    async def alert(error):
-        told.append(str(error))
-
-    result = await ride_out(work, Away, settings, stop or asyncio.Event(), alert)
-    return result, told
+    told = Told()
+    return await ride_out(work, Away, settings, stop or asyncio.Event(), told), told
 
 
-async def test_what_works_at_once_tells_nobody():
-    assert await ride(Work(0)) == ("done", [])
+async def test_of_what_works_at_once_nobody_hears():
+    result, told = await ride(Work(0))
+    assert (result, told.waits_for, told.ends) == ("done", [], [])
 
 
-async def test_an_outage_is_waited_for_and_told_once():
+async def test_an_outage_is_waited_for_with_its_length_and_ends_once():
     work = Work(20)
-    assert await ride(work) == ("done", ["not there"])
-    assert work.calls == 21
+    result, told = await ride(work)
+    assert (result, work.calls) == ("done", 21)
+    assert told.waits_for == ["not there"] * 20
+    assert told.seconds == sorted(told.seconds)
+    (lasted_s,) = told.ends
+    assert lasted_s >= told.seconds[-1] > 0
 
 
-async def test_a_short_outage_tells_nobody():
-    assert await ride(Work(3), OutageSettings(0.001, 0.002, alert_after_s=60.0)) == ("done", [])
+async def test_no_patience_is_one_try():
+    work = Work(1)
+    with pytest.raises(Away):
+        await ride(work, OutageSettings(patience_s=0.0))
+    assert work.calls == 1
+
+
+async def test_a_call_that_hangs_is_cancelled_some_time_after_a_stop(monkeypatch):
+    monkeypatch.setattr(outage, "STOP_GRACE_S", 0.01)
+    stop, hangs = asyncio.Event(), asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, stop.set)
+    with pytest.raises(Interrupted, match="asked to stop"):
+        await asyncio.wait_for(unless_stopped(hangs.wait, stop), 30)
+
+
+async def test_what_was_under_way_at_a_stop_may_still_end():
+    stop = asyncio.Event()
+    stop.set()
+    assert await unless_stopped(Work(0), stop) == "done"
 
 
 async def test_patience_ends_with_the_trouble_itself():
@@ -67,7 +99,7 @@ async def test_a_stop_ends_the_waiting_at_once():
         await asyncio.wait_for(ride(Work(10**9), OutageSettings(300.0, 300.0), stop), 30)
 
 
-@pytest.mark.parametrize("name", ["first_wait_s", "patience_s"])
+@pytest.mark.parametrize("name", ["first_wait_s", "patience_s", "answer_s"])
 def test_negative_seconds_are_refused(name):
     with pytest.raises(ValueError, match=name):
         OutageSettings(**{name: -1.0})

@@ -1,13 +1,9 @@
 """A full disk, an object store and a broker out of reach: the trainer waits, tells, and goes on where it was."""
 
 import asyncio
-import os
 import resource
-import signal
-import threading
 from contextlib import asynccontextmanager, suppress
 
-import psutil
 import pytest
 from aiokafka.errors import KafkaError
 
@@ -185,25 +181,3 @@ async def test_an_s3_server_that_goes_down_is_waited_for_and_what_it_then_takes_
     assert fetched[2].file.read_bytes() == newest.weights.read_bytes()
     assert fetched[2].canaries == tuple(newest.manifest().canaries)
     assert len({each.sha256 for each in fetched}) == 3
-
-
-@pytest.mark.parametrize("moment", ["begun", "sent", "announced"])
-async def test_a_broker_that_stands_still_is_ridden_out(kafka, config, moment):
-    run = f"still-{moment}"
-    await feed_groups(kafka, list("abcd"), run=run)
-    port = int(kafka.rpartition(":")[2])
-    (broker,) = {
-        each.pid for each in psutil.net_connections("tcp") if each.laddr.port == port and each.status == "LISTEN"
-    }
-
-    def reached(effect, making):
-        if (effect, making) == (moment, 1):
-            os.kill(broker, signal.SIGSTOP)
-            threading.Timer(5.0, os.kill, (broker, signal.SIGCONT)).start()
-
-    try:
-        async with training(config(run), reached):
-            await until_told(kafka, STEPS, run, "", 2)
-    finally:
-        os.kill(broker, signal.SIGCONT)
-    assert await steps_of(kafka, run) == [(1, ["a", "b"]), (2, ["c", "d"])]

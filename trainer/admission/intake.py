@@ -7,10 +7,12 @@ recognised among the ``window`` records before it.
 """
 
 import logging
+import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from aiokafka import AIOKafkaConsumer
 
@@ -21,8 +23,26 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.trainer.broker import log_trouble
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_SILENCE_S = 5.0
+"""After so many seconds without a record the broker is asked for the log's end: is it silent, or away?"""
+
+
+class RideOut(Protocol):
+    """Calls again what raised ``LogUnavailable``, for as long as it likes."""
+
+    async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The result of ``call``."""
+
+
+async def call_once(call: Callable[[], Awaitable[T]]) -> T:
+    """The :class:`RideOut` without patience."""
+    return await call()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +58,7 @@ class Arrival:
 
 
 class Intake:
-    """Reads groups and resolves references. One reader at a time."""
+    """Reads groups and resolves references, whatever becomes of the broker meanwhile. One reader at a time."""
 
     def __init__(
         self,
@@ -49,6 +69,8 @@ class Intake:
         run: str,
         window: int,
         patience_s: float,
+        answer_s: float,
+        ride_out: RideOut,
     ) -> None:
         """Reads through two consumers without assignment; see :func:`open_intake`."""
         self._bootstrap = bootstrap
@@ -57,6 +79,9 @@ class Intake:
         self._run = run
         self._window = window
         self._patience_s = patience_s
+        self._answer_s = answer_s
+        self._ride_out = ride_out
+        self._heard_at = time.monotonic()
         self._seen: dict[int, OrderedDict[str, int]] = {}
         self._arrived: deque[Arrival] = deque()
 
@@ -65,6 +90,9 @@ class Intake:
 
         What stands in the window before a position was dealt with; the ids of its groups are read back from there.
         """
+        await self._reading(lambda: self._start(offsets))
+
+    async def _start(self, offsets: Mapping[int, int]) -> None:
         partitions = await partitions_of(self._groups, TRAINING)
         self._groups.assign(partitions)
         self._groups.pause(*partitions)
@@ -73,7 +101,9 @@ class Intake:
             self._seen[partition.partition] = OrderedDict()
             position = max(offsets.get(partition.partition, 0), begins[partition])
             start = max(position - self._window, begins[partition])
-            for record in await read_range(self._groups, partition, start, position, patience_s=self._patience_s):
+            for record in await read_range(
+                self._groups, partition, start, position, patience_s=self._patience_s, stalled_s=self._answer_s
+            ):
                 self._arrival(record)
             self._groups.seek(partition, position)
         self._groups.resume(*partitions)
@@ -84,16 +114,24 @@ class Intake:
     async def next_arrivals(self, at_most: int, *, timeout_s: float) -> list[Arrival]:
         """Up to ``at_most`` records of ``training``, in order; none where nothing came in time."""
         if not self._arrived:
-            batches = await self._groups.getmany(timeout_ms=int(timeout_s * 1000), max_records=256)
-            for records in batches.values():
-                self._arrived.extend(self._arrival(record) for record in records)
+            await self._reading(lambda: self._poll(timeout_s))
         return [self._arrived.popleft() for _ in range(min(at_most, len(self._arrived)))]
+
+    async def _poll(self, timeout_s: float) -> None:
+        batches = await self._groups.getmany(timeout_ms=int(timeout_s * 1000), max_records=256)
+        for records in batches.values():
+            self._arrived.extend(self._arrival(record) for record in records)
+        if not batches and time.monotonic() - self._heard_at > _SILENCE_S:
+            await self._groups.end_offsets(self._groups.assignment())  # the client itself never says that it is cut off
+        if batches or time.monotonic() - self._heard_at > _SILENCE_S:
+            self._heard_at = time.monotonic()
 
     async def reread(self, references: Collection[Reference]) -> dict[Place, TrainingGroup]:
         """Groups that arrived before, by place; one that is past its retention is absent."""
         places = [(reference.partition, reference.offset) for reference in references]
         found = {}
-        for place, record in (await read_back(self._bootstrap, TRAINING, places)).items():
+        records = await self._reading(lambda: read_back(self._bootstrap, TRAINING, places))
+        for place, record in records.items():
             _, group = decode(record.headers, record.value)
             if isinstance(group, TrainingGroup):
                 found[place] = group
@@ -127,21 +165,54 @@ class Intake:
 
         Places are read in few contiguous ranges, each partition by itself.
         """
-        records = await read_places(self._trajectories, TRAJECTORIES, places, patience_s=self._patience_s)
+        records = await self._reading(
+            lambda: read_places(
+                self._trajectories, TRAJECTORIES, places, patience_s=self._patience_s, stalled_s=self._answer_s
+            )
+        )
         read = ((place, _trajectory(record)) for place, record in records.items())
         return {place: trajectory for place, trajectory in read if trajectory is not None}
 
+    async def _reading(self, call: Callable[[], Awaitable[T]]) -> T:
+        async def once() -> T:
+            with log_trouble(self._bootstrap, "read groups"):
+                return await call()
+
+        return await self._ride_out(once)
+
 
 @asynccontextmanager
-async def open_intake(bootstrap: str, *, run: str, window: int, patience_s: float = 10.0) -> AsyncIterator[Intake]:
-    """An intake of ``run``. ``patience_s``: how long a record that should be there is waited for."""
-    async with (
-        open_consumer(bootstrap, max_partition_fetch_bytes=FETCH_BYTES) as groups,
-        open_consumer(
-            bootstrap, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
-        ) as trajectories,
-    ):
-        yield Intake(bootstrap, groups, trajectories, run=run, window=window, patience_s=patience_s)
+async def open_intake(
+    bootstrap: str,
+    *,
+    run: str,
+    window: int,
+    patience_s: float = 10.0,
+    answer_s: float = 30.0,
+    ride_out: RideOut = call_once,
+) -> AsyncIterator[Intake]:
+    """An intake of ``run``. ``patience_s``: how long a record that should be there is waited for.
+
+    A broker that does not answer within ``answer_s`` is away: ``LogUnavailable`` is raised here, and afterwards through
+    ``ride_out``.
+    """
+    options: dict[str, Any] = {"max_partition_fetch_bytes": FETCH_BYTES, "request_timeout_ms": round(answer_s * 1000)}
+    async with AsyncExitStack() as stack:
+        with log_trouble(bootstrap, "read groups"):
+            groups = await stack.enter_async_context(open_consumer(bootstrap, **options))
+            trajectories = await stack.enter_async_context(
+                open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS, **options)
+            )
+        yield Intake(
+            bootstrap,
+            groups,
+            trajectories,
+            run=run,
+            window=window,
+            patience_s=patience_s,
+            answer_s=answer_s,
+            ride_out=ride_out,
+        )
 
 
 def _trajectory(record: KafkaRecord) -> Trajectory | None:

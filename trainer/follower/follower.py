@@ -46,6 +46,8 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
         open_consumer(config.bootstrap) as consumer,
         open_engine(config.engine_url, timeout_s=config.engine_timeout_s) as engine,
     ):
+        for topic in (APPLIED, ALERTS):
+            await producer.partitions_for(topic.name)  # a topic that the client does not know yet fails in an outage
         versions = Versions(refused=refused, good=acknowledged)
         follower = Follower(config, engine, announcer(producer, config), versions)
         partitions = await partitions_of(consumer, WEIGHTS)

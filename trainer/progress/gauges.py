@@ -33,6 +33,12 @@ def observe_progress(progress: Progress, meter: Meter | None = None) -> None:
         ("version", "Newest policy version announced.", "{version}", lambda: progress.version),
         ("groups", "Groups that the step under way has.", "{group}", lambda: progress.groups),
         ("groups.wanted", "Groups that a step needs.", "{group}", lambda: progress.wanted),
+        (
+            "outage",
+            "Seconds for which the disk, object store or Kafka has been out of reach; 0: none is.",
+            "s",
+            lambda: progress.outage_s,
+        ),
     ):
         _gauge(meter, f"headrace.trainer.{name}", unit, about, partial(_alone, value))
     phases = "Seconds in the present phase, by phase; 0 for the others."

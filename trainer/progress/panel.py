@@ -55,6 +55,8 @@ def render(progress: Progress, rewards: list[float], title: str) -> RenderableTy
             figures.add_row(*cells)
         rows.append(figures)
     rows += [_now(progress), _outlook(progress)]
+    if progress.outage:
+        rows.append(Text(f"waiting for {progress.outage_s:.0f} s: {progress.outage}", "bold red"))
     rows += [Text(f"warning: {warning}", "red") for warning in warnings(progress.metrics).values()]
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim")
 

@@ -40,6 +40,9 @@ class Progress:
         self.metrics: Mapping[str, float] = {}
         """Of the newest step; empty before one."""
         self.pace = Pace()
+        self.outage = ""
+        """What is out of reach, in a sentence; empty where nothing is."""
+        self._outage_began = 0.0
         self._watchers = list(watchers)
         self._clock = clock
         self._entered = self._begun = clock()
@@ -56,6 +59,11 @@ class Progress:
     def since_step_s(self) -> float:
         """Seconds since a step was announced, or since the trainer took up its position."""
         return self._clock() - self._begun
+
+    @property
+    def outage_s(self) -> float:
+        """Seconds that the present outage has lasted; 0 where there is none."""
+        return self._clock() - self._outage_began if self.outage else 0.0
 
     @property
     def next_weights_s(self) -> float | None:
@@ -80,6 +88,17 @@ class Progress:
         """The step under way has ``groups`` groups."""
         self.groups = groups
         self._tell(lambda watcher: watcher.changed(self))
+
+    def outage_lasts(self, outage: str, lasted_s: float) -> None:
+        """A disk, the object store or the broker has been out of reach for ``lasted_s`` seconds."""
+        self.outage, self._outage_began = outage, self._clock() - lasted_s
+        self._tell(lambda watcher: watcher.changed(self))
+
+    def outage_ended(self) -> None:
+        """Nothing is out of reach."""
+        if self.outage:
+            self.outage = ""
+            self._tell(lambda watcher: watcher.changed(self))
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """``step`` has been announced with ``metrics``."""

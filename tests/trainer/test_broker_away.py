@@ -1,0 +1,203 @@
+"""A broker that is away for longer than any client waits: the trainer goes on, to the bit, as if it had been there."""
+
+import asyncio
+import threading
+from collections import defaultdict
+from contextlib import asynccontextmanager
+
+import pytest
+import torch
+from aiokafka.errors import KafkaTimeoutError
+
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.records.weights import Weights
+from headrace.schemas.topics import ALERTS, BUDGET, STEPS, WEIGHTS
+from headrace.trainer.announce import Announcer, Said, announcement, newest_said
+from headrace.trainer.broker import LogUnavailable
+from headrace.trainer.checkpoints.checkpoint import load_newest
+from headrace.trainer.checkpoints.optimizer_state import read_state
+from headrace.trainer.loop import run_trainer
+from headrace.trainer.outage import OutageSettings
+from headrace.trainer.progress.progress import Progress
+from tests.trainer.builders import tiny_model
+from tests.trainer.feed import feed_groups, records
+from tests.trainer.lives import payloads, train_until, trainer_config
+
+pytestmark = pytest.mark.kafka
+
+QUICK = OutageSettings(first_wait_s=0.1, longest_wait_s=0.5, alert_after_s=1.0, answer_s=1.0)
+"""Requests time out after 1 s, transactions after 2 s."""
+AWAY_S = 6.0
+GROUPS = list("abcdefgh")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture
+def config(kafka, base, tmp_path):
+    def _config(run, **settings):
+        return trainer_config(kafka, run, base, tmp_path, **({"outages": QUICK} | settings))
+
+    return _config
+
+
+class Seen:
+    """Watches progress."""
+
+    def __init__(self):
+        self.announced, self.outages, self.longest_s = defaultdict(asyncio.Event), [], 0.0
+
+    def changed(self, progress):
+        if progress.outage:
+            self.outages.append(progress.outage)
+            self.longest_s = max(self.longest_s, progress.outage_s)
+
+    def stepped(self, step, metrics):
+        self.announced[step].set()
+
+
+@asynccontextmanager
+async def training(config, reached=lambda *_: None, seen=None):
+    """The trainer at work; stopped at the end."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(
+        run_trainer(config, stop=stop, ready=ready.set, reached=reached, progress=Progress([seen] if seen else []))
+    )
+    try:
+        yield stop, ready, task
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 60)
+
+
+async def until_step(seen, step, task):
+    """Wait for ``step`` to be announced, without asking a broker that may be away; raises what ended the trainer."""
+    announced = asyncio.ensure_future(seen.announced[step].wait())
+    await asyncio.wait({announced, task}, timeout=120, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        await task
+    assert announced.done(), f"step {step} was never announced"
+
+
+async def told(kafka, run, folder):
+    """What the log has of ``run``, and what the newest checkpoint has, without names and times."""
+    steps, weights = [payloads(await records(kafka, topic, run)) for topic in (STEPS, WEIGHTS)]
+    budgets = {each.version for each in payloads(await records(kafka, BUDGET, run))}
+    checkpoint = load_newest(folder / run, run)
+    return (
+        [(step.step, step.data_sha256, [group.group_id.rpartition("/")[2] for group in step.groups]) for step in steps],
+        [(each.version, each.step) for each in weights],
+        budgets,
+        tuple(await newest_said(kafka, run)),
+        read_state(checkpoint.optimizer_dir, {}),
+        [*checkpoint.manifest().files.values()],
+    )
+
+
+def away(broker, how):
+    """Take the broker away at once; it is back some time later, whatever becomes of the test."""
+    if how == "frozen":
+        broker.freeze()
+        back = threading.Timer(AWAY_S, broker.freeze, (False,))
+    else:
+        broker.kill()
+        back = threading.Timer(AWAY_S, broker.start)
+    back.start()
+    return back
+
+
+async def test_a_broker_that_is_away_changes_no_bit_of_what_is_trained_and_said(running_kafka, kafka, config, tmp_path):
+    for run in ("calm", "away"):
+        await feed_groups(kafka, GROUPS[:6], run=run, story="story")
+    faults = {("sent", 1): "frozen", ("sent", 2): "killed"}
+    backs, seen = [], Seen()
+
+    def reached(effect, making):
+        if how := faults.pop((effect, making), None):
+            backs.append(away(running_kafka, how))
+
+    async with training(config("away"), reached, seen) as (_, _, task):
+        await until_step(seen, 3, task)
+        backs.append(away(running_kafka, "frozen"))  # while it waits for groups
+        await asyncio.to_thread(backs[-1].join)
+        for run in ("calm", "away"):
+            await feed_groups(kafka, GROUPS[6:], run=run, story="story")
+        await until_step(seen, 4, task)
+    assert not faults
+    await train_until(config("calm"), 4)
+
+    *calm, calm_state, calm_files = await told(kafka, "calm", tmp_path)
+    *found, state, files = await told(kafka, "away", tmp_path)
+    assert found == calm
+    assert [step for step, *_ in found[0]] == [1, 2, 3, 4]
+    assert files == calm_files
+    assert state.keys() == calm_state.keys()
+    assert [name for name in state if not torch.equal(state[name], calm_state[name])] == []
+
+    kinds = [each.kind for each in payloads(await records(kafka, ALERTS, "away"))]
+    assert 1 <= kinds.count("log_unavailable") <= len(backs)
+    calm_kinds = [each.kind for each in payloads(await records(kafka, ALERTS, "calm"))]
+    assert [kind for kind in kinds if kind != "log_unavailable"] == calm_kinds
+    assert all("Kafka at" in outage for outage in seen.outages)
+    assert seen.longest_s > QUICK.alert_after_s
+
+
+async def test_a_stop_during_an_outage_is_heard_and_a_restart_goes_on(running_kafka, kafka, config):
+    await feed_groups(kafka, GROUPS[:4], run="stopped")
+    stopped = asyncio.Event()
+
+    def reached(effect, making):
+        if (effect, making) == ("sent", 1):
+            running_kafka.freeze()
+            stopped.set()
+
+    try:
+        async with training(config("stopped"), reached) as (_, _, _):
+            await stopped.wait()
+    finally:
+        running_kafka.freeze(False)
+    await train_until(config("stopped"), 2)
+    assert [step.step for step in payloads(await records(kafka, STEPS, "stopped"))] == [1, 2]
+
+
+async def test_patience_ends_and_says_what_is_away(running_kafka, kafka, config):
+    outages = OutageSettings(0.1, 0.2, alert_after_s=1.0, patience_s=0.5, answer_s=1.0)
+    ready = asyncio.Event()
+    task = asyncio.create_task(run_trainer(config("gone", outages=outages), stop=asyncio.Event(), ready=ready.set))
+    try:
+        await asyncio.wait_for(ready.wait(), 60)
+        running_kafka.freeze()
+        with pytest.raises(LogUnavailable, match=f"Kafka at {kafka} is out of reach: nobody can read groups"):
+            await asyncio.wait_for(task, 60)
+    finally:
+        running_kafka.freeze(False)
+
+
+async def test_an_announcement_that_was_made_although_nobody_said_so_is_not_made_twice(kafka):
+    announcer = Announcer(kafka, "unheard", answer_s=30.0)
+    try:
+        weights = Weights(
+            run="unheard", version=0, parent=None, step=0, manifest_uri="m", sha256="", kind="anchor", size=0
+        )
+        warning = Alert(run="unheard", source="t", kind="k", severity=Severity.WARNING, message="m")
+        for said, record in ((Said(0), weights), (Said(0, 1), warning)):
+            news = [announcement(record, run="unheard")]
+            if announcer._producer is None:
+                await announcer.open()
+            commit = announcer._producer.commit_transaction
+
+            async def commit_unheard(commit=commit):
+                await commit()
+                raise KafkaTimeoutError
+
+            announcer._producer.commit_transaction = commit_unheard
+            with pytest.raises(LogUnavailable):
+                await announcer.announce(news, said=said, offsets={1: 7})
+            await announcer.announce(news, said=said, offsets={1: 7})
+    finally:
+        await announcer.close()
+    assert len(await records(kafka, WEIGHTS, "unheard")) == len(await records(kafka, ALERTS, "unheard")) == 1
+    assert await newest_said(kafka, "unheard") == Said(0, 1)
