@@ -84,6 +84,9 @@ async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -
         "fetch.queue.backoff.ms": "2",
         "reconnect.backoff.ms": "50",
         "reconnect.backoff.max.ms": "1000",
+        # Errors of reading are raised by read(). That the broker is away it would say dozens of times a second, past
+        # the log; this process's other clients say it once a minute.
+        "log_level": "2",
     }
     reader: PartitionReader
     if SPEEDUPS is None:
