@@ -161,6 +161,15 @@ def test_the_panel_shows_what_is_awaited_and_what_holds_it_up(clock):
         assert said in shown
 
 
+def test_the_panel_shows_what_is_out_of_reach_and_since_when(clock):
+    progress = Progress(clock=clock)
+    progress.outage_lasts("Kafka is out of reach", 30.0)
+    clock.now += 12.0
+    assert "waiting for 42 s: Kafka is out of reach" in drawn(progress)
+    progress.outage_ended()
+    assert "out of reach" not in drawn(progress)
+
+
 def test_the_panel_lives_on_a_terminal(clock):
     console = Console(width=100, force_terminal=True, file=io.StringIO())
     with LivePanel(console, "run r") as panel:
