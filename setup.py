@@ -19,7 +19,7 @@ setup(
             [str(source) for source in SOURCES if source.suffix == ".cpp"],
             depends=[str(source) for source in SOURCES],
             define_macros=[("HEADRACE_SOURCES", f'"{DIGEST}"')],
-            extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden"],
+            extra_compile_args=["-std=c++20", "-O3", "-fvisibility=hidden"],
             language="c++",
             optional=True,
         )

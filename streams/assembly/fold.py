@@ -86,7 +86,9 @@ class PartitionFold:
             max_event_bytes=limits.max_event_bytes,
             max_trajectory_bytes=limits.max_trajectory_bytes,
             max_trajectory_events=limits.max_trajectory_events,
+            max_open=limits.max_open,
             max_open_bytes=limits.max_open_bytes,
+            idle_timeout_ms=limits.idle_timeout_ms,
         )
 
     @property
@@ -117,8 +119,9 @@ class PartitionFold:
         return oldest.first, oldest.log_ms_before
 
     def take_ordinary(self, records: Sequence[LogRecord], start: int) -> int:
-        """Take what is ordinary of the list ``records`` from ``start`` on: each the next event of a trajectory that is
-        open and whole so far, which closes nothing. Returns the index of the first that must :meth:`arrive`.
+        """Take what is ordinary of the list ``records`` from ``start`` on: each the first event of a new trajectory, or
+        the next of one that is open and whole so far, and closing nothing. Returns the index of the first that must
+        :meth:`arrive`.
 
         Nothing follows from it that does not follow from :meth:`arrive`; it is faster where there is an extension
         module, and else takes nothing.

@@ -63,4 +63,7 @@ inline bool is_arrival(PyObject* object) { return Py_TYPE(object) == &ArrivalTyp
 // `record`, looked at; null with Python's error set where memory is short.
 PyObject* arrival_of(const RawRecord& record);
 
+// Whether the subject can be a trajectory's id.
+bool names_trajectory(const Arrival* arrival);
+
 }  // namespace headrace

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "utf8.hpp"
+
 namespace headrace {
 namespace {
 
@@ -77,20 +79,10 @@ bool JsonScanner::escape() {
     return true;
 }
 
-// One character of more than one byte, as the Unicode standard's table 3-7 has them.
 bool JsonScanner::multibyte() {
-    const auto byte = [&](int index) { return static_cast<unsigned char>(at_[index]); };
-    const unsigned char first = byte(0);
-    const int length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-    if (first < 0xC2 || first > 0xF4 || end_ - at_ < length) return false;
-    const unsigned char lowest = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-    const unsigned char highest = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-    if (byte(1) < lowest || byte(1) > highest) return false;
-    for (int index = 2; index < length; ++index) {
-        if (byte(index) < 0x80 || byte(index) > 0xBF) return false;
-    }
+    const int length = multibyte_length({at_, static_cast<size_t>(end_ - at_)});
     at_ += length;
-    return true;
+    return length > 0;
 }
 
 bool JsonScanner::number(Number& number) {

@@ -1,7 +1,7 @@
-// The fold's ordinary event: the next one of a trajectory that is open and whole so far. Nine of ten are.
+// The fold's ordinary event: the first of a new trajectory, or the next of one that is open and whole so far.
 //
 // The rules are in streams/assembly/fold.py, and its state stays where it is, in Python. Whatever is not plainly
-// ordinary is left to it, untouched: a first event, an end, a duplicate, a gap, a dead letter, a deadline, a bound.
+// ordinary is left to it, untouched: an end, a duplicate, a gap, a dead letter, what comes late, a deadline, a bound.
 
 #include "ordinary_events.hpp"
 
@@ -20,13 +20,14 @@ constexpr const char* kSlotNames[kSlots] = {"last",    "first_ms",   "last_ms", 
                                             "unreadable", "contiguous", "end", "size"};
 
 struct Limits {
-    long long max_event_bytes, max_trajectory_bytes, max_trajectory_events, max_open_bytes, record_bytes;
+    long long max_event_bytes, max_trajectory_bytes, max_trajectory_events, max_open, max_open_bytes, record_bytes;
+    long long idle_timeout_ms;
 };
 
 struct OrdinaryEvents {
     PyObject_HEAD
     PyTypeObject* trajectory_type;
-    PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *move_to_end;  // names
+    PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered, *move_to_end;  // names
     uint32_t facts;  // a bit for each that is ordinary
     std::array<Py_ssize_t, kSlots> at;  // where OpenTrajectory keeps its slots
     Limits limits;
@@ -34,7 +35,7 @@ struct OrdinaryEvents {
 
 // The fold's fields that an ordinary event changes, as long as one call lasts.
 struct Fold {
-    Ref open, quiet;
+    Ref open, quiet, remembered;
     long long log_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
 };
 
@@ -53,9 +54,10 @@ bool set_number(PyObject* object, PyObject* name, long long number) {
 bool load(const OrdinaryEvents* self, PyObject* object, Fold& fold) {
     fold.open = Ref(PyObject_GetAttr(object, self->open));
     fold.quiet = Ref(PyObject_GetAttr(object, self->quiet));
-    if (!fold.open || !fold.quiet) return false;
-    if (!PyDict_Check(fold.open.get())) {
-        PyErr_SetString(PyExc_TypeError, "a fold keeps its open trajectories in a dict");
+    fold.remembered = Ref(PyObject_GetAttr(object, self->remembered));
+    if (!fold.open || !fold.quiet || !fold.remembered) return false;
+    if (!PyDict_Check(fold.open.get()) || !PyDict_Check(fold.remembered.get())) {
+        PyErr_SetString(PyExc_TypeError, "a fold keeps its trajectories in dicts");
         return false;
     }
     return get_number(object, self->log_ms, fold.log_ms) && get_number(object, self->look_at, fold.look_at) &&
@@ -64,7 +66,8 @@ bool load(const OrdinaryEvents* self, PyObject* object, Fold& fold) {
 }
 
 bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
-    return set_number(object, self->log_ms, fold.log_ms) && set_number(object, self->held_events, fold.held_events) &&
+    return set_number(object, self->log_ms, fold.log_ms) && set_number(object, self->look_at, fold.look_at) &&
+           set_number(object, self->held_events, fold.held_events) &&
            set_number(object, self->held_bytes, fold.held_bytes);
 }
 
@@ -98,22 +101,55 @@ bool is_plain(const OrdinaryEvents* self, const Arrival* arrival) {
 
 enum class Took { kYes, kNo, kFailed };
 
-Took take_one(const OrdinaryEvents* self, Fold& fold, PyObject* object) {
-    if (!is_arrival(object)) return Took::kNo;
-    const auto* arrival = reinterpret_cast<const Arrival*>(object);
-    if (arrival->timestamp > fold.log_ms && arrival->timestamp >= fold.look_at) return Took::kNo;  // closes something
-    if (!is_plain(self, arrival)) return Took::kNo;
-    PyObject* found = PyDict_GetItemWithError(fold.open.get(), arrival->subject);
-    if (found == nullptr) return PyErr_Occurred() ? Took::kFailed : Took::kNo;
-    if (Py_TYPE(found) != self->trajectory_type) return Took::kNo;
+bool has_room(const OrdinaryEvents* self, const Fold& fold, long long size, long long added) {
+    return size <= self->limits.max_trajectory_bytes && fold.held_bytes + added <= self->limits.max_open_bytes;
+}
+
+void hold(Fold& fold, long long log_ms, long long added) {
+    fold.log_ms = log_ms;
+    fold.held_events += 1;
+    fold.held_bytes += added;
+}
+
+// The first event of a trajectory that is not known yet, in its place.
+Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObject* object) {
+    const long long added = self->limits.record_bytes + arrival->size;
+    if (arrival->sequence != 0 || !has_room(self, fold, added, added)) return Took::kNo;
+    if (PyDict_GET_SIZE(fold.open.get()) >= self->limits.max_open || !names_trajectory(arrival)) return Took::kNo;
+    const int known = PyDict_Contains(fold.remembered.get(), arrival->subject);
+    if (known) return known < 0 ? Took::kFailed : Took::kNo;
+
+    const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
+    const std::string_view id = bytes_view(arrival->subject);
+    const Ref made(PyObject_CallFunction(reinterpret_cast<PyObject*>(self->trajectory_type), "s#iLLLL", id.data(),
+                                         static_cast<Py_ssize_t>(id.size()), arrival->partition,
+                                         static_cast<long long>(arrival->offset), fold.log_ms,
+                                         static_cast<long long>(arrival->timestamp),
+                                         static_cast<long long>(arrival->timestamp)));
+    const Ref place(PyLong_FromLong(0));
+    if (!made || !place) return Took::kFailed;
+    const Trajectory trajectory(self, made.get());
+    if (!trajectory.set(kLast, arrival->offset) || !trajectory.set(kQuietSince, log_ms) ||
+        !trajectory.set(kContiguous, 1) || !trajectory.set(kSize, added) ||
+        PyDict_SetItem(trajectory[kRecords], place.get(), object) < 0 ||
+        PyObject_SetItem(fold.open.get(), arrival->subject, made.get()) < 0 ||
+        PyObject_SetItem(fold.quiet.get(), arrival->subject, made.get()) < 0) {
+        return Took::kFailed;
+    }
+    fold.look_at = std::min(fold.look_at, log_ms + self->limits.idle_timeout_ms);
+    hold(fold, log_ms, added);
+    return Took::kYes;
+}
+
+// The next event of a trajectory that is whole so far.
+Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObject* object, PyObject* found) {
     const Trajectory trajectory(self, found);
     PyObject *records = trajectory[kRecords], *unreadable = trajectory[kUnreadable];
     const bool whole = trajectory[kEnd] == Py_None && trajectory.number(kContiguous) == arrival->sequence &&
                        PyDict_GET_SIZE(records) == arrival->sequence && PyDict_GET_SIZE(unreadable) == 0;
     const long long added = self->limits.record_bytes + arrival->size;
     const long long size = trajectory.number(kSize) + added;
-    if (!whole || size > self->limits.max_trajectory_bytes) return Took::kNo;
-    if (fold.held_bytes + added > self->limits.max_open_bytes) return Took::kNo;
+    if (!whole || !has_room(self, fold, size, added)) return Took::kNo;
 
     const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
     const Ref place(PyLong_FromLongLong(arrival->sequence));
@@ -129,10 +165,18 @@ Took take_one(const OrdinaryEvents* self, Fold& fold, PyObject* object) {
     if (arrival->timestamp > trajectory.number(kLastMs) && !trajectory.set(kLastMs, arrival->timestamp)) {
         return Took::kFailed;
     }
-    fold.log_ms = log_ms;
-    fold.held_events += 1;
-    fold.held_bytes += added;
+    hold(fold, log_ms, added);
     return Took::kYes;
+}
+
+Took take_one(const OrdinaryEvents* self, Fold& fold, PyObject* object) {
+    if (!is_arrival(object)) return Took::kNo;
+    const auto* arrival = reinterpret_cast<const Arrival*>(object);
+    if (arrival->timestamp > fold.log_ms && arrival->timestamp >= fold.look_at) return Took::kNo;  // closes something
+    if (!is_plain(self, arrival)) return Took::kNo;
+    PyObject* found = PyDict_GetItemWithError(fold.open.get(), arrival->subject);
+    if (found == nullptr) return PyErr_Occurred() ? Took::kFailed : start(self, fold, arrival, object);
+    return Py_TYPE(found) == self->trajectory_type ? go_on(self, fold, arrival, object, found) : Took::kNo;
 }
 
 PyObject* take(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
@@ -189,7 +233,7 @@ bool find_facts(OrdinaryEvents* self, PyObject* kinds) {
 void destroy(PyObject* object) {
     auto* self = reinterpret_cast<OrdinaryEvents*>(object);
     for (PyObject* owned : {self->log_ms, self->look_at, self->held_events, self->held_bytes, self->open, self->quiet,
-                            self->move_to_end, reinterpret_cast<PyObject*>(self->trajectory_type)}) {
+                            self->remembered, self->move_to_end, reinterpret_cast<PyObject*>(self->trajectory_type)}) {
         Py_XDECREF(owned);
     }
     Py_TYPE(object)->tp_free(object);
@@ -197,13 +241,14 @@ void destroy(PyObject* object) {
 
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     static const char* names[] = {"trajectory", "kinds", "record_bytes", "max_event_bytes", "max_trajectory_bytes",
-                                  "max_trajectory_events", "max_open_bytes", nullptr};
+                                  "max_trajectory_events", "max_open", "max_open_bytes", "idle_timeout_ms",
+                                  nullptr};
     PyObject *trajectory, *kinds;
     Limits limits;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O$LLLLL", const_cast<char**>(names), &PyType_Type,
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O$LLLLLLL", const_cast<char**>(names), &PyType_Type,
                                      &trajectory, &kinds, &limits.record_bytes, &limits.max_event_bytes,
-                                     &limits.max_trajectory_bytes, &limits.max_trajectory_events,
-                                     &limits.max_open_bytes)) {
+                                     &limits.max_trajectory_bytes, &limits.max_trajectory_events, &limits.max_open,
+                                     &limits.max_open_bytes, &limits.idle_timeout_ms)) {
         return nullptr;
     }
     Ref made(type->tp_alloc(type, 0));
@@ -217,6 +262,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->held_bytes = PyUnicode_InternFromString("held_bytes");
     self->open = PyUnicode_InternFromString("_open");
     self->quiet = PyUnicode_InternFromString("_quiet");
+    self->remembered = PyUnicode_InternFromString("_remembered");
     self->move_to_end = PyUnicode_InternFromString("move_to_end");
     if (PyErr_Occurred()) return nullptr;
     return find_slots(self) && find_facts(self, kinds) ? made.release() : nullptr;

@@ -7,6 +7,7 @@
 
 #include "arrival.hpp"
 #include "librdkafka.hpp"
+#include "utf8.hpp"
 
 namespace headrace {
 namespace {
@@ -92,16 +93,6 @@ bool open_reading(PartitionLog* self, const char* path, PyObject* settings) {
 std::optional<std::string_view> view(const void* data, size_t length) {
     if (data == nullptr) return std::nullopt;
     return std::string_view(static_cast<const char*>(data), length);
-}
-
-bool is_utf8(const char* text) {
-    for (const char* at = text; *at; ++at) {
-        if (static_cast<unsigned char>(*at) < 0x80) continue;
-        const Ref name(PyUnicode_FromString(text));
-        if (!name) PyErr_Clear();
-        return static_cast<bool>(name);
-    }
-    return true;
 }
 
 // Headers of `message`; none where a name is no text.

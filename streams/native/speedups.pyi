@@ -58,7 +58,9 @@ class OrdinaryEvents:
         max_event_bytes: int,
         max_trajectory_bytes: int,
         max_trajectory_events: int,
+        max_open: int,
         max_open_bytes: int,
+        idle_timeout_ms: int,
     ) -> None: ...
     def take(self, fold: object, records: Sequence[object], start: int, /) -> int:
         """Fold ordinary events of the list ``records`` from ``start`` on; the index of the first that is not."""

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arrival.hpp"
 #include "facts.hpp"
 #include "segments.hpp"
 #include "turns.hpp"
@@ -46,6 +47,7 @@ struct About {
 
 // Room that one trajectory after the other uses.
 struct Room {
+    std::vector<const Arrival*> arrivals;
     std::vector<Payload> payloads;
     std::string json;
 };

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headrace.schemas.envelope import SUBJECT
 from headrace.streams.assembly.arrival import Arrival, arrival_of, plain_arrival_of
 from headrace.streams.assembly.assemble import settle
 from headrace.streams.assembly.fold import PartitionFold
@@ -14,7 +15,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from tests.streams.assembly.test_fold import LIMITS, messy_log
-from tests.streams.builders import T0, log, session
+from tests.streams.builders import T0, log, session, with_header
 from tests.streams.native.built import needs_speedups
 
 pytestmark = needs_speedups
@@ -58,6 +59,9 @@ BOUNDED = LIMITS | st.builds(
     max_event_bytes=st.sampled_from([400, 1500]),
     max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
     max_trajectory_events=st.sampled_from([3, 6]),
+    max_open=st.sampled_from([1, 2, 100]),
+    remember=st.sampled_from([1, 100]),
+    idle_timeout_ms=st.sampled_from([20, 600_000]),
 )
 
 
@@ -90,9 +94,9 @@ def taken(records: Sequence[LogRecord], look: Callable[[LogRecord], Arrival]) ->
     return count
 
 
-def test_all_but_first_and_last_of_a_trajectory_go_the_fast_way() -> None:
+def test_all_but_the_last_of_a_trajectory_go_the_fast_way() -> None:
     records = log([*session("s1", "ask", "tool", "ask"), *session("s2", "ask", "prune", "tool", "ask")])
-    assert taken(records, arrival_of) == len(records) - 4
+    assert taken(records, arrival_of) == len(records) - 2
     assert taken(records, plain_arrival_of) == 0
 
 
@@ -113,5 +117,14 @@ def test_what_is_due_closes_before_an_event_that_would_be_ordinary(after_ms: int
 def test_the_position_moves_on_with_what_was_ordinary() -> None:
     records = [arrival_of(record) for record in log(session("s1", "ask", "tool", "ask"), first=7)[:-1]]
     assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=7, output_end=0)
-    assert list(assembly.take_all(records)) == [None]
+    assert list(assembly.take_all(records)) == []
     assert assembly.position == 7 + len(records)
+
+
+@pytest.mark.parametrize("subject", [b"", b"s" * 512, b"s" * 513, "é€😀".encode(), b"\xc3", b"\xed\xa0\x80", b"\0"])
+def test_only_what_can_be_an_id_opens_a_trajectory(subject: bytes) -> None:
+    first = with_header(session("s1", "ask")[0], SUBJECT, subject)
+    quick, plain = PartitionFold(FoldLimits()), PartitionFold(FoldLimits())
+    outcomes = fast(quick, [arrival_of(first)]), slow(plain, [plain_arrival_of(first)])
+    assert outcomes[0] == outcomes[1]
+    assert state(quick, 1) == state(plain, 1)
