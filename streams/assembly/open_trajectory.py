@@ -2,52 +2,20 @@
 
 from collections.abc import Iterable, Set
 
-import msgspec
-
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect
 from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.assembly.history import History
+from headrace.streams.assembly.open_state import OpenState
 from headrace.streams.structs import writing
 
 _Reference = writing(Reference)
 
 
-class OpenTrajectory(msgspec.Struct, gc=False):
+class OpenTrajectory(OpenState):
     """What the fold holds of a trajectory that is not closed yet."""
 
-    trajectory_id: str
-    """The trajectory."""
-    partition: int
-    """Input partition."""
-    first: int
-    """Offset of its first record."""
-    log_ms_before: int
-    """Log time before its first record."""
-    first_ms: int
-    """Earliest timestamp of its records."""
-    last_ms: int
-    """Latest timestamp of its records."""
-    last: int = 0
-    """Offset of its latest record."""
-    quiet_since: int = 0
-    """Log time of its latest record."""
-    records: dict[int, Arrival] = {}
-    """By sequence number, in order of arrival."""
-    unreadable: dict[int, Defect] = {}
-    """Sequence numbers that came as dead letters, with the label that follows."""
-    labels: set[Defect] = set()
-    """Labels from records that have no sequence number."""
-    contiguous: int = 0
-    """Events from 0 on without a gap."""
-    end: int | None = None
-    """Sequence number of its end."""
-    end_log_ms: int = 0
-    """Log time when its end came."""
-    duplicates: int = 0
-    """Records with a sequence number that was there."""
-    size: int = 0
-    """Memory of its records, in bytes."""
+    __slots__ = ()
 
     @property
     def is_complete(self) -> bool:

@@ -1,6 +1,7 @@
 // The extension module `headrace.streams.native.speedups`.
 
 #include "arrival.hpp"
+#include "open_state.hpp"
 #include "ordinary_events.hpp"
 #include "partition_log.hpp"
 #include "trajectory_writer.hpp"
@@ -21,8 +22,8 @@ PyModuleDef kModule = {
 PyMODINIT_FUNC PyInit_speedups() {
     headrace::Ref module(PyModule_Create(&kModule));
     if (!module) return nullptr;
-    for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::OrdinaryEventsType, &headrace::PartitionLogType,
-                               &headrace::TrajectoryWriterType}) {
+    for (PyTypeObject* type : {&headrace::ArrivalType, &headrace::OpenStateType, &headrace::OrdinaryEventsType,
+                               &headrace::PartitionLogType, &headrace::TrajectoryWriterType}) {
         if (PyModule_AddType(module.get(), type) < 0) return nullptr;
     }
     if (PyModule_AddStringConstant(module.get(), "SOURCES", HEADRACE_SOURCES) < 0) return nullptr;

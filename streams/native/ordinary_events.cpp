@@ -5,19 +5,13 @@
 
 #include "ordinary_events.hpp"
 
-#include <structmember.h>
-
 #include <algorithm>
-#include <array>
 
 #include "arrival.hpp"
+#include "open_state.hpp"
 
 namespace headrace {
 namespace {
-
-enum Slot { kLast, kFirstMs, kLastMs, kQuietSince, kRecords, kUnreadable, kContiguous, kEnd, kSize, kSlots };
-constexpr const char* kSlotNames[kSlots] = {"last",    "first_ms",   "last_ms",    "quiet_since", "records",
-                                            "unreadable", "contiguous", "end", "size"};
 
 struct Limits {
     long long max_event_bytes, max_trajectory_bytes, max_trajectory_events, max_open, max_open_bytes, record_bytes;
@@ -29,7 +23,6 @@ struct OrdinaryEvents {
     PyTypeObject* trajectory_type;
     PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered, *move_to_end;  // names
     uint32_t facts;  // a bit for each that is ordinary
-    std::array<Py_ssize_t, kSlots> at;  // where OpenTrajectory keeps its slots
     Limits limits;
 };
 
@@ -71,27 +64,6 @@ bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
            set_number(object, self->held_bytes, fold.held_bytes);
 }
 
-// An open trajectory's slots.
-class Trajectory {
-public:
-    Trajectory(const OrdinaryEvents* type, PyObject* object) : type_(type), object_(object) {}
-
-    PyObject*& operator[](Slot slot) const {
-        return *reinterpret_cast<PyObject**>(reinterpret_cast<char*>(object_) + type_->at[slot]);
-    }
-    long long number(Slot slot) const { return PyLong_AsLongLong((*this)[slot]); }
-    bool set(Slot slot, long long number) const {
-        PyObject* value = PyLong_FromLongLong(number);
-        if (value == nullptr) return false;
-        Py_SETREF((*this)[slot], value);
-        return true;
-    }
-
-private:
-    const OrdinaryEvents* type_;
-    PyObject* object_;
-};
-
 bool is_plain(const OrdinaryEvents* self, const Arrival* arrival) {
     if (arrival->subject == nullptr || arrival->sequence < 0 || !arrival->value) return false;
     if (arrival->sequence >= self->limits.max_trajectory_events) return false;
@@ -128,10 +100,12 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
                                          static_cast<long long>(arrival->timestamp)));
     const Ref place(PyLong_FromLong(0));
     if (!made || !place) return Took::kFailed;
-    const Trajectory trajectory(self, made.get());
-    if (!trajectory.set(kLast, arrival->offset) || !trajectory.set(kQuietSince, log_ms) ||
-        !trajectory.set(kContiguous, 1) || !trajectory.set(kSize, added) ||
-        PyDict_SetItem(trajectory[kRecords], place.get(), object) < 0 ||
+    auto* trajectory = reinterpret_cast<OpenState*>(made.get());
+    trajectory->last = arrival->offset;
+    trajectory->quiet_since = log_ms;
+    trajectory->contiguous = 1;
+    trajectory->size = added;
+    if (PyDict_SetItem(trajectory->records, place.get(), object) < 0 ||
         PyObject_SetItem(fold.open.get(), arrival->subject, made.get()) < 0 ||
         PyObject_SetItem(fold.quiet.get(), arrival->subject, made.get()) < 0) {
         return Took::kFailed;
@@ -142,29 +116,23 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
 }
 
 // The next event of a trajectory that is whole so far.
-Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObject* object, PyObject* found) {
-    const Trajectory trajectory(self, found);
-    PyObject *records = trajectory[kRecords], *unreadable = trajectory[kUnreadable];
-    const bool whole = trajectory[kEnd] == Py_None && trajectory.number(kContiguous) == arrival->sequence &&
-                       PyDict_GET_SIZE(records) == arrival->sequence && PyDict_GET_SIZE(unreadable) == 0;
+Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObject* object, OpenState* trajectory) {
+    const bool whole = trajectory->end == Py_None && trajectory->contiguous == arrival->sequence &&
+                       PyDict_GET_SIZE(trajectory->records) == arrival->sequence &&
+                       PyDict_GET_SIZE(trajectory->unreadable) == 0;
     const long long added = self->limits.record_bytes + arrival->size;
-    const long long size = trajectory.number(kSize) + added;
-    if (!whole || !has_room(self, fold, size, added)) return Took::kNo;
+    if (!whole || !has_room(self, fold, trajectory->size + added, added)) return Took::kNo;
 
     const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
     const Ref place(PyLong_FromLongLong(arrival->sequence));
     const Ref moved(PyObject_CallMethodOneArg(fold.quiet.get(), self->move_to_end, arrival->subject));
-    if (!place || !moved || PyDict_SetItem(records, place.get(), object) < 0) return Took::kFailed;
-    if (!trajectory.set(kLast, arrival->offset) || !trajectory.set(kQuietSince, log_ms) ||
-        !trajectory.set(kContiguous, arrival->sequence + 1) || !trajectory.set(kSize, size)) {
-        return Took::kFailed;
-    }
-    if (arrival->timestamp < trajectory.number(kFirstMs) && !trajectory.set(kFirstMs, arrival->timestamp)) {
-        return Took::kFailed;
-    }
-    if (arrival->timestamp > trajectory.number(kLastMs) && !trajectory.set(kLastMs, arrival->timestamp)) {
-        return Took::kFailed;
-    }
+    if (!place || !moved || PyDict_SetItem(trajectory->records, place.get(), object) < 0) return Took::kFailed;
+    trajectory->last = arrival->offset;
+    trajectory->quiet_since = log_ms;
+    trajectory->contiguous += 1;
+    trajectory->size += added;
+    trajectory->first_ms = std::min(trajectory->first_ms, arrival->timestamp);
+    trajectory->last_ms = std::max(trajectory->last_ms, arrival->timestamp);
     hold(fold, log_ms, added);
     return Took::kYes;
 }
@@ -176,7 +144,8 @@ Took take_one(const OrdinaryEvents* self, Fold& fold, PyObject* object) {
     if (!is_plain(self, arrival)) return Took::kNo;
     PyObject* found = PyDict_GetItemWithError(fold.open.get(), arrival->subject);
     if (found == nullptr) return PyErr_Occurred() ? Took::kFailed : start(self, fold, arrival, object);
-    return Py_TYPE(found) == self->trajectory_type ? go_on(self, fold, arrival, object, found) : Took::kNo;
+    if (Py_TYPE(found) != self->trajectory_type) return Took::kNo;
+    return go_on(self, fold, arrival, object, reinterpret_cast<OpenState*>(found));
 }
 
 PyObject* take(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
@@ -200,19 +169,6 @@ PyObject* take(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
     if (took == Took::kFailed) return nullptr;
     if (index > begin && !store(self, state, fold)) return nullptr;
     return PyLong_FromSsize_t(index);
-}
-
-bool find_slots(OrdinaryEvents* self) {
-    for (int slot = 0; slot < kSlots; ++slot) {
-        const Ref member(PyObject_GetAttrString(reinterpret_cast<PyObject*>(self->trajectory_type), kSlotNames[slot]));
-        if (!member) return false;
-        if (!PyObject_TypeCheck(member.get(), &PyMemberDescr_Type)) {
-            PyErr_Format(PyExc_TypeError, "%s is no slot of %s", kSlotNames[slot], self->trajectory_type->tp_name);
-            return false;
-        }
-        self->at[slot] = reinterpret_cast<PyMemberDescrObject*>(member.get())->d_member->offset;
-    }
-    return true;
 }
 
 bool find_facts(OrdinaryEvents* self, PyObject* kinds) {
@@ -251,6 +207,10 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
                                      &limits.max_open_bytes, &limits.idle_timeout_ms)) {
         return nullptr;
     }
+    if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(trajectory), &OpenStateType)) {
+        PyErr_SetString(PyExc_TypeError, "open trajectories must be OpenStates");
+        return nullptr;
+    }
     Ref made(type->tp_alloc(type, 0));
     if (!made) return nullptr;
     auto* self = reinterpret_cast<OrdinaryEvents*>(made.get());
@@ -265,7 +225,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->remembered = PyUnicode_InternFromString("_remembered");
     self->move_to_end = PyUnicode_InternFromString("move_to_end");
     if (PyErr_Occurred()) return nullptr;
-    return find_slots(self) && find_facts(self, kinds) ? made.release() : nullptr;
+    return find_facts(self, kinds) ? made.release() : nullptr;
 }
 
 PyMethodDef kMethods[] = {

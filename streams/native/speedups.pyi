@@ -46,8 +46,22 @@ class Arrival:
     @property
     def names_trajectory(self) -> bool: ...
 
+class OpenState:
+    """``PlainOpenState`` in one block of memory, to be made of the fields that have no default, in order."""
+
+    def __init__(
+        self,
+        trajectory_id: str,
+        partition: int,
+        first: int,
+        log_ms_before: int,
+        first_ms: int,
+        last_ms: int,
+        /,
+    ) -> None: ...
+
 class OrdinaryEvents:
-    """Folds ordinary events into a ``PartitionFold``, and leaves the rest to it."""
+    """Folds ordinary events into a ``PartitionFold``, and leaves the rest to it. ``trajectory``: an ``OpenState``."""
 
     def __init__(
         self,

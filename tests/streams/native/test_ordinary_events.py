@@ -12,6 +12,7 @@ from headrace.streams.assembly.arrival import Arrival, arrival_of, plain_arrival
 from headrace.streams.assembly.assemble import settle
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.open_state import OpenState, PlainOpenState
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from tests.streams.assembly.test_fold import LIMITS, messy_log
@@ -31,7 +32,7 @@ def state(fold: PartitionFold, position: int) -> dict[str, object]:
         "deadline": fold.deadline_ms,
         "orders": [list(order) for order in (fold._open, fold._quiet, fold._ended, fold._remembered)],
         "open": [
-            {name: getattr(trajectory, name) for name in trajectory.__struct_fields__ if name != "records"}
+            {name: getattr(trajectory, name) for name in PlainOpenState.__slots__ if name != "records"}
             | {"records": [(number, held.offset) for number, held in trajectory.records.items()]}
             for trajectory in fold._open.values()
         ],
@@ -128,3 +129,10 @@ def test_only_what_can_be_an_id_opens_a_trajectory(subject: bytes) -> None:
     outcomes = fast(quick, [arrival_of(first)]), slow(plain, [plain_arrival_of(first)])
     assert outcomes[0] == outcomes[1]
     assert state(quick, 1) == state(plain, 1)
+
+
+def test_a_trajectory_opens_in_the_same_state_with_the_module_and_without() -> None:
+    states = [make("s1", 3, 7, 11, 13, 17) for make in (OpenState, PlainOpenState)]
+    found = [{name: getattr(state, name) for name in PlainOpenState.__slots__} for state in states]
+    assert found[0] == found[1]
+    assert OpenState is not PlainOpenState

@@ -1,0 +1,53 @@
+"""What the fold knows of a trajectory under way. With the extension module it is one block of memory."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.schemas.records.trajectory import Defect
+from headrace.streams.assembly.arrival import Arrival
+from headrace.streams.native.available import SPEEDUPS
+
+
+@dataclass(slots=True)
+class PlainOpenState:
+    """The state, without the extension module."""
+
+    trajectory_id: str
+    """The trajectory."""
+    partition: int
+    """Input partition."""
+    first: int
+    """Offset of its first record."""
+    log_ms_before: int
+    """Log time before its first record."""
+    first_ms: int
+    """Earliest timestamp of its records."""
+    last_ms: int
+    """Latest timestamp of its records."""
+    last: int = 0
+    """Offset of its latest record."""
+    quiet_since: int = 0
+    """Log time of its latest record."""
+    records: dict[int, Arrival] = field(default_factory=dict)
+    """By sequence number, in order of arrival."""
+    unreadable: dict[int, Defect] = field(default_factory=dict)
+    """Sequence numbers that came as dead letters, with the label that follows."""
+    labels: set[Defect] = field(default_factory=set)
+    """Labels from records that have no sequence number."""
+    contiguous: int = 0
+    """Events from 0 on without a gap."""
+    end: int | None = None
+    """Sequence number of its end."""
+    end_log_ms: int = 0
+    """Log time when its end came."""
+    duplicates: int = 0
+    """Records with a sequence number that was there."""
+    size: int = 0
+    """Memory of its records, in bytes."""
+
+
+if TYPE_CHECKING:
+    OpenState = PlainOpenState
+else:
+    OpenState = PlainOpenState if SPEEDUPS is None else SPEEDUPS.OpenState
+"""The state; a module's has the same fields, and is made of the same arguments."""

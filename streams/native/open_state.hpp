@@ -1,0 +1,24 @@
+// An open trajectory's state in one block of memory: `PlainOpenState` of streams/assembly/open_state.py.
+#pragma once
+
+#include <cstdint>
+
+#include "python.hpp"
+
+namespace headrace {
+
+// What every event changes stands together: of thousands of open trajectories none is in the processor's cache.
+struct OpenState {
+    PyObject_HEAD
+    PyObject* records;     // dict
+    PyObject* unreadable;  // dict
+    PyObject* end;         // int or None
+    int64_t contiguous, size, last, quiet_since, first_ms, last_ms;
+    PyObject* trajectory_id;
+    PyObject* labels;  // set
+    int64_t partition, first, log_ms_before, end_log_ms, duplicates;
+};
+
+extern PyTypeObject OpenStateType;
+
+}  // namespace headrace

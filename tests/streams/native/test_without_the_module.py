@@ -1,0 +1,33 @@
+"""Without the extension module the same comes of the same log: another process, in which nobody built it."""
+
+import hashlib
+import subprocess
+import sys
+
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.partition import PartitionAssembly
+from tests.streams.builders import log, session
+
+PROGRAM = """
+import sys
+sys.modules["headrace.streams.native.speedups"] = None
+from tests.streams.native.test_without_the_module import digest_of_a_log
+from headrace.streams.native.available import SPEEDUPS
+print(SPEEDUPS, digest_of_a_log())
+"""
+
+
+def digest_of_a_log() -> str:
+    """What comes of a whole trajectory, one with a gap, and one that its silence closes."""
+    whole, silent = session("s1", "ask", "tool", "ask"), session("s3", "ask")[:-1]
+    late = [*session("s2", "ask", "tool")[:2], *session("s2", "ask", "tool")[3:]]
+    assembly = PartitionAssembly.resume(FoldLimits(max_open=2), None, [], position=0, output_end=0)
+    for _ in assembly.take_all(log([*silent, *whole, *late, *session("s4", "ask"), *whole[:2]])):
+        pass
+    assert assembly.trajectories >= 3
+    return hashlib.sha256(repr(assembly.pending).encode()).hexdigest()
+
+
+def test_the_same_comes_of_the_same_log() -> None:
+    told = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
+    assert told == ["None", digest_of_a_log()]
