@@ -48,7 +48,7 @@ class Size:
     """Samples of each row; the table has their medians."""
 
 
-FULL = Size(trajectories=120_000, scored=16_000, flow_s=40, open_events=100_000, rounds=3)
+FULL = Size(trajectories=120_000, scored=16_000, flow_s=40, open_events=100_000, rounds=5)
 QUICK = Size(trajectories=64_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1)
 
 _QUIET = 1.0
