@@ -96,7 +96,7 @@ def _bars(axes: Axes, dots: dict[str, list[float]], titles: list[str], form: str
             axes.plot(values, [place] * len(values), "o", color="black", alpha=0.45, markersize=3)
         axes.annotate(form.format(middle), (max(values), place), xytext=(6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(titles)), titles)
-    axes.set_xlim(0, edge)
+    axes.set_xlim(0, edge * 1.1)  # room for the figure beside the longest bar
     _plain(axes)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
