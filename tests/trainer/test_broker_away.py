@@ -19,7 +19,6 @@ from headrace.trainer.checkpoints.optimizer_state import read_state
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.outage import OutageSettings
 from headrace.trainer.progress.progress import Progress
-from tests.trainer.builders import tiny_model
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.lives import payloads, train_until, trainer_config
 
@@ -29,11 +28,6 @@ QUICK = OutageSettings(first_wait_s=0.1, longest_wait_s=0.5, alert_after_s=1.0, 
 """Requests time out after 1 s, transactions after 2 s."""
 AWAY_S = 6.0
 GROUPS = list("abcdefgh")
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from headrace.trainer.checkpoints.optimizer_state import read_state
 from headrace.trainer.effects import Effect
 from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.store import ObjectStore
-from tests.trainer.builders import member, tiny_model, training_group
+from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, records
 from tests.trainer.lives import payloads
 
@@ -44,11 +44,6 @@ LIVES = {
              f"done:{LAST}"],
 }  # fmt: skip
 """Deaths of two runs. In ``late``, ``settled:5:2`` is the position of the skipped step, told by the life after it."""
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("base"))
 
 
 async def feed_story(kafka, run):

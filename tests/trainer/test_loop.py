@@ -46,13 +46,6 @@ def config(kafka, tmp_path, base, request):
     return _config
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    from tests.trainer.builders import tiny_model
-
-    return tiny_model(tmp_path_factory.mktemp("base"))
-
-
 async def test_three_steps_are_trained_told_and_published(kafka, config, tmp_path):
     groups = await feed_groups(kafka, list("abcdefg"), run="three")
     settings = config("three")

@@ -14,18 +14,12 @@ from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten, load_n
 from headrace.trainer.follower.weight_cache import fetch_weights
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.outage import OutageSettings
-from tests.trainer.builders import tiny_model
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.lives import payloads, train_until, trainer_config
 
 pytestmark = pytest.mark.kafka
 
 EAGER = OutageSettings(first_wait_s=0.1, longest_wait_s=0.5, alert_after_s=0.0)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture

@@ -14,16 +14,11 @@ from headrace.trainer.checkpoints.optimizer_state import read_state
 from headrace.trainer.learning.divergence import DivergenceSettings, TrainingDiverged
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.weights.store import file_sha256
-from tests.trainer.builders import member, tiny_model, training_group
+from tests.trainer.builders import member, training_group
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
 from tests.trainer.lives import payloads, train_until, trainer_config
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture

@@ -20,12 +20,6 @@ from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
 from headrace.trainer.model.load import load_model, save_model
 from headrace.trainer.parallel.ranks import ALONE
 from headrace.trainer.weights.publish import make_manifest, manifest_bytes
-from tests.trainer.builders import tiny_model
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    return tiny_model(tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="module")
