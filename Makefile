@@ -30,4 +30,4 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -n $(JOBS) --dist loadfile

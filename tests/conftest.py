@@ -9,8 +9,9 @@ import signal
 import sys
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,11 +28,22 @@ CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace
 """Downloads and compiled bytecode outlive a test run; nothing else does."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Under ``pytest -n``: the tests of a file stay together, and so do the files that need the one vLLM."""
-    with_vllm = {item.path for item in items if "vllm" in getattr(item, "fixturenames", ())}
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("vllm" if item.path in with_vllm else item.path.as_posix()))
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "vllm" if _needs_vllm(config.rootpath / file) else file
+
+    return ByFile(config, log)
+
+
+@cache
+def _needs_vllm(file: Path) -> bool:
+    return "pytest.mark.vllm" in file.read_text()
 
 
 @dataclass(frozen=True, slots=True)
