@@ -34,6 +34,8 @@ MODEL_FOLDER = "model"
 OPTIMIZER_FOLDER = "optimizer"
 POSITION_FILE = "position.json"
 """Lives beside the checkpoint's files and is replaced while they never change."""
+POSITION_PARTIAL = f".{POSITION_FILE}.partial"
+"""What is left of a position where the trainer died while it wrote one; the checkpoint is none the worse for it."""
 _STATE_FILE = "state.json"
 _SUMS_FILE = "SHA256SUMS"
 _WRITING = ".writing-"
@@ -186,7 +188,7 @@ def _verify(path: Path) -> None:
     """Raises ``ValueError`` naming what is damaged, missing or not vouched for."""
     lines = (path / _SUMS_FILE).read_text().splitlines()
     sums = {line[66:]: line[:64] for line in lines}
-    if sums.keys() != set(_files(path)) - {_SUMS_FILE, POSITION_FILE}:
+    if sums.keys() != set(_files(path)) - {_SUMS_FILE, POSITION_FILE, POSITION_PARTIAL}:
         raise ValueError(f"{_SUMS_FILE} lists other files than are there")
     wrong = [name for name, sha256 in sums.items() if file_sha256(path / name) != sha256]
     if wrong:

@@ -18,6 +18,7 @@ from headrace.schemas.records.step import TrainedGroup
 from headrace.trainer.announce import Announcement, Said
 from headrace.trainer.checkpoints.checkpoint import (
     POSITION_FILE,
+    POSITION_PARTIAL,
     Checkpoint,
     CheckpointError,
     CheckpointState,
@@ -65,7 +66,7 @@ def write_position(checkpoint: Checkpoint, position: Position) -> None:
     Raises ``CheckpointNotWritten`` where the disk does not take it; the old one stands then.
     """
     content = position.model_dump_json()
-    partial = checkpoint.path / f".{POSITION_FILE}.partial"
+    partial = checkpoint.path / POSITION_PARTIAL
     with disk_trouble(checkpoint.path.parent):
         with partial.open("w") as file:
             file.write(f"{hashlib.sha256(content.encode()).hexdigest()}\n{content}\n")

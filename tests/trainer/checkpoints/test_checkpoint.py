@@ -126,6 +126,12 @@ def test_every_line_of_the_sums_is_needed(save, tmp_path):
     assert load_newest(tmp_path, "run").state.version == 1
 
 
+def test_a_trainer_that_died_while_it_wrote_its_position_leaves_a_good_checkpoint(save, tmp_path):
+    save(1)
+    (save(2).path / ".position.json.partial").write_text('{"half')
+    assert load_newest(tmp_path, "run").state.version == 2
+
+
 def test_coreutils_verify_a_checkpoint_too(save):
     command = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     assert subprocess.run(command, cwd=save(1).path, capture_output=True, check=False).returncode == 0
