@@ -83,7 +83,8 @@ class RunningKafka:
         """Start it on what it has; returns once it answers and has all topics."""
         from headrace.deploy.children import Child
         from headrace.deploy.kafka import kafka_jars, prepare_broker, wait_until_answers
-        from headrace.schemas.log import create_topics
+        from headrace.schemas.log import create_topics, open_consumer, partitions_of
+        from headrace.schemas.topics import TOPICS
 
         async def prepare() -> Child:
             return Child(await prepare_broker(self._broker, await kafka_jars(CACHE)), self._broker.folder / "kafka.log")
@@ -91,6 +92,10 @@ class RunningKafka:
         async def until_ready() -> None:
             await wait_until_answers(self.bootstrap, 90)
             await create_topics(self.bootstrap)
+            # A new partition may have no leader for a moment, of which clients tell in their logs.
+            async with open_consumer(self.bootstrap) as consumer:
+                for topic in TOPICS:
+                    await consumer.end_offsets(await partitions_of(consumer, topic))
 
         self._child = asyncio.run(prepare())
         _wait_for(until_ready(), self._child, 90)
