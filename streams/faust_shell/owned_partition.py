@@ -32,6 +32,7 @@ from headrace.schemas.log import (
     open_consumer,
     open_producer,
     partitions_of,
+    scan,
     send,
 )
 from headrace.schemas.topics import Topic
@@ -165,13 +166,10 @@ class OwnedPartition:
             end = await self._decide({commit.metadata for commit in commits.values()})
             while (await reader.end_offsets([self._state]))[self._state] < end:  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(_LOOK_S)
-            await reader.seek_to_beginning(self._state)
-            # The position passes transaction markers, which are offsets without a record.
-            while await reader.position(self._state) < end:
-                for record in (await reader.getmany(self._state, timeout_ms=500)).get(self._state, []):
-                    self.state.pop(record.key, None)
-                    if record.value is not None:
-                        self.state[record.key] = record.value
+            async for record in scan(reader, [self._state]):
+                self.state.pop(record.key, None)
+                if record.value is not None:
+                    self.state[record.key] = record.value
         self.state.pop(_SETTLED, None)
         logger.info(
             "%s goes on at %s with %d entries of state (%.1f s)",
@@ -179,18 +177,20 @@ class OwnedPartition:
         )  # fmt: skip
 
     async def _decide(self, metadata: Collection[str]) -> int:
-        """End the last transaction wherever a broker left that out, as its commit says; returns the state's end."""
+        """End the last transaction wherever a broker left that out, as its commit says.
+
+        Returns up to where the state will be committed in a moment; 0 where no commit says how to end anything.
+        """
         config = self._ownership
+        ends = [int(text) for text in metadata if text.isdecimal()]
+        if not ends:  # nothing was committed yet, or only by a release that did not note where the state ended
+            return 0
         async with open_consumer(config.bootstrap, isolation_level="read_uncommitted") as reader:
             reader.assign([self._state])
             end: int = (await reader.end_offsets([self._state]))[self._state]
-            ends = [int(text) for text in metadata if text.isdecimal()]
-            if not ends:  # nothing was committed yet, or only by a release that did not note where the state ended
-                return end
-            reader.seek(self._state, max(ends))
-            undone = False
-            while not undone and await reader.position(self._state) < end:
-                undone = bool(await reader.getmany(self._state, timeout_ms=500))
+            behind = scan(reader, [self._state], start={self._partition: max(ends)})
+            undone = await anext(behind, None) is not None
+            await behind.aclose()
         numbers = {topic.name: await self._producer.partitions_for(topic.name) for topic in config.writes}
         places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
         try:

@@ -18,6 +18,8 @@ _BROKER_RESTS_S = 30.0
 _MOST_AT_A_TIME = 4
 """No fault begins while so many are not overcome. On a slow machine nothing would ever be, otherwise."""
 _LOOK_S = 0.2
+_MOST_ZOMBIES = 6
+"""Whoever had nothing to commit when it was frozen is not refused. After so many the run ends, and shows nothing."""
 
 
 @dataclass(slots=True)
@@ -55,8 +57,10 @@ class Havoc:
 
     @property
     def was_everything(self) -> bool:
-        """Whether each kind of fault has been, and is over."""
-        return {each.kind for each in self.done if each.ended_s} == set(Kind)
+        """Whether each kind of fault has been, and is over, and a frozen assembler was refused when it woke."""
+        over = [each for each in self.done if each.ended_s]
+        shown = any(each.fenced for each in over) or sum(each.taken_over for each in over) >= _MOST_ZOMBIES
+        return {each.kind for each in over} == set(Kind) and (shown or self._rig.plan.whole)
 
     def note_recoveries(self) -> None:
         """Note of each fault whether it was overcome, as of the watch's last look."""

@@ -24,6 +24,6 @@ async def test_whatever_is_killed_stopped_or_cut_the_log_is_what_the_batch_says(
     print((tmp_path / "report" / "report.md").read_text())
     assert outcome.problems == []
     assert set(outcome.by_kind) == set(Kind)
-    assert outcome.zombies
+    assert outcome.fenced
     assert outcome.verdict.trajectories.expected > 500
     assert outcome.verdict.letters.expected > 50
