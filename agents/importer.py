@@ -132,7 +132,7 @@ async def known_ids(bootstrap: str, source: str) -> set[bytes]:
     """Ids (header ``ce_id``) of the events from ``source`` that the log holds. Reads headers only, of all events."""
     wanted = source.encode()
     known = set()
-    async for record in read_to_end(bootstrap, EVENTS):
+    async for record in read_to_end(bootstrap, EVENTS, decided=True):
         headers = dict(record.headers)
         if headers.get(SOURCE) == wanted and (event_id := headers.get(ID)):
             known.add(event_id)

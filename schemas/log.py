@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -43,6 +44,9 @@ STALLED_S = 60.0
 
 STOP_S = 5.0
 """A client that is given up waits so many seconds for its broker."""
+
+_LOOK_S = 0.1
+_REMIND_S = 30.0
 
 COMPRESSION = "zstd"
 """aiokafka writes lz4 at the level that takes longest: 40 MB/s of recorded trajectories, and zstd 540, and smaller."""
@@ -203,12 +207,48 @@ async def committed_offsets(
     return commits
 
 
+async def until_decided(bootstrap: str, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Wait until every transaction that is open in ``places`` now has ended; returns their ends as of now.
+
+    A committed read stops before the first open transaction, whoever's it is: what was committed behind it is hidden
+    for as long. Who reads the log to learn what it wrote itself must not stop there. A transaction that nobody ends is
+    aborted at its producer's timeout.
+    """
+    async with (
+        open_consumer(bootstrap) as committed,
+        open_consumer(bootstrap, isolation_level="read_uncommitted") as written,
+    ):
+        ends: dict[TopicPartition, int] = await written.end_offsets(places)
+        remind_at = time.monotonic()
+        while True:
+            stable = await committed.end_offsets(places)
+            hidden = {place: end for place, end in ends.items() if stable[place] < end}
+            if not hidden:
+                return ends
+            if time.monotonic() >= remind_at:
+                for place, end in hidden.items():
+                    _log.warning(
+                        "%s[%d]: waiting for another producer's transaction, open at %d of %d. It is committed, or "
+                        "aborted at its timeout; if this goes on, `kafka-transactions.sh find-hanging` names it.",
+                        place.topic, place.partition, stable[place], end,
+                    )  # fmt: skip
+                remind_at = time.monotonic() + _REMIND_S
+            await asyncio.sleep(_LOOK_S)
+
+
 async def read_to_end(
-    bootstrap: str, topic: Topic, *, start: Mapping[int, int] | None = None
+    bootstrap: str, topic: Topic, *, start: Mapping[int, int] | None = None, decided: bool = False
 ) -> AsyncIterator[KafkaRecord]:
-    """Every committed record of ``topic`` from ``start`` (partition → offset; default all) to the end as of now."""
+    """Every committed record of ``topic`` from ``start`` (partition → offset; default all) to the end as of now.
+
+    That end is before the first open transaction; or, where all of it is to be ``decided``, behind: see
+    :func:`until_decided`.
+    """
     async with open_consumer(bootstrap) as consumer:
-        async for record in scan(consumer, await partitions_of(consumer, topic), start=start):
+        places = await partitions_of(consumer, topic)
+        if decided:
+            await until_decided(bootstrap, places)
+        async for record in scan(consumer, places, start=start):
             yield record
 
 

@@ -3,6 +3,7 @@
 Checkpoints and positions carry their announcements word for word. After a restart the log itself tells whether they
 were made: a version's ``Weights`` record is in the same transaction as everything else, and so are the offsets that the
 run's consumer group commits, with ``version.revision`` as their metadata. (That group's consumer lag is the trainer's.)
+The metadata is asked first: a record stays hidden from readers while another run's transaction before it is open.
 
 A broker that was away for long has given up the transaction that was open, and so shut its producer out, just as
 another trainer of the run would have. The log tells these apart too: the metadata names the trainer that started last.
@@ -21,6 +22,7 @@ from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.log import (
     committed_offsets,
+    decide_unmarked,
     new_producer,
     open_consumer,
     partitions_of,
@@ -37,6 +39,9 @@ from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, W
 from headrace.schemas.wire import Message, UnreadableRecord, decode
 from headrace.trainer.broker import log_trouble
 from headrace.trainer.effects import Effect, Told, tell_nobody
+
+_TOPICS = (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
+"""Where announcements go."""
 
 _STOP_S = 1.0
 """A producer that is given up has nothing to flush: what it may have said is looked up in the log."""
@@ -122,6 +127,7 @@ class Announcer:
         self._answer_s = answer_s
         self._life = uuid7()
         self._claimed = False
+        self._unheard: Said | None = None  # begun, and whether it was committed was not heard
         self._producer: AIOKafkaProducer | None = None
         self._speaking = asyncio.Lock()
 
@@ -132,6 +138,22 @@ class Announcer:
         """
         async with self._speaking:
             await self._connect()
+
+    async def decide(self, *, commit: bool) -> None:
+        """Commit or abort what a broker may have left undecided of what was announced last: see ``decide_unmarked``.
+
+        Raises ``LogUnavailable``, after which it can be tried again.
+        """
+        async with self._speaking:
+            if self._producer is None:
+                await self._connect()
+            try:
+                with log_trouble(self._bootstrap, "end what was begun"):
+                    async with asyncio.timeout(self._answer_s):
+                        await self._decide(self._producer, commit)
+            except BaseException:
+                await self.close()
+                raise
 
     async def close(self) -> None:
         """Let go of the broker, whether it is there or not."""
@@ -155,8 +177,10 @@ class Announcer:
         async with self._speaking:
             if self._producer is None:
                 await self._connect()
-                if said is not None and await self._stands(said):
-                    return
+            if said is not None and said == self._unheard and await self._stands(said):
+                self._unheard = None
+                return
+            self._unheard = said or self._unheard
             try:
                 with log_trouble(self._bootstrap, "announce anything"):
                     async with asyncio.timeout(self._answer_s):
@@ -164,6 +188,8 @@ class Announcer:
             except BaseException:
                 await self.close()
                 raise
+            if said is not None:
+                self._unheard = None
 
     async def _transact(
         self, announcements: Sequence[Announcement], said: Said | None, offsets: Mapping[int, int], told: Told
@@ -195,6 +221,7 @@ class Announcer:
                     await producer.start()
                     if self._claimed:
                         await self._require_claim()  # now that nobody else can announce
+                        await self._decide(producer, self._unheard is None or await self._stands(self._unheard))
                     else:
                         await self._claim(producer)
                 except BaseException:
@@ -204,25 +231,36 @@ class Announcer:
 
     async def _claim(self, producer: AIOKafkaProducer) -> None:
         """Let the log say that this trainer is at work, beside what it says already."""
-        place = TopicPartition(TRAINING.name, 0)
-        commit = (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
+        commit = await self._first_commit()
+        said = _read_mark(commit.metadata).said
+        if said is None:
+            # Nothing was ever said, or so long ago that it is forgotten: either way it is said again, with its ids.
+            await self._decide(producer, commit=False)
         await producer.begin_transaction()
-        await self._mark(producer, _read_mark(commit.metadata).said, {0: max(commit.offset, 0)})
+        await self._mark(producer, said, {0: max(commit.offset, 0)})
         await producer.commit_transaction()
 
     async def _require_claim(self) -> None:
         """Raises :class:`TrainerReplaced` where the log names another trainer."""
-        place = TopicPartition(TRAINING.name, 0)
-        commit = (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
-        if _read_mark(commit.metadata).life not in (None, self._life):
+        if _read_mark((await self._first_commit()).metadata).life not in (None, self._life):
             raise TrainerReplaced(
                 f"another trainer of run {self._run!r} has started, and the broker no longer listens to this one: stop "
                 "one of them, or give it another run"
             )
 
+    async def _decide(self, producer: AIOKafkaProducer, commit: bool) -> None:
+        numbers = {topic.name: await producer.partitions_for(topic.name) for topic in _TOPICS}
+        places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
+        await decide_unmarked(producer, places, commit=commit)
+
     async def _stands(self, said: Said) -> bool:
-        known = await newest_said(self._bootstrap, self._run)
+        """Whether this life's announcement of ``said`` was made."""
+        known = _read_mark((await self._first_commit()).metadata).said
         return known is not None and known >= said
+
+    async def _first_commit(self) -> OffsetAndMetadata:
+        place = TopicPartition(TRAINING.name, 0)
+        return (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
 
     async def _mark(self, producer: AIOKafkaProducer, said: Said | None, offsets: Mapping[int, int]) -> None:
         mark = f"{_Mark(said, self._life)}"
@@ -238,31 +276,33 @@ def _group(run: str) -> str:
 
 
 async def newest_said(bootstrap: str, run: str) -> Said | None:
-    """What the log knows of ``run``; ``None`` where it knows nothing. Reads ``weights`` to its end.
+    """What the log knows of ``run``; ``None`` where it knows nothing.
 
-    The revision is 0 where the broker has forgotten the group's offsets, as it does after a week of rest: what is then
-    said again has the ids that it had. Raises ``LogUnavailable``.
+    Asked once the run was taken over. The group's offsets say it, or ``weights`` where the broker has forgotten them,
+    as it does after a week of rest. The revision is 0 then: what is said again has the ids that it had. Only then are
+    other runs' open transactions waited for. Raises ``LogUnavailable``.
     """
     with log_trouble(bootstrap, "read what was announced"):
-        return await _newest_said(bootstrap, run)
+        async with open_consumer(bootstrap) as consumer:
+            partitions = await partitions_of(consumer, TRAINING)
+        commits = await committed_offsets(bootstrap, _group(run), partitions)
+        marked = max((said for each in commits.values() if (said := _read_mark(each.metadata).said)), default=None)
+        version = await _newest_version(bootstrap, run, decided=marked is None)
+    if version is None or (marked is not None and marked.version >= version):
+        return marked
+    return Said(version)
 
 
-async def _newest_said(bootstrap: str, run: str) -> Said | None:
+async def _newest_version(bootstrap: str, run: str, *, decided: bool) -> int | None:
     newest: int | None = None
-    async for record in read_to_end(bootstrap, WEIGHTS):
+    async for record in read_to_end(bootstrap, WEIGHTS, decided=decided):
         try:
             _, payload = decode(record.headers, record.value)
         except UnreadableRecord:
             continue  # nobody's announcement: whoever writes such a record is not a trainer
         if isinstance(payload, Weights) and payload.run == run:
             newest = payload.version if newest is None else max(newest, payload.version)
-    if newest is None:
-        return None
-    async with open_consumer(bootstrap) as consumer:
-        partitions = await partitions_of(consumer, TRAINING)
-    commits = await committed_offsets(bootstrap, _group(run), partitions)
-    marks = [_read_mark(commit.metadata).said for commit in commits.values()]
-    return max([Said(newest), *(mark for mark in marks if mark is not None and mark.version == newest)])
+    return newest
 
 
 class _Mark(NamedTuple):

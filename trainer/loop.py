@@ -177,9 +177,11 @@ class Trainer:
                 "restore the missing checkpoint, or choose another run"
             )
         self._checkpoint, self._position = checkpoint, read_position(checkpoint, said, config.sha256())
+        untold = said is None or self._position.said > said
+        await self._publisher.decide(commit=not untold)
         if unsaid:
             await self._publisher.publish(checkpoint)
-        if said is None or self._position.said > said:
+        if untold:
             await self._publisher.tell(self._position)
         # Said at every start: the settings may have changed since the log was told.
         await self._publisher.tell_all([announcement(budget_at(self.version, config), run=config.run)])

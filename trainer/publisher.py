@@ -58,6 +58,10 @@ class Publisher:
         await self._announce(state.announcements, Said(state.version), state.offsets, making=state.version)
         self._reached(Effect.ANNOUNCED, state.version)
 
+    async def decide(self, *, commit: bool) -> None:
+        """Commit or abort what a broker may have left undecided of what was said last."""
+        await self._patience.for_log(lambda: self._announcer.decide(commit=commit))
+
     async def tell_all(self, news: Sequence[Announcement]) -> None:
         """Say what no position rests on: saying it again changes nothing."""
         await self._announce(news)

@@ -7,19 +7,16 @@ for, as committed it is there, and aborted it must be written. Only committed re
 
 import asyncio
 import logging
-import time
 
 from aiokafka import TopicPartition
 
-from headrace.schemas.log import open_consumer
+from headrace.schemas.log import open_consumer, until_decided
 from headrace.streams.assembly.partition_reader import open_reader
 from headrace.streams.assembly.recovery import Emitted, emitted_of
 
 logger = logging.getLogger(__name__)
 
 _IDLE_S = 0.005
-_LOOK_S = 0.1
-_REMIND_S = 30.0
 
 
 async def recovered_outputs(
@@ -28,22 +25,9 @@ async def recovered_outputs(
     """The committed trajectories in ``target`` from offset ``begin`` on, by default about the last ``remember``, and
     the partition's end. Waits until every transaction that was open in ``target`` has ended.
     """
-    async with (
-        open_consumer(bootstrap) as committed,
-        open_consumer(bootstrap, isolation_level="read_uncommitted") as written,
-    ):
-        first = (await committed.beginning_offsets([target]))[target]
-        end = (await written.end_offsets([target]))[target]
-        remind_at = time.monotonic()
-        while (stable := (await committed.end_offsets([target]))[target]) < end:
-            if time.monotonic() >= remind_at:
-                logger.warning(
-                    "%s[%d]: waiting for another producer's transaction, open at %d of %d. It is committed, or aborted "
-                    "at its timeout; if this goes on, `kafka-transactions.sh find-hanging` names it.",
-                    target.topic, target.partition, stable, end,
-                )  # fmt: skip
-                remind_at += _REMIND_S
-            await asyncio.sleep(_LOOK_S)
+    async with open_consumer(bootstrap) as consumer:
+        first = (await consumer.beginning_offsets([target]))[target]
+    end = (await until_decided(bootstrap, [target]))[target]
     return await _read(bootstrap, target, max(first, end - remember if begin is None else begin), end), end
 
 

@@ -26,7 +26,7 @@ TRANSACTIONAL_ID = "headrace-redrive"
 async def read_letters(bootstrap: str, wanted: Callable[[DeadLetter, Reference], bool]) -> LetterBox:
     """The letters that ``wanted`` takes, with what was done about them."""
     box = LetterBox(wanted)
-    async for record in read_to_end(bootstrap, DEAD_LETTERS):
+    async for record in read_to_end(bootstrap, DEAD_LETTERS, decided=True):
         box.add(record)
     return box
 

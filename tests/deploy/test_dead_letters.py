@@ -183,8 +183,9 @@ def test_what_is_no_letter_or_no_choice_is_answered_with_what_to_do(kafka: str) 
         "`headrace dead-letters list` names them" in headrace("dead-letters", "show", "0:999", "--kafka", kafka).output
     )
     assert "Say which" in headrace("dead-letters", "redrive", "--kafka", kafka).output
-    assert "Say what changes" in headrace("dead-letters", "repair", "0:0", "--kafka", kafka).output
-    wrong = headrace("dead-letters", "repair", "0:0", "--value", "-", "--kafka", kafka, stdin=b"[]")
+    name = str(named(kafka, "open")["letter"])
+    assert "Say what changes" in headrace("dead-letters", "repair", name, "--kafka", kafka).output
+    wrong = headrace("dead-letters", "repair", name, "--value", "-", "--kafka", kafka, stdin=b"[]")
     assert wrong.exit_code == 1
     assert "still be unreadable, invalid" in wrong.output
 
