@@ -48,8 +48,8 @@ class Size:
     """Samples of each row; the table has their medians."""
 
 
-FULL = Size(trajectories=120_000, scored=16_000, flow_s=40, open_events=100_000, rounds=5)
-QUICK = Size(trajectories=64_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1)
+FULL = Size(trajectories=200_000, scored=16_000, flow_s=40, open_events=100_000, rounds=5)
+QUICK = Size(trajectories=80_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1)
 
 _QUIET = 1.0
 """Above this load something else runs here."""
@@ -76,8 +76,8 @@ def half_load(figures: Figures) -> float:
     """Half of what the slowest stage took in one process, in events a second; raises ``ValueError`` where unknown."""
     try:
         stages = [
-            report.median(figures["throughput"]["samples"]["headrace"]).per_s,
-            *(report.median(figures["workers"]["samples"][name]).per_s * EVENTS_EACH for name in ("score", "group")),
+            report.medians(figures["throughput"]["samples"]["headrace"]).per_s,
+            *(report.medians(figures["workers"]["samples"][name]).per_s * EVENTS_EACH for name in ("score", "group")),
         ]
     except KeyError as missing:
         raise ValueError(f"latency is measured at half load: measure {missing} first, in the same folder") from None

@@ -55,7 +55,9 @@ async def test_peers_write_as_many_trajectories_as_ours(tmp_path: Path) -> None:
             raise
         pytest.skip(f"Quix Streams cannot be installed here: {error}")
     # It raises where a contender's trajectories are not as many as the log's.
-    figures = await throughput.measure(TRAJECTORIES, 1, print, [replace(one, share=1.0) for one in chosen])
+    figures = await throughput.measure(
+        TRAJECTORIES, 1, print, [replace(one, share=1.0, counted=one.writes) for one in chosen]
+    )
     assert {name: len(samples) for name, samples in figures["samples"].items()} == {one.name: 1 for one in chosen}
 
     about = {"machine": machine(), "date": "2026-11-21", "command": "pytest", "took_s": 1}

@@ -8,21 +8,30 @@ from time import monotonic
 from typing import Any
 
 from tests.benchmarks.cluster import Cluster, cluster
-from tests.benchmarks.contender import Contender, prepared, running, sample
+from tests.benchmarks.contender import Contender, Start, prepared, running, sample
 from tests.benchmarks.flow import pour
 from tests.benchmarks.load import EVENTS_EACH, OPEN
 from tests.benchmarks.peers import CONTENDERS
+
+END_S = 120.0
+"""Longest that a contender may take for the rest of the load, once it was timed."""
 
 MARKERS_S = 30.0
 """Longest that the last transactions of a contender are waited for."""
 
 
-async def _written(kafka: Cluster, output: str, expected: int) -> int:
-    """Trajectories in ``output``: markers of a transaction are written a moment after its commit is confirmed."""
-    deadline = monotonic() + MARKERS_S
-    while (written := await kafka.committed(output)) != expected and monotonic() < deadline:  # noqa: ASYNC110  nobody tells
+async def _count(kafka: Cluster, contender: Contender, start: Start, events: int) -> None:
+    """Raises ``RuntimeError`` where the contender does not write every trajectory of ``events``, each once."""
+    deadline, done = monotonic() + END_S, 0
+    while done < events and monotonic() < deadline:
         await asyncio.sleep(0.2)
-    return written
+        done = await kafka.done(start.group)
+    # Markers of a transaction are written a moment after its commit is confirmed.
+    deadline, expected = monotonic() + MARKERS_S, events // EVENTS_EACH
+    while (written := await kafka.committed(start.output)) != expected:
+        if monotonic() > deadline:
+            raise RuntimeError(f"{contender.title} wrote {written} of {expected} trajectories")
+        await asyncio.sleep(0.2)
 
 
 async def measure(
@@ -41,10 +50,8 @@ async def measure(
                 start = await prepared(kafka, contender)
                 with running(contender, start) as children:
                     one = await sample(kafka, children, partial(kafka.done, start.group), events, contender.share)
-                if number == 0 and contender.writes and contender.share == 1:
-                    written = await _written(kafka, start.output, events // EVENTS_EACH)
-                    if written != events // EVENTS_EACH:
-                        raise RuntimeError(f"{contender.title} wrote {written} of {events // EVENTS_EACH} trajectories")
+                    if number == 0 and contender.counted:
+                        await _count(kafka, contender, start, events)
                 await kafka.drop(start.group)
                 samples[contender.name].append(asdict(one))
                 say(f"{contender.title}: {one.per_s / 1e3:.1f} k events/s, {one.per_core_s / 1e3:.1f} k a core-second")
