@@ -34,6 +34,7 @@ from headrace.schemas.log import (
     partitions_of,
     scan,
     send,
+    until_decided,
 )
 from headrace.schemas.topics import Topic
 from headrace.streams.raw import Outgoing
@@ -46,8 +47,6 @@ TRANSACTION_TIMEOUT_MS = 60_000
 
 _SETTLED = b"\0settled"
 """Key of the record that every transaction writes into the state, if nothing else."""
-
-_LOOK_S = 0.02
 
 
 class OwnerChanged(RuntimeError):
@@ -162,10 +161,7 @@ class OwnedPartition:
                     f"{config.state.name} has no partition {self._partition}: it needs as many as "
                     f"{config.sources[0].name}. Add them with kafka-topics --alter."
                 )
-            reader.assign([self._state])
-            end = await self._decide({commit.metadata for commit in commits.values()})
-            while (await reader.end_offsets([self._state]))[self._state] < end:  # noqa: ASYNC110  nobody tells
-                await asyncio.sleep(_LOOK_S)
+            await self._decide({commit.metadata for commit in commits.values()})
             async for record in scan(reader, [self._state]):
                 self.state.pop(record.key, None)
                 if record.value is not None:
@@ -176,18 +172,13 @@ class OwnedPartition:
             self._name, self.offsets, len(self.state), time.monotonic() - started,
         )  # fmt: skip
 
-    async def _decide(self, metadata: Collection[str]) -> int:
-        """End the last transaction wherever a broker left that out, as its commit says.
-
-        Returns up to where the state will be committed in a moment; 0 where no commit says how to end anything.
-        """
+    async def _decide(self, metadata: Collection[str]) -> None:
+        """End the last transaction wherever a broker left that out, as its commit says; wait until the state is."""
         config = self._ownership
         ends = [int(text) for text in metadata if text.isdecimal()]
         if not ends:  # nothing was committed yet, or only by a release that did not note where the state ended
-            return 0
+            return
         async with open_consumer(config.bootstrap, isolation_level="read_uncommitted") as reader:
-            reader.assign([self._state])
-            end: int = (await reader.end_offsets([self._state]))[self._state]
             behind = scan(reader, [self._state], start={self._partition: max(ends)})
             undone = await anext(behind, None) is not None
             await behind.aclose()
@@ -197,7 +188,7 @@ class OwnedPartition:
             await decide_unmarked(self._producer, [self._state, *places], commit=not undone)
         except ProducerFenced as error:
             raise self._owner_changed() from error
-        return end
+        await until_decided(config.bootstrap, [self._state])
 
     def _owner_changed(self) -> OwnerChanged:
         return OwnerChanged(

@@ -69,8 +69,8 @@ def as_text(outcome: Outcome) -> Iterator[str]:
     yield _row("dead letters", verdict.letters)
     yield ""
     yield (
-        f"Zombies: {outcome.zombies} frozen assemblers woke after others had taken their partitions; {outcome.fenced} "
-        "of them had something to commit, were refused and said so."
+        f"Zombies: {outcome.zombies} times a frozen assembler woke after others had taken its partitions. "
+        f"{outcome.fenced} times it had something to commit, was refused and said so."
     )
     yield ""
     yield "| fault | times | seconds until all that stood in the log at its begin was committed: median | most |"

@@ -1,66 +1,21 @@
-"""The dashboard on seeded tables: the figures as JSON, the stream, and the page in a real browser."""
+"""The dashboard on seeded tables: its figures as JSON, and the stream of them."""
 
 import json
-import os
 import re
-import shutil
-import socket
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from playwright.sync_api import Page, sync_playwright
 
 from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import to_columns
-from headrace.deploy.dashboard.server import STATIC, dashboard_app
+from headrace.deploy.dashboard.server import STATIC
 from headrace.deploy.dashboard.trainer_panels import MAX_POINTS, TRAINER_PANELS
 from headrace.deploy.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client
 from headrace.trainer.learning.metric_registry import METRICS
-from tests.deploy.seed import seed_run
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@contextmanager
-def served(clickhouse_url: str) -> Iterator[str]:
-    """The dashboard on a thread of this process, which refreshes ten times a second."""
-    app = dashboard_app(clickhouse_url, refresh_s=0.1)
-    server = uvicorn.Server(uvicorn.Config(app, host=HOST, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
-    listener = socket.create_server((HOST, 0))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    try:
-        yield f"http://{HOST}:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def dashboard(clickhouse: str) -> Iterator[str]:
-    client = open_client(clickhouse)
-    seed_run(client, "rising", versions=12)
-    seed_run(client, "other <b>run</b>", versions=3, seed=1)
-    client.close()
-    with served(clickhouse) as url:
-        yield url
+from tests.deploy.dashboard.served import served
 
 
 def get(url: str) -> tuple[int, Any]:
@@ -253,154 +208,3 @@ def test_the_page_asks_nobody_else() -> None:
         if file.suffix in (".html", ".css", ".js") and not file.name.startswith("uPlot"):
             assert "://" not in file.read_text(), file.name
     assert "MIT" in (STATIC / "uPlot.LICENSE").read_text()
-
-
-@contextmanager
-def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Page, list[str]]]:
-    """A page and what it complained about."""
-    complaints: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        # Without a locale Chromium on a bare machine gives one that Intl refuses.
-        context = browser.new_context(viewport={"width": width, "height": 900}, locale="en-US", color_scheme=scheme)  # type: ignore[arg-type]
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        # A stream that the page closes counts as failed too.
-        page.on("requestfailed", lambda request: complaints.extend([request.url] * ("/stream" not in request.url)))
-        yield page, complaints
-        browser.close()
-
-
-needs_chromium = pytest.mark.skipif(
-    CHROMIUM is None and os.environ.get("CI") != "true", reason="Chromium is not installed (apt-get install chromium)"
-)
-
-
-@pytest.mark.browser
-@pytest.mark.clickhouse
-@needs_chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
-def test_the_page_draws_every_chart(dashboard: str, tmp_path: Path, width: int, scheme: str) -> None:
-    with browser_page(width, scheme) as (page, complaints):
-        page.goto(f"{dashboard}/?run=rising")
-        page.wait_for_selector("#state[data-state=live]")
-        for name in ("reward", "components", "groups", "versions", "staleness", "lag"):
-            canvas = page.locator(f"#{name} canvas")
-            canvas.wait_for()
-            painted = canvas.evaluate(
-                "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
-                "canvas.height).data.buffer)).size"
-            )
-            assert painted > 20, f"the chart {name} is empty"
-        assert page.locator("#reward .u-legend").inner_text().count("held out") == 2
-        assert "trained" in page.locator("#fates").inner_text()
-        assert "canary mismatch" in page.locator("#alerts").inner_text()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.screenshot(path=tmp_path / "dashboard.png", full_page=True)
-        assert complaints == []
-
-
-@pytest.mark.browser
-@pytest.mark.clickhouse
-@needs_chromium
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
-def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme: str) -> None:
-    with browser_page(width, scheme) as (page, complaints):
-        page.goto(f"{dashboard}/?run=rising")
-        page.wait_for_selector("#state[data-state=live]")
-        page.click("nav >> text=Trainer")
-        page.wait_for_selector("#reward canvas")
-        assert page.url.endswith("/trainer?run=rising")
-        charts = page.locator("#charts .card")
-        assert charts.count() == 15
-        for at in range(charts.count()):
-            painted = (
-                charts.nth(at)
-                .locator("canvas")
-                .evaluate(
-                    "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
-                    "canvas.height).data.buffer)).size"
-                )
-            )
-            assert painted > 20, charts.nth(at).get_attribute("id")
-        assert "Warning: effective sample size below 0.3." in page.locator("#ess .about").inner_text()
-        assert "step skipped" in page.locator("#alerts").inner_text()
-        assert "1 skipped" in page.locator(".tile").first.inner_text()
-        assert page.locator("#newest code", has_text="kl_k3").count() == 1
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert complaints == []
-
-
-@pytest.mark.browser
-@pytest.mark.clickhouse
-@needs_chromium
-def test_a_run_without_steps_says_what_it_waits_for(dashboard: str) -> None:
-    with browser_page() as (page, complaints):
-        page.goto(f"{dashboard}/trainer?run=none")
-        page.wait_for_selector("#reward .empty")
-        assert "when enough groups with a gradient have come" in page.locator("#reward .empty").inner_text()
-        assert complaints == []
-
-
-@pytest.mark.browser
-@pytest.mark.clickhouse
-@needs_chromium
-def test_choosing_a_run_redraws_the_page_and_names_are_text(dashboard: str) -> None:
-    with browser_page() as (page, complaints):
-        page.goto(f"{dashboard}/?run=rising")
-        tile = page.locator(".tile", has_text="Policy version").locator("strong")
-        page.wait_for_selector("#reward canvas")
-        before = tile.inner_text()
-        page.select_option("#run", label="other <b>run</b>")
-        page.wait_for_function(
-            "before => document.querySelectorAll('.tile strong')[2].innerText !== before", arg=before
-        )
-        assert tile.inner_text() == "v2"
-        assert "run=other" in page.url
-        assert page.locator("#runs b").count() == 0
-        assert complaints == []
-
-
-@pytest.mark.browser
-@needs_chromium
-def test_an_empty_page_says_what_to_do() -> None:
-    with served(f"http://{HOST}:{free_port()}") as url, browser_page() as (page, complaints):
-        page.goto(url)
-        page.wait_for_selector("#problem:not([hidden])")
-        assert "HEADRACE_CLICKHOUSE" in page.locator("#problem").inner_text()
-        assert complaints == []
-
-
-@pytest.mark.browser
-@pytest.mark.clickhouse
-@needs_chromium
-def test_a_run_without_data_says_how_to_get_some(dashboard: str) -> None:
-    with browser_page() as (page, complaints):
-        page.goto(f"{dashboard}/?run=none")
-        page.wait_for_selector("#reward .empty")
-        assert "headrace demo" in page.locator("#reward .empty").inner_text()
-        assert page.locator("#groups .empty").is_visible()
-        assert complaints == []
-
-
-@pytest.mark.browser
-@pytest.mark.clickhouse
-@needs_chromium
-def test_recorded_runs_have_no_version_and_are_shown_all_the_same(dashboard: str, clickhouse: str) -> None:
-    client = open_client(clickhouse)
-    client.command(
-        "INSERT INTO rejected (id, trajectory_id, stage, reason, run, group_id) VALUES "
-        "('r1', 't1', 'group', 'no_token_ids', 'recorded', 'g1'), "
-        "('r2', 't2', 'group', 'zero_variance_all_fail', 'recorded', 'g2')"
-    )
-    client.command(
-        "INSERT INTO rewards (id, trajectory_id, run, total, normalised) VALUES ('w', 't1', 'recorded', 1, 1)"
-    )
-    with browser_page() as (page, complaints):
-        page.goto(f"{dashboard}/?run=recorded")
-        page.wait_for_selector("#groups table.bars")
-        names = page.locator("#groups table.bars .name").all_inner_texts()
-        assert sorted(names) == ["all failed", "no token ids"]
-        assert page.locator(".tile strong").first.inner_text() == "1.000"
-        assert complaints == []

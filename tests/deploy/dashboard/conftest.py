@@ -1,0 +1,20 @@
+"""The dashboard on seeded tables."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.streams.clickhouse.database import open_client
+from tests.deploy.dashboard.seed import seed_run
+from tests.deploy.dashboard.served import served
+
+
+@pytest.fixture(scope="module")
+def dashboard(clickhouse: str) -> Iterator[str]:
+    """Address of one with two runs."""
+    client = open_client(clickhouse)
+    seed_run(client, "rising", versions=12)
+    seed_run(client, "other <b>run</b>", versions=3, seed=1)
+    client.close()
+    with served(clickhouse) as url:
+        yield url
