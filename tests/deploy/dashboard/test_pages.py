@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 from headrace.deploy.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client
@@ -42,6 +42,15 @@ def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Pag
         browser.close()
 
 
+def colours_of(canvas: Locator) -> int:
+    """How many colours are in it: an empty chart has few."""
+    count: int = canvas.evaluate(
+        "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
+        "canvas.height).data.buffer)).size"
+    )
+    return count
+
+
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and os.environ.get("CI") != "true", reason="Chromium is not installed (apt-get install chromium)"
 )
@@ -58,11 +67,7 @@ def test_the_page_draws_every_chart(dashboard: str, tmp_path: Path, width: int, 
         for name in ("reward", "components", "groups", "versions", "staleness", "lag"):
             canvas = page.locator(f"#{name} canvas")
             canvas.wait_for()
-            painted = canvas.evaluate(
-                "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
-                "canvas.height).data.buffer)).size"
-            )
-            assert painted > 20, f"the chart {name} is empty"
+            assert colours_of(canvas) > 20, f"the chart {name} is empty"
         assert page.locator("#reward .u-legend").inner_text().count("held out") == 2
         assert "trained" in page.locator("#fates").inner_text()
         assert "canary mismatch" in page.locator("#alerts").inner_text()
@@ -85,15 +90,8 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
         charts = page.locator("#charts .card")
         assert charts.count() == 15
         for at in range(charts.count()):
-            painted = (
-                charts.nth(at)
-                .locator("canvas")
-                .evaluate(
-                    "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
-                    "canvas.height).data.buffer)).size"
-                )
-            )
-            assert painted > 20, charts.nth(at).get_attribute("id")
+            chart = charts.nth(at)
+            assert colours_of(chart.locator("canvas")) > 20, chart.get_attribute("id")
         assert "Warning: effective sample size below 0.3." in page.locator("#ess .about").inner_text()
         assert "step skipped" in page.locator("#alerts").inner_text()
         assert "1 skipped" in page.locator(".tile").first.inner_text()

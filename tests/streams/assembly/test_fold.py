@@ -1,29 +1,24 @@
 """The fold gives what a batch over the whole log would give, in any order, with duplicates, and across restarts."""
 
 import itertools
-import random
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
 from headrace.schemas.events import TrajectoryEnded
-from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.trajectory import Defect, Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
-from headrace.streams.assembly.arrival import arrival_of
+from headrace.schemas.topics import DEAD_LETTERS
 from headrace.streams.assembly.assemble import settle
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import Dead, History
-from headrace.streams.assembly.partition import PartitionAssembly
-from headrace.streams.assembly.recovery import Checkpoint, checkpoint_of, emitted_of
-from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.raw import StoredRecord
 from tests.streams.builders import T0, event, facts, log, session, tick, with_header, without
-from tests.streams.oracle import expected
 
 HOUR = 3_600_000
 
@@ -285,176 +280,3 @@ def test_any_interleaving_with_duplicates_gives_the_same_trajectories(
     results = {history.trajectory_id: essence(trajectory(history)) for history in closed(outcomes)}
     assert len(results) == len(closed(outcomes))
     assert results == {name: essence(only(history)) for name, history in histories.items()}
-
-
-def subject_of(record: StoredRecord) -> str:
-    return (dict(record.headers)[SUBJECT] or b"").decode()
-
-
-def take(assembly: PartitionAssembly, records: Iterable[StoredRecord]) -> None:
-    """Fold ``records`` as they come from a reader."""
-    for _ in assembly.take_all([arrival_of(record) for record in records]):
-        pass
-
-
-@dataclass
-class Log:
-    """A Kafka partition pair in memory: input, committed output, committed offset."""
-
-    records: list[StoredRecord]
-    limits: FoldLimits
-    out: list[tuple[int, Outgoing]] = field(default_factory=list)
-    committed: tuple[int, str] | None = None
-
-    def resume(self) -> PartitionAssembly:
-        offset, metadata = self.committed or (0, "")
-        checkpoint = checkpoint_of(metadata) if self.committed else Checkpoint(next=0, log_ms=0, output=0)
-        assert checkpoint is not None
-        back = [
-            emitted_of(StoredRecord("trajectories", 0, place, 0, None, outgoing.message.value, ()))
-            for place, outgoing in self.out
-            if outgoing.topic is TRAJECTORIES and place >= checkpoint.output
-        ]
-        return PartitionAssembly.resume(
-            self.limits, checkpoint, back, position=offset, output_end=self.out[-1][0] + 1 if self.out else 0
-        )
-
-    def commit(self, assembly: PartitionAssembly) -> None:
-        places = itertools.count(self.out[-1][0] + 2 if self.out else 0)  # a transaction's marker takes an offset
-        sent = list(zip(places, assembly.pending, strict=False))
-        offset, checkpoint = assembly.sent(place for place, outgoing in sent if outgoing.topic is TRAJECTORIES)
-        self.out += sent
-        self.committed = offset, checkpoint.to_metadata()
-
-    def run(self, crashes: Sequence[tuple[int, int]]) -> list[Outgoing]:
-        """Process everything. At each crash so many records are committed, and so many more are taken in vain."""
-        for committed, in_vain in crashes:
-            assembly = self.resume()
-            start = assembly.position
-            take(assembly, self.records[start : start + committed])
-            self.commit(assembly)
-            take(assembly, self.records[assembly.position : assembly.position + in_vain])
-        assembly = self.resume()
-        take(assembly, self.records[assembly.position :])
-        self.commit(assembly)
-        return [outgoing for _, outgoing in self.out]
-
-
-Spoiling = Callable[[StoredRecord, random.Random], StoredRecord]
-
-SPOILINGS: tuple[Spoiling, ...] = (
-    lambda record, _: replace(record, value=None),
-    lambda record, _: replace(record, value=b"{"),
-    lambda record, _: replace(record, value=b'{"call_id": 7}'),
-    lambda record, _: replace(record, value=b'{"call_id":"c","tool":"t","result":' + b"[" * 160 + b"]" * 160 + b"}"),
-    lambda record, _: replace(record, value=b" " * 2000),
-    lambda record, _: replace(record, headers=[]),
-    lambda record, _: without(record, SEQUENCE),
-    lambda record, _: without(record, SUBJECT),
-    lambda record, _: without(record, "ce_time"),
-    lambda record, _: with_header(record, "ce_time", b"yesterday"),
-    lambda record, _: with_header(record, "ce_id", None),
-    lambda record, _: with_header(record, SEQUENCE, b"70000"),
-    lambda record, _: with_header(record, SEQUENCE, b"1" * 30),
-    lambda record, _: with_header(record, TYPE, b"headrace.tool.called.v2"),
-    lambda record, _: with_header(record, TYPE, b"headrace.dream.dreamt.v1"),
-    lambda record, chance: with_header(record, SEQUENCE, b"%d" % chance.randrange(12)),
-    lambda record, chance: replace(record, timestamp=record.timestamp + chance.randrange(-500, 500)),
-)
-
-
-@st.composite
-def messy_log(draw: st.DrawFn) -> list[StoredRecord]:
-    """Everything at once: interleaved, doubled, lost, out of order, without an end, sent again whole, spoiled and
-    repaired, with pauses and ticks.
-    """
-    chance = random.Random(draw(st.integers(0, 2**32)))
-    spoilt = draw(st.sampled_from([0.0, 0.05, 0.3]))
-    lost = draw(st.sampled_from([0.0, 0.1]))
-    far = draw(st.sampled_from([1, 3, 40]))
-    records: list[StoredRecord] = []
-    for _ in range(draw(st.integers(1, 12))):
-        history = session(f"s{chance.randrange(8)}", *chance.choices(["ask", "tool", "prune"], k=chance.randrange(3)))
-        kept = [record for record in history if chance.random() >= lost]
-        kept += [record for record in history if chance.random() < 0.1]
-        at = chance.randrange(len(records) + 1)
-        for record in kept:
-            spoiled = chance.choice(SPOILINGS)(record, chance) if chance.random() < spoilt else record
-            at = min(len(records), max(0, at + chance.randrange(3) - chance.randrange(far)))
-            records.insert(at, spoiled)
-    time_ms, timed = T0, []
-    for record in records:
-        time_ms += chance.choice([0, 1, 1, 5, 40, 120])
-        timed.append(replace(record, timestamp=time_ms - chance.choice([0, 0, 0, 30])))
-        if chance.random() < 0.05:
-            timed.append(tick(time_ms + chance.choice([0, 60])))
-    return log([*timed, tick(time_ms + HOUR)])
-
-
-LIMITS = st.builds(
-    FoldLimits,
-    idle_timeout_ms=st.sampled_from([50, 200, 5000]),
-    hole_grace_ms=st.sampled_from([1, 20, 300]),
-    max_open=st.sampled_from([1, 2, 100]),
-    max_open_bytes=st.sampled_from([8_000, 1_000_000]),
-    max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
-    remember=st.sampled_from([1, 2, 100]),
-    max_remembered=st.sampled_from([100, 200]),
-) | st.just(FoldLimits(remember=1, max_remembered=2, idle_timeout_ms=5000))
-
-
-@given(messy_log(), LIMITS, st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=8))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_crashes_and_restarts_change_no_byte_of_the_output(
-    records: list[StoredRecord], limits: FoldLimits, crashes: list[tuple[int, int]]
-) -> None:
-    assert Log(records, limits).run(crashes) == Log(records, limits).run([])
-
-
-CRASHES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=4)
-
-MODELLED = st.builds(
-    FoldLimits,
-    idle_timeout_ms=st.sampled_from([50, 200, 5000]),
-    hole_grace_ms=st.sampled_from([1, 20, 300]),
-    max_event_bytes=st.sampled_from([1500, 1_000_000]),
-    max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
-    max_trajectory_events=st.sampled_from([6, 65_536]),
-)
-"""Limits that the oracle knows: all of single trajectories."""
-
-
-@given(messy_log(), MODELLED, CRASHES, st.integers(0, 40))
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_log_cut_anywhere_and_with_any_restarts_gives_what_the_oracle_says(
-    records: list[StoredRecord], limits: FoldLimits, crashes: list[tuple[int, int]], cut: int
-) -> None:
-    records = records[: max(1, len(records) - cut)]
-    oracle = expected({0: records}, limits)
-    run = Log(records, limits)
-    out = run.run(crashes)
-    assert [outgoing.message.value for outgoing in out if outgoing.topic is TRAJECTORIES] == oracle.trajectories[0]
-    letters = [
-        DeadLetter.model_validate_json(outgoing.message.value) for outgoing in out if outgoing.topic is DEAD_LETTERS
-    ]
-    assert {(letter.partition, letter.offset): letter.error for letter in letters} == oracle.letters
-    assert len(letters) == len(oracle.letters), "a dead letter was sent twice"
-    assembly = run.resume()
-    take(assembly, records[assembly.position :])
-    assert assembly.fold.open_count == len(oracle.open[0])
-
-
-@given(messy_log(), LIMITS)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_trajectory_that_a_record_names_comes_out(records: list[StoredRecord], limits: FoldLimits) -> None:
-    named = {subject_of(record) for record in records if SUBJECT in dict(record.headers)} - {"clock"}
-    out = Log(records, limits).run([])
-    assert {outgoing.message.key.decode() for outgoing in out if outgoing.topic is TRAJECTORIES} == named
-
-
-def test_metadata_that_is_not_ours_is_no_checkpoint() -> None:
-    for text in ("", "{}", "a note", '{"v": 2, "next": 1, "log_ms": 1, "output": 1}'):
-        assert checkpoint_of(text) is None
-    checkpoint = Checkpoint(next=7104, log_ms=T0, output=331)
-    assert checkpoint_of(checkpoint.to_metadata()) == checkpoint
-    assert len(Checkpoint(next=2**62, log_ms=2**62, output=2**62).to_metadata()) < 4096

@@ -15,7 +15,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.open_state import OpenState, PlainOpenState
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
-from tests.streams.assembly.test_fold import LIMITS, messy_log
+from tests.streams.assembly.any_log import LIMITS, messy_log
 from tests.streams.builders import T0, log, session, with_header
 from tests.streams.native.built import needs_speedups
 
