@@ -106,9 +106,11 @@ class RunningKafka:
 
     def freeze(self, frozen: bool = True) -> None:
         """SIGSTOP, or SIGCONT."""
-        os.kill(self._listener(), signal.SIGSTOP if frozen else signal.SIGCONT)
+        os.kill(self.pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
-    def _listener(self) -> int:
+    @property
+    def pid(self) -> int:
+        """Of the broker itself, which its process has started."""
         import psutil
 
         open_ports = psutil.net_connections("tcp")

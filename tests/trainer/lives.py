@@ -3,6 +3,7 @@
 import asyncio
 
 from headrace.trainer.config import TrainerConfig
+from headrace.trainer.effects import tell_nobody
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.parallel.ranks import ALONE
 
@@ -14,16 +15,20 @@ def trainer_config(kafka, run, base, folder, **settings):
         "checkpoint_dir": folder / run} | known | settings)  # fmt: skip
 
 
-async def train_until(config, version, *, effect="announced", ranks=ALONE):
-    """Run the trainer until it has reached ``effect`` of making ``version``; of several ``ranks`` each calls it."""
+async def train_until(config, version, *, effect="announced", ranks=ALONE, reached=tell_nobody):
+    """Run the trainer until it has reached ``effect`` of making ``version``; of several ``ranks`` each calls it.
+
+    All effects are told to ``reached``, too.
+    """
     stop = asyncio.Event()
 
-    def reached(at, what):
+    def noted(at, what):
         if (at, what) == (effect, version):
             stop.set()
+        reached(at, what)
 
     served = asyncio.Event()
-    await asyncio.wait_for(run_trainer(config, stop=stop, ready=served.set, reached=reached, ranks=ranks), 120)
+    await asyncio.wait_for(run_trainer(config, stop=stop, ready=served.set, reached=noted, ranks=ranks), 120)
     assert served.is_set()
 
 

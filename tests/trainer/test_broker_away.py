@@ -24,9 +24,9 @@ from tests.trainer.lives import payloads, train_until, trainer_config
 
 pytestmark = pytest.mark.kafka
 
-QUICK = OutageSettings(first_wait_s=0.1, longest_wait_s=0.5, alert_after_s=1.0, answer_s=1.0)
-"""Requests time out after 1 s, transactions after 2 s."""
-AWAY_S = 6.0
+QUICK = OutageSettings(first_wait_s=0.1, longest_wait_s=0.5, alert_after_s=1.0, answer_s=2.0)
+"""Requests time out after 2 s, transactions after 4 s."""
+AWAY_S = 8.0
 GROUPS = list("abcdefgh")
 
 
