@@ -177,14 +177,12 @@ class Announcer:
         async with self._speaking:
             if self._producer is None:
                 await self._connect()
-            if said is not None and said == self._unheard and await self._stands(said):
-                self._unheard = None
-                return
-            self._unheard = said or self._unheard
             try:
                 with log_trouble(self._bootstrap, "announce anything"):
                     async with asyncio.timeout(self._answer_s):
-                        await self._transact(announcements, said, offsets or {}, told)
+                        if said is None or said != self._unheard or not await self._stands(said):
+                            self._unheard = said or self._unheard
+                            await self._transact(announcements, said, offsets or {}, told)
             except BaseException:
                 await self.close()
                 raise
