@@ -179,7 +179,7 @@ ANSWERS_S = 30.0
 
 
 async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> None:
-    """Return once the broker answers a metadata request.
+    """Return once the broker answers a metadata request, and names itself: one that has just started may not.
 
     Raises :class:`StackError` where nothing listens at the address within ``listens_s`` seconds, by default
     :data:`LISTENS_S`, or what listens does not answer within another :data:`ANSWERS_S`.
@@ -199,13 +199,14 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
     async def answers() -> None:
         while True:
             client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
-            try:
-                await client.bootstrap()
-                return
-            except KafkaError:
-                await asyncio.sleep(0.2)
-            finally:
-                await client.close()
+            with suppress(KafkaError):
+                try:
+                    await client.bootstrap()
+                finally:
+                    await client.close()
+                if client.cluster.brokers():
+                    return
+            await asyncio.sleep(0.2)
 
     try:
         # First by hand: the client logs every refused connection as an error.

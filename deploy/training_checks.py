@@ -31,22 +31,17 @@ def require_model_and_device(config: "TrainerConfig") -> None:
 
 async def require_topics(bootstrap: str) -> None:
     """Raises :class:`StackError` where Kafka does not answer, or lacks a topic that a trainer reads or writes."""
-    from aiokafka.admin import AIOKafkaAdminClient
-
     from headrace.deploy.kafka import wait_until_answers
+    from headrace.schemas.log import open_admin
     from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 
     await wait_until_answers(bootstrap)
     missing = {topic.name for topic in (TRAINING, TRAJECTORIES, STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)}
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with open_admin(bootstrap) as admin:
         with suppress(TimeoutError):
             async with asyncio.timeout(_TOPICS_S):
                 while missing := missing - set(await admin.list_topics()):  # noqa: ASYNC110  nobody tells
                     await asyncio.sleep(0.1)
-    finally:
-        await admin.close()
     if missing:
         names = ", ".join(sorted(missing))
         raise StackError(f"The Kafka at {bootstrap} lacks {names}: `headrace topics --create --kafka {bootstrap}`.")

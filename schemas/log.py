@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import (
+    BrokerNotAvailableError,
     GroupLoadInProgressError,
     InvalidProducerEpoch,
     KafkaError,
@@ -65,6 +66,24 @@ def new_producer(bootstrap: str, **options: Any) -> AIOKafkaProducer:
     return AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
 
 
+async def start(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdminClient) -> None:
+    """Start ``client``, which its user stops, whatever this raises.
+
+    Raises ``BrokerNotAvailableError`` where the cluster answers and names no broker, as one of a single broker does
+    that was frozen for longer than its session, until it is let in again. aiokafka only asserts that there is one.
+    """
+    cluster = (client.client if isinstance(client, AIOKafkaProducer) else client._client).cluster
+    problem: AssertionError | None = None
+    try:
+        await client.start()
+    except AssertionError as error:
+        if cluster.brokers():
+            raise
+        problem = error
+    if not cluster.brokers():
+        raise BrokerNotAvailableError("the cluster names no broker: try again in a moment") from problem
+
+
 @asynccontextmanager
 async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
     """A :func:`new_producer`, started, and stopped (and flushed) at the end.
@@ -73,7 +92,7 @@ async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafk
     """
     producer = new_producer(bootstrap, **options)
     try:
-        await producer.start()
+        await start(producer)
         yield producer
     except BaseException:
         await stop_producer(producer)
@@ -136,7 +155,7 @@ async def open_consumer(
     }
     consumer = AIOKafkaConsumer(*(topic.name for topic in topics), bootstrap_servers=bootstrap, **(defaults | options))
     try:
-        await consumer.start()
+        await start(consumer)
         yield consumer
     finally:
         await _stop_consumer(consumer)
@@ -146,6 +165,17 @@ async def _stop_consumer(consumer: AIOKafkaConsumer) -> None:
     """Leave the group and stop, or only stop where the broker does not answer: it notices who is silent."""
     if not await _done_within(STOP_S, consumer.stop()):
         await _done_within(STOP_S, consumer._client.close())
+
+
+@asynccontextmanager
+async def open_admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client for topics and groups."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await start(admin)
+        yield admin
+    finally:
+        await admin.close()
 
 
 async def send(
@@ -193,14 +223,10 @@ async def committed_offsets(
 
     Waits up to a minute for a coordinator that is loading, then raises aiokafka's error.
     """
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await admin.start()
+    async with open_admin(bootstrap) as admin:
         commits: dict[TopicPartition, OffsetAndMetadata] = await admin.list_consumer_group_offsets(
             group, partitions=list(partitions)
         )
-    finally:
-        await admin.close()
     if missing := set(partitions) - commits.keys():
         # So answers a coordinator that is still loading: the client overlooks its error. "Nothing yet" is an entry, −1.
         raise GroupLoadInProgressError(f"the coordinator of {group!r} said nothing of {sorted(missing)}")
@@ -306,9 +332,7 @@ async def create_topics(
     bootstrap: str, topics: Iterable[Topic] = TOPICS, *, replication: int = BROKERS_DEFAULT
 ) -> list[str]:
     """Create the topics that are missing; returns their names. Existing ones are left as they are."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with open_admin(bootstrap) as admin:
         # The client takes the cluster's default factor only together with an (empty) assignment of replicas.
         assignment: dict[int, list[int]] | None = {} if replication == BROKERS_DEFAULT else None
         wanted = [
@@ -324,5 +348,3 @@ async def create_topics(
             elif error is not TopicAlreadyExistsError:
                 raise error(f"topic {name}: {rest[0] if rest else ''}")
         return created
-    finally:
-        await admin.close()

@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import open_consumer
+from headrace.schemas.log import open_admin, open_consumer
 from headrace.schemas.topics import TOPICS
 from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.clickhouse.columns import Row
@@ -134,13 +134,11 @@ async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> li
 
 @asynccontextmanager
 async def _clients(bootstrap: str) -> AsyncIterator[tuple[AIOKafkaAdminClient, AIOKafkaConsumer]]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        async with open_consumer(bootstrap, max_partition_fetch_bytes=_PEEK_BYTES) as consumer:
-            yield admin, consumer
-    finally:
-        await admin.close()
+    async with (
+        open_admin(bootstrap) as admin,
+        open_consumer(bootstrap, max_partition_fetch_bytes=_PEEK_BYTES) as consumer,
+    ):
+        yield admin, consumer
 
 
 def _now_ms() -> int:

@@ -28,6 +28,7 @@ from headrace.schemas.log import (
     partitions_of,
     read_to_end,
     send,
+    start,
     stop_producer,
 )
 from headrace.schemas.model import Part, Record
@@ -216,7 +217,7 @@ class Announcer:
                     transaction_timeout_ms=round(self._answer_s * 2000),
                 )
                 try:
-                    await producer.start()
+                    await start(producer)
                     if self._claimed:
                         await self._require_claim()  # now that nobody else can announce
                         await self._decide(producer, self._unheard is None or await self._stands(self._unheard))

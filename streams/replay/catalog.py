@@ -2,9 +2,7 @@
 
 import asyncio
 
-from aiokafka.admin import AIOKafkaAdminClient
-
-from headrace.schemas.log import read_to_end
+from headrace.schemas.log import open_admin, read_to_end
 from headrace.schemas.side_topics import MANIFEST, PREFIX, ReplayFinished, side_topic
 from headrace.schemas.wire import decode
 
@@ -42,12 +40,8 @@ async def delete_replay(bootstrap: str, name: str) -> list[str]:
     prefix = side_topic(MANIFEST, name).name.removesuffix(MANIFEST.name)
     found = sorted(topic for topic in await _topics(bootstrap) if topic.startswith(prefix))
     if found:
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-        await admin.start()
-        try:
+        async with open_admin(bootstrap) as admin:
             await admin.delete_topics(found)
-        finally:
-            await admin.close()
     for _ in range(600):
         if not set(found) & set(await _topics(bootstrap)):
             return found
@@ -56,9 +50,5 @@ async def delete_replay(bootstrap: str, name: str) -> list[str]:
 
 
 async def _topics(bootstrap: str) -> list[str]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with open_admin(bootstrap) as admin:
         return list(await admin.list_topics())
-    finally:
-        await admin.close()

@@ -1,5 +1,6 @@
 """Committed offsets, where the coordinator's answer can mislead."""
 
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +17,7 @@ class Coordinator:
     """Answers in place of the admin client: first ``ANSWERS`` in order."""
 
     ANSWERS: ClassVar[list[dict[TopicPartition, OffsetAndMetadata]]] = []
+    _client = SimpleNamespace(cluster=SimpleNamespace(brokers=lambda: {1}))
 
     def __init__(self, **_: Any) -> None:
         """Takes whatever the client takes."""

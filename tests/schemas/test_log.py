@@ -1,14 +1,25 @@
 """Reading and writing the log, against a real broker."""
 
+import asyncio
 import gc
+from functools import partial
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.errors import BrokerNotAvailableError, KafkaConnectionError
 
 from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.events import TrajectoryEnded
-from headrace.schemas.log import create_topics, open_consumer, open_producer, partitions_of, read_to_end, send
+from headrace.schemas.log import (
+    create_topics,
+    open_admin,
+    open_consumer,
+    open_producer,
+    partitions_of,
+    read_to_end,
+    send,
+)
 from headrace.schemas.topics import EVENTS, FEEDBACK, STEPS, Topic
 from headrace.schemas.wire import Message, record_message
 
@@ -53,6 +64,21 @@ async def test_a_missing_topic_is_named(kafka: str) -> None:
     async with open_consumer(kafka) as consumer:
         with pytest.raises(LookupError, match="no-such-topic"):
             await partitions_of(consumer, Topic("no-such-topic", "", (), 1, ""))
+
+
+@pytest.mark.parametrize("opened", [open_consumer, partial(open_producer, transactional_id="nobody"), open_admin])
+async def test_a_cluster_that_names_no_broker_may_be_asked_again(
+    kafka: str, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As one of a single broker does that was frozen for longer than its session, for a moment. A producer without
+    # transactions waits by itself.
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterMetadata, "brokers", lambda _: set())
+        with pytest.raises(BrokerNotAvailableError, match="try again"):
+            async with asyncio.timeout(30), opened(kafka):
+                pass
+    async with opened(kafka):
+        pass
 
 
 @pytest.mark.parametrize("opened", [open_consumer, open_producer])
