@@ -19,7 +19,9 @@ from headrace.streams.raw import LogRecord, Outgoing
 class PartitionAssembly:
     """The fold of one partition, and its place in input and output."""
 
-    def __init__(self, fold: PartitionFold, *, position: int, sent_before: int, outputs: deque[int], end: int) -> None:
+    def __init__(
+        self, fold: PartitionFold, *, position: int, sent_before: int, outputs: deque[int], end: int, letters: int
+    ) -> None:
         """Made by :meth:`resume`."""
         self.fold = fold
         self.position = position
@@ -35,6 +37,7 @@ class PartitionAssembly:
         self._sent_before = sent_before  # dead letters of input offsets before this one were sent already
         self._outputs = outputs  # offsets of the remembered trajectories' records
         self._output_end = end
+        self._letters_end = letters
 
     @classmethod
     def resume(
@@ -45,9 +48,11 @@ class PartitionAssembly:
         *,
         position: int,
         output_end: int,
+        letters_end: int = -1,
     ) -> "PartitionAssembly":
         """Go on at ``position``, the committed offset; ``outputs`` are the trajectories from ``checkpoint.output``
-        to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew.
+        to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew,
+        and ``letters_end`` is in the place of :attr:`Checkpoint.letters`.
         """
         latest: dict[bytes, Emitted] = {}
         for emitted in outputs:
@@ -64,6 +69,7 @@ class PartitionAssembly:
             sent_before=checkpoint.next if checkpoint else position,
             outputs=deque(emitted.offset for emitted in latest.values()),
             end=output_end,
+            letters=checkpoint.letters if checkpoint else letters_end,
         )
 
     def take(self, record: LogRecord) -> None:
@@ -97,10 +103,11 @@ class PartitionAssembly:
         self.pending.append(outgoing)
         self.pending_bytes += len(outgoing.message.value)
 
-    def sent(self, trajectory_offsets: Iterable[int]) -> tuple[int, Checkpoint]:
-        """Note that ``pending`` was sent, its trajectories to these offsets; returns the input offset to commit and
-        what to commit beside it. Both must become durable together with what was sent.
+    def sent(self, trajectory_offsets: Iterable[int], letter_offsets: Iterable[int] = ()) -> tuple[int, Checkpoint]:
+        """Note that ``pending`` was sent, its trajectories and dead letters to these offsets; returns the input offset
+        to commit and what to commit beside it. Both must become durable together with what was sent.
         """
+        self._letters_end = max([self._letters_end, *(offset + 1 for offset in letter_offsets)])
         for offset in trajectory_offsets:
             self._outputs.append(offset)
             self._output_end = offset + 1
@@ -111,4 +118,4 @@ class PartitionAssembly:
         self._sent_before = max(self._sent_before, self.position)
         offset, log_ms = self.fold.resume_point(self.position)
         output = self._outputs[0] if self._outputs else self._output_end
-        return offset, Checkpoint(next=self._sent_before, log_ms=log_ms, output=output)
+        return offset, Checkpoint(next=self._sent_before, log_ms=log_ms, output=output, letters=self._letters_end)

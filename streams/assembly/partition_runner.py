@@ -29,6 +29,7 @@ from headrace.streams.assembly.recovered_outputs import recovered_outputs
 from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.trajectory_record import SOURCE
+from headrace.streams.assembly.undecided_letters import were_committed
 from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -167,19 +168,22 @@ class PartitionRunner:
             self._reader = None
 
     async def _recover(self, producer: AIOKafkaProducer) -> PartitionAssembly:
-        """The assembly as of the last commit, after whatever a predecessor left undecided was committed.
+        """The assembly as of the last commit, after whatever a predecessor left undecided was ended.
 
         What a missing marker leaves undecided may be of a transaction that was to be aborted. A trajectory of it is as
-        good as one of our own, byte for byte, and is then known as written; a tick is harmless; a dead letter may come
-        twice, under one id, which is better than not at all.
+        good as one of our own, byte for byte, and is then known as written; a tick is harmless; of dead letters the
+        commit tells.
         """
         started = time.monotonic()
         config = self._config
-        letters = await producer.partitions_for(DEAD_LETTERS.name)
-        places = [self._target, self._source, *(TopicPartition(DEAD_LETTERS.name, number) for number in letters)]
-        await decide_unmarked(producer, places, commit=True)
         commit = (await committed_offsets(config.bootstrap, config.group, [self._source]))[self._source]
         checkpoint = checkpoint_of(commit.metadata or "")
+        letters_end = checkpoint.letters if checkpoint else 0 if commit.offset < 0 else -1
+        await decide_unmarked(producer, [self._target, self._source], commit=True)
+        numbers = await producer.partitions_for(DEAD_LETTERS.name)
+        letters = [TopicPartition(DEAD_LETTERS.name, number) for number in sorted(numbers)]
+        stand = await were_committed(config.bootstrap, letters, self._source, letters_end)
+        await decide_unmarked(producer, letters, commit=stand)
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
         outputs, output_end = await recovered_outputs(
             config.bootstrap,
@@ -192,7 +196,14 @@ class PartitionRunner:
             "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
             EVENTS.name, self._source.partition, position, len(outputs), time.monotonic() - started,
         )  # fmt: skip
-        return PartitionAssembly.resume(config.limits, checkpoint, outputs, position=position, output_end=output_end)
+        return PartitionAssembly.resume(
+            config.limits,
+            checkpoint,
+            outputs,
+            position=position,
+            output_end=output_end,
+            letters_end=letters_end,
+        )
 
     async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
         while not self._stopping.is_set():
@@ -227,11 +238,11 @@ class PartitionRunner:
         with self._commits.timed():
             async with producer.transaction():
                 trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
-                others = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
-                sending = [await self._send(producer, outgoing) for outgoing in others]
+                letters = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
+                sending = [await self._send(producer, outgoing) for outgoing in letters]
                 ticked = await self._send(producer, tick) if tick else None
-                offset, checkpoint = assembly.sent(await self._send_in_batches(producer, trajectories))
-                await asyncio.gather(*sending)
+                written = await self._send_in_batches(producer, trajectories)
+                offset, checkpoint = assembly.sent(written, [(await sent).offset for sent in sending])
                 if ticked is not None:
                     self._tick_offset = (await ticked).offset
                 await producer.send_offsets_to_transaction(

@@ -28,6 +28,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Log time before the record at the committed offset, Unix milliseconds."""
     output: int
     """Offset in the output partition of the oldest remembered trajectory."""
+    letters: int = -1
+    """Offset behind the last dead letter that was committed; −1 where that is not known."""
     v: int = 1
     """Version of this form."""
 

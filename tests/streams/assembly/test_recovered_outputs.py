@@ -3,18 +3,26 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import decide_unmarked, open_producer, read_to_end, send
-from headrace.schemas.topics import EVENTS, TRAJECTORIES
+from headrace.schemas.log import decide_unmarked, open_consumer, open_producer, read_to_end, send
+from headrace.schemas.records.dead_letter import DeadLetter
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
+from headrace.schemas.wire import decode
+from headrace.streams.assembly.assemble import letter
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
+from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.history import Dead
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
+from headrace.streams.assembly.recovery import Checkpoint
 from headrace.streams.raw import Outgoing, StoredRecord
 from tests.chaos.verdict import batch, read_partition
-from tests.streams.builders import session
+from tests.streams.builders import session, with_header
 from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
 pytestmark = pytest.mark.kafka
@@ -43,10 +51,10 @@ async def assembled(bootstrap: str, names: tuple[str, ...]) -> list[Outgoing]:
 
 
 @asynccontextmanager
-async def assembling(bootstrap: str) -> AsyncIterator[asyncio.Event]:
+async def assembling(bootstrap: str, group: str = "assemble") -> AsyncIterator[asyncio.Event]:
     """An assembler, which may not be ready yet; stopped at the end."""
     stop, ready = asyncio.Event(), asyncio.Event()
-    task = asyncio.create_task(run_assembler(AssemblerConfig(bootstrap), stop=stop, ready=ready.set))
+    task = asyncio.create_task(run_assembler(AssemblerConfig(bootstrap, group=group), stop=stop, ready=ready.set))
     try:
         yield ready
     finally:
@@ -88,6 +96,47 @@ async def test_what_nobody_decided_is_committed_by_the_next_of_that_name(kafka: 
     async with open_producer(kafka, transactional_id="somebody") as producer:
         await decide_unmarked(producer, [TopicPartition(TRAJECTORIES.name, PARTITION)], commit=True)
     assert await until_written(kafka, "undecided") == ["undecided"]
+
+
+async def letters_of(bootstrap: str, trajectory_id: str) -> int:
+    found = [decode(record.headers, record.value)[1] async for record in read_to_end(bootstrap, DEAD_LETTERS)]
+    return sum(isinstance(letter, DeadLetter) and letter.trajectory_id == trajectory_id for letter in found)
+
+
+@pytest.mark.parametrize("outcome", ["committed", "aborted", "first-aborted"])
+async def test_a_dead_letter_that_a_broker_left_without_a_marker_is_there_once(kafka: str, outcome: str) -> None:
+    name, place = f"letter-{outcome}", TopicPartition(EVENTS.name, PARTITION)
+    first, *_ = session(name, "ask")
+    spoilt = with_header(first, "ce_sequence", b"seven")
+    await let_partitions_be_left_out(kafka)
+    async with open_consumer(kafka) as consumer:
+        begin = (await consumer.end_offsets([place]))[place]
+    await produce(kafka, [spoilt, spoilt])
+    arrived = replace(spoilt, partition=PARTITION, offset=begin)
+    letters = [letter(dead) for dead in PartitionFold(FoldLimits()).arrive(arrived) if isinstance(dead, Dead)]
+    async with open_producer(kafka, transactional_id=f"headrace-{name}-{PARTITION}") as producer:
+
+        async def commit(next_offset: int, letters_end: int) -> None:
+            checkpoint = Checkpoint(next=next_offset, log_ms=0, output=0, letters=letters_end)
+            await producer.send_offsets_to_transaction(
+                {place: OffsetAndMetadata(next_offset, checkpoint.to_metadata())}, name
+            )
+
+        if outcome != "first-aborted":
+            async with producer.transaction():
+                await commit(begin, 0)
+        leave_out(producer, DEAD_LETTERS)
+        await producer.begin_transaction()
+        written = [(await (await send(producer, DEAD_LETTERS, each.message))).offset for each in letters]
+        await commit(begin + 1, written[-1] + 1)
+        if outcome == "committed":
+            await producer.commit_transaction()
+    async with assembling(kafka, name) as ready:
+        await asyncio.wait_for(ready.wait(), 60)
+        async with asyncio.timeout(60):
+            while await letters_of(kafka, name) < 2:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.2)
+    assert await letters_of(kafka, name) == 2
 
 
 @pytest.mark.parametrize("outcome", ["aborted", "committed"])

@@ -1,0 +1,45 @@
+"""Dead letters whose end a broker left out: whether the transaction that wrote them was committed.
+
+The commit of each says how far its dead letters reach. What stands undecided before that was committed; what stands
+behind was not, and is written again. In doubt they count as committed: twice is better than not at all.
+"""
+
+from collections.abc import Sequence
+
+from aiokafka import TopicPartition
+
+from headrace.schemas.log import KafkaRecord, open_consumer, scan
+from headrace.schemas.records.dead_letter import DeadLetter
+from headrace.schemas.wire import UnreadableRecord, decode
+
+
+async def were_committed(
+    bootstrap: str, places: Sequence[TopicPartition], source: TopicPartition, committed_end: int
+) -> bool:
+    """Whether the letters of ``source`` that are undecided in ``places``, all of ``dead-letters``, were committed.
+
+    ``committed_end`` is :attr:`Checkpoint.letters`. True, too, where none are found and that is not known.
+    """
+    if committed_end < 0 or len(places) != 1:
+        return True
+    async with open_consumer(bootstrap) as consumer:
+        stable = (await consumer.end_offsets(places))[places[0]]
+    async with open_consumer(bootstrap, isolation_level="read_uncommitted") as reader:
+        behind = scan(reader, places, start={places[0].partition: stable})
+        try:
+            async for record in behind:
+                if record.offset >= committed_end:
+                    return False
+                if _is_of(record, source):
+                    return True
+        finally:
+            await behind.aclose()
+    return False
+
+
+def _is_of(record: KafkaRecord, source: TopicPartition) -> bool:
+    try:
+        _, letter = decode(record.headers, record.value)
+    except UnreadableRecord:
+        return False
+    return isinstance(letter, DeadLetter) and (letter.topic, letter.partition) == (source.topic, source.partition)
