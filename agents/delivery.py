@@ -22,7 +22,7 @@ from aiokafka.errors import (
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from headrace.agents.tally import LOG, DropReason, Tally
-from headrace.schemas.log import COMPRESSION, MAX_REQUEST_BYTES, start, stop_producer
+from headrace.schemas.log import COMPRESSION, MAX_REQUEST_BYTES, start_client, stop_producer
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
@@ -109,7 +109,7 @@ class Delivery:
             with attempt:
                 producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(defaults | dict(self._options)))
                 try:
-                    await start(producer)
+                    await start_client(producer)
                 except BaseException:
                     await stop_producer(producer, STOP_TIMEOUT_S)
                     raise

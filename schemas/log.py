@@ -66,7 +66,7 @@ def new_producer(bootstrap: str, **options: Any) -> AIOKafkaProducer:
     return AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
 
 
-async def start(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdminClient) -> None:
+async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdminClient) -> None:
     """Start ``client``, which its user stops, whatever this raises.
 
     Raises ``BrokerNotAvailableError`` where the cluster answers and names no broker, as one of a single broker does
@@ -92,7 +92,7 @@ async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafk
     """
     producer = new_producer(bootstrap, **options)
     try:
-        await start(producer)
+        await start_client(producer)
         yield producer
     except BaseException:
         await stop_producer(producer)
@@ -155,7 +155,7 @@ async def open_consumer(
     }
     consumer = AIOKafkaConsumer(*(topic.name for topic in topics), bootstrap_servers=bootstrap, **(defaults | options))
     try:
-        await start(consumer)
+        await start_client(consumer)
         yield consumer
     finally:
         await _stop_consumer(consumer)
@@ -172,7 +172,7 @@ async def open_admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
     """A client for topics and groups."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     try:
-        await start(admin)
+        await start_client(admin)
         yield admin
     finally:
         await admin.close()

@@ -12,7 +12,8 @@ another trainer of the run would have. The log tells these apart too: the metada
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -28,7 +29,7 @@ from headrace.schemas.log import (
     partitions_of,
     read_to_end,
     send,
-    start,
+    start_client,
     stop_producer,
 )
 from headrace.schemas.model import Part, Record
@@ -145,16 +146,8 @@ class Announcer:
 
         Raises ``LogUnavailable``, after which it can be tried again.
         """
-        async with self._speaking:
-            if self._producer is None:
-                await self._connect()
-            try:
-                with log_trouble(self._bootstrap, "end what was begun"):
-                    async with asyncio.timeout(self._answer_s):
-                        await self._decide(self._producer, commit)
-            except BaseException:
-                await self.close()
-                raise
+        async with self._connected("end what was begun") as producer:
+            await self._decide(producer, commit)
 
     async def close(self) -> None:
         """Let go of the broker, whether it is there or not."""
@@ -175,35 +168,46 @@ class Announcer:
         Raises ``LogUnavailable``, after which it can be tried again: where ``said`` shows that it was made after all,
         it is not made twice. Raises :class:`TrainerReplaced` where another trainer of the run has started.
         """
-        async with self._speaking:
-            if self._producer is None:
-                await self._connect()
-            try:
-                with log_trouble(self._bootstrap, "announce anything"):
-                    async with asyncio.timeout(self._answer_s):
-                        if said is None or said != self._unheard or not await self._stands(said):
-                            self._unheard = said or self._unheard
-                            await self._transact(announcements, said, offsets or {}, told)
-            except BaseException:
-                await self.close()
-                raise
+        async with self._connected("announce anything") as producer:
+            if said is None or said != self._unheard or not await self._stands(said):
+                self._unheard = said or self._unheard
+                await self._transact(producer, announcements, said, offsets or {}, told)
             if said is not None:
                 self._unheard = None
 
+    @asynccontextmanager
+    async def _connected(self, what: str) -> AsyncIterator[AIOKafkaProducer]:
+        """The producer to do ``what`` with, alone and in time; whatever goes wrong, the next call takes a new one."""
+        async with self._speaking:
+            if self._producer is None:
+                await self._connect()
+            assert self._producer is not None
+            try:
+                with log_trouble(self._bootstrap, what):
+                    async with asyncio.timeout(self._answer_s):
+                        yield self._producer
+            except BaseException:
+                await self.close()
+                raise
+
     async def _transact(
-        self, announcements: Sequence[Announcement], said: Said | None, offsets: Mapping[int, int], told: Told
+        self,
+        producer: AIOKafkaProducer,
+        announcements: Sequence[Announcement],
+        said: Said | None,
+        offsets: Mapping[int, int],
+        told: Told,
     ) -> None:
-        assert self._producer is not None
-        await self._producer.begin_transaction()
+        await producer.begin_transaction()
         told(Effect.BEGUN)
-        waiting = [await send(self._producer, topic_named(each.topic), each.message()) for each in announcements]
+        waiting = [await send(producer, topic_named(each.topic), each.message()) for each in announcements]
         for sent in waiting:
             await sent
         if said is not None:
             # The first partition's commit always says how far the run got, and who is at work on it.
-            await self._mark(self._producer, said, {0: 0, **offsets})
+            await self._mark(producer, said, {0: 0, **offsets})
         told(Effect.SENT)
-        await self._producer.commit_transaction()
+        await producer.commit_transaction()
 
     async def _connect(self) -> None:
         with log_trouble(self._bootstrap, "take up a transactional id"):
@@ -217,7 +221,7 @@ class Announcer:
                     transaction_timeout_ms=round(self._answer_s * 2000),
                 )
                 try:
-                    await start(producer)
+                    await start_client(producer)
                     if self._claimed:
                         await self._require_claim()  # now that nobody else can announce
                         await self._decide(producer, self._unheard is None or await self._stands(self._unheard))

@@ -158,9 +158,8 @@ async def test_a_stop_during_an_outage_is_heard_and_a_restart_goes_on(running_ka
 
 
 async def test_patience_ends_and_says_what_is_away(running_kafka, kafka, config):
-    outages = OutageSettings(
-        0.1, 0.2, alert_after_s=1.0, patience_s=0.5, answer_s=5.0
-    )  # it starts on a busy machine, too
+    # Five seconds for an answer: it starts on a busy machine, too.
+    outages = OutageSettings(0.1, 0.2, alert_after_s=1.0, patience_s=0.5, answer_s=5.0)
     ready = asyncio.Event()
     task = asyncio.create_task(run_trainer(config("gone", outages=outages), stop=asyncio.Event(), ready=ready.set))
     try:
