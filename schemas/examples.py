@@ -184,6 +184,7 @@ _GROUP = TrainingGroup(
     baseline_value=1.33,
     expected=2,
     scored=2,
+    reward_std=0.7071067811865476,
     members=_MEMBERS,
     oldest_version=3,
 )

@@ -20,7 +20,7 @@ from headrace.trainer.admission.admission import AdmissionRules, admit, place_of
 from headrace.trainer.admission.intake import Arrival, Intake
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import Announcement, announcement
-from headrace.trainer.batches.advantages import reward_std
+from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup
 from headrace.trainer.checkpoints.position import Position
 from headrace.trainer.progress.progress import Progress
@@ -210,7 +210,8 @@ class Gatherer:
                 continue
             admitted, rejections = admit(narrowed[place], each.group, trajectories, self._rules, version)
             if admitted is not None:
-                admitted = replace(admitted, reward_std=reward_std(found[place]))
+                whole = found[place]
+                admitted = replace(admitted, reward_std=reward_std(whole), members_std=members_std(whole))
             self._add(gathered, admitted, rejections)
 
     def _add(self, gathered: Gathered, admitted: AdmittedGroup | None, rejections: Sequence[Rejection]) -> None:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import ClassVar
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records.reference import Reference
@@ -122,6 +122,9 @@ class TrainingGroup(Record):
     """Members that the group should have had, where that was known."""
     scored: PositiveInt
     """Members that had a reward, trainable or not."""
+    reward_std: NonNegativeFloat | None = None
+    """Sample standard deviation (n − 1) of the rewards of all scored members, those that are not trained included: the
+    set that the baseline was made of. ``None`` where there is only one, and in records from before this was kept."""
     members: list[Member]
     """Those to train, by trajectory id."""
     oldest_version: NonNegativeInt

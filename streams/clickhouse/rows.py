@@ -185,6 +185,7 @@ def _training_group(group: TrainingGroup, envelope: Envelope) -> Rows:
                 "baseline": group.baseline,
                 "baseline_value": group.baseline_value,
                 "scored": group.scored,
+                "reward_std": group.reward_std,
                 **_trajectory_place(member.trajectory_id, member.trajectory),
                 "reward": member.reward,
                 "advantage": member.advantage,

@@ -160,6 +160,7 @@ TRAINING = Table(
         Column("baseline", LABEL, "Name of the baseline."),
         Column("baseline_value", NUMBER, "What was subtracted."),
         Column("scored", COUNT, "Members of the group that had a reward."),
+        Column("reward_std", MAYBE_NUMBER, "Sample standard deviation of their rewards; null where there is one."),
         _TRAJECTORY,
         *_PLACE,
         Column("reward", NUMBER, "Its reward."),

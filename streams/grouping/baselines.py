@@ -5,6 +5,7 @@ weighs an almost solved task as much as an undecided one. ``b_i`` may not depend
 biased; only the mean does, by the factor (n−1)/n, which is why leave-one-out is there.
 """
 
+import statistics
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Self
@@ -40,6 +41,14 @@ def leave_one_out(rewards: Sequence[float]) -> list[float]:
 def constant(rewards: Sequence[float], value: float) -> list[float]:
     """(n,) b_i = ``value``: a threshold, or a mean of earlier rewards. Equal rewards then have a gradient too."""
     return [value] * len(rewards)
+
+
+def standard_deviation(rewards: Sequence[float]) -> float | None:
+    """Sample standard deviation (n − 1) of the scored members' rewards; ``None`` where there are fewer than two.
+
+    For losses that divide by it (GRPO): no baseline here does.
+    """
+    return statistics.stdev(rewards) if len(rewards) > 1 else None
 
 
 class RunningMean(msgspec.Struct, frozen=True, tag_field="kind", tag="running"):

@@ -13,7 +13,7 @@ a group has none where every reward is within the tolerance of the baseline.
 from collections.abc import Sequence
 
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
-from headrace.streams.grouping.baselines import Baseline, constant, leave_one_out, mean
+from headrace.streams.grouping.baselines import Baseline, constant, leave_one_out, mean, standard_deviation
 from headrace.streams.grouping.group_policy import GroupPolicy
 from headrace.streams.grouping.group_state import Candidate, GroupState
 from headrace.streams.rewards.toggle import toggled
@@ -66,6 +66,7 @@ def decide(state: GroupState, policy: GroupPolicy, running: float | None = None)
             cohort_key=state.cohort_key,
             expected=state.size,
             scored=len(rewards),
+            reward_std=standard_deviation(rewards),
             members=trained,
             oldest_version=min(member.oldest_version for member in trained),
         )

@@ -16,7 +16,7 @@ from headrace.schemas.records.group import Member, Reason, Rejection, Stage, Tra
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.admission.bounds import AdmissionBounds
-from headrace.trainer.batches.advantages import reward_std
+from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
 
 
@@ -83,7 +83,9 @@ def admit(
         kept = []
     if not kept:
         return None, rejections
-    return AdmittedGroup(group.group_id, reference, tuple(kept), reward_std(group), group.task_id), rejections
+    return AdmittedGroup(
+        group.group_id, reference, tuple(kept), reward_std(group), members_std(group), group.task_id
+    ), rejections
 
 
 def rejection(

@@ -14,18 +14,41 @@ _EPSILON = 1e-6
 """Added to the deviation, as verl does (TRL: 1e-4). Rewards that spread less are equal but for their rounding."""
 
 
+_OF_THE_GROUP = ("mean", "leave_one_out")
+"""Baselines whose ``baseline_value`` is the mean of the group's scored members."""
+
+
 def reward_std(group: TrainingGroup) -> float | None:
-    """Sample standard deviation (n − 1) of the rewards of all of the record's members; of one there is none."""
+    """Sample standard deviation (n − 1) of the rewards of all of the group's scored members; of one there is none.
+
+    Members that are scored and not trained (a defect, say) belong to it as they belong to the baseline. A record from
+    before the field was kept says only how many they are and, against a mean, what their rewards add up to: they are
+    then all taken for their average. That is exact where one is missing or none, and else the least that the record
+    allows. Against another baseline only the members of the record count.
+    """
+    if group.reward_std is not None:
+        return group.reward_std
     rewards = [member.reward for member in group.members]
+    missing = group.scored - len(rewards)
+    if missing > 0 and group.baseline in _OF_THE_GROUP:
+        rewards += [(group.baseline_value * group.scored - sum(rewards)) / missing] * missing
+    return _standard_deviation(rewards)
+
+
+def members_std(group: TrainingGroup) -> float | None:
+    """What batches of format 1 took for :func:`reward_std`: that of the record's members alone."""
+    return _standard_deviation([member.reward for member in group.members])
+
+
+def _standard_deviation(rewards: Sequence[float]) -> float | None:
     return statistics.stdev(rewards) if len(rewards) > 1 else None
 
 
 def scale_advantages(groups: Sequence[AdmittedGroup], scale: AdvantageScale) -> list[AdmittedGroup]:
     """``groups`` with their advantages as the loss wants them.
 
-    ``group_std`` divides by the sample standard deviation (n − 1) of the rewards of all the group's members, also of
-    those that were not admitted: the advantage was made with them too. A group of one, or of equal rewards, has nothing
-    to divide by and stays.
+    ``group_std`` divides by the group's :func:`reward_std`, whoever of it was admitted: the advantage was made with
+    all of them. A group of one, or of equal rewards, has nothing to divide by and stays.
     """
     if scale == AdvantageScale.NONE:
         return list(groups)

@@ -17,9 +17,16 @@ from headrace.schemas.records.step import TrainedGroup
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.trainer.batches.packing import Floats, Ints, PackedSequences, pack, select
 
-BATCH_FORMAT = 1
+BATCH_FORMAT = 2
 """Raise it with every change that gives the same groups another hash: a step says in which format it was made, and
-rebuilding says so where this code makes another."""
+rebuilding says so where this code cannot make it.
+
+    1  advantages scaled by the standard deviation of the record's members
+    2  by that of all scored members of the group
+"""
+
+BATCH_FORMATS = (1, 2)
+"""Formats that this code makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,9 @@ class AdmittedGroup:
     members: tuple[ResolvedMember, ...]
     """By trajectory id; at least one."""
     reward_std: float | None = None
-    """Sample standard deviation of the rewards of all members of the record, admitted or not; of one there is none."""
+    """Sample standard deviation of the rewards of all scored members of the group; of one there is none."""
+    members_std: float | None = None
+    """That of the record's members alone: what batches of format 1 were scaled by."""
     task_id: str | None = None
     """Task."""
 

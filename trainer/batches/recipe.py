@@ -4,10 +4,11 @@ Pure: the same groups, recipe and step give the same batch, to the bit, on every
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.batches.advantages import scale_advantages, shuffle_advantages
-from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup
+from headrace.trainer.batches.batch import BATCH_FORMATS, AdmittedGroup
 from headrace.trainer.losses.settings import AdvantageScale
 
 
@@ -20,12 +21,15 @@ def prepare_groups(groups: Sequence[AdmittedGroup], recipe: BatchRecipe, *, step
 
     Raises :class:`UnknownRecipe`.
     """
-    if recipe.format != BATCH_FORMAT:
-        raise UnknownRecipe(f"its batch has format {recipe.format}, this code makes format {BATCH_FORMAT}")
+    if recipe.format not in BATCH_FORMATS:
+        known = ", ".join(map(str, BATCH_FORMATS))
+        raise UnknownRecipe(f"its batch has format {recipe.format}, this code makes {known}")
     if recipe.advantage_scale not in list(AdvantageScale):
         known = ", ".join(AdvantageScale)
         raise UnknownRecipe(f"its advantages are scaled by {recipe.advantage_scale!r}, this code knows {known}")
     prepared = list(groups)
+    if recipe.format == 1:
+        prepared = [replace(group, reward_std=group.members_std) for group in prepared]
     if recipe.shuffle_seed is not None:
         prepared = shuffle_advantages(prepared, seed=recipe.shuffle_seed, step=step)
     return scale_advantages(prepared, AdvantageScale(recipe.advantage_scale))

@@ -14,7 +14,7 @@ from headrace.schemas.records.step import BatchRecipe, Step, TrainedGroup
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.trainer.admission.admission import place_of
-from headrace.trainer.batches.advantages import reward_std
+from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
 from headrace.trainer.batches.recipe import UnknownRecipe, prepare_groups
 from headrace.trainer.losses.settings import AdvantageScale
@@ -122,7 +122,7 @@ def _admitted(trained: TrainedGroup, record: TrainingGroup, trajectories: Mappin
         ResolvedMember(members[trajectory_id], trajectories[place_of(reference)])
         for trajectory_id, reference in zip(trained.trajectory_ids, trained.trajectories, strict=True)
     )
-    return AdmittedGroup(trained.group_id, trained.group, tuple(resolved), reward_std(record))
+    return AdmittedGroup(trained.group_id, trained.group, tuple(resolved), reward_std(record), members_std(record))
 
 
 def _compare(step: Step, groups: Sequence[AdmittedGroup], recipe: BatchRecipe) -> Rebuilt:

@@ -2,24 +2,29 @@
 
 import hashlib
 
+import numpy as np
 import pytest
 
 from headrace.schemas.records.step import BatchRecipe
-from headrace.trainer.batches.advantages import reward_std, scale_advantages, shuffle_advantages
-from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, ResolvedMember, make_batch
+from headrace.trainer.batches.advantages import members_std, reward_std, scale_advantages, shuffle_advantages
+from headrace.trainer.batches.batch import BATCH_FORMAT, BATCH_FORMATS, AdmittedGroup, ResolvedMember, make_batch
 from headrace.trainer.batches.recipe import UnknownRecipe, prepare_groups
 from headrace.trainer.losses.settings import AdvantageScale
 from tests.trainer.builders import AT, member, segment, training_group, trajectory
 
 
-def group(name, *rewards):
+def group(name, *rewards, untrained=()):
+    """A group in which ``untrained`` rewards counted and were not trained."""
     attempts = [trajectory(f"{name}/{i}", segment("cSS"), segment("ccS")) for i in range(len(rewards))]
     members = [member(each, advantage=r, reward=r) for each, r in zip(attempts, rewards, strict=True)]
     resolved = tuple(ResolvedMember(one, each) for one, each in zip(members, attempts, strict=True))
-    return AdmittedGroup(name, AT, resolved, reward_std(training_group(name, members)))
+    scored = [*rewards, *untrained]
+    std = float(np.std(scored, ddof=1)) if len(scored) > 1 else None
+    record = training_group(name, members).model_copy(update={"scored": len(scored), "reward_std": std})
+    return AdmittedGroup(name, AT, resolved, reward_std(record), members_std(record))
 
 
-GROUPS = [group("a", 0.0, 1.0, 2.0, 5.0), group("b", 1.0, 3.0), group("alone", 1.0)]
+GROUPS = [group("a", 0.0, 1.0, 2.0, 5.0), group("b", 1.0, 3.0, untrained=[-6.0]), group("alone", 1.0)]
 
 
 def sha256(recipe, step=3):
@@ -29,7 +34,7 @@ def sha256(recipe, step=3):
 def test_advantages_are_shuffled_first_and_scaled_then():
     shuffled = shuffle_advantages(GROUPS, seed=7, step=3)
     expected = make_batch(scale_advantages(shuffled, AdvantageScale.GROUP_STD)).sha256()
-    assert sha256(BatchRecipe(advantage_scale="group_std", shuffle_seed=7)) == expected
+    assert sha256(BatchRecipe(format=BATCH_FORMAT, advantage_scale="group_std", shuffle_seed=7)) == expected
 
 
 def test_every_part_of_a_recipe_shows_in_the_hash():
@@ -50,9 +55,19 @@ def test_a_recipe_of_another_release_is_refused_by_name():
         prepare_groups(GROUPS, BatchRecipe(advantage_scale="rank"), step=1)
 
 
-def test_the_hash_of_a_known_batch_is_what_it_was_or_the_format_has_a_new_number():
-    known = {1: "5542a901b663a44728823dc31ffe769d021c829dd597a04e72c8936495d51cfd"}
-    assert sha256(BatchRecipe()) == known[BATCH_FORMAT], "raise BATCH_FORMAT: steps in the log have the old hash"
+KNOWN = {
+    (1, "none"): "5542a901b663a44728823dc31ffe769d021c829dd597a04e72c8936495d51cfd",
+    (1, "group_std"): "3c2aa3d546d39ba9e2b4a5c605ac8bce8c6289fb891bcb28dc167c8290763e2b",
+    (2, "none"): "5542a901b663a44728823dc31ffe769d021c829dd597a04e72c8936495d51cfd",
+    (2, "group_std"): "61d1442dd998a8e09895c91eef96d495f920df129da3ced6a9893a373590f76d",
+}
+
+
+@pytest.mark.parametrize(("format_", "scale"), list(KNOWN))
+def test_the_hash_of_a_known_batch_is_what_it_was_or_the_format_has_a_new_number(format_, scale):
+    assert {number for number, _ in KNOWN} == set(BATCH_FORMATS)
+    found = sha256(BatchRecipe(format=format_, advantage_scale=scale))
+    assert found == KNOWN[format_, scale], "raise BATCH_FORMAT: steps in the log have the old hash"
 
 
 def test_the_hashes_of_the_arrays_tell_which_one_changed():

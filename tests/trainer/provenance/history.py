@@ -9,7 +9,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import BatchRecipe, Step
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.batches.advantages import reward_std
+from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember, make_batch
 from headrace.trainer.batches.recipe import prepare_groups
 from tests.trainer.builders import member, segment, training_group, trajectory
@@ -50,7 +50,9 @@ class History:
             members.append(member(each, advantage=reward - 1.5, reward=reward, at=place))
         self._serial += 1
         record = training_group(f"g{self._serial}", sorted(members, key=lambda one: one.trajectory_id), run=self.run)
-        record = record.model_copy(update={"task_id": labels.get("task_id", "task")})
+        record = record.model_copy(
+            update={"task_id": labels.get("task_id", "task"), "scored": size + 1, "reward_std": 2.5}
+        )
         place = Reference(partition=rng.randint(0, 1), offset=10 * self._serial)
         self.groups[place.partition, place.offset] = record
         return record, place
@@ -65,7 +67,7 @@ class History:
                 ResolvedMember(each, self.trajectories[each.trajectory.partition, each.trajectory.offset])
                 for each in kept
             )
-            admitted.append(AdmittedGroup(record.group_id, place, resolved, reward_std(record)))
+            admitted.append(AdmittedGroup(record.group_id, place, resolved, reward_std(record), members_std(record)))
         prepared = prepare_groups(admitted, recipe or BatchRecipe(), step=number)
         batch = make_batch(prepared)
         step = Step(

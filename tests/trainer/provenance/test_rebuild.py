@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.records.step import BatchRecipe, TrainedGroup
+from headrace.trainer.batches.batch import BATCH_FORMATS
 from headrace.trainer.provenance.evidence import Absence, Bounds, absent
 from headrace.trainer.provenance.rebuild import Evidence, Verdict, rebuild
 from tests.trainer.provenance.history import History
 
 RECIPES = st.builds(
-    BatchRecipe, advantage_scale=st.sampled_from(["none", "group_std"]), shuffle_seed=st.none() | st.integers(0, 9)
+    BatchRecipe,
+    format=st.sampled_from(BATCH_FORMATS),
+    advantage_scale=st.sampled_from(["none", "group_std"]),
+    shuffle_seed=st.none() | st.integers(0, 9),
 )
 
 
