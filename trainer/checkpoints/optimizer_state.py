@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, zeros
 
+from headrace.trainer.model.shards import whole_tensor
 from headrace.trainer.parallel.ranks import Ranks
 
 _WHOLE = "whole.safetensors"
@@ -26,7 +27,7 @@ def write_state(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> No
     """
     folder.mkdir(parents=True, exist_ok=True)
     if ranks.count == 1:
-        save_file(dict(tensors), folder / _WHOLE)
+        save_file({name: whole_tensor(tensor) for name, tensor in tensors.items()}, folder / _WHOLE)
         return
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter

@@ -3,7 +3,8 @@
 The linear layers of a model do not care where one sequence ends and the next begins; only attention does. It gets a
 ``Layout`` through the model's keyword arguments and keeps each sequence to itself:
 
-- on a GPU, torch's variable-length flash kernel (16-bit types);
+- on a GPU, torch's variable-length flash kernel (16-bit types), FlashAttention 2 or, where it is installed and
+  ``layers.flash_attention`` asks for it, a later one; compiled layers keep it in their graph;
 - elsewhere, sequences of similar length are gathered into rectangles for ``scaled_dot_product_attention``. Rows are
   filled up at their end only, where causality hides the filling from every real token, so no mask is needed. Of the
   ways tried on a CPU this was the fastest: 160 sequences of 100-200 tokens took 0.78 s forward and backward, one
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.attention as nn_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
@@ -101,7 +103,7 @@ def packed_attention(
     if softcap is not None or s_aux is not None:
         raise ValueError("soft caps and sinks in attention are not supported")
     tokens = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
-    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+    if takes_variable_lengths(query.device, query.dtype):
         return _variable_length(tokens, layout, scaling)[None], None
     heads = query.shape[1]
     outputs = []
@@ -115,6 +117,29 @@ def packed_attention(
         )
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).index_select(0, layout.scatter)[None], None
+
+
+def takes_variable_lengths(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether the variable-length kernel computes for ``dtype`` on ``device``."""
+    return device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
+
+
+def choose_flash_attention(name: str, device: torch.device) -> None:
+    """Have torch's flash kernels be those of ``name`` (``FA3``, ``FA4``), for the whole process.
+
+    Raises ``ValueError`` where ``device`` is no GPU, torch does not know ``name``, or its package is not installed.
+    """
+    known = nn_attention.list_flash_attention_impls()
+    if name not in known:
+        raise ValueError(f"layers.flash_attention is {name!r}: this torch knows {', '.join(sorted(known)) or 'none'}")
+    if device.type != "cuda":
+        raise ValueError(f"layers.flash_attention {name} needs a GPU: leave it empty on {device.type}")
+    try:
+        nn_attention.activate_flash_attention_impl(name)
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(
+            f"layers.flash_attention {name} cannot be used: {error}. Install its package, or leave it empty"
+        ) from error
 
 
 def _variable_length(tokens: list[torch.Tensor], layout: Layout, scaling: float | None) -> torch.Tensor:
@@ -144,7 +169,8 @@ def _no_mask(*_: Any, **__: Any) -> None:
 def register(*, around_compiled: bool = False) -> None:
     """Make the implementation known to transformers under :data:`NAME`.
 
-    ``around_compiled`` keeps it out of layers that are compiled: its rectangles have other shapes in every pass.
+    ``around_compiled`` keeps it out of layers that are compiled: its rectangles have other shapes in every pass. The
+    variable-length kernel is one operator for the compiler, and needs no exception.
     """
     function: Any = packed_attention
     if around_compiled:

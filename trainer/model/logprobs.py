@@ -13,8 +13,10 @@ from headrace.trainer.batches.packing import PackedSequences
 from headrace.trainer.model import attention
 from headrace.trainer.model.head import head_logprobs
 
-MAX_LOGITS = 16 * 1024 * 1024
-"""Logits worked on at once, in elements: 64 MiB in float32. Past it the head runs in chunks, and again in backward."""
+MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "cuda": 256 * 1024 * 1024}
+"""Logits worked on at once, in elements, by type of device: 64 MiB and 1 GiB in float32. Past it the head runs in
+chunks, and again in backward. At a vocabulary of 152 k these are 110 tokens, which keep a CPU busy, and 1,760, which a
+GPU needs for its matrix products to be large."""
 
 
 class TokenLogprobs(NamedTuple):
@@ -26,12 +28,15 @@ class TokenLogprobs(NamedTuple):
     """(N,) float32 entropy in nats of the distribution it was drawn from; carries no gradient."""
 
 
-def token_logprobs(model: PreTrainedModel, packed: PackedSequences, *, max_logits: int = MAX_LOGITS) -> TokenLogprobs:
+def token_logprobs(model: PreTrainedModel, packed: PackedSequences, *, max_logits: int | None = None) -> TokenLogprobs:
     """Log-probabilities (temperature 1) of the targets of ``packed``, in float32 from the head on.
 
-    The head runs only where a target is predicted, and in chunks of at most ``max_logits`` logits.
+    The head runs only where a target is predicted, and in chunks of at most ``max_logits`` logits,
+    :data:`MAX_LOGITS` of the device where nothing is said.
     """
     device = next(model.parameters()).device
+    if max_logits is None:
+        max_logits = MAX_LOGITS.get(device.type, MAX_LOGITS["cpu"])
     hidden_T = model.base_model(
         input_ids=torch.from_numpy(packed.token_ids)[None].to(device),
         position_ids=torch.from_numpy(packed.position_ids)[None].to(device),

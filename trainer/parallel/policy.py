@@ -6,10 +6,13 @@ ranks and not averaged.
 """
 
 import math
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
@@ -110,7 +113,17 @@ class _Called(nn.Module):
 
 
 def open_policy(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, settings: ParallelSettings) -> Policy:
-    """The policy of ``model``, which computes in ``dtype`` and is sharded in place where there are several ranks."""
+    """The policy of ``model``, which computes in ``dtype``.
+
+    It is sharded in place where there are several ranks, and on one where ``settings.shard_alone`` asks for it: then a
+    process without a group gets one of its own.
+    """
     if ranks.count == 1:
-        return WholePolicy(model, dtype)
+        if not settings.shard_alone:
+            return WholePolicy(model, dtype)
+        device = next(model.parameters()).device
+        ranks = replace(ranks, device=str(device))
+        if not dist.is_initialized():
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     return ShardedPolicy(model, dtype, ranks, reduce_every_pass=settings.reduce_every_pass)

@@ -12,6 +12,9 @@ class ParallelSettings:
     reduce_every_pass: bool = True
     """Sum gradients over the ranks after every pass, so that a rank holds only its shard of them. ``False`` sums them
     once an update, which sends less and holds the whole model's gradients on every rank."""
+    shard_alone: bool = False
+    """Shard the model (FSDP2) also where one process trains alone: what several ranks run, measured or tried on one
+    GPU. It saves no memory there."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.timeout_s < float("inf"):

@@ -17,7 +17,7 @@ from headrace.trainer.batches.packing import pack, plan_passes
 from headrace.trainer.learning.optimizers import Optimizer, OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings, Shape, rate_share
 from headrace.trainer.model import attention
-from headrace.trainer.model.logprobs import token_logprobs
+from headrace.trainer.parallel.policy import WholePolicy
 
 MAX_TOKENS_PER_PASS = 8192
 """Tokens of one forward and backward where nothing else is said."""
@@ -70,11 +70,22 @@ class SupervisedConfig:
     """Steps after which a stage that is interrupted goes on."""
     max_tokens_per_pass: int = MAX_TOKENS_PER_PASS
     """Tokens of one forward and backward: bounds memory, changes nothing else."""
+    dtype: str = "float32"
+    """Type that passes compute in and the result is written in: ``float32`` or ``bfloat16``. The weights that are
+    trained and their gradients are float32 either way."""
 
     def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype {self.dtype!r}: choose float32 or bfloat16")
         for name in ("steps", "batch_size", "report_every", "keep_every", "max_tokens_per_pass"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """``dtype`` as torch has it."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
     def whole_schedule(self) -> ScheduleSettings:
         """The schedule, over all steps where it does not say over how many."""
@@ -136,6 +147,7 @@ def fine_tune(
     optimizer.restore(optimizer_state or {})
     started = time.monotonic()
     total, since = 0.0, 0
+    policy = WholePolicy(model, config.torch_dtype)
     model.train()
     with attention.packed(model):
         for step, batch in enumerate(islice(_batches(examples, config), start, None), start=start + 1):
@@ -143,8 +155,8 @@ def fine_tune(
             optimizer.zero_grad()
             loss, imitated = 0.0, sum(example.imitated for example in batch)
             for part in _passes(batch, config.max_tokens_per_pass):
-                summed = _summed_loss(model, part)
-                (summed / imitated).backward()  # type: ignore[no-untyped-call]
+                summed = _summed_loss(policy, part)
+                policy.backward(summed / imitated, last=False)
                 loss += summed.item() / imitated
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss is {loss} at step {step}: lower learning_rate")
@@ -152,7 +164,7 @@ def fine_tune(
             optimizer.step()
             total, since = total + loss, since + 1
             if step % config.report_every == 0 or step == config.steps:
-                loss_there = held_out_loss(model, held_out, config.max_tokens_per_pass)
+                loss_there = held_out_loss(model, held_out, config.max_tokens_per_pass, config.torch_dtype)
                 seconds = time.monotonic() - started
                 progress = Progress(step, config.steps, total / since, loss_there, seconds, step - start)
                 report(progress)
@@ -164,13 +176,17 @@ def fine_tune(
 
 @torch.no_grad()
 def held_out_loss(
-    model: PreTrainedModel, examples: Sequence[Example], max_tokens_per_pass: int = MAX_TOKENS_PER_PASS
+    model: PreTrainedModel,
+    examples: Sequence[Example],
+    max_tokens_per_pass: int = MAX_TOKENS_PER_PASS,
+    dtype: torch.dtype = torch.float32,
 ) -> float:
-    """Nats per imitated token over ``examples``; the model's mode is left as it was."""
+    """Nats per imitated token over ``examples``, computed in ``dtype``; the model's mode is left as it was."""
     training = model.training
     model.train(False)
     with attention.packed(model):
-        total = sum(_summed_loss(model, part).item() for part in _passes(examples, max_tokens_per_pass))
+        policy = WholePolicy(model, dtype)
+        total = sum(_summed_loss(policy, part).item() for part in _passes(examples, max_tokens_per_pass))
     model.train(training)
     return total / sum(example.imitated for example in examples)
 
@@ -203,7 +219,7 @@ def _passes(batch: Sequence[Example], max_tokens: int) -> list[list[Example]]:
     return [[batch[index] for index in chosen] for chosen in plan_passes(lengths, max_tokens)]
 
 
-def _summed_loss(model: PreTrainedModel, batch: Sequence[Example]) -> Tensor:
+def _summed_loss(policy: WholePolicy, batch: Sequence[Example]) -> Tensor:
     """Σ −log p over the imitated tokens of ``batch``, in nats."""
     packed = pack([(example.token_ids, [0, *example.mask[1:]]) for example in batch])
-    return -token_logprobs(model, packed).logprobs.sum()
+    return -policy.logprobs(packed).logprobs.sum()

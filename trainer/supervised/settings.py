@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.supervised.context1_filter import Context1Filter
 from headrace.trainer.supervised.fine_tune import SupervisedConfig
 from headrace.trainer.supervised.reading import Source
@@ -50,6 +51,8 @@ class StageConfig:
     """Torch's threads on a CPU."""
     device: str = "cpu"
     """Torch device."""
+    layers: LayerSettings = field(default_factory=LayerSettings)
+    """What a pass trades for what: {"activation_checkpointing": true}."""
 
     def __post_init__(self) -> None:
         if self.stage not in list(Stage):

@@ -27,7 +27,9 @@ from headrace.trainer.checkpoints.checkpoint import (
 )
 from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
 from headrace.trainer.learning.optimizers import Optimizer
+from headrace.trainer.model.layers import prepare_layers
 from headrace.trainer.model.load import load_model, longest_sequence, save_model, vocabulary_size
+from headrace.trainer.model.published import published_tensors
 from headrace.trainer.parallel.ranks import ALONE
 from headrace.trainer.supervised.attempt import form_of
 from headrace.trainer.supervised.fine_tune import Example, Progress, fine_tune, held_out_loss
@@ -83,7 +85,7 @@ async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
         audience.chosen(looked)
         train, held_out = await _examples(config, looked, kept, audience)
         bound = config.training.max_tokens_per_pass
-        before = held_out_loss(model, held_out, bound)
+        before = held_out_loss(model, held_out, bound, config.training.torch_dtype)
         audience.begins(len(train), len(held_out), before)
         model, last = _train(config, model, train, held_out, part / "checkpoints", audience)
         summary = {
@@ -174,7 +176,7 @@ def _train(
     checkpoint = load_newest(folder, name)
     if checkpoint is not None:
         model = load_model(checkpoint.model_dir, device=config.device)
-
+    prepare_layers(model, config.layers)
     parameters = dict(model.named_parameters())
 
     def keep(step: int, optimizer: Optimizer) -> None:
@@ -200,7 +202,8 @@ def _publish(config: StageConfig, model: PreTrainedModel, part: Path, summary: M
     """Let the model appear, whole, with the account of what it learnt from."""
     result = part / "result"
     shutil.rmtree(result, ignore_errors=True)
-    save_model(model, result, tokenizer_from=config.model_dir)
+    tensors = published_tensors(model, config.training.torch_dtype)
+    save_model(model, result, tensors, tokenizer_from=config.model_dir)
     shutil.copyfile(part / SELECTION_FILE, result / SELECTION_FILE)
     (result / SUMMARY_FILE).write_text(json.dumps(summary, indent=1) + "\n")
     for path in (*result.iterdir(), result):

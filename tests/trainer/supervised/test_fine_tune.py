@@ -1,5 +1,6 @@
 """Fine-tuning imitates the tokens under the mask, only those, and the same way every time."""
 
+import copy
 from collections.abc import Iterable
 
 import pytest
@@ -37,7 +38,7 @@ def silent(progress: Progress) -> None:
     """No report."""
 
 
-def train(model: Qwen3ForCausalLM, examples: list[Example], **settings: float) -> Progress:
+def train(model: Qwen3ForCausalLM, examples: list[Example], **settings: float | str) -> Progress:
     schedule = ScheduleSettings(shape=Shape.COSINE, warmup_steps=5, final_share=0.1)
     config = SupervisedConfig(**{"steps": 60, "batch_size": 8, "schedule": schedule, **settings})  # type: ignore[arg-type]
     return fine_tune(model, examples, examples[:2], config, silent)
@@ -49,6 +50,21 @@ def test_a_pattern_is_learnt() -> None:
     before = held_out_loss(model, examples)
     train(model, examples)
     assert held_out_loss(model, examples) < 0.25 * before
+
+
+def test_passes_in_bfloat16_learn_it_too_and_the_weights_stay_float32() -> None:
+    model, examples = fresh_model(), counting(range(12))
+    before = held_out_loss(model, examples)
+    train(model, examples, dtype="bfloat16")
+    assert held_out_loss(model, examples) < 0.25 * before
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    in_bfloat16 = held_out_loss(model, examples, dtype=torch.bfloat16)
+    assert in_bfloat16 != held_out_loss(model, examples)
+    assert in_bfloat16 == pytest.approx(held_out_loss(model, examples), rel=0.1)
+    rounded = copy.deepcopy(model)
+    for weight in rounded.parameters():
+        weight.data = weight.data.bfloat16()
+    assert held_out_loss(rounded, examples, dtype=torch.bfloat16) == in_bfloat16
 
 
 def test_tokens_outside_the_mask_do_not_teach() -> None:

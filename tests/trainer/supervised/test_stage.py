@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from headrace.deploy.cli import cli
 from headrace.schemas.events import EndStatus, Purpose, VersionSpan
@@ -147,12 +149,15 @@ def test_a_warm_up_learns_what_the_filter_keeps_and_accounts_for_the_rest(
 
 def test_successes_are_imitated(log: str, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "next"
-    shown = CliRunner().invoke(cli, arguments("rft", log, model, out, **{"training.steps": 10}))
+    settings = {"training.steps": 10, "training.dtype": "bfloat16", "layers.activation_checkpointing": True}
+    shown = CliRunner().invoke(cli, arguments("rft", log, model, out, **settings))
     assert shown.exit_code == 0, shown.output
     summary = json.loads((out / "fine_tuning.json").read_text())
     assert summary["counts"]["kept"] == {"success": TASKS}
     assert summary["counts"]["excluded"]["below_reward"] == TASKS
     assert summary["held_out_loss"] < summary["held_out_loss_before"]
+    written = {tensor.dtype for tensor in load_file(out / "model.safetensors").values()}
+    assert written == {torch.bfloat16}
 
 
 def test_a_stage_that_is_killed_ends_with_the_same_weights(log: str, model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""One process can run what several ranks run: the sharded policy, alone, learns what the whole one learns."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
+
+from headrace.trainer.checkpoints.resume import resume_learner
+from headrace.trainer.config import TrainerConfig
+from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.parallel.settings import ParallelSettings
+from tests.trainer.builders import off_policy_batch, tiny_model
+
+VERSION = 3
+
+
+@pytest.fixture(autouse=True)
+def no_group_afterwards():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def config_of(folder, *, shard_alone, dtype):
+    return TrainerConfig(
+        "localhost:1",
+        "run",
+        folder / "base",
+        folder,
+        "file:///nowhere",
+        dtype=dtype,
+        optimizer=OptimizerSettings(learning_rate=1e-3),
+        parallel=ParallelSettings(shard_alone=shard_alone),
+        max_tokens_per_pass=12,
+    )
+
+
+def trained(folder, *, shard_alone, dtype, begin=None):
+    """A learner after two steps, or after another one from the checkpoint ``begin``; what the last step measured."""
+    learner = resume_learner(config_of(folder, shard_alone=shard_alone, dtype=dtype), begin)
+    metrics = {}
+    for seed in (0, 1) if begin is None else (2,):
+        metrics = learner.step(off_policy_batch(seed=seed), VERSION)
+    return learner, metrics
+
+
+def written(learner, folder):
+    learner.write_model(folder / "model")
+    learner.write_optimizer(folder / "optimizer")
+    return folder
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 8e-3)])
+def test_a_sharded_policy_alone_learns_what_a_whole_one_learns(tmp_path, dtype, tolerance):
+    tiny_model(tmp_path / "base")
+    whole, expected = trained(tmp_path, shard_alone=False, dtype=dtype)
+    sharded, found = trained(tmp_path, shard_alone=True, dtype=dtype)
+    assert not any(isinstance(weight, DTensor) for weight in whole.model.parameters())
+    assert all(isinstance(weight, DTensor) for weight in sharded.model.parameters())
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4 if dtype == "float32" else 2e-2)
+    one, other = (
+        load_file(written(learner, tmp_path / name) / "model" / "model.safetensors")
+        for learner, name in ((whole, "whole"), (sharded, "sharded"))
+    )
+    assert one.keys() == other.keys()
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < tolerance
+
+
+def test_a_checkpoint_of_either_goes_on_as_the_other(tmp_path):
+    tiny_model(tmp_path / "base")
+    weights = {}
+    for before in (False, True):
+        begun, _ = trained(tmp_path, shard_alone=before, dtype="float32")
+        checkpoint = written(begun, tmp_path / f"begun {before}")
+        for after in (False, True):
+            learner, _ = trained(tmp_path, shard_alone=after, dtype="float32", begin=checkpoint)
+            name = tmp_path / f"from {before} to {after}"
+            weights[before, after] = load_file(written(learner, name) / "model" / "model.safetensors")
+    expected = weights.pop((False, False))
+    base = load_file(tmp_path / "base" / "model.safetensors")
+    assert any(not torch.equal(expected[name], base[name]) for name in base)
+    for found in weights.values():
+        assert max(float((found[name] - expected[name]).abs().max()) for name in expected) < 1e-6
