@@ -1,12 +1,13 @@
 """The trainer's benchmark runs on a small load, and its contenders take the very same step."""
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.trainer import measure, report, shapes
+from tests.benchmarks.trainer import gpu, measure, report, shapes
 from tests.benchmarks.trainer.rollouts import as_batch, as_padded
 from tests.benchmarks.trainer.shapes import SHAPES
 
@@ -43,3 +44,20 @@ def test_the_contenders_agree_on_loss_and_gradient(tmp_path: Path) -> None:
     assert json.loads((tmp_path / report.FIGURES).read_text())["tiny"]["tokens"] == figures["tokens"]
     assert "TRL" in (tmp_path / report.TABLE).read_text()
     assert (tmp_path / report.PLOT).stat().st_size > 10_000
+
+
+def test_the_gpu_page_has_a_row_for_everybody_also_for_those_who_cannot(tmp_path: Path) -> None:
+    """On a CPU, where the sharded policy runs and the GPU's kernels are refused by name."""
+    said: list[str] = []
+    in_time = gpu.Deadline(time.monotonic() + 600)
+    figures = gpu.measure(SHAPES["tiny"], ("headrace", "sharded", "liger"), tmp_path, 1, in_time, said.append)
+    whole, sharded = (figures["rows"][name] for name in ("headrace", "sharded"))
+    assert sharded["first"]["loss"] == pytest.approx(whole["first"]["loss"], rel=1e-5)
+    assert sharded["first"]["grad_norm"] == pytest.approx(whole["first"]["grad_norm"], rel=1e-4)
+    assert "layers.liger needs a GPU" in figures["rows"]["liger"]["not_measured"]
+    assert sum(figures["profile"].values()) == pytest.approx(1)
+    late = gpu.measure(SHAPES["tiny"], ("padded",), tmp_path, 1, gpu.Deadline(time.monotonic() - 1), said.append)
+    assert late["rows"]["padded"] == {"not_measured": "there was no time left"}
+    page = gpu.markdown({"tiny": figures, "late": late}, {"device": "H200", "date": "", "torch": "", "command": ""})
+    assert "headrace, FSDP2 on one rank" in page
+    assert "there was no time left" in page

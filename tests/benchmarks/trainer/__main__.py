@@ -1,10 +1,11 @@
 """The trainer's speed beside TRL's GRPO trainer and a plain padded step, in one run: a table, a plot, the raw figures.
 
-    python -m tests.benchmarks.trainer [--only miniature,long] [--rounds 5] [--threads 2] [--gpu] [--out FOLDER]
+    python -m tests.benchmarks.trainer [--only miniature,long] [--rounds 5] [--threads 2] [--out FOLDER]
 
 Same weights, batch, loss and optimiser; generation is left out on all sides. Each contender is a process of its own and
 takes its steps in turn with the others, divided as suits it best. The package index is needed once, for TRL. Compare
 rows of one run with each other, not figures of different machines. What ``--only`` leaves out keeps its figures.
+On a GPU, where contenders do not fit beside one another: ``python -m tests.benchmarks.trainer.gpu``.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 from tests.benchmarks.streams import machine
 from tests.benchmarks.trainer import report
 from tests.benchmarks.trainer.measure import Figures, measure
-from tests.benchmarks.trainer.shapes import CPU, GPU, SHAPES
+from tests.benchmarks.trainer.shapes import CPU, SHAPES
 
 RESULTS = Path(__file__).parents[1] / "results"
 _QUIET = 1.0
@@ -30,13 +31,12 @@ _QUIET = 1.0
 def main() -> None:
     """Measure what is asked for; print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", help=f"comma-separated, of {', '.join(SHAPES)}")
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(shape.name for shape in CPU)}")
     parser.add_argument("--rounds", type=int, default=5, help="steps of each contender; the table has their medians")
     parser.add_argument("--threads", type=int, default=2, help="of each contender")
-    parser.add_argument("--gpu", action="store_true", help="the shapes for a GPU instead of those for a CPU")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, plot and raw figures")
     options = parser.parse_args()
-    only = options.only.split(",") if options.only else [shape.name for shape in (GPU if options.gpu else CPU)]
+    only = options.only.split(",") if options.only else [shape.name for shape in CPU]
     if unknown := set(only) - SHAPES.keys():
         parser.error(f"there is no shape {', '.join(sorted(unknown))}: there are {', '.join(SHAPES)}")
     if os.getloadavg()[0] > _QUIET:
@@ -44,7 +44,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     stored = options.out / report.FIGURES
     figures: dict[str, Figures] = json.loads(stored.read_text()) if stored.exists() else {}
-    command = f"python -m tests.benchmarks.trainer --threads {options.threads}" + (" --gpu" if options.gpu else "")
+    command = f"python -m tests.benchmarks.trainer --threads {options.threads}"
     with tempfile.TemporaryDirectory() as folder:
         for name in only:
             about = {"machine": machine(), "date": datetime.now(UTC).strftime("%Y-%m-%d"), "command": command}

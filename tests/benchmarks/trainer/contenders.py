@@ -1,11 +1,13 @@
 """Three trainers, each taking the same step on the same batch: loss, gradient, clip and AdamW, whole.
 
 The loss is Dr. GRPO's: the clipped surrogate, divided by trajectories × a constant. Generation is left out everywhere.
+Ours also with what is for GPUs only, one setting at a time.
 """
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.policy import load_policy
+from headrace.trainer.parallel.settings import ParallelSettings
 from tests.benchmarks.trainer.rollouts import Rollout, as_batch, as_padded
 from tests.benchmarks.trainer.shapes import Shape
 from tests.benchmarks.trainer.turns import Turns
@@ -25,9 +28,18 @@ LEARNING_RATE = 1e-6
 CLIP = 0.2
 
 
-def headrace(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: Path, max_tokens: int) -> None:
-    """Ours: packed."""
-    config = our_config(shape, model_dir, max_tokens)
+def headrace(
+    turns: Turns,
+    shape: Shape,
+    rollouts: Sequence[Rollout],
+    model_dir: Path,
+    max_tokens: int,
+    *,
+    layers: Mapping[str, Any] | None = None,
+    shard_alone: bool = False,
+) -> None:
+    """Ours: packed. ``layers`` are settings of them that differ from the defaults."""
+    config = our_config(shape, model_dir, max_tokens, layers=layers, shard_alone=shard_alone)
     learner = Learner(load_policy(config), config)
     batch = as_batch(rollouts)
 
@@ -38,7 +50,14 @@ def headrace(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir:
     _serve(turns, step)
 
 
-def our_config(shape: Shape, model_dir: Path, max_tokens: int) -> TrainerConfig:
+def our_config(
+    shape: Shape,
+    model_dir: Path,
+    max_tokens: int,
+    *,
+    layers: Mapping[str, Any] | None = None,
+    shard_alone: bool = False,
+) -> TrainerConfig:
     """The settings of our trainer, those that matter for a step."""
     return TrainerConfig(
         bootstrap="none",
@@ -52,7 +71,8 @@ def our_config(shape: Shape, model_dir: Path, max_tokens: int) -> TrainerConfig:
         max_tokens_per_pass=max_tokens,
         device=shape.device,
         dtype=shape.dtype,
-        layers=LayerSettings(activation_checkpointing=shape.device != "cpu"),
+        layers=LayerSettings(**{"activation_checkpointing": shape.device != "cpu", **(layers or {})}),
+        parallel=ParallelSettings(shard_alone=shard_alone),
     )
 
 
@@ -152,12 +172,29 @@ def trl(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: Path
     trainer.train()
 
 
+PEERS = ("headrace", "trl", "padded")
+"""Who takes turns on a CPU."""
+
 CONTENDERS: dict[str, Callable[[Turns, Shape, Sequence[Rollout], Path, int], None]] = {
     "headrace": headrace,
     "trl": trl,
     "padded": padded,
+    "sharded": partial(headrace, shard_alone=True),
+    "compiled": partial(headrace, layers={"compile": True}),
+    "fa3": partial(headrace, layers={"flash_attention": "FA3"}),
+    "liger": partial(headrace, layers={"liger": True}),
+    "kept": partial(headrace, layers={"activation_checkpointing": False}),
 }
-TITLES = {"headrace": "headrace", "trl": "TRL 1.16 GRPOTrainer", "padded": "plain torch, padded, sorted by length"}
+TITLES = {
+    "headrace": "headrace",
+    "trl": "TRL 1.16 GRPOTrainer",
+    "padded": "plain torch, padded, sorted by length",
+    "sharded": "headrace, FSDP2 on one rank",
+    "compiled": "headrace, compiled layers",
+    "fa3": "headrace, FlashAttention 3",
+    "liger": "headrace, Liger's kernels",
+    "kept": "headrace, activations kept",
+}
 
 
 def _serve(turns: Turns, step: Callable[[], tuple[float, float]]) -> None:

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.benchmarks.trainer.contenders import CONTENDERS
+from tests.benchmarks.trainer.contenders import PEERS
 from tests.benchmarks.trainer.shapes import Shape, flops
 from tests.conftest import CACHE
 from tests.trainer.losses.references import references
@@ -20,15 +21,26 @@ Figures = dict[str, Any]
 ROOT = Path(__file__).parents[3]
 
 
+class ContenderEnded(RuntimeError):
+    """A contender's process ended by itself; the message is what it wrote last."""
+
+    def __init__(self, errors: str) -> None:
+        super().__init__(f"a contender ended:\n{errors[-3000:]}")
+        self.reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "it said nothing")
+        """The last line: a traceback's is the error."""
+
+
 class Worker:
     """A contender's process."""
 
     def __init__(self, contender: str, shape: Shape, model_dir: Path, division: int, threads: int) -> None:
         command = [sys.executable, "-m", "tests.benchmarks.trainer.worker", contender, shape.name, str(model_dir)]
         self.division = division
+        # Not a pipe: one that nobody reads would hold a talkative process up. Closed by end() and kill().
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [*command, str(division)], cwd=ROOT, env=_environment(threads), text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*command, str(division)], cwd=ROOT, env=environment(threads), text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
         )  # fmt: skip
 
     def step(self) -> Figures:
@@ -36,16 +48,22 @@ class Worker:
         return self._ask("step")
 
     def end(self) -> Figures:
-        """End the process; its peak of memory."""
+        """End the process; returns its peak of memory."""
         last = self._ask("end")
         self._process.wait(60)
+        self._errors.close()
         return last
+
+    def kill(self) -> None:
+        """End it wherever it is."""
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
 
     def _ask(self, what: str) -> Figures:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stderr is not None
         try:
             process.stdin.write(f"{what}\n")
             process.stdin.flush()
@@ -53,13 +71,18 @@ class Worker:
         except BrokenPipeError:
             line = ""
         if not line:
-            raise RuntimeError(f"a contender ended:\n{process.stderr.read()[-3000:]}")
+            process.wait(60)
+            self._errors.seek(0)
+            raise ContenderEnded(self._errors.read())
         answer: Figures = json.loads(line)
         return answer
 
 
-def _environment(threads: int) -> dict[str, str]:
-    told = {"OMP_NUM_THREADS": str(threads), "TRL_FOLDER": str(references()), "HF_HUB_OFFLINE": "1"}
+def environment(threads: int) -> dict[str, str]:
+    """Of a contender's process."""
+    told = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+    if "TRL_FOLDER" not in os.environ:
+        told["TRL_FOLDER"] = str(references())
     # TRL's imports take half a minute without bytecode, and its folder is shared with the tests of the losses.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | told | {"PYTHONPYCACHEPREFIX": str(CACHE / "bytecode")}
@@ -74,20 +97,19 @@ def measure(shape: Shape, rounds: int, threads: int, folder: Path, say: Callable
     sampled = sum(sum(rollout.loss_mask) for rollout in rollouts)
     chosen: dict[str, Worker] = {}
     first: dict[str, Figures] = {}
-    for name in CONTENDERS:
+    for name in PEERS:
         tried = []
         for division in shape.passes if name == "headrace" else shape.micro_batches:
             worker = Worker(name, shape, model_dir, division, threads)
             first[name] = worker.step()
-            # By CPU time, which is less moved by what else runs; on a GPU, where it says nothing, by the clock.
-            by = "cpu_s" if shape.device == "cpu" else "wall_s"
-            tried.append((min(worker.step()[by] for _ in range(2)), worker))
+            # By CPU time, which is less moved by what else runs.
+            tried.append((min(worker.step()["cpu_s"] for _ in range(2)), worker))
             say(f"{name}, {division}: {tried[-1][0]:.2f} s a step")
         tried.sort(key=lambda each: each[0])
         chosen[name] = tried[0][1]
         for _, worker in tried[1:]:
             worker.end()
-    samples: dict[str, list[Figures]] = {name: [] for name in CONTENDERS}
+    samples: dict[str, list[Figures]] = {name: [] for name in PEERS}
     for _ in range(rounds):
         for name, worker in chosen.items():
             samples[name].append(worker.step())
@@ -101,7 +123,6 @@ def measure(shape: Shape, rounds: int, threads: int, folder: Path, say: Callable
         "longest": max(lengths),
         "sampled": sampled,
         "flops": flops(shape, lengths, sampled),
-        "device": torch.cuda.get_device_name() if shape.device == "cuda" else "cpu",
         "samples": samples,
         "first": first,
         "divisions": {name: worker.division for name, worker in chosen.items()},
@@ -113,7 +134,7 @@ def measure(shape: Shape, rounds: int, threads: int, folder: Path, say: Callable
 def profile(shape: Shape, model_dir: Path, division: int, threads: int) -> dict[str, float]:
     """Where the time of our step goes: shares by purpose."""
     command = [sys.executable, "-m", "tests.benchmarks.trainer.profile", shape.name, str(model_dir), str(division)]
-    done = subprocess.run(command, cwd=ROOT, env=_environment(threads), capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment(threads), capture_output=True, text=True, check=True)
     shares: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return shares
 
@@ -124,7 +145,8 @@ def make_model(shape: Shape, folder: Path) -> int:
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(Qwen3Config(**shape.config)).to(getattr(torch, shape.dtype))
+    with torch.device(shape.device):
+        model = Qwen3ForCausalLM(Qwen3Config(**shape.config)).to(getattr(torch, shape.dtype))
     model.save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(200)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -11,21 +11,18 @@ from matplotlib.figure import Figure
 
 from tests.benchmarks.plots import LIMIT, OURS, PEER
 from tests.benchmarks.report import measured_on, table_of
-from tests.benchmarks.trainer.contenders import TITLES
+from tests.benchmarks.trainer.contenders import PEERS, TITLES
 
 Figures = dict[str, Any]
 
 FIGURES, TABLE, PLOT = "trainer.json", "trainer.md", "trainer.png"
-
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Dense bfloat16 of a GPU, by a part of its name."""
 
 _COLOURS = {"headrace": OURS, "trl": PEER, "padded": LIMIT}
 _TURNS = """Each contender takes the same optimiser step, whole: forward, Dr. GRPO's loss, backward, clip, AdamW, and
     what it measures of itself. TRL runs as it is, `GRPOTrainer.train()`, generation replaced by the recorded rollouts;
     the plain step is what a careful hand would write in transformers. Each was given a few ways to divide the batch
     (tokens a pass, sequences a micro-batch) and kept its fastest. Loss and gradient norm of the first step agree to the
-    digits shown. Memory is what a step takes beyond the loaded process at most, on a GPU all that is allocated."""
+    digits shown. Memory is what a step takes beyond the loaded process at most."""
 
 
 def write(figures: dict[str, Figures], out: Path) -> None:
@@ -47,15 +44,14 @@ def median(shape: Figures, contender: str, column: str) -> float:
 
 
 def _section(shape: Figures) -> str:
-    peak_flops = next((peak for part, peak in PEAK_FLOPS.items() if part in shape["device"]), None)
     ours_wall, ours_cpu = (median(shape, "headrace", column) for column in ("wall_s", "cpu_s"))
     rows = []
-    for name, title in TITLES.items():
+    for name in PEERS:
         wall, cpu = median(shape, name, "wall_s"), median(shape, name, "cpu_s")
         first = shape["first"][name]
         rows.append(
             [
-                title,
+                TITLES[name],
                 f"{shape['tokens'] / wall:,.0f}",
                 f"{shape['trajectories'] / wall:.1f}",
                 "" if name == "headrace" else f"{wall / ours_wall:.2f} ×",
@@ -64,7 +60,6 @@ def _section(shape: Figures) -> str:
                 str(shape["divisions"][name]),
                 f"{first['loss']:.5f}",
                 f"{first['grad_norm']:.5f}",
-                *([f"{shape['flops'] / wall / peak_flops:.0%}"] if peak_flops else []),
             ]
         )
     columns = ["", "tokens/s", "trajectories/s", "ours ÷ it, wall", "ours ÷ it, CPU", "MiB", "division", "loss", "norm"]
@@ -72,7 +67,7 @@ def _section(shape: Figures) -> str:
         tokens, {shape["sampled"]:,} of them sampled, the longest of {shape["longest"]:,}. Medians of
         {len(shape["samples"]["headrace"])} interleaved steps; threads of a contender: {shape["threads"]}."""
     spent = ", ".join(f"{purpose} {share:.0%}" for purpose, share in shape["profile"].items() if share >= 0.005)
-    table = table_of([*columns, *(["MFU"] if peak_flops else [])], rows)
+    table = table_of(columns, rows)
     paragraphs = [text, f"Where our step's time goes (torch.profiler): {spent}.", measured_on(shape)]
     before, *after = (textwrap.fill(" ".join(paragraph.split()), 120) for paragraph in paragraphs)
     return "\n\n".join([f"## {shape['title']}", before, table, *after])
@@ -83,7 +78,7 @@ def draw(figures: dict[str, Figures], path: Path) -> None:
     figure = Figure(figsize=(11, 1.2 + 1.1 * len(figures)), dpi=130, layout="constrained")
     speed, memory = figure.subplots(1, 2, sharey=True)
     for place, shape in enumerate(reversed(figures.values())):
-        for offset, name in enumerate(reversed(TITLES)):
+        for offset, name in enumerate(reversed(PEERS)):
             at = place + (offset - 1) * 0.27
             trl, walls = median(shape, "trl", "wall_s"), [sample["wall_s"] for sample in shape["samples"][name]]
             _bar(speed, at, trl / statistics.median(walls), name)
@@ -98,7 +93,7 @@ def draw(figures: dict[str, Figures], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="x", alpha=0.25)
         axes.set_axisbelow(True)
-    handles = [speed.barh([0], [0], color=_COLOURS[name], label=title) for name, title in TITLES.items()]
+    handles = [speed.barh([0], [0], color=_COLOURS[name], label=TITLES[name]) for name in PEERS]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path)
 
