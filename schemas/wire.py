@@ -91,11 +91,11 @@ def decode_payload(
         current, fields = upcast(type_name, _json_object(type_name, value), upcasters)
         return models[current].model_validate(fields)
     except ValidationError as error:
-        kinds = {problem["type"] for problem in error.errors(include_url=False, include_input=False)}
+        found = error.errors(include_url=False, include_input=False)
+        kinds = {problem["type"] for problem in found}
         kind = DeadLetterError.BAD_JSON if "json_invalid" in kinds else DeadLetterError.INVALID
         problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ")
-            for problem in error.errors(include_url=False, include_input=False)[:5]
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}".lstrip(": ") for problem in found[:5]
         )
         raise UnreadableRecord(kind, f"{type_name}: {problems}") from error
 
@@ -103,7 +103,7 @@ def decode_payload(
 def _json_object(type_name: str, value: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadableRecord(DeadLetterError.BAD_JSON, f"{type_name}: {error}") from error
     if not isinstance(fields, dict):
         raise UnreadableRecord(DeadLetterError.INVALID, f"{type_name}: expected an object, not {type(fields).__name__}")

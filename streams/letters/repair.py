@@ -93,7 +93,7 @@ def edited(
     if fields:
         try:
             document = json.loads(new or b"")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CannotRepair(
                 f"its value is no JSON ({error}), so no field can be set: give the whole value with --value FILE"
             ) from error
@@ -148,6 +148,10 @@ def json_error(value: bytes | None) -> tuple[int, str] | None:
         return error.start, f"not UTF-8: {error.reason}"
     except json.JSONDecodeError as error:
         return len(error.doc[: error.pos].encode()), error.msg.removesuffix(" at")
+    except RecursionError:
+        return 0, "nested too deep to be read"
+    except ValueError as error:  # a number of thousands of digits
+        return 0, str(error)
     return None
 
 

@@ -6,7 +6,6 @@
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +24,7 @@ NOTHING_TO_JUDGE = "nothing_to_judge"
 MAX_ANSWER_CHARS = 100_000
 """A longer answer is not read."""
 
-_FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
+_FENCE, _LANGUAGE = "```", "json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,8 @@ def read_score(text: str, scale: Scale) -> float | None:
     """The score in ``text``: a JSON number or an object with a number as ``score``; ``None`` for anything else."""
     if len(text) > MAX_ANSWER_CHARS:
         return None
-    text = text.strip()
-    fenced = _FENCED.fullmatch(text)
     try:
-        said = json.loads(fenced[1] if fenced else text)
+        said = json.loads(_unfenced(text.strip()))
     except (ValueError, RecursionError):
         return None
     score = said.get("score") if isinstance(said, dict) else said
@@ -80,3 +77,10 @@ def read_score(text: str, scale: Scale) -> float | None:
     if isinstance(score, bool) or not isinstance(score, int | float) or not scale.lowest <= score <= scale.highest:
         return None
     return None if scale.whole and score != int(score) else float(score)
+
+
+def _unfenced(text: str) -> str:
+    """``text`` without the Markdown fence around it, if there is one. In linear time, unlike a pattern for it."""
+    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
+        return text
+    return text[len(_FENCE) : -len(_FENCE)].removeprefix(_LANGUAGE)
