@@ -20,6 +20,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from headrace.schemas.arrays import FloatArray, IntArray
 from headrace.schemas.events import Sampling, VersionSpan
+from headrace.schemas.safe_text import redacted
 
 GENERATE = "/inference/v1/generate"
 """vLLM's token-in-token-out endpoint (``--enable-scale-out``)."""
@@ -120,19 +121,19 @@ class PolicyClient:
             async with self._session.post(self.url + GENERATE, json=request) as response:
                 status, body = response.status, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _Unavailable(f"no answer from the policy at {self.url}: {error!r}") from error
+            raise _Unavailable(f"no answer from the policy at {redacted(self.url)}: {redacted(repr(error))}") from error
         latency_s = time.perf_counter() - start
         if status == HTTPStatus.OK:
             return parse_completion(body, latency_s)
         said = body[:300].decode("utf-8", "replace")
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in NOT_NOW:
-            raise _Unavailable(f"the policy at {self.url} answered {status}: {said}")
+            raise _Unavailable(f"the policy at {redacted(self.url)} answered {status}: {said}")
         if status == HTTPStatus.NOT_FOUND:
             raise PolicyError(
-                f"the policy at {self.url} has no {GENERATE} or does not serve model {self.model!r}: start vLLM with "
-                f"--enable-scale-out. It says: {said}"
+                f"the policy at {redacted(self.url)} has no {GENERATE} or does not serve model {self.model!r}: start "
+                f"vLLM with --enable-scale-out. It says: {said}"
             )
-        raise PolicyError(f"the policy at {self.url} refused ({status}): {said}")
+        raise PolicyError(f"the policy at {redacted(self.url)} refused ({status}): {said}")
 
     async def close(self) -> None:
         """Close the connections."""

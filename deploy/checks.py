@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from headrace.deploy.errors import StackError
 from headrace.deploy.parts import Part
 from headrace.deploy.ports import is_free
+from headrace.deploy.private import make_folder
 from headrace.deploy.settings import PREFIX, Settings
 
 _MIB = 1024 * 1024
@@ -49,11 +50,8 @@ def check_memory(settings: Settings, parts: Iterable[Part]) -> None:
 
 def check_disk(settings: Settings) -> None:
     """Raise :class:`StackError` where the data folder cannot be written or has too little space."""
-    try:
-        settings.data.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(settings.data).free // _MIB
-    except OSError as error:
-        raise StackError(f"The data folder {settings.data} ({PREFIX}DATA, --data) cannot be used: {error}.") from error
+    make_folder(settings.data)
+    free = shutil.disk_usage(settings.data).free // _MIB
     if free < settings.min_free_disk_mb:
         raise StackError(
             f"{settings.data} ({PREFIX}DATA, --data) has {free} MiB free and {settings.min_free_disk_mb} are needed: "

@@ -38,9 +38,14 @@ class Child:
     """A running command, under a lifeline of its own. Its output is appended to ``log``."""
 
     def __init__(self, command: Command, log: Path) -> None:
-        """Start ``command``. Blocks for some 50 ms; raises ``OSError`` where no process can be made."""
+        """Start ``command``, whose files are its owner's alone. Blocks for some 50 ms.
+
+        Raises ``OSError`` where no process can be made, or its log cannot be written.
+        """
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
+        self.log_start = log.stat().st_size if log.exists() else 0
+        """Where its own output begins in ``log``, in bytes: what stands before is an earlier process's."""
         self.lifeline, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             self._wrapper = subprocess.Popen(
@@ -50,6 +55,7 @@ class Child:
                 stderr=output,
                 env=command.environment(),
                 start_new_session=True,
+                umask=0o077,
             )
         self.lifeline.settimeout(_START_S)
         with self.lifeline.makefile("rb") as lines:
@@ -57,6 +63,10 @@ class Child:
         self.lifeline.setblocking(False)
         self.pid = int(announced or 0)
         """Process id of the command itself; 0 where it never came to be."""
+
+    def last_words(self) -> str:
+        """The end of its own output, for an error message."""
+        return end_of(self.log, since=self.log_start)
 
     def poll(self) -> int | None:
         """Exit status (128 + n for signal n, −n where the lifeline itself was killed), or ``None`` while it runs."""
@@ -121,12 +131,16 @@ async def run_to_end(command: Command, log: Path) -> int:
         child.kill()
 
 
-def end_of(log: Path, lines: int = 15, max_bytes: int = 16 * 1024) -> str:
-    """The last ``lines`` of ``log``, for an error message; empty where there is none."""
+def end_of(log: Path, lines: int = 15, max_bytes: int = 16 * 1024, *, since: int = 0) -> str:
+    """The last ``lines`` of ``log`` from byte ``since`` on, for an error message; empty where there is none.
+
+    A log that is shorter than ``since`` was emptied meanwhile (:func:`bound_log`): all of it counts then.
+    """
     if not log.exists():
         return ""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - max_bytes))
+        size = log.stat().st_size
+        file.seek(max(since if since <= size else 0, size - max_bytes))
         text = file.read().decode(errors="replace")
     return "\n".join(text.strip().splitlines()[-lines:])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from headrace.deploy.errors import StackError
+from headrace.deploy.terminal import error_text
 
 _COMMANDS = Path(__file__).with_name("commands")
 
@@ -70,8 +71,11 @@ class LazyGroup(click.Group):
         """Run; what went wrong in a known way is shown as a sentence, without a traceback."""
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = error_text(error.message)
+            raise
         except StackError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(error_text(error)) from error
         except ModuleNotFoundError as error:
             if (extra := extra_with(error.name or "")) is None:
                 raise

@@ -5,7 +5,8 @@
 
 from typing import Any
 
-from headrace.deploy.tail.line import printable, shortened, utc
+from headrace.deploy.tail.line import shortened, utc
+from headrace.schemas.safe_text import printable
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.letters.letter_box import Letter
 from headrace.streams.letters.redrive import Plan, Redrive

@@ -1,15 +1,12 @@
 """The supervised stages as commands: settings from a file and the command line, progress for a person."""
 
-import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
 from headrace.deploy.errors import StackError
+from headrace.deploy.terminal import end_count, tell, tell_count
 
 if TYPE_CHECKING:
     from headrace.trainer.supervised.fine_tune import Progress
@@ -44,29 +41,24 @@ class Screen:
 
     def read(self, what: str, count: int) -> None:
         """A counter, on a terminal."""
-        if sys.stderr.isatty():
-            click.echo(f"\r\x1b[K{count:,} {what} read", nl=False, err=True)
+        tell_count(f"{count:,} {what} read")
 
     def chosen(self, looked: "Looked") -> None:
         """A table of what the filter did."""
-        self._end_counter()
+        end_count()
         for line in selection_lines(looked.counts):
-            click.echo(line)
+            tell(line)
         if looked.unreadable:
-            click.echo(f"{looked.unreadable:,} rewards could not be read")
+            tell(f"{looked.unreadable:,} rewards could not be read")
 
     def begins(self, examples: int, held_out: int, loss: float) -> None:
         """What training begins with."""
-        self._end_counter()
-        click.echo(f"{examples:,} sequences to imitate, {held_out:,} held out; held-out loss {loss:.4f} nats a token")
+        end_count()
+        tell(f"{examples:,} sequences to imitate, {held_out:,} held out; held-out loss {loss:.4f} nats a token")
 
     def trained(self, progress: "Progress") -> None:
         """A line a report."""
-        click.echo(progress_line(progress))
-
-    def _end_counter(self) -> None:
-        if sys.stderr.isatty():
-            click.echo("\r\x1b[K", nl=False, err=True)
+        tell(progress_line(progress))
 
 
 def progress_line(progress: "Progress") -> str:
@@ -103,25 +95,22 @@ def stage_config(stage: str, file: Path | None, assignments: Sequence[str], give
 
 def fine_tune_from_log(config: "StageConfig") -> None:
     """Run a stage and say how it goes. Raises :class:`StackError` where it cannot."""
-    from aiokafka.errors import KafkaError
-
-    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.trainer.checkpoints.checkpoint import CheckpointError
     from headrace.trainer.supervised.reading import NothingToImitate
     from headrace.trainer.supervised.selection_file import OtherSettings
     from headrace.trainer.supervised.stage import OutExists, run_stage
 
     async def run() -> dict[str, Any]:
-        await wait_until_answers(config.bootstrap)
         return await run_stage(config, Screen())
 
     try:
-        summary = asyncio.run(run())
-    except (KafkaError, NothingToImitate, OtherSettings, OutExists, CheckpointError, OSError, ValueError) as error:
+        summary = ask_kafka(config.bootstrap, run)
+    except (NothingToImitate, OtherSettings, OutExists, CheckpointError, OSError, ValueError) as error:
         raise StackError(f"{error}.") from error
     except FloatingPointError as error:
         raise StackError(f"{error} (training.optimizer.learning_rate).") from error
-    click.echo(
+    tell(
         f"{config.out}: held-out loss {summary['held_out_loss_before']:.4f} before, {summary['held_out_loss']:.4f} "
         f"after {summary['steps']:,} steps; `headrace train --set model_dir={config.out}` starts from it"
     )

@@ -9,13 +9,13 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-import click
-
 from headrace.deploy.errors import StackError
+from headrace.deploy.private import keep_files_private, make_folder
 from headrace.deploy.settings import Settings
 from headrace.deploy.stack import Stack, running_stack
 from headrace.deploy.state import State, is_locked, read_state
 from headrace.deploy.supervisor import Progress
+from headrace.deploy.terminal import tell, tell_address, tell_error, tell_page
 
 _INTERRUPTED = 130
 _POLL_S = 0.2
@@ -27,12 +27,12 @@ _LOUD = {State.FAILED, State.RESTARTING}
 def show(progress: Progress) -> None:
     """One line a part, when there is something to say."""
     if progress.state in _LOUD:
-        click.echo(f"  {progress.part:<11} {progress.state}: {progress.message}", err=True)
+        tell_error(f"  {progress.part:<11} {progress.state}: {progress.message}")
     elif progress.state is State.STARTING and progress.message:
-        click.echo(f"  {progress.part:<11}           {progress.message} …")
+        tell_address(f"  {progress.part:<11}           {progress.message} …")
     elif progress.state in {State.READY, State.EXTERNAL}:
         took = f"{progress.seconds:5.1f} s" if progress.state is State.READY else "  yours"
-        click.echo(f"  {progress.part:<11} {took}   {progress.message}".rstrip())
+        tell_address(f"  {progress.part:<11} {took}   {progress.message}".rstrip())
 
 
 def run_in_foreground(settings: Settings, without: Collection[str]) -> None:
@@ -56,27 +56,27 @@ async def _until_signalled(settings: Settings, without: Collection[str]) -> bool
         if asked:
             os._exit(_INTERRUPTED)  # The lifelines notice, and kill every tree.
         asked = True
-        click.echo("Stopping (once more: at once) …", err=True)
+        tell("Stopping (once more: at once) …", err=True)
         main.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    click.echo(f"Starting headrace on {settings.data}")
+    tell(f"Starting headrace on {settings.data}")
     try:
-        async with running_stack(settings, without, show) as stack:
+        async with running_stack(settings, without, show, on_note=tell) as stack:
             was_up = True
             _show_addresses(stack)
             await asyncio.Event().wait()
     except asyncio.CancelledError:
-        click.echo("Stopped.", err=True)
+        tell("Stopped.", err=True)
     return was_up
 
 
 def _show_addresses(stack: Stack) -> None:
     how_to_end = "Ctrl-C" if sys.stdin.isatty() else "SIGTERM, or `headrace down`,"
-    click.echo(f"Up. {how_to_end} ends it; `headrace status` shows it from another shell.")
+    tell(f"Up. {how_to_end} ends it; `headrace status` shows it from another shell.")
     for name, where in stack.addresses.items():
-        click.echo(f"  {name:<11} {where}")
+        tell_address(f"  {name:<11} {where}")
 
 
 def run_in_background(settings: Settings, without: Collection[str]) -> None:
@@ -87,7 +87,9 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
     if is_locked(settings.data):
         read_state(settings.data)
         raise StackError(f"A stack runs on {settings.data} already: `headrace status` shows it.")
-    settings.logs.mkdir(parents=True, exist_ok=True)
+    keep_files_private()
+    make_folder(settings.data)
+    settings.logs.mkdir(exist_ok=True)
     log = settings.logs / "up.log"
     argv = [sys.executable, "-m", "headrace.deploy.cli", "up"]
     if without:
@@ -103,7 +105,7 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
         )
     try:
         shown, why, ended = 0, "", False
-        while not _is_up(settings):
+        while not _is_up(settings, supervisor.pid):
             if ended:
                 raise StackError(why or f"The stack did not come up; {log} says no more.")
             time.sleep(_POLL_S)
@@ -114,20 +116,21 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
         supervisor.terminate()
         supervisor.wait()
         raise
-    click.echo(f"In the background as process {supervisor.pid}; `headrace down` ends it.")
+    tell(f"In the background as process {supervisor.pid}; `headrace down` ends it.")
 
 
 def _relay(log: Path, shown: int) -> tuple[int, str]:
     """Show ``log`` from character ``shown`` up to an error; returns how far that was, and the error."""
     told, _, why = log.read_text(errors="replace").partition(_ERROR)
-    click.echo(told[shown:], nl=False)
+    tell_page(told[shown:])
     return len(told), why.strip()
 
 
-def _is_up(settings: Settings) -> bool:
+def _is_up(settings: Settings, pid: int) -> bool:
     if not is_locked(settings.data):
         return False
     try:
-        return read_state(settings.data).ready
+        state = read_state(settings.data)
+        return state.ready and state.pid == pid
     except StackError:  # Locked, and nothing written yet.
         return False

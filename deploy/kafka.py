@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.deploy.addresses import kafka_address
 from headrace.deploy.children import Command, end_of, run_to_end
 from headrace.deploy.errors import StackError
 from headrace.deploy.ports import HOST
@@ -28,6 +29,9 @@ JAVA_VERSION = 17
 
 _OFFSETS_RETENTION_MINUTES = 365 * 24 * 60
 """A stack that slept for a month must find its place again: the default of a week would lose it."""
+
+_JAVA_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
+"""Java reads names of files by the locale: under LANG=C it would write to another folder than the one it was told."""
 
 _POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -109,6 +113,7 @@ async def kafka_jars(cache: Path, say: Callable[[str], None] = lambda _: None) -
         with tempfile.TemporaryDirectory(dir=libs.parent) as folder:
             pom, downloaded, log = Path(folder, "pom.xml"), Path(folder, "libs"), libs.parent / "download.log"
             pom.write_text(_POM)
+            log.unlink(missing_ok=True)  # of an earlier attempt
             argv = (
                 maven,
                 "-q",
@@ -154,21 +159,36 @@ def server_properties(broker: Broker) -> str:
         # The default buffer of the log cleaner is a quarter of our heap.
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     }
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
+    return "".join(f"{name}={_property(str(value))}\n" for name, value in settings.items())
+
+
+def _property(value: str) -> str:
+    """A value as Java reads it from a file of properties: ISO 8859-1, with escapes for everything else."""
+    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
+    units = escaped.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
 
 
 async def prepare_broker(broker: Broker, libs: Path) -> Command:
     """Write the settings, format the folder if it is new; returns the command that starts the broker."""
+    if "," in str(broker.folder):
+        raise StackError(
+            f"Kafka takes no folder with a comma in its name, and {broker.folder} has one: name another by --data "
+            "(HEADRACE_DATA)."
+        )
     broker.folder.mkdir(parents=True, exist_ok=True)
     properties = broker.folder / "server.properties"
     properties.write_text(server_properties(broker))
     program = java()
     if not (broker.folder / "log" / "meta.properties").exists():
         log = broker.folder / "format.log"
+        log.unlink(missing_ok=True)  # of an earlier attempt
         argv = (*_jvm(program, libs, 128), "kafka.tools.StorageTool", "format", "--standalone")
-        if await run_to_end(Command((*argv, "-t", _cluster_id(), "-c", str(properties))), log) != 0:
+        format_folder = Command((*argv, "-t", _cluster_id(), "-c", str(properties)), _JAVA_ENVIRONMENT)
+        if await run_to_end(format_folder, log) != 0:
             raise StackError(f"Kafka could not format {broker.folder} (setting HEADRACE_DATA):\n{end_of(log)}")
-    return Command((*_jvm(program, libs, broker.heap_mb), "kafka.Kafka", str(properties)))
+    return Command((*_jvm(program, libs, broker.heap_mb), "kafka.Kafka", str(properties)), _JAVA_ENVIRONMENT)
 
 
 LISTENS_S = 10.0
@@ -178,34 +198,46 @@ ANSWERS_S = 30.0
 """Seconds that what listens has for an answer: a broker on a busy machine takes connections long before it answers."""
 
 
+async def answers_within(bootstrap: str, seconds: float) -> bool:
+    """Whether the broker answers a metadata request within ``seconds`` seconds, and names itself."""
+    from aiokafka.client import AIOKafkaClient
+    from aiokafka.errors import KafkaError
+
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
+    try:
+        async with asyncio.timeout(seconds):
+            await client.bootstrap()
+        return bool(client.cluster.brokers())
+    except (KafkaError, OSError):  # a TimeoutError is an OSError
+        return False
+    finally:
+        with suppress(KafkaError, OSError):
+            await client.close()
+
+
 async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> None:
     """Return once the broker answers a metadata request, and names itself: one that has just started may not.
 
     Raises :class:`StackError` where nothing listens at the address within ``listens_s`` seconds, by default
     :data:`LISTENS_S`, or what listens does not answer within another :data:`ANSWERS_S`.
     """
-    from aiokafka.client import AIOKafkaClient
-    from aiokafka.errors import KafkaError
+    try:
+        kafka_address(bootstrap)
+    except ValueError as error:
+        raise StackError(f"HEADRACE_KAFKA is {bootstrap!r}, {error}.") from error
+    brokers = [each.strip().rpartition(":") for each in bootstrap.split(",")]
 
     async def listens() -> None:
-        host, _, port = bootstrap.split(",")[0].rpartition(":")
         while True:
-            with suppress(OSError):
-                _, writer = await asyncio.open_connection(host, int(port))
-                writer.close()
-                return
+            for host, _, port in brokers:
+                with suppress(OSError):
+                    _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+                    writer.close()
+                    return
             await asyncio.sleep(0.1)
 
     async def answers() -> None:
-        while True:
-            client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
-            with suppress(KafkaError):
-                try:
-                    await client.bootstrap()
-                finally:
-                    await client.close()
-                if client.cluster.brokers():
-                    return
+        while not await answers_within(bootstrap, ANSWERS_S):  # noqa: ASYNC110  nobody tells
             await asyncio.sleep(0.2)
 
     try:
@@ -216,8 +248,6 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
         within_s = ANSWERS_S
         async with asyncio.timeout(within_s):
             await answers()
-    except ValueError as error:
-        raise StackError(f"HEADRACE_KAFKA is {bootstrap!r}, which is not host:port[,host:port…].") from error
     except TimeoutError as error:
         raise StackError(
             f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA) did not answer a metadata request within "
@@ -231,6 +261,8 @@ def _jvm(program: str, libs: Path, heap_mb: int) -> tuple[str, ...]:
         f"-Xmx{heap_mb}m",
         "-XX:MaxGCPauseMillis=20",
         "-Djava.awt.headless=true",
+        "-Dfile.encoding=UTF-8",
+        "-Dsun.jnu.encoding=UTF-8",
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         "-Dorg.slf4j.simpleLogger.showDateTime=true",
         "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",

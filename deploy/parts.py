@@ -8,8 +8,9 @@ from typing import TypeAlias
 from headrace.deploy.children import Command
 from headrace.deploy.errors import StackError
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.part_options import check_options, vllm_command
 from headrace.deploy.ports import HOST, remembered_ports
-from headrace.deploy.settings import PREFIX, Settings, configured
+from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import metrics_url
 
 _EXTERNAL_TIMEOUT_S = 10.0
@@ -56,8 +57,8 @@ def select(
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     """Parts to start, and parts that an address replaces.
 
-    Raises :class:`StackError` for an unknown name, in ``without`` or in the settings' options, and for a part whose
-    needs are left out.
+    Raises :class:`StackError` for an unknown name, in ``without`` or in the settings' options, for a part whose needs
+    are left out, for an option that is wrong, and where there is no model: all that is known before a start.
     """
     names = {part.name for part in parts}
     for where, named in (("--without", without), ("--set (HEADRACE_OPTIONS)", settings.options)):
@@ -77,7 +78,18 @@ def select(
                     f"{part.name} needs {need}: leave it out too (--without {also}), or set {PREFIX}{need.upper()} to "
                     "the address of one that you have."
                 )
+    check_options(settings, {part.name for part in started})
+    if {"vllm", "trainer"} & {part.name for part in started}:
+        _check_model(settings)
     return started, external
+
+
+def _check_model(settings: Settings) -> None:
+    if not (settings.model_dir / "config.json").is_file():
+        raise StackError(
+            f"{settings.model_dir} ({PREFIX}MODEL_DIR) is not a Hugging Face model directory: it has no config.json. "
+            "`headrace base-model` makes one."
+        )
 
 
 def resolve(settings: Settings, started: Collection[Part]) -> Settings:
@@ -162,24 +174,9 @@ async def _create_topics(bootstrap: str) -> None:
 
 
 async def _vllm(settings: Settings, say: Say) -> Command:
-    from headrace.deploy.vllm import engine_command
-
-    if not (settings.model_dir / "config.json").is_file():
-        raise StackError(
-            f"{settings.model_dir} ({PREFIX}MODEL_DIR) is not a Hugging Face model directory: it has no config.json. "
-            "`headrace base-model` makes one."
-        )
     assert settings.vllm_port is not None
     say("loads; a minute the first time on two cores, half of it later")
-    argv, env = configured(
-        settings,
-        "vllm",
-        engine_command,
-        model_dir=settings.model_dir,
-        host=HOST,
-        port=settings.vllm_port,
-        cache_dir=settings.cache / "vllm",
-    )
+    argv, env = vllm_command(settings)
     return Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",))
 
 

@@ -17,15 +17,24 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, ValidationError, validate_call
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from headrace.deploy.addresses import http_address, kafka_address, store_address
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
 from headrace.deploy.errors import StackError
+from headrace.schemas.safe_text import redacted_values
 
 PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"
 
 ConfigT = TypeVar("ConfigT")
 Port = Annotated[int, Field(ge=1, le=65535)]
+HttpAddress = Annotated[str, AfterValidator(http_address)]
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+def _level(name: str) -> str:
+    if name.lower() not in ("debug", "info", "warning", "error"):
+        raise ValueError("which is none of debug, info, warning, error")
+    return name.lower()
 
 
 def base_model_dir() -> Path:
@@ -50,13 +59,13 @@ class Settings(BaseSettings):
     cache: Folder = Path("~/.cache/headrace")
     """Folder for what can be downloaded or compiled again."""
 
-    kafka: str | None = None
+    kafka: Annotated[str, AfterValidator(kafka_address)] | None = None
     """Bootstrap address (host:port) of a Kafka that you have; unset: one is started."""
-    clickhouse: str | None = None
+    clickhouse: HttpAddress | None = None
     """HTTP address (http://host:port) of a ClickHouse that you have; unset: an embedded one is started."""
-    vllm: str | None = None
+    vllm: HttpAddress | None = None
     """HTTP address of a vLLM that you have, with headrace's plugin; unset: one is started."""
-    store_url: str | None = None
+    store_url: Annotated[str, AfterValidator(store_address)] | None = None
     """Object store of the weights (file://, s3://, gs://, az://); unset: DATA/objects."""
 
     kafka_port: Port | None = None
@@ -71,7 +80,7 @@ class Settings(BaseSettings):
     """Port of the dashboard; unset: a free one, remembered."""
     metrics_ports: Mapping[str, Port] = {}
     """Ports on which workers answer Prometheus, by part: {"assemble": 9464}. The local stack fills in free ones."""
-    otlp: str | None = None
+    otlp: HttpAddress | None = None
     """Address of an OpenTelemetry collector (OTLP over HTTP, http://host:4318) for metrics and spans; unset: none."""
 
     run: str = "default"
@@ -98,7 +107,7 @@ class Settings(BaseSettings):
     """How often a part that died is started again within a minute before it counts as failed."""
     max_log_mb: int = Field(default=50, ge=1)
     """A part's log is moved to LOG.1 beyond this size, in MiB."""
-    log_level: str = "info"
+    log_level: Annotated[str, AfterValidator(_level)] = "info"
     """Least severe message in a worker's log: debug, info, warning, error."""
 
     @classmethod
@@ -150,7 +159,11 @@ def _problem(problem: Mapping[str, Any]) -> str:
     name = "__".join(str(step) for step in problem["loc"]).upper()
     if problem["type"] == "extra_forbidden":
         return f"There is no setting {PREFIX}{name}: `headrace settings` lists them."
-    return f"{PREFIX}{name} is {problem['input']!r}: {problem['msg']}."
+    why = f": {problem['msg']}"
+    if problem["type"] == "value_error":  # said by one of ours
+        said = str(problem["ctx"]["error"])
+        why = f", {said}" if said.startswith("which") else f": {said}"
+    return f"{PREFIX}{name} is {redacted_values(problem['input'])!r}{why}."
 
 
 def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **values: Any) -> ConfigT:
@@ -172,7 +185,7 @@ def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **va
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = ".".join(map(str, problem["loc"]))
-        raise StackError(f"{source}: {name} is {problem['input']!r}: {problem['msg']}.") from error
+        raise StackError(f"{source}: {name} is {redacted_values(problem['input'])!r}: {problem['msg']}.") from error
 
 
 def parse_options(assignments: tuple[str, ...]) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ async with running_stack(load_settings(), on_progress=print) as stack:
 """
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from headrace.deploy.checks import check_disk, check_memory, check_ports
 from headrace.deploy.children import bound_log
 from headrace.deploy.errors import StackError
 from headrace.deploy.parts import PARTS, Part, address, resolve, select
+from headrace.deploy.private import private_files, tighten
 from headrace.deploy.settings import Settings
 from headrace.deploy.state import PartStatus, StackState, State, locked, write_state
 from headrace.deploy.supervisor import Progress, SupervisedPart
@@ -21,7 +23,7 @@ _HOUSEKEEPING_S = 10.0
 _MIB = 1024 * 1024
 
 
-def _ignore(progress: Progress) -> None:
+def _ignore(told: object) -> None:
     """Nobody asked."""
 
 
@@ -34,11 +36,14 @@ class Stack:
         started: tuple[Part, ...],
         external: tuple[Part, ...],
         on_progress: Callable[[Progress], None],
+        on_note: Callable[[str], None],
     ) -> None:
         self.settings = settings
         """With every port and address filled in."""
         self._external = external
         self._on_progress = on_progress
+        self._on_note = on_note
+        self._trouble: int | None = None
         self._ready = False
         self._supervised: dict[str, SupervisedPart] = {}
         for part in started:
@@ -95,7 +100,16 @@ class Stack:
             dashboard=known.get("dashboard"),
             parts=dict(self.parts),
         )
-        write_state(self.settings.data, state)
+        try:
+            write_state(self.settings.data, state)
+        except OSError as error:
+            self._not_saved(error)
+
+    def _not_saved(self, error: OSError) -> None:
+        """A disk that is full must not end the supervision: other shells see an older state until there is room."""
+        if error.errno != self._trouble:
+            self._trouble = error.errno
+            self._on_note(f"{self.settings.data}/stack.json could not be written: {error.strerror}.")
 
     async def _start(self) -> None:
         for part in self._external:
@@ -123,7 +137,8 @@ class Stack:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for name in self._supervised:
-                bound_log(self.settings.logs / f"{name}.log", self.settings.max_log_mb * _MIB)
+                with contextlib.suppress(OSError):  # The disk is full: again when there is room.
+                    bound_log(self.settings.logs / f"{name}.log", self.settings.max_log_mb * _MIB)
 
 
 @asynccontextmanager
@@ -132,18 +147,24 @@ async def running_stack(
     without: Collection[str] = (),
     on_progress: Callable[[Progress], None] = _ignore,
     parts: tuple[Part, ...] = PARTS,
+    on_note: Callable[[str], None] = _ignore,
 ) -> AsyncIterator[Stack]:
     """Bring the stack up, keep it up inside the block, take it down at its end, however that comes.
+
+    Everything in the data folder is its owner's alone; ``on_note`` is told of files that were not, and of trouble that
+    the stack goes on in spite of. Inside the block the process's umask is 077.
 
     Raises :class:`StackError` where a setting is wrong, something is missing, another stack has the data folder, or a
     part does not come up; whatever had been started is gone by then.
     """
     started, external = select(parts, settings, without)
     check_disk(settings)
-    with locked(settings.data):
+    with private_files(), locked(settings.data):
+        if tightened := tighten(settings.data):
+            on_note(f"Took the rights of other users from {tightened:,} files and folders in {settings.data}.")
         check_ports(settings, started)
         check_memory(settings, started)
-        stack = Stack(resolve(settings, started), started, external, on_progress)
+        stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
         housekeeping = asyncio.create_task(stack._keep_house())
         try:
             await stack._start()

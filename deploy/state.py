@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from headrace.deploy.errors import StackError
+from headrace.deploy.private import make_folder
 from headrace.deploy.settings import PREFIX, load_settings
+from headrace.schemas.safe_text import HIDDEN, redacted_values
 
 
 class State(StrEnum):
@@ -75,15 +77,16 @@ class StackState:
     """By name."""
 
     def as_json(self) -> dict[str, Any]:
-        """For ``headrace status --json``."""
-        return asdict(self)
+        """For ``stack.json`` and ``headrace status --json``: addresses without their passwords."""
+        shown: dict[str, Any] = redacted_values(asdict(self))
+        return shown
 
 
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
     """Hold the data folder for one stack; raises :class:`StackError` where another one has it."""
-    data.mkdir(parents=True, exist_ok=True)
-    with _lock_file(data).open("a") as handle:
+    make_folder(data)
+    with _opened(_lock_file(data)) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -91,6 +94,8 @@ def locked(data: Path) -> Iterator[None]:
                 f"A stack runs on {data} already: `headrace status` shows it, `headrace down` ends it, "
                 "--data (HEADRACE_DATA) names another folder."
             ) from error
+        # Left by a stack that was killed, it would pass for ours.
+        _state_file(data).unlink(missing_ok=True)
         try:
             yield
         finally:
@@ -100,9 +105,13 @@ def locked(data: Path) -> Iterator[None]:
 def is_locked(data: Path) -> bool:
     """Whether a stack runs on ``data``."""
     file = _lock_file(data)
-    if not file.exists():
+    try:
+        handle = file.open()
+    except FileNotFoundError:
         return False
-    with file.open() as handle:
+    except OSError as error:
+        raise StackError(f"{data} (HEADRACE_DATA, --data) cannot be looked into: {error.strerror}.") from error
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -140,12 +149,24 @@ def address_of(name: str, given: str | None = None, data: str | None = None) -> 
     known: str | None = given or getattr(settings, name, None)
     if known is None and is_locked(settings.data):
         known = getattr(read_state(settings.data), name)
+        if known is not None and HIDDEN in known:
+            raise StackError(
+                f"The {name} of the stack on {settings.data} is at {known}, and its password is written down nowhere: "
+                f"set {PREFIX}{name.upper()} here as it was set there."
+            )
     if known is None:
         raise StackError(
             f"No address of {name} is known: start a stack with `headrace up` (and name its folder, if it is not "
             f"{settings.data}, by --data), or set {PREFIX}{name.upper()}."
         )
     return known
+
+
+def _opened(lock: Path) -> TextIO:
+    try:
+        return lock.open("a")
+    except OSError as error:
+        raise StackError(f"{lock} cannot be written: {error.strerror}. --data names another folder.") from error
 
 
 def _state_file(data: Path) -> Path:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from headrace.deploy.children import Child, end_of, exit_of, stop
+from headrace.deploy.children import Child, exit_of, stop
 from headrace.deploy.errors import StackError
 from headrace.deploy.notify import ReadySocket
 from headrace.deploy.parts import Part, address, metrics_address
@@ -165,7 +165,7 @@ class SupervisedPart:
             if not serving.done():
                 raise StackError(
                     f"{self.part.name} did not serve within {self._settings.start_timeout_s:g} s "
-                    f"(HEADRACE_START_TIMEOUT_S). The end of {child.log}:\n{end_of(child.log)}"
+                    f"(HEADRACE_START_TIMEOUT_S). The end of {child.log}:\n{child.last_words()}"
                 )
             serving.result()
         except BaseException:
@@ -195,4 +195,4 @@ class SupervisedPart:
 def _died(name: str, status: int, child: Child) -> str:
     number = status - 128 if status > 128 else -status  # Of the command, or of its lifeline and so of both.
     how = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
-    return f"{name} (process {child.pid}) {how}. The end of {child.log}:\n{end_of(child.log)}"
+    return f"{name} (process {child.pid}) {how}. The end of {child.log}:\n{child.last_words()}"

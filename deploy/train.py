@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
+from headrace.deploy.log_format import LogFormatter
 from headrace.deploy.ranks import job_ranks, leads, name_of_rank
 from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import observe_progress_of
 from headrace.deploy.training_checks import ends_in_a_sentence, require_model_and_device, require_topics
 from headrace.deploy.until_stopped import until_stopped
+from headrace.schemas.safe_text import redacted_values
 
 if TYPE_CHECKING:
     from headrace.trainer.config import TrainerConfig
@@ -105,7 +107,7 @@ def shown_progress(config: "TrainerConfig", show: Show) -> Iterator["Progress"]:
     from headrace.trainer.progress.writers import open_writers
 
     with ExitStack() as held:
-        writers = held.enter_context(open_writers(config.writers, config.run, plain(asdict(config))))
+        writers = held.enter_context(open_writers(config.writers, config.run, redacted_values(plain(asdict(config)))))
         watcher = held.enter_context(_panel(config)) if show.on_a_terminal() else Lines()
         yield Progress([watcher, *writers])
 
@@ -120,7 +122,9 @@ def _panel(config: "TrainerConfig") -> Iterator["LivePanel"]:
 
     console = Console(stderr=True)
     root = logging.getLogger()
-    before, root.handlers = root.handlers, [RichHandler(console=console, show_path=False)]
+    panel_log = RichHandler(console=console, show_path=False)
+    panel_log.setFormatter(LogFormatter("%(message)s"))
+    before, root.handlers = root.handlers, [panel_log]
     try:
         with LivePanel(console, f"headrace train, run {config.run}, {config.loss} on {config.device}") as panel:
             yield panel

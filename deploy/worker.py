@@ -4,18 +4,27 @@ A worker is what the local stack, a systemd unit or a Kubernetes container runs.
 finishes and commits what it has in hand when it is asked to end, and says why in its log when it cannot go on.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from urllib.parse import urlsplit
 
 from headrace.agents.client_log import ration_client_log
 from headrace.deploy.assembler_memory import fit_memory_to_assembler
 from headrace.deploy.errors import StackError
+from headrace.deploy.log_format import log_to_stderr
 from headrace.deploy.notify import notify_ready
+from headrace.deploy.part_options import (
+    assembler_config,
+    check_options,
+    follower_config,
+    needed,
+    sink_config,
+    traces_config,
+    workers_config,
+)
 from headrace.deploy.ports import HOST
+from headrace.deploy.private import keep_files_private
 from headrace.deploy.ranks import name_of_rank
-from headrace.deploy.settings import PREFIX, Settings, configured
+from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import observe_lag_of, start_telemetry
 from headrace.deploy.train import train
 from headrace.deploy.until_stopped import until_stopped
@@ -35,6 +44,7 @@ def run_worker(name: str, settings: Settings) -> int:
 
     Raises :class:`StackError` where a setting or an installed extra is missing.
     """
+    check_options(settings, ())  # a part's own are looked at when it makes its configuration
     return run_process(name, settings, partial(WORKERS[name], settings))
 
 
@@ -43,9 +53,8 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
 
     Raises :class:`StackError` where a setting or an installed extra is missing, or Kafka was lost.
     """
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True
-    )
+    keep_files_private()
+    log_to_stderr(settings.log_level)
     ration_client_log(everywhere=True)
     try:
         start_telemetry(name_of_rank(name), settings)  # a port can be taken once
@@ -77,12 +86,10 @@ def _kafka_trouble(error: BaseException) -> BaseException | None:
 
 def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]:
     """The assembler's consumer group, and the assembler, ready to run."""
-    from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
+    from headrace.streams.assembly.assembler import run_assembler
     from headrace.streams.metrics import observe_assembler
 
-    config = configured(
-        settings, "assemble", AssemblerConfig, bootstrap=_needed(settings, "kafka"), member=settings.member
-    )
+    config = assembler_config(settings)
     return config.group, partial(run_assembler, config, watch=observe_assembler)
 
 
@@ -94,19 +101,10 @@ def _assemble(settings: Settings) -> int:
 
 
 def _workers(settings: Settings, name: str = "workers") -> int:
-    """Score and group or, by name, one of them, or both with the assembler (``streams``). The options of ``workers``
-    hold for all of these."""
-    from headrace.streams.workers import WorkersConfig, consumer_group, run_workers
+    """Score and group or, by name, one of them, or both with the assembler (``streams``)."""
+    from headrace.streams.workers import consumer_group, run_workers
 
-    config = configured(
-        settings,
-        "workers",
-        WorkersConfig,
-        bootstrap=_needed(settings, "kafka"),
-        data_dir=settings.data,
-        member=settings.member,
-        **({"processors": (name,)} if name in ("score", "group") else {}),
-    )
+    config = workers_config(settings, name)
     groups, beside = [*map(consumer_group, config.processors)], []
     if name == "streams":
         group, assembler = _assembler(settings)
@@ -118,49 +116,23 @@ def _workers(settings: Settings, name: str = "workers") -> int:
 
 
 def _sink(settings: Settings) -> int:
-    from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+    from headrace.streams.clickhouse.sink import run_sink
 
-    config = configured(
-        settings,
-        "sink",
-        SinkConfig,
-        bootstrap=_needed(settings, "kafka"),
-        clickhouse_url=_needed(settings, "clickhouse"),
-        member=settings.member,
-    )
+    config = sink_config(settings)
     observe_lag_of("sink", settings, [config.group])
     return until_stopped(partial(run_sink, config))
 
 
 def _traces(settings: Settings) -> int:
-    from headrace.streams.trace_exporter import TracesConfig, run_traces
+    from headrace.streams.trace_exporter import run_traces
 
-    config = configured(
-        settings,
-        "traces",
-        TracesConfig,
-        bootstrap=_needed(settings, "kafka"),
-        endpoint=f"{_needed(settings, 'otlp').rstrip('/')}/v1/traces",
-        member=settings.member,
-    )
-    return until_stopped(partial(run_traces, config))
+    return until_stopped(partial(run_traces, traces_config(settings)))
 
 
 def _follower(settings: Settings) -> int:
-    from headrace.trainer.follower.follower import FollowerConfig, run_follower
+    from headrace.trainer.follower.follower import run_follower
 
-    engine = _needed(settings, "vllm")
-    config = configured(
-        settings,
-        "follower",
-        FollowerConfig,
-        bootstrap=_needed(settings, "kafka"),
-        run=settings.run,
-        engine_url=engine,
-        engine=urlsplit(engine).netloc,
-        cache_dir=settings.data / "weights",
-    )
-    return until_stopped(partial(run_follower, config))
+    return until_stopped(partial(run_follower, follower_config(settings)))
 
 
 def _clickhouse(settings: Settings) -> int:
@@ -175,7 +147,7 @@ def _dashboard(settings: Settings) -> int:
     from headrace.deploy.dashboard.server import serve_dashboard
 
     port = _needed_port(settings, "dashboard_port")
-    serve_dashboard(_needed(settings, "clickhouse"), host=HOST, port=port, ready=notify_ready)
+    serve_dashboard(needed(settings, "clickhouse"), host=HOST, port=port, ready=notify_ready)
     return 0
 
 
@@ -193,13 +165,6 @@ WORKERS: Mapping[str, Callable[[Settings], int]] = {
     "dashboard": _dashboard,
 }
 """Every worker by name."""
-
-
-def _needed(settings: Settings, name: str) -> str:
-    address: str | None = getattr(settings, name)
-    if address is None:
-        raise StackError(f"A worker needs the address of its {name}: set {PREFIX}{name.upper()}.")
-    return address
 
 
 def _needed_port(settings: Settings, name: str) -> int:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.terminal import tell, tell_page
+
 
 @click.command("asyncapi")
 @click.option("--write", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it to this file.")
@@ -17,9 +19,9 @@ def command(write: Path | None) -> None:
 
     text = render(asyncapi())
     if write is None:
-        click.echo(text, nl=False)
+        tell_page(text)
         return
     there = write.exists() and write.read_text() == text
     if not there:
         write.write_text(text)
-    click.echo(f"{write}: {'as it was' if there else 'written'}.")
+    tell(f"{write}: {'as it was' if there else 'written'}.")

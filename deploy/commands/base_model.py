@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from headrace.deploy.errors import StackError
+from headrace.deploy.terminal import tell
 
 EPISODES = 60_000
 HELD_OUT_EPISODES = 400
@@ -44,7 +45,7 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     torch.set_num_threads(threads)
     train, held_out = examples(0, episodes), examples(HELD_OUT_FIRST, HELD_OUT_EPISODES)
     model = miniature_qwen3(len(words.VOCABULARY), end_id=words.END_ID, pad_id=words.PAD_ID, seed=seed)
-    click.echo(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
+    tell(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
     last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), Screen().trained)
 
     part = out.with_name(out.name + ".part")
@@ -56,4 +57,4 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     if out.exists():
         out.rmdir()
     part.rename(out)
-    click.echo(f"{out}: held-out loss {last.held_out_loss:.4f} after {last.seconds:.0f} s of training")
+    tell(f"{out}: held-out loss {last.held_out_loss:.4f} after {last.seconds:.0f} s of training")

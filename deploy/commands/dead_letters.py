@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.deploy.terminal import tell, tell_json, tell_lines
+
 if TYPE_CHECKING:
     from headrace.schemas.records.dead_letter import DeadLetter
     from headrace.schemas.records.reference import Reference
@@ -63,7 +65,6 @@ def list_(
     data: str | None,
 ) -> None:
     """One a line: name, time, where it stood, error, trajectory and event, what was done about it."""
-    import json
 
     from headrace.deploy.dead_letter_page import as_json as as_object
     from headrace.deploy.dead_letter_page import row
@@ -71,9 +72,9 @@ def list_(
     letters = _read(_address(kafka, data), _wanted(error, topic, trajectory))
     shown = [letter for letter in letters if not (only_open and letter.redriven)]
     for letter in shown:
-        click.echo(json.dumps(as_object(letter)) if as_json else row(letter, full=full))
+        tell_json(as_object(letter)) if as_json else tell(row(letter, full=full))
     if not as_json:
-        click.echo(f"{len(shown)} dead letter{'' if len(shown) == 1 else 's'}", err=True)
+        tell(f"{len(shown)} dead letter{'' if len(shown) == 1 else 's'}", err=True)
 
 
 @command.command("show")
@@ -83,13 +84,12 @@ def list_(
 @_with(*_BROKER)
 def show(name: str, full: bool, as_json: bool, kafka: str | None, data: str | None) -> None:
     """One letter: headers, value, where the error is, what was done about it, whether today's code can read it."""
-    import json
 
     from headrace.deploy.dead_letter_page import as_json as as_object
     from headrace.deploy.dead_letter_page import page
 
     (letter,) = _named(_address(kafka, data), [name])
-    click.echo(json.dumps(as_object(letter), indent=1) if as_json else "\n".join(page(letter, full=full)))
+    tell_json(as_object(letter), indent=1) if as_json else tell_lines(page(letter, full=full))
 
 
 @command.command("repair")
@@ -112,9 +112,9 @@ def repair(
 
     The repair is kept only where today's code can read it. A later repair starts from an earlier one.
     """
-    import asyncio
     import time
 
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
     from headrace.schemas.wire import UnreadableRecord
     from headrace.streams.letters.redriver import append
@@ -137,12 +137,13 @@ def repair(
             f"{letter.name} would still be unreadable, {error.error}: {error}. Nothing was kept."
         ) from error
     if content == letter.content:
-        click.echo(f"{letter.name} is as it was: nothing to keep.")
+        tell(f"{letter.name} is as it was: nothing to keep.")
         return
     if not dry_run:
-        asyncio.run(append(bootstrap, repair_message(letter.dead, content, time.time_ns() // 1_000_000)))
+        message = repair_message(letter.dead, content, time.time_ns() // 1_000_000)
+        ask_kafka(bootstrap, lambda: append(bootstrap, message))
     kept = "could be repaired" if dry_run else "repaired"
-    click.echo(f"{letter.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {letter.name}` sends it.")
+    tell(f"{letter.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {letter.name}` sends it.")
 
 
 @command.command("redrive")
@@ -172,12 +173,12 @@ def redrive(
 
     Exit status 1 where a letter could not be sent.
     """
-    import asyncio
     import sys
     import time
 
-    from aiokafka.errors import KafkaError, ProducerFenced
+    from aiokafka.errors import ProducerFenced
 
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.dead_letter_page import outcome
     from headrace.deploy.errors import StackError
     from headrace.schemas.wire import UnreadableRecord
@@ -194,35 +195,28 @@ def redrive(
     else:
         letters = [letter for letter in _read(bootstrap, _wanted(error, topic, trajectory)) if not letter.redriven]
     try:
-        plans = asyncio.run(plan_redrive(bootstrap, letters))
+        plans = ask_kafka(bootstrap, lambda: plan_redrive(bootstrap, letters))
     except (LookupError, TooManyLetters, UnreadableRecord) as problem:
         raise StackError(f"What these letters belong to cannot be read: {problem}. Nothing was sent.") from problem
     redrives = [plan for plan in plans if isinstance(plan, Redrive)]
     if redrives and not dry_run:
         try:
-            asyncio.run(send_again(bootstrap, redrives, time.time_ns() // 1_000_000))
+            now_ms = time.time_ns() // 1_000_000
+            ask_kafka(bootstrap, lambda: send_again(bootstrap, redrives, now_ms), passing=(ProducerFenced,))
         except ProducerFenced as fenced:
             raise StackError(
                 "Another redrive began and this one gave way: run it again, nothing is sent twice."
             ) from fenced
-        except KafkaError as failure:
-            raise StackError(f"Kafka at {bootstrap}: {failure}. Run it again: nothing is sent twice.") from failure
     for plan in plans:
-        click.echo(outcome(plan, dry_run=dry_run))
-    click.echo(f"{sum(len(each.letters) for each in redrives)} of {len(letters)} dead letters", err=True)
+        tell(outcome(plan, dry_run=dry_run))
+    tell(f"{sum(len(each.letters) for each in redrives)} of {len(letters)} dead letters", err=True)
     sys.exit(1 if any(not isinstance(plan, Redrive) and not plan.was_done for plan in plans) else 0)
 
 
 def _address(kafka: str | None, data: str | None) -> str:
-    """Of a broker that answers."""
-    import asyncio
-
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.state import address_of
 
-    bootstrap = address_of("kafka", kafka, data)
-    asyncio.run(wait_until_answers(bootstrap))
-    return bootstrap
+    return address_of("kafka", kafka, data)
 
 
 def _wanted(error: str | None, topic: str | None, trajectory: str | None) -> "Callable[[DeadLetter, Reference], bool]":
@@ -239,18 +233,18 @@ def _wanted(error: str | None, topic: str | None, trajectory: str | None) -> "Ca
 
 
 def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> "list[Letter]":
-    import asyncio
 
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
     from headrace.streams.letters.letter_box import TooManyLetters
     from headrace.streams.letters.redriver import read_letters
 
     try:
-        box = asyncio.run(read_letters(bootstrap, wanted))
+        box = ask_kafka(bootstrap, lambda: read_letters(bootstrap, wanted))
     except (LookupError, TooManyLetters) as error:
         raise StackError(f"{error} (--error, --topic, --trajectory).") from error
     if box.unreadable:
-        click.echo(f"{box.unreadable} records of dead-letters cannot be read themselves", err=True)
+        tell(f"{box.unreadable} records of dead-letters cannot be read themselves", err=True)
     return box.letters
 
 

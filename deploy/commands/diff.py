@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.terminal import tell, tell_json, tell_lines
+
 
 @click.command("diff")
 @click.argument("name")
@@ -29,15 +31,11 @@ def command(
     Compared are the trajectories that both sides know. A fate is that of grouping: trained, or the reason why not; what
     the trainer turned away afterwards, for its age, does not count. Takes some 800 bytes of memory a trajectory.
     """
-    import asyncio
-    import json
     from dataclasses import asdict
 
-    from aiokafka.errors import KafkaError
-
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.diff.table import breakdown, table
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.state import address_of
     from headrace.streams.diff.diff import as_json as json_of
     from headrace.streams.diff.diff import diff, only_run, rows
@@ -47,21 +45,20 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
 
     async def read() -> tuple[DiffSide, DiffSide]:
-        await wait_until_answers(bootstrap)
         return await read_sides(bootstrap, name, against)
 
     try:
-        before, after = asyncio.run(read())
-    except (KafkaError, LookupError, ValueError) as error:
+        before, after = ask_kafka(bootstrap, read)
+    except (LookupError, ValueError) as error:
         raise StackError(f"{error}.") from error
     if run is not None:
         before, after = only_run(before, run), only_run(after, run)
     found = diff(before, after)
     parts = rows(before, after, by) if by else []
     if as_json:
-        click.echo(json.dumps(json_of(found) | {"by": [asdict(row) for row in parts]}, indent=1, ensure_ascii=False))
+        tell_json(json_of(found) | {"by": [asdict(row) for row in parts]}, indent=1)
     else:
-        click.echo("\n".join(table(found) + (["", *breakdown(by, parts)] if by else [])))
+        tell_lines(table(found) + (["", *breakdown(by, parts)] if by else []))
     if picture is not None:
         try:
             from headrace.deploy.diff.picture import draw
@@ -69,4 +66,4 @@ def command(
             draw(found, picture)
         except ModuleNotFoundError as error:
             raise StackError(f"--picture needs {error.name}: install headrace[local].") from error
-        click.echo(f"drawn: {picture}", err=True)
+        tell(f"drawn: {picture}", err=True)

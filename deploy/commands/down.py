@@ -2,6 +2,8 @@
 
 import click
 
+from headrace.deploy.terminal import tell
+
 
 @click.command("down")
 @click.option("--data", type=click.Path(file_okay=False), help="Folder of the stack (HEADRACE_DATA).")
@@ -25,4 +27,4 @@ def command(data: str | None, timeout: float) -> None:
     if is_locked(folder):
         os.kill(pid, signal.SIGKILL)
         raise StackError(f"The stack on {folder} (process {pid}) did not end within {timeout:g} s and was killed.")
-    click.echo(f"The stack on {folder} has ended.")
+    tell(f"The stack on {folder} has ended.")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.terminal import tell
+
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -23,33 +25,28 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
 
     A line that cannot be read is reported with its number and left out; the exit status is then 1, 0 otherwise.
     """
-    import asyncio
-
-    from aiokafka.errors import KafkaError
-
     from headrace.agents.importer import BadLine, import_runs, survey
     from headrace.agents.openai_runs import Dataset
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.state import address_of
 
     bootstrap = address_of("kafka", given=kafka, data=data)
     what = Dataset(dataset or file.stem, agent=agent, model=model)
 
     def report(bad: BadLine) -> None:
-        click.echo(f"{file}:{bad.number}: left out: {bad.reason}", err=True)
+        tell(f"{file}:{bad.number}: left out: {bad.reason}", err=True)
 
-    click.echo(f"reading {file} …", err=True)
+    tell(f"reading {file} …", err=True)
     found = survey(file, what, report)
     try:
-        asyncio.run(wait_until_answers(bootstrap))
         with click.progressbar(
             length=len(found.trials), label="importing", file=click.get_text_stream("stderr")
         ) as bar:
-            done = asyncio.run(import_runs(file, what, found, bootstrap, bar.update))
-    except (KafkaError, LookupError) as error:
+            done = ask_kafka(bootstrap, lambda: import_runs(file, what, found, bootstrap, bar.update))
+    except LookupError as error:
         raise StackError(f"Kafka at {bootstrap}: {error}. Nothing is lost: run the same import again.") from error
-    click.echo(
+    tell(
         f"{what.name}: {found.lines} lines, {len(found.trials)} trajectories in {len(found.group_sizes)} groups; "
         f"{done.sent} events sent, {done.skipped} there already; {len(found.bad)} bad lines"
     )

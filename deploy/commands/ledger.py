@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.deploy.terminal import tell as say
+from headrace.deploy.terminal import tell_json, tell_lines
+
 if TYPE_CHECKING:
     from headrace.streams.ledger.breakdown import Row
     from headrace.streams.ledger.follow import Check
@@ -24,14 +27,15 @@ def command(
 ) -> None:
     """Count trajectories by fate, and say whether they add up to those started.
 
-    Exit status 1 where they do not. With --follow that also raises an alert (`ledger_mismatch` in alerts).
+    Exit status 1 where they do not. With --follow that also raises an alert (`ledger_mismatch` in alerts), and a broker
+    that goes away is waited for; without it, a minute ends the command.
 
     It keeps an account of each trajectory in memory, about 300 bytes: 300 MB for a million.
     """
-    import asyncio
     import sys
+    from math import inf
 
-    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.ask_kafka import PATIENCE_S, ask_kafka
     from headrace.deploy.state import address_of
 
     if follow and by:
@@ -39,17 +43,15 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
 
     async def run() -> bool:
-        await wait_until_answers(bootstrap)
         if follow:
             return await _follow(bootstrap, every, patience, as_json)
         return await _count(bootstrap, by, as_json)
 
-    sys.exit(0 if asyncio.run(run()) else 1)
+    sys.exit(0 if ask_kafka(bootstrap, run, patience_s=inf if follow else PATIENCE_S) else 1)
 
 
 async def _count(bootstrap: str, by: str | None, as_json: bool) -> bool:
     """Print the ledger; whether it adds up."""
-    import json
     from dataclasses import asdict
 
     from headrace.streams.ledger.breakdown import By, breakdown
@@ -62,16 +64,15 @@ async def _count(bootstrap: str, by: str | None, as_json: bool) -> bool:
     rows = breakdown(reader.tally.accounts.values(), By(by)) if by else None
     if as_json:
         keyed = {} if rows is None else {"by": {"key": by, "rows": {key: asdict(row) for key, row in rows.items()}}}
-        click.echo(json.dumps(shown | keyed, indent=1))
+        tell_json(shown | keyed, indent=1)
     else:
-        click.echo("\n".join(table(shown) if rows is None or by is None else table_by(by, rows, shown)))
+        tell_lines(table(shown) if rows is None or by is None else table_by(by, rows, shown))
     return ledger.adds_up
 
 
 async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) -> bool:
     """Print a line a check; whether it went on adding up until it was asked to end."""
     import asyncio
-    import json
     import signal
 
     from headrace.deploy.errors import StackError
@@ -86,12 +87,12 @@ async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) ->
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     def tell(check: "Check") -> None:
-        click.echo(json.dumps({"time_ms": check.time_ms, **check.ledger.as_dict()}) if as_json else line(check))
+        tell_json({"time_ms": check.time_ms, **check.ledger.as_dict()}) if as_json else say(line(check))
 
     try:
         await follow_ledger(config, stop=stop, tell=tell)
     except LedgerMismatch as error:
-        click.echo(f"The ledger does not add up, {patience} checks in a row: {error}", err=True)
+        say(f"The ledger does not add up, {patience} checks in a row: {error}", err=True)
         return False
     return True
 

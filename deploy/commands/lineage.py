@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.terminal import tell as say
+from headrace.deploy.terminal import tell_json, tell_lines
+
 if TYPE_CHECKING:
     from headrace.trainer.provenance.contributions import Contribution
     from headrace.trainer.provenance.trace import Trace
@@ -46,10 +49,8 @@ def command(
     --event reads `events` over: from the time that a UUIDv7 carries on, else all of it; --trajectory beside it says in
     which partition to look first. Steps are read as a stream: memory holds a row a step and an entry a task.
     """
-    import asyncio
 
-    from aiokafka.errors import KafkaError
-
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
     from headrace.deploy.state import address_of
 
@@ -62,26 +63,24 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
     try:
         if version is not None:
-            lineage = asyncio.run(_version(bootstrap, run, version, members, as_json))
+            lineage = ask_kafka(bootstrap, lambda: _version(bootstrap, run, version, members, as_json))
             if not members:
                 _tell_version(lineage, top, as_json)
             if picture is not None:
                 _draw(lineage, picture)
         else:
-            trace = asyncio.run(_trace(bootstrap, trajectory, event))
+            trace = ask_kafka(bootstrap, lambda: _trace(bootstrap, trajectory, event))
             _tell_trace(trace, as_json)
             if picture is not None:
                 _draw(trace, picture)
-    except (KafkaError, LookupError, ValueError) as error:
+    except (LookupError, ValueError) as error:
         raise StackError(f"{error}.") from error
 
 
 async def _version(bootstrap: str, run: str | None, version: int, members: bool, as_json: bool) -> "VersionLineage":
     """The lineage of a version; with ``members`` each trajectory is told as it is read."""
-    import json
 
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.provenance.run import chosen_run
     from headrace.deploy.provenance.version_page import member_json, member_line
     from headrace.trainer.provenance.log_reader import open_log
@@ -89,9 +88,8 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
 
     def tell(given: "Contribution") -> None:
         if members:
-            click.echo(json.dumps(member_json(given), ensure_ascii=False) if as_json else member_line(given))
+            tell_json(member_json(given)) if as_json else say(member_line(given))
 
-    await wait_until_answers(bootstrap)
     async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
         run = await chosen_run(records, run)
         graph = await read_graph(records, run)
@@ -102,14 +100,12 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
 
 async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None) -> "Trace":
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.provenance.trace_page import not_found
     from headrace.trainer.provenance.find import find_event
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.read_trace import read_trace
     from headrace.trainer.provenance.trace import Fate
 
-    await wait_until_answers(bootstrap)
     async with open_log(bootstrap) as log:
         event = None
         if event_id is not None:
@@ -118,7 +114,7 @@ async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None
             if event is None and trajectory_id is None:
                 raise StackError(not_found(event_id, search))
             if event is None:
-                click.echo(not_found(event_id, search), err=True)
+                say(not_found(event_id, search), err=True)
             elif trajectory_id not in (None, event.trajectory_id):
                 raise StackError(f"Event {event_id} is of trajectory {event.trajectory_id}, not of {trajectory_id}.")
         wanted = event.trajectory_id if event is not None else trajectory_id or ""
@@ -129,24 +125,22 @@ async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None
 
 
 def _tell_version(lineage: "VersionLineage", top: int, as_json: bool) -> None:
-    import json
 
     from headrace.deploy.provenance.version_page import as_json as as_object
     from headrace.deploy.provenance.version_page import page
 
     if as_json:
-        click.echo(json.dumps(as_object(lineage), indent=1, ensure_ascii=False))
+        tell_json(as_object(lineage), indent=1)
     else:
-        click.echo("\n".join(page(lineage, top)))
+        tell_lines(page(lineage, top))
 
 
 def _tell_trace(trace: "Trace", as_json: bool) -> None:
-    import json
 
     from headrace.deploy.provenance.trace_page import as_json as as_object
     from headrace.deploy.provenance.trace_page import page
 
-    click.echo(json.dumps(as_object(trace), indent=1, ensure_ascii=False) if as_json else "\n".join(page(trace)))
+    tell_json(as_object(trace), indent=1) if as_json else tell_lines(page(trace))
 
 
 def _draw(found: "VersionLineage | Trace", picture: Path) -> None:
@@ -158,13 +152,13 @@ def _draw(found: "VersionLineage | Trace", picture: Path) -> None:
         draw(found, picture)
     except ModuleNotFoundError as error:
         raise StackError(f"--picture needs {error.name}: install headrace[local].") from error
-    click.echo(f"drawn: {picture}", err=True)
+    say(f"drawn: {picture}", err=True)
 
 
 def _progress(topic: str, read: int) -> None:
-    click.echo(f"{topic}: {read:,} records read over", err=True)
+    say(f"{topic}: {read:,} records read over", err=True)
 
 
 def _progress_of_steps(done: int, of: int) -> None:
     if of > 200:
-        click.echo(f"{done:,} of {of:,} steps", err=True)
+        say(f"{done:,} of {of:,} steps", err=True)

@@ -2,6 +2,8 @@
 
 import click
 
+from headrace.deploy.terminal import tell_json, tell_page
+
 
 @click.command("metrics")
 @click.option("--markdown", is_flag=True, help="As a Markdown page.")
@@ -11,13 +13,12 @@ def command(markdown: bool, as_json: bool) -> None:
 
     The names are those of the metrics of `steps`; in ClickHouse metrics['kl_k3'], in Prometheus headrace_trainer_kl_k3.
     """
-    import json
     from dataclasses import asdict
 
     from headrace.trainer.learning.metric_page import metric_lines, metric_page
     from headrace.trainer.learning.metric_registry import METRICS
 
     if as_json:
-        click.echo(json.dumps([asdict(metric) for metric in METRICS.values()], indent=1, ensure_ascii=False))
+        tell_json([asdict(metric) for metric in METRICS.values()], indent=1)
     else:
-        click.echo(metric_page() if markdown else metric_lines(), nl=False)
+        tell_page(metric_page() if markdown else metric_lines())

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.terminal import tell as say
+from headrace.deploy.terminal import tell_json, tell_lines
+
 if TYPE_CHECKING:
     from headrace.trainer.provenance.evidence import Missing
     from headrace.trainer.provenance.rebuild import Rebuilt
@@ -36,12 +39,9 @@ def command(
       headrace rebuild 12 --write step-12.safetensors
       headrace rebuild all --run demo --json
     """
-    import asyncio
-    import json
     import sys
 
-    from aiokafka.errors import KafkaError
-
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
     from headrace.deploy.provenance.rebuilt import as_json as as_object
     from headrace.deploy.provenance.rebuilt import line, page
@@ -59,21 +59,21 @@ def command(
     def tell(rebuilt: "Rebuilt | Missing") -> None:
         if isinstance(rebuilt, Missing):
             verdicts.add(Verdict.INCOMPLETE)
-            click.echo(f"A step stands at steps {rebuilt.partition}:{rebuilt.offset}, and {rebuilt.detail}", err=True)
+            say(f"A step stands at steps {rebuilt.partition}:{rebuilt.offset}, and {rebuilt.detail}", err=True)
             return
         verdicts.add(rebuilt.verdict)
         if as_json:
-            click.echo(json.dumps(as_object(rebuilt), ensure_ascii=False))
+            tell_json(as_object(rebuilt))
         else:
-            click.echo("\n".join(page(rebuilt)) if first == last else line(rebuilt))
+            tell_lines(page(rebuilt) if first == last else [line(rebuilt)])
         if write is not None and rebuilt.batch is not None:
-            click.echo(f"written: {write} and {write_batch(rebuilt, write)}", err=True)
+            say(f"written: {write} and {write_batch(rebuilt, write)}", err=True)
         elif write is not None:
-            click.echo(f"Step {rebuilt.step.step} gives no batch: {write} is not written.", err=True)
+            say(f"Step {rebuilt.step.step} gives no batch: {write} is not written.", err=True)
 
     try:
-        asyncio.run(_rebuild(bootstrap, run, first, last, tell))
-    except (KafkaError, LookupError) as error:
+        ask_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, tell))
+    except LookupError as error:
         raise StackError(f"{error}.") from error
     if Verdict.DIFFERS in verdicts:
         sys.exit(1)
@@ -97,14 +97,12 @@ async def _rebuild(
 ) -> None:
     """Rebuild the steps from ``first`` to ``last`` one by one; raises ``StackError`` where there is none."""
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.provenance.run import chosen_run
     from headrace.trainer.provenance.evidence import Missing
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.rebuild import rebuild
     from headrace.trainer.provenance.steps import evidence_for, steps_of
 
-    await wait_until_answers(bootstrap)
     told = 0
     async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
         run = await chosen_run(records, run)

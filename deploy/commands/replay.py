@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.terminal import end_count, tell_count, tell_json, tell_lines
+
 if TYPE_CHECKING:
     from headrace.deploy.settings import Settings
     from headrace.schemas.side_topics import ReplayFinished
@@ -66,16 +68,11 @@ def command(
     then two replays may differ. Else the same range, rules and code give the same bytes. A replay that was interrupted
     is completed by running it again; a name under which something else stands is refused.
     """
-    import asyncio
-    import json
-    import sys
     import time
     from dataclasses import replace
 
-    from aiokafka.errors import KafkaError
-
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.settings import load_settings
     from headrace.deploy.state import address_of
     from headrace.schemas.side_topics import ReplayStage
@@ -90,11 +87,9 @@ def command(
     def progress(records: int) -> None:
         nonlocal read
         read += records
-        if sys.stderr.isatty():
-            click.echo(f"\r{read:,} records read", nl=False, err=True)
+        tell_count(f"{read:,} records read")
 
     async def run() -> "ReplayFinished | list[str]":
-        await wait_until_answers(bootstrap)
         if delete:
             return await delete_replay(bootstrap, name)
         if stage == "rewards" and (specs or judges):
@@ -115,17 +110,17 @@ def command(
             return await run_replay(replace(config, judging=judging), progress)
 
     try:
-        done = asyncio.run(run())
-    except (KafkaError, LookupError, ValueError, ReplayRefused) as error:
+        done = ask_kafka(bootstrap, run)
+    except (LookupError, ValueError, ReplayRefused) as error:
         raise StackError(f"{error}.") from error
-    if read and sys.stderr.isatty():
-        click.echo(err=True)
+    if read:
+        end_count()
     if isinstance(done, list):
-        click.echo("\n".join([f"deleted {topic}" for topic in done] or [f"there is no replay {name!r}"]))
+        tell_lines([f"deleted {topic}" for topic in done] or [f"there is no replay {name!r}"])
     elif as_json:
-        click.echo(json.dumps(done.model_dump(mode="json"), indent=1))
+        tell_json(done.model_dump(mode="json"), indent=1)
     else:
-        click.echo("\n".join(summary(done, time.monotonic() - started)))
+        tell_lines(summary(done, time.monotonic() - started))
 
 
 def workers_of(settings: "Settings", bootstrap: str) -> "WorkersConfig":

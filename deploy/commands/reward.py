@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.terminal import tell, tell_json, tell_page
+
 if TYPE_CHECKING:
     from headrace.streams.rewards.finding import Sample
     from headrace.streams.rewards.spec import RewardSpec
@@ -33,15 +35,15 @@ def list_specs() -> None:
     from headrace.streams.rewards.registry import OURS, RewardNotLoaded, load_spec, offered
 
     for label, spec in OURS.items():
-        click.echo(f"{label:<20} {', '.join(term.name for term in spec.terms)}")
+        tell(f"{label:<20} {', '.join(term.name for term in spec.terms)}")
     for entry in offered():
         try:
             spec = load_spec(entry.name)
         except RewardNotLoaded as error:
-            click.echo(f"{entry.name:<20} cannot be loaded: {error}")
+            tell(f"{entry.name:<20} cannot be loaded: {error}")
         else:
             names = ", ".join(term.name for term in spec.terms)
-            click.echo(f"{spec.label:<20} {names}   (entry point {entry.name} = {entry.value})")
+            tell(f"{spec.label:<20} {names}   (entry point {entry.name} = {entry.value})")
 
 
 @command.command(epilog=_SPEC_HELP)
@@ -50,7 +52,7 @@ def show(spec: str) -> None:
     """Components of SPEC, what each measures, and its weight by policy version."""
     from headrace.deploy.reward_report import spec_text
 
-    click.echo(spec_text(_loaded(spec)), nl=False)
+    tell_page(spec_text(_loaded(spec)))
 
 
 @command.command(epilog=_SPEC_HELP)
@@ -59,12 +61,11 @@ def show(spec: str) -> None:
 @_agent
 def score(spec: str, files: tuple[Path, ...], agent: str) -> None:
     """Score the trajectories in FILE… with SPEC: a JSON object a line."""
-    import json
 
     from headrace.deploy.reward_elsewhere import score_lines
 
     for line in score_lines(_loaded(spec), _from_files(files, agent)):
-        click.echo(json.dumps(line))
+        tell_json(line)
 
 
 @command.command(epilog=_SPEC_HELP)
@@ -104,7 +105,6 @@ def check(
     process; what changes its trajectory, is constant, over its maximum, slow or follows length; and a weight that does
     not get where it plans to. The exit status is then 1. What is only worth a look leaves it at 0.
     """
-    import json
     from dataclasses import asdict, replace
 
     from headrace.deploy.reward_elsewhere import differences_elsewhere
@@ -118,7 +118,7 @@ def check(
     if samples and not one_process:
         elsewhere = differences_elsewhere(spec, samples, report.findings)
         report = replace(report, findings=(*elsewhere, *report.findings))
-    click.echo(json.dumps(asdict(report) | {"wrong": report.wrong}, indent=1) if as_json else report_text(report))
+    tell_json(asdict(report) | {"wrong": report.wrong}, indent=1) if as_json else tell_page(report_text(report) + "\n")
     if report.wrong:
         raise SystemExit(1)
 
@@ -139,27 +139,22 @@ def _from_files(files: tuple[Path, ...], agent: str) -> "list[Sample]":
     return file_samples(
         files,
         agent=agent,
-        report=lambda file, bad: click.echo(f"{file}:{bad.number}: left out: {bad.reason}", err=True),
+        report=lambda file, bad: tell(f"{file}:{bad.number}: left out: {bad.reason}", err=True),
     )
 
 
 def _from_kafka(kafka: str | None, data: str | None, last: int) -> "list[Sample]":
-    import asyncio
-
-    from aiokafka.errors import KafkaError
-
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka import wait_until_answers
     from headrace.deploy.recorded import kafka_samples
     from headrace.deploy.state import address_of
 
     bootstrap = address_of("kafka", given=kafka, data=data)
 
     async def read() -> "list[Sample]":
-        await wait_until_answers(bootstrap)
         return await kafka_samples(bootstrap, last)
 
     try:
-        return asyncio.run(read())
-    except (KafkaError, LookupError) as error:
+        return ask_kafka(bootstrap, read)
+    except LookupError as error:
         raise StackError(f"Kafka at {bootstrap}: {error}.") from error

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.terminal import tell, tell_json
+
 
 @click.command("schemas")
 @click.argument("types", nargs=-1, metavar="[TYPE]...")
@@ -12,19 +14,16 @@ import click
 )
 def command(types: tuple[str, ...], write: Path | None) -> None:
     """Print the JSON Schemas of all types (or of TYPE), or write them to a folder."""
-    import json
 
     from headrace.schemas.jsonschema import json_schemas, write_snapshots
 
     if write is not None:
         changed = write_snapshots(write)
-        click.echo(
-            f"{len(changed)} of {len(json_schemas())} schemas written to {write}; the others were there already."
-        )
+        tell(f"{len(changed)} of {len(json_schemas())} schemas written to {write}; the others were there already.")
         return
     schemas = json_schemas()
     for name in types:
         if name not in schemas:
             raise click.BadParameter(f"no type {name!r}; the types are:\n  " + "\n  ".join(schemas))
     shown = {name: schemas[name] for name in types or schemas}
-    click.echo(json.dumps(shown, indent=1, ensure_ascii=False))
+    tell_json(shown, indent=1)

@@ -2,6 +2,9 @@
 
 import click
 
+from headrace.deploy.terminal import tell, tell_json, tell_page
+from headrace.schemas.safe_text import redacted_values
+
 CONFIGURATIONS = {
     "trainer": "headrace.trainer.config:TrainerConfig",
     "fine-tuning": "headrace.trainer.supervised.settings:StageConfig",
@@ -36,7 +39,6 @@ def command(part: str | None, data: str | None, as_toml_file: bool, as_json: boo
 
 
 def _show_part(part: str, as_toml_file: bool, as_json: bool) -> None:
-    import json
     from importlib import import_module
 
     from headrace.deploy.configuration.described import describe
@@ -45,21 +47,20 @@ def _show_part(part: str, as_toml_file: bool, as_json: bool) -> None:
     module, _, name = CONFIGURATIONS[part].partition(":")
     options = [*describe(getattr(import_module(module), name))]
     if as_json:
-        click.echo(json.dumps(as_values(options), indent=1, ensure_ascii=False))
+        tell_json(as_values(options), indent=1)
     else:
-        click.echo(as_toml(options) if as_toml_file else as_list(options), nl=False)
+        tell_page(as_toml(options) if as_toml_file else as_list(options))
 
 
 def _show_settings(data: str | None, as_json: bool) -> None:
-    import json
 
     from headrace.deploy.settings import PREFIX, Settings, load_settings
 
-    values = load_settings(data=data).model_dump(mode="json")
+    values = redacted_values(load_settings(data=data).model_dump(mode="json"))
     if as_json:
-        click.echo(json.dumps(values, indent=1))
+        tell_json(values, indent=1)
         return
     for name, field in Settings.model_fields.items():
         value = values[name]
-        click.echo(f"{PREFIX}{name.upper()}={'' if value is None else value}")
-        click.echo(f"    {' '.join((field.description or '').split())}")
+        tell(f"{PREFIX}{name.upper()}={'' if value is None else value}")
+        tell(f"    {' '.join((field.description or '').split())}")

@@ -2,6 +2,8 @@
 
 import click
 
+from headrace.deploy.terminal import tell_page
+
 
 @click.command("tables")
 @click.argument("name", required=False)
@@ -16,6 +18,6 @@ def command(name: str | None, ddl: bool) -> None:
     if not chosen:
         raise StackError(f"there is no table {name!r}: the tables are {', '.join(table.name for table in TABLES)}")
     if ddl:
-        click.echo(";\n\n".join(create_statement(table) for table in chosen) + ";")
+        tell_page(";\n\n".join(create_statement(table) for table in chosen) + ";\n")
     else:
-        click.echo(markdown(chosen), nl=False)
+        tell_page(markdown(chosen))

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.terminal import tell_json
+
 if TYPE_CHECKING:
     from headrace.deploy.tail.line import Line
 
@@ -60,13 +62,11 @@ def command(
       headrace tail rejected --where reason=stale --from 2h
       headrace tail trajectories --trajectory 01a1fdd9…111111 --json --arrays | jq .data.segments
     """
-    import asyncio
     import contextlib
-    import json
     import time
     from contextlib import aclosing
 
-    from headrace.deploy.kafka import wait_until_answers
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.state import address_of
     from headrace.deploy.tail.filters import Condition, Filters
     from headrace.deploy.tail.line import as_json as as_object
@@ -86,7 +86,6 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
 
     async def show() -> None:
-        await wait_until_answers(bootstrap)
         shown = 0
         async with aclosing(read(bootstrap, topic, begin, follow=follow)) as batches:
             async for batch in batches:
@@ -97,7 +96,7 @@ def command(
                     if raw:
                         click.echo(record.value or b"")
                     elif as_json:
-                        click.echo(json.dumps(as_object(seen, arrays=arrays), ensure_ascii=False))
+                        tell_json(as_object(seen, arrays=arrays))
                     else:
                         click.echo(coloured(line(seen, full=full)))
                     shown += 1
@@ -105,7 +104,7 @@ def command(
                         return
 
     with contextlib.suppress(KeyboardInterrupt):  # how a person ends --follow
-        asyncio.run(show())
+        ask_kafka(bootstrap, show)
 
 
 def coloured(line: "Line") -> str:

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.deploy.terminal import tell, tell_json, tell_lines
+
 if TYPE_CHECKING:
     from headrace.schemas.model import Record
     from headrace.schemas.topics import Topic
@@ -35,39 +37,36 @@ def command(
       headrace topics rewards --json | jq '.types[0].example.value'
       headrace topics --create                 make those that the broker lacks
     """
-    import asyncio
-    import json
 
     from headrace.schemas.topics import TOPICS, topic_named
 
     created: list[str] = []
     if create:
-        from headrace.deploy.kafka import wait_until_answers
+        from headrace.deploy.ask_kafka import ask_kafka
         from headrace.deploy.state import address_of
         from headrace.schemas.log import create_topics
 
         bootstrap = address_of("kafka", kafka, data)
 
         async def make() -> list[str]:
-            await wait_until_answers(bootstrap)
             return await create_topics(bootstrap, replication=replication)
 
-        created = asyncio.run(make())
+        created = ask_kafka(bootstrap, make)
     if name is not None:
         try:
             topic = topic_named(name)
         except KeyError as error:
             raise click.BadParameter(str(error.args[0])) from error
         shown = described(topic) | {"created": topic.name in created}
-        click.echo(json.dumps(shown, indent=1, ensure_ascii=False) if as_json else "\n".join(page(topic)))
+        tell_json(shown, indent=1) if as_json else tell_lines(page(topic))
         return
     if as_json:
         settings = [_settings(topic) | {"created": topic.name in created} for topic in TOPICS]
-        click.echo(json.dumps(settings, indent=1))
+        tell_json(settings, indent=1)
         return
     for topic in TOPICS:
         first, *rest = summary(topic)
-        click.echo("\n".join([first + ("  (created)" if topic.name in created else ""), *rest]))
+        tell(first + ("  (created)" if topic.name in created else ""), *rest)
 
 
 def summary(topic: "Topic") -> list[str]:

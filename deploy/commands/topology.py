@@ -2,6 +2,8 @@
 
 import click
 
+from headrace.deploy.terminal import tell, tell_page
+
 
 @click.command(short_help="Show the stream processors and their topics.")
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="The whole circle as a Mermaid flowchart.")
@@ -10,15 +12,16 @@ import click
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) -> None:
     """Show the stream processors: the topics they read, the functions they run, the topics they write."""
-    import asyncio
-
+    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.state import address_of
     from headrace.streams.lag import measure_lag
     from headrace.streams.topology import describe, mermaid
 
     if not lag:
-        click.echo(mermaid() if as_mermaid else describe(), nl=False)
+        tell_page(mermaid() if as_mermaid else describe())
         return
-    click.echo(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9}")
-    for each in asyncio.run(measure_lag(address_of("kafka", kafka, data))):
-        click.echo(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {each.records:>9} {each.seconds:>9.1f}")
+    bootstrap = address_of("kafka", kafka, data)
+    lags = ask_kafka(bootstrap, lambda: measure_lag(bootstrap))
+    tell(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9}")
+    for each in lags:
+        tell(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {each.records:>9} {each.seconds:>9.1f}")

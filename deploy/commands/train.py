@@ -5,6 +5,9 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.terminal import tell_page
+from headrace.schemas.safe_text import redacted
+
 
 @click.command(
     "train",
@@ -69,6 +72,6 @@ def command(
     settings = load_settings(**overrides)
     if check:
         config = trainer_config(settings, file, assignments)
-        click.echo(f"{toml_of(config)}\n\n# sha256 of what decides what is learnt: {config.sha256()}")
+        tell_page(redacted(f"{toml_of(config)}\n\n# sha256 of what decides what is learnt: {config.sha256()}\n"))
         return
     sys.exit(run_process("trainer", settings, lambda: train(settings, file, assignments, show=Show(progress))))

@@ -30,6 +30,7 @@ from starlette.staticfiles import StaticFiles
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import default_run, read_panel
 from headrace.deploy.serving import serve
+from headrace.schemas.safe_text import redacted
 from headrace.streams.clickhouse.database import open_client
 from headrace.trainer.learning.metric_registry import METRICS
 
@@ -94,13 +95,14 @@ class Board:
         try:
             return self._read(run)
         except ClickHouseError as error:
+            where = f"ClickHouse at {redacted(self._url)}"
             code = error.code if isinstance(error, DatabaseError) else None
             if code == _UNKNOWN_TABLE:
                 problem = "The tables are not there yet: the sink makes them when it starts (headrace up)."
             elif code is None:
-                problem = f"ClickHouse at {self._url} does not answer: see headrace status, or set HEADRACE_CLICKHOUSE."
+                problem = f"{where} does not answer: see headrace status, or set HEADRACE_CLICKHOUSE."
             else:
-                problem = f"ClickHouse at {self._url} refused a query (code {code}): the dashboard's log has the error."
+                problem = f"{where} refused a query (code {code}): the dashboard's log has the error."
             log.warning("%s %s", problem, error)
             return {"run": run or "", "problem": problem, "panels": {}}
 

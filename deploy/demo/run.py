@@ -7,17 +7,17 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import click
-
 from headrace.deploy.demo.circle import Phases, Plan, go_round
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.summary import Summary, render
 from headrace.deploy.errors import StackError
 from headrace.deploy.foreground import show
+from headrace.deploy.private import make_folder
 from headrace.deploy.settings import Settings, load_settings
 from headrace.deploy.stack import running_stack
 from headrace.deploy.state import is_locked
+from headrace.deploy.terminal import tell, tell_page
 
 _INTERRUPTED = 130
 _MARK = "made-by-headrace-demo"
@@ -35,7 +35,7 @@ def run_demo(plan: Plan, *, data: str | None, json_path: Path | None, plot_path:
     try:
         asyncio.run(_run(settings, plan, plot, json_path, keep))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        click.echo("Stopped.", err=True)
+        tell("Stopped.", err=True)
         sys.exit(_INTERRUPTED)
 
 
@@ -53,7 +53,7 @@ def fresh_folder(folder: Path) -> None:
         if is_locked(folder):
             raise StackError(f"A demo is running on {folder}: end it, or choose another folder with --data.")
         shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     (folder / _MARK).touch()
 
 
@@ -62,16 +62,16 @@ async def _run(settings: Settings, plan: Plan, plot: Path, json_path: Path | Non
     assert main is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
     phases = Phases()
-    click.echo(f"Starting headrace on {settings.data}")
+    tell(f"Starting headrace on {settings.data}")
     async with AsyncExitStack() as exits:
         peak = await exits.enter_async_context(peak_memory())
         async with phases.phase("start"):
-            stack = await exits.enter_async_context(running_stack(settings, on_progress=show))
-        click.echo(f"Watch it at {stack.addresses['dashboard']}")
-        summary = await go_round(stack, plan, phases, peak, plot, click.echo)
+            stack = await exits.enter_async_context(running_stack(settings, on_progress=show, on_note=tell))
+        tell(f"Watch it at {stack.addresses['dashboard']}")
+        summary = await go_round(stack, plan, phases, peak, plot, tell)
         _show(summary, plot, json_path)
         if keep:
-            click.echo("Still up: Ctrl-C ends it; `headrace status` shows it from another shell.")
+            tell("Still up: Ctrl-C ends it; `headrace status` shows it from another shell.")
             await asyncio.Event().wait()
 
 
@@ -81,4 +81,4 @@ def _show(summary: Summary, plot: Path, json_path: Path | None) -> None:
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(summary.model_dump_json(indent=1) + "\n")
-    click.echo(render(summary))
+    tell_page(render(summary) + "\n")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.provenance.trace_boxes import Row, rows
 from headrace.deploy.provenance.trace_page import fate
+from headrace.schemas.safe_text import plain_text
 from headrace.trainer.provenance.contributions import GONE, Dimension
 from headrace.trainer.provenance.trace import Trace
 from headrace.trainer.provenance.version_lineage import VersionLineage
@@ -43,7 +44,7 @@ def draw(found: VersionLineage | Trace, path: Path) -> None:
         figure = Figure(figsize=(max(width, 7.5), height), dpi=120, layout="constrained")
         _flow(figure.subplots(), ways)
         title = f"Trajectory {found.trajectory_id}: {fate(found)}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, color=_INK)
+    figure.suptitle(plain_text(title), x=0.01, ha="left", fontsize=13, color=_INK)
     figure.savefig(path)
 
 
@@ -108,7 +109,7 @@ def _shares(axes: "Axes", lineage: VersionLineage) -> None:
             if room >= 4:
                 ink = _INK if colour in (_GONE, _REST, "#a5b83b", "#ddaa33", "#66aabb", "#ee8866") else "white"
                 fitting = text if len(text) <= room else f"{text[: room - 1]}…"
-                axes.text(left + share / 2, y, fitting, ha="center", va="center", color=ink, fontsize=9)
+                axes.text(left + share / 2, y, plain_text(fitting), ha="center", va="center", color=ink, fontsize=9)
             left += share
     axes.set_yticks(
         range(len(dimensions)), ["age\n(versions)" if each is Dimension.AGE else each.value for each in dimensions]
@@ -128,7 +129,7 @@ def _flow(axes: "Axes", ways: list[Row]) -> None:
     columns = max(3, *(len(way.boxes) for way in ways))
     for number, way in enumerate(ways):
         y = -1.25 * number
-        axes.text(0, y + 1.0, way.heading, va="center", fontsize=9, color=_FAINT)
+        axes.text(0, y + 1.0, plain_text(way.heading), va="center", fontsize=9, color=_FAINT)
         for column, box in enumerate(way.boxes):
             edge = _BAD if box.is_bad else _COLOURS[column % len(_COLOURS)]
             axes.add_patch(
@@ -138,10 +139,26 @@ def _flow(axes: "Axes", ways: list[Row]) -> None:
                 )
             )  # fmt: skip
             ink = _BAD if box.is_bad else _INK
-            axes.text(column + 0.05, y + 0.8, box.title, va="center", fontsize=11, fontweight="bold", color=ink)
-            axes.text(column + 0.05, y + 0.66, box.place, va="center", fontsize=8, color=_FAINT, family="monospace")
             axes.text(
-                column + 0.05, y + 0.56, "\n".join(box.lines), va="top", fontsize=8.5, color=_INK, linespacing=1.3
+                column + 0.05, y + 0.8, plain_text(box.title), va="center", fontsize=11, fontweight="bold", color=ink
+            )
+            axes.text(
+                column + 0.05,
+                y + 0.66,
+                plain_text(box.place),
+                va="center",
+                fontsize=8,
+                color=_FAINT,
+                family="monospace",
+            )
+            axes.text(
+                column + 0.05,
+                y + 0.56,
+                "\n".join(map(plain_text, box.lines)),
+                va="top",
+                fontsize=8.5,
+                color=_INK,
+                linespacing=1.3,
             )
             if column:
                 axes.annotate(

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from headrace.deploy.tail.record import Seen, short_type
 from headrace.deploy.tail.sentence import sentence
 from headrace.schemas import envelope as names
+from headrace.schemas.safe_text import printable
 
 ELLIPSIS = "…"
 
@@ -123,11 +124,6 @@ def utc(unix_ms: int) -> str:
     except (ValueError, OverflowError, OSError):
         return f"{unix_ms} ms"
     return f"{moment:%Y-%m-%d %H:%M:%S}.{unix_ms % 1000:03d}"
-
-
-def printable(text: str) -> str:
-    """``text`` without what would move a terminal's cursor or colours: records are not trusted."""
-    return "".join(character if character.isprintable() else ELLIPSIS for character in text)
 
 
 def _plain(value: Any) -> Any:

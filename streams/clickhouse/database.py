@@ -11,6 +11,7 @@ import pyarrow as pa
 from clickhouse_connect.driver.exceptions import ClickHouseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
+from headrace.schemas.safe_text import redacted
 from headrace.streams.clickhouse.columns import Table, add_column_statement, create_statement, missing_columns
 from headrace.streams.clickhouse.tables import TABLES
 
@@ -29,7 +30,7 @@ def open_client(url: str, *, connect_timeout_s: int = 5, timeout_s: int = 60) ->
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"the ClickHouse address {url!r} is not http://host:port: set HEADRACE_CLICKHOUSE")
+        raise ValueError(f"the ClickHouse address {redacted(url)!r} is not http://host:port: set HEADRACE_CLICKHOUSE")
     return clickhouse_connect.get_client(
         interface=parts.scheme,
         host=parts.hostname,

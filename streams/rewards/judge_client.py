@@ -16,6 +16,7 @@ from typing import Any, Protocol, Self
 import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
+from headrace.schemas.safe_text import redacted
 from headrace.streams.rewards.judge import Endpoint
 from headrace.streams.rewards.judge_question import Question, request_body
 from headrace.streams.rewards.judge_verdict import ERROR, TIMEOUT, UNREADABLE, Answer
@@ -134,10 +135,10 @@ class JudgeClient:
         except TimeoutError as error:
             raise _NotNow(TIMEOUT, f"no answer within {question.judge.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _NotNow(ERROR, f"no answer from {url}: {error!r}") from error
+            raise _NotNow(ERROR, f"no answer from {redacted(url)}: {redacted(repr(error))}") from error
         if status == HTTPStatus.OK:
             return _text_of(said, question.judge.endpoint)
-        problem = f"{url} answered {status}: {self._without_key(said[:300].decode('utf-8', 'replace'))}"
+        problem = f"{redacted(url)} answered {status}: {self._without_key(said[:300].decode('utf-8', 'replace'))}"
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED):
             raise _NotNow(ERROR, problem)
         raise _Refused(status, problem)

@@ -3,13 +3,22 @@
 import asyncio
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from headrace.deploy.children import Child
 from headrace.deploy.errors import StackError
-from headrace.deploy.kafka import Broker, java, kafka_jars, prepare_broker, server_properties, wait_until_answers
+from headrace.deploy.kafka import (
+    Broker,
+    _property,
+    java,
+    kafka_jars,
+    prepare_broker,
+    server_properties,
+    wait_until_answers,
+)
 from headrace.deploy.parts import PARTS
 from headrace.deploy.ports import HOST, free_port
 from headrace.deploy.settings import Settings, load_settings
@@ -124,3 +133,28 @@ async def test_the_largest_record_of_every_topic_is_taken(kafka: str) -> None:
         for topic in TOPICS:
             # A compacted topic takes no record without a key.
             await producer.send_and_wait(topic.name, bytes(topic.max_bytes - 1024), key=b"key")
+
+
+@pytest.mark.parametrize(
+    "value", ["/plain/log", "/größer/日本/log", "/with space/a=b:c#d!/log", "/back\\slash/\n/log", "/🙂"]
+)
+def test_a_property_is_read_by_java_as_it_was_written(value: str, tmp_path: Path) -> None:
+    shown = _property(value)
+    assert shown.isascii()
+    assert shown.isprintable()
+    folder = tmp_path / "größer"
+    folder.mkdir()
+    (folder / "Read.java").write_text(
+        "class Read { public static void main(String[] a) throws Exception { var p = new java.util.Properties();"
+        " try (var in = new java.io.FileInputStream(a[0])) { p.load(in); }"
+        ' System.out.write(p.getProperty("log.dirs").getBytes("UTF-8")); System.out.flush(); } }'
+    )
+    (folder / "made.properties").write_text(f"log.dirs={shown}\n")
+    argv = [java(), "-Dfile.encoding=UTF-8", "-Dsun.jnu.encoding=UTF-8", "Read.java", "made.properties"]
+    done = subprocess.run(argv, capture_output=True, cwd=folder, check=True)
+    assert done.stdout.decode() == value
+
+
+async def test_a_folder_that_kafka_cannot_take_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"Kafka takes no folder with a comma in its name.*--data"):
+        await prepare_broker(Broker(tmp_path / "a,b", 1, 2, 1000), tmp_path)

@@ -128,3 +128,28 @@ def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert nothing_left(members)
+
+
+@pytest.mark.parametrize("name", ["größer-данные-日本", "with a space", "x" * 200])
+def test_the_name_of_the_data_folder_does_not_matter_nor_does_the_locale(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANG", "C")
+    monkeypatch.setenv("LC_ALL", "C")
+    data = tmp_path / name
+    for _ in range(2):  # formatted by the first, found again by the second
+        begun = headrace("up", "--detach", "--data", str(data), "--without", ONLY_KAFKA)
+        assert begun.returncode == 0, begun.stdout + begun.stderr
+        assert "events: What agents did." in headrace("topics", "--create", "--data", str(data)).stdout
+        assert headrace("down", "--data", str(data)).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (data / "kafka" / "log" / "events-0").is_dir()
+
+
+def test_a_data_folder_behind_a_link_is_used_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    begun = headrace("up", "--detach", "--data", str(tmp_path / "link"), "--without", ONLY_KAFKA)
+    assert begun.returncode == 0, begun.stdout + begun.stderr
+    assert headrace("down", "--data", str(tmp_path / "there")).returncode == 0
+    assert (tmp_path / "there" / "kafka" / "log" / "events-0").is_dir()

@@ -2,6 +2,8 @@
 
 from urllib.parse import urlsplit
 
+from headrace.schemas.safe_text import holds_secret, redacted
+
 _SCHEMES = ("file", "s3", "gs", "az")
 
 
@@ -9,5 +11,12 @@ def scheme_of(url: str) -> str:
     """``file``, ``s3``, ``gs`` or ``az``; raises ``ValueError`` for an address of another form."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES or not (parts.netloc or parts.scheme == "file"):
-        raise ValueError(f"store_url {url!r} is not of this form: file:///folder, s3://bucket/prefix, gs://…, az://…")
+        raise ValueError(
+            f"store_url {redacted(url)!r} is not of this form: file:///folder, s3://bucket/prefix, gs://…, az://…"
+        )
+    if holds_secret(url):
+        raise ValueError(
+            f"store_url {redacted(url)} holds credentials: set them in the environment, as it stands in every event "
+            "of weights"
+        )
     return parts.scheme

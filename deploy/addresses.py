@@ -1,0 +1,42 @@
+"""Addresses as settings hold them, looked at before anything uses them."""
+
+from urllib.parse import urlsplit
+
+
+def kafka_address(text: str) -> str:
+    """``text`` if it is host:port[,host:port…]; raises ``ValueError`` otherwise."""
+    for broker in text.split(","):
+        host, _, port = broker.strip().rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if (
+            not bare
+            or any(each in bare for each in "/@[] \t\n")
+            or (":" in bare and bare is host)
+            or not _is_port(port)
+        ):
+            raise ValueError("which is not host:port[,host:port…]")
+    return text
+
+
+def http_address(text: str) -> str:
+    """``text`` if it is http[s]://host[:port]; raises ``ValueError`` otherwise."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise ValueError("which is not http://host:port") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not text.isprintable():
+        raise ValueError("which is not http://host:port")
+    return text
+
+
+def store_address(text: str) -> str:
+    """``text`` if it is the address of an object store; raises ``ValueError`` otherwise."""
+    from headrace.trainer.weights.store_url import scheme_of
+
+    scheme_of(text)
+    return text
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 65535

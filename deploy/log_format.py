@@ -1,0 +1,31 @@
+"""How a process of ours writes its log: no secret in it, and no line that a record's content made up."""
+
+import logging
+
+from headrace.schemas.safe_text import printable, printable_lines, redacted
+
+FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class LogFormatter(logging.Formatter):
+    """One line a message, its control characters escaped; a traceback keeps its lines. Secrets are taken out of both,
+    whichever library logged them."""
+
+    def __init__(self, form: str = FORMAT) -> None:
+        super().__init__(form)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the library's name
+        """The line without its traceback."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The whole entry."""
+        return printable_lines(redacted(super().format(record)))
+
+
+def log_to_stderr(level: str) -> None:
+    """Log from ``level`` on to standard error, in this form, and nowhere else."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
