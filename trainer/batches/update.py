@@ -46,7 +46,10 @@ class Update:
         return replace(self, weights=self.weights * weights_N.numpy(), divisor=divisor)
 
     def parts(self, count: int) -> Iterator["Update"]:
-        """``count`` updates on disjoint trajectories, or as many as there are trajectories."""
+        """``count`` updates on disjoint trajectories, or as many as there are trajectories.
+
+        They keep the batch's order: their tokens laid end to end are the batch's.
+        """
         owners = owners_of_sequences(self.batch)
         trajectories = np.unique(owners)
         for part in np.array_split(trajectories, min(count, len(trajectories))):

@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.batches.balance import plan_ranks
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
-from headrace.trainer.batches.packing import Floats, Ints, pack
+from headrace.trainer.batches.packing import Floats, pack
 from headrace.trainer.batches.update import LINEAR, Update, pass_loss
 from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers, not_finite
-from headrace.trainer.learning.metrics import mismatch_metrics, staleness_metrics
+from headrace.trainer.learning.metrics import mismatch_metrics, reference_kl, staleness_metrics, substep_metrics
 from headrace.trainer.learning.optimizers import Optimizer
 from headrace.trainer.learning.schedules import rate_share
 from headrace.trainer.losses.corrections import correct
@@ -31,20 +31,38 @@ from headrace.trainer.parallel.policy import Policy, open_policy
 from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
 
-_SUMS = ("loss", "entropy", "kl_reference", "clip_fraction_low", "clip_fraction_high")
+_SUMS = ("loss", "clip_fraction_low", "clip_fraction_high")
 """What is added up over passes, ranks and updates."""
 _WEIGHT, _RNG, _BASE = "weight/", "rng", "base_sha256"
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Evaluation:
+    """What a policy says of a batch's tokens, over all ranks."""
+
+    logprobs: Floats
+    """(N,) log-probability."""
+    entropy: Floats
+    """(N,) entropy in nats of the distribution that the token was drawn from."""
+
+
 @dataclass(slots=True)
 class _Tally:
-    """What the updates of a batch add up to, over all ranks."""
+    """What the updates of a batch add up to, over all ranks; their tokens laid end to end are the batch's."""
 
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(_SUMS)))
-    logprobs: list[Floats] = field(default_factory=list)
-    behaviour: list[Floats] = field(default_factory=list)
-    lags: list[Ints] = field(default_factory=list)
     grad_norms: list[float] = field(default_factory=list)
+    evaluations: list[_Evaluation] = field(default_factory=list)
+    """By the policy before each update."""
+    reference: list[Floats] = field(default_factory=list)
+    """(N,) each: log-probabilities under the KL penalty's reference; none without a penalty."""
+
+    def evaluation(self) -> _Evaluation:
+        """Each token by the policy before the update that trained it."""
+        return _Evaluation(
+            np.concatenate([each.logprobs for each in self.evaluations]),
+            np.concatenate([each.entropy for each in self.evaluations]),
+        )
 
 
 class Learner:
@@ -83,7 +101,10 @@ class Learner:
         """
         tally = _Tally()
         learning_rate = self._optimizer.set_rate(rate_share(self._config.schedule, version))
-        prox = self._logprobs(batch) if self._loss.proximal else batch.behaviour_logprobs
+        several = min(self._config.substeps, len(batch.rewards)) > 1
+        # Where there is one update alone, its own pass is the policy before the step.
+        known = self._evaluate(batch) if several or self._loss.proximal else None
+        prox = known.logprobs if known is not None and self._loss.proximal else batch.behaviour_logprobs
         corrected = correct(
             torch.from_numpy(prox),
             torch.from_numpy(batch.behaviour_logprobs),
@@ -94,29 +115,33 @@ class Learner:
         whole = Update(batch, prox, corrected.weights.numpy())
         for part in whole.parts(self._config.substeps):
             self._update(part.normalised(self._loss, self._config.constant_length), version, tally, norm_limit)
+        trained = tally.evaluation()
+        before = trained if known is None else known
         tokens = len(batch.packed.targets)
-        loss, entropy, kl_reference, clipped_low, clipped_high = tally.sums.tolist()
+        loss, clipped_low, clipped_high = tally.sums.tolist()
         kept = max(corrected.metrics["tokens_kept"], 1)
-        return {
+        metrics = {
             "loss": loss / len(tally.grad_norms),
             "reward_mean": float(batch.rewards.mean()),
             "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
-            "entropy": entropy / tokens,
+            "entropy": float(before.entropy.mean(dtype=np.float64)),
             "grad_norm": max(tally.grad_norms),
             "learning_rate": learning_rate,
             "clip_fraction_low": clipped_low / kept,
             "clip_fraction_high": clipped_high / kept,
-            **({"kl_reference": kl_reference / tokens} if self._config.kl.coefficient else {}),
             **corrected.metrics,
-            **mismatch_metrics(
-                np.concatenate(tally.logprobs), np.concatenate(tally.behaviour), np.concatenate(tally.lags)
-            ),
+            **mismatch_metrics(before.logprobs, batch.behaviour_logprobs, version - batch.versions),
             **staleness_metrics(version - batch.versions),
             "tokens_trained": float(tokens),
             "tokens_read": float(len(batch.packed.token_ids)),
             "sequences": float(len(batch.packed.lengths)),
             "trajectories": float(len(batch.rewards)),
         }
+        if several:
+            metrics |= substep_metrics(before.logprobs, trained.logprobs)
+        if self._config.kl.coefficient:
+            metrics |= reference_kl(before.logprobs, batch.behaviour_logprobs, np.concatenate(tally.reference))
+        return metrics
 
     def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float) -> None:
         """One optimiser update, a pass at a time."""
@@ -125,7 +150,7 @@ class Learner:
         if loss.whole_trajectories and update.longest_trajectory > self._config.max_tokens_per_pass:
             update, whole = self._linearised(update)
             loss = LINEAR
-        logprobs = np.zeros_like(update.weights)
+        logprobs, entropy, reference = (np.zeros_like(update.weights) for _ in range(3))
         sums = np.zeros(len(_SUMS))
         plan = self._plan(update.batch, whole_trajectories=loss.whole_trajectories)
         for number, chosen in enumerate(plan, start=1):
@@ -133,12 +158,14 @@ class Learner:
             # Where every token is masked there is nothing to divide by: without a gradient the optimiser moves nothing.
             with torch.set_grad_enabled(update.divisor > 0):
                 result = self._policy.logprobs(part.batch.packed)
-                advantages, kl = self._advantages(part, result.logprobs)
+                advantages, compared = self._advantages(part, result.logprobs)
                 value, clipped = pass_loss(loss, part, result.logprobs, advantages)
             if update.divisor > 0:
                 self._policy.backward(value, last=number == len(plan))
             logprobs[tokens] = result.logprobs.detach().cpu().numpy()
-            added = {"loss": value.item(), "entropy": result.entropy.sum().item(), "kl_reference": kl, **clipped}
+            entropy[tokens] = result.entropy.cpu().numpy()
+            reference[tokens] = compared.cpu().numpy()
+            added = {"loss": value.item(), **clipped}
             sums += np.array([added[name] for name in _SUMS])
         sums = self._ranks.sum(sums)
         for name, known in whole.items():
@@ -147,9 +174,9 @@ class Learner:
         check_numbers(sums[0], norm, limit=norm_limit, version=version)
         self._optimizer.step()
         tally.sums += sums
-        tally.logprobs.append(self._ranks.sum(logprobs))
-        tally.behaviour.append(update.batch.behaviour_logprobs)
-        tally.lags.append(version - update.batch.versions)
+        tally.evaluations.append(_Evaluation(self._ranks.sum(logprobs), self._ranks.sum(entropy)))
+        if self._config.kl.coefficient:
+            tally.reference.append(self._ranks.sum(reference))
         tally.grad_norms.append(norm)
 
     def _linearised(self, update: Update) -> tuple[Update, dict[str, float]]:
@@ -157,8 +184,8 @@ class Learner:
 
         One forward pass more; the gradient is the same.
         """
-        logprobs = self._logprobs(update.batch)
-        reference = None if self._reference is None else self._logprobs(update.batch, self._reference)
+        logprobs = self._evaluate(update.batch).logprobs
+        reference = None if self._reference is None else self._evaluate(update.batch, self._reference).logprobs
         advantages, _ = self._advantages(update, torch.from_numpy(logprobs), reference)
         linear, loss, clipped = update.linearised(self._loss, logprobs, advantages)
         return linear, {"loss": loss, **clipped}
@@ -177,32 +204,32 @@ class Learner:
 
     def _advantages(
         self, part: Update, logprobs_N: torch.Tensor, reference_N: Floats | None = None
-    ) -> tuple[torch.Tensor, float]:
-        """(N,) advantages of a pass, less the KL penalty, and the sum of the KL over its tokens.
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(N,) advantages of a pass, less the KL penalty, and (N,) the log-probabilities of its reference.
 
-        ``reference_N`` (N,) are the reference's log-probabilities, where they are known already.
+        ``reference_N`` (N,) are the latter, where they are known already. Without a penalty they are zeros.
         """
         advantages_N = torch.from_numpy(part.batch.advantages).to(logprobs_N.device)
         kl = self._config.kl
         if not kl.coefficient:
-            return advantages_N, 0.0
+            return advantages_N, torch.zeros_like(advantages_N)
         if reference_N is not None or self._reference is None:
             known_N = part.batch.behaviour_logprobs if reference_N is None else reference_N
             compared_N = torch.from_numpy(known_N).to(logprobs_N.device)
         else:
             with torch.no_grad():
                 compared_N = self._reference.logprobs(part.batch.packed).logprobs
-        divergence = (logprobs_N.detach() - compared_N).sum().item()
-        return penalised_advantages(advantages_N, logprobs_N, compared_N, kl.coefficient), divergence
+        return penalised_advantages(advantages_N, logprobs_N, compared_N, kl.coefficient), compared_N
 
     @torch.no_grad()
-    def _logprobs(self, batch: Batch, policy: Policy | None = None) -> Floats:
-        """(N,) log-probabilities under ``policy``, or the present one."""
-        logprobs = np.zeros(len(batch.packed.targets), np.float32)
+    def _evaluate(self, batch: Batch, policy: Policy | None = None) -> _Evaluation:
+        """What ``policy``, or the present one, says of ``batch``."""
+        logprobs, entropy = (np.zeros(len(batch.packed.targets), np.float32) for _ in range(2))
         for chosen in self._plan(batch):
             part, tokens = select_sequences(batch, chosen)
-            logprobs[tokens] = (policy or self._policy).logprobs(part.packed).logprobs.cpu().numpy()
-        return self._ranks.sum(logprobs)
+            result = (policy or self._policy).logprobs(part.packed)
+            logprobs[tokens], entropy[tokens] = result.logprobs.cpu().numpy(), result.entropy.cpu().numpy()
+        return _Evaluation(self._ranks.sum(logprobs), self._ranks.sum(entropy))
 
     @torch.no_grad()
     def canaries(self, seed: int) -> list[Canary]:

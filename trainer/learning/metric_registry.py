@@ -24,7 +24,8 @@ class Subject(StrEnum):
     OPTIMISER = "Optimiser", "How it moves."
     OFF_POLICY = (
         "Off-policy",
-        "How far the policy is from those that sampled: ρ = π / π_behaviour of a token, π the policy before the step.",
+        "How far the policy is from those that sampled: ρ = π / π_behaviour of a token, π the policy before the step's "
+        "first update. What the optimiser does within the step is in the metrics of sub-steps alone.",
     )
     CLIPPING = "Clipping and masking", "Which tokens the loss and its corrections hold back."
     STALENESS = "Staleness", "How old the tokens are, in policy versions."
@@ -71,9 +72,11 @@ _LEARNING = (
     Metric("reward_mean", "{reward}", "Mean reward of the batch's trajectories.", Subject.LEARNING),
     Metric("loss", "1", "The loss that was minimised, mean over the step's updates.", Subject.LEARNING),
     Metric("advantage_abs_mean", "{reward}", "Mean size of the tokens' advantages.", Subject.LEARNING),
-    Metric("entropy", _NATS, "Mean entropy of the policy over sampled tokens: near 0, it has stopped exploring.",
+    Metric("entropy", _NATS, "Mean entropy of the policy before the step over sampled tokens: near 0, it has stopped "
+           "exploring.",
            Subject.LEARNING),
-    Metric("kl_reference", _NATS, "k1 estimate of the KL from the reference policy, with a KL penalty.",
+    Metric("kl_reference", _NATS, "KL(π ‖ π_ref) of the policy before the step, with a KL penalty: mean of "
+           "ρ (log π − log π_ref), k1 over tokens that others sampled.",
            Subject.LEARNING),
 )  # fmt: skip
 _OPTIMISER = (
@@ -93,6 +96,9 @@ _OFF_POLICY = (
            "differently.", Subject.OFF_POLICY, warn_above=0.01),
     Metric("mismatch_logprob_max", _NATS, "Largest difference of a log-probability between trainer and engine, over "
            "the same tokens.", Subject.OFF_POLICY),
+    Metric("substep_kl", _NATS, "With sub-steps: KL(π ‖ π_update), k3, of π_update, the policy before the update that "
+           "trained the token.", Subject.OFF_POLICY),
+    Metric("substep_ratio_max", "1", "With sub-steps: largest π_update / π of a token.", Subject.OFF_POLICY),
 )  # fmt: skip
 _CLIPPING = (
     Metric("clip_fraction_low", _SHARE, "Tokens held back by the lower clip, of those kept.", Subject.CLIPPING,

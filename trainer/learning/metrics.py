@@ -6,22 +6,23 @@ Axis legend: N sampled tokens. ρ = π / π_behaviour, π the policy before the 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.trainer.batches.packing import Floats, Ints
 
 
-def mismatch_metrics(logprobs_N: Floats, behaviour_logprobs_N: Floats, lags_N: Ints) -> dict[str, float]:
-    """How far the policy that is trained is from those that sampled; ``lags_N`` is how many versions ago they did.
+def mismatch_metrics(before_N: Floats, behaviour_N: Floats, lags_N: Ints) -> dict[str, float]:
+    """How far the policy before the step is from those that sampled; ``lags_N`` is how many versions ago they did.
 
+    ``before_N`` (N,) log π before the step's first update, ``behaviour_N`` (N,) as recorded.
     ``importance_ratio_mean`` and ``_max``; ``effective_sample_size`` (Σρ)² / (N Σρ²), a share of N, warn below 0.3;
     ``kl_k1`` mean of −log ρ and ``kl_k3`` mean of ρ − 1 − log ρ, both estimates of KL(π_behaviour ‖ π) (Schulman
     2020), warn at |k3| > 0.1; ``chi2`` mean of ρ² minus 1, warn above 1. At lag 0 both policies are the same weights,
     so what is left is the difference between trainer and engine: ``mismatch_kl`` (k3) and
     ``mismatch_logprob_max``, the largest absolute difference; both are left out where no token has lag 0.
     """
-    log_ratio = logprobs_N.astype(np.float64) - behaviour_logprobs_N
-    # A ratio past e^50 says no more than e^50 does, and its square still is a number.
-    ratio = np.exp(np.minimum(log_ratio, 50.0))
+    log_ratio = before_N.astype(np.float64) - behaviour_N
+    ratio = _ratio(log_ratio)
     k3 = ratio - 1 - log_ratio
     metrics = {
         "importance_ratio_mean": float(ratio.mean()),
@@ -36,6 +37,32 @@ def mismatch_metrics(logprobs_N: Floats, behaviour_logprobs_N: Floats, lags_N: I
         metrics["mismatch_kl"] = float(k3[fresh].mean())
         metrics["mismatch_logprob_max"] = float(np.abs(log_ratio[fresh]).max())
     return metrics
+
+
+def substep_metrics(before_N: Floats, trained_N: Floats) -> dict[str, float]:
+    """How far a step's earlier updates had moved the policy when a token came to its own: the optimiser's doing alone.
+
+    ``before_N`` (N,) log π before the first update, ``trained_N`` (N,) before the update that trained the token.
+    ``substep_kl`` is k3 of the two, ``substep_ratio_max`` the largest of their ratios.
+    """
+    log_ratio = trained_N.astype(np.float64) - before_N
+    ratio = _ratio(log_ratio)
+    return {"substep_kl": float((ratio - 1 - log_ratio).mean()), "substep_ratio_max": float(ratio.max())}
+
+
+def reference_kl(before_N: Floats, behaviour_N: Floats, reference_N: Floats) -> dict[str, float]:
+    """``kl_reference``: KL(π ‖ π_ref) of the policy before the step, in nats a token.
+
+    k1 = log π − log π_ref (Schulman 2020), of which the mean over π's own samples is the divergence. These tokens were
+    sampled by others, so each weighs ρ = π / π_behaviour; with π_behaviour for the reference too, it is ρ log ρ.
+    """
+    before = before_N.astype(np.float64)
+    return {"kl_reference": float((_ratio(before - behaviour_N) * (before - reference_N)).mean())}
+
+
+def _ratio(log_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    # A ratio past e^50 says no more than e^50 does, and its square still is a number.
+    return np.exp(np.minimum(log_ratio, 50.0))
 
 
 _AGES = {"unknown": -1, "0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}

@@ -204,7 +204,57 @@ def test_substeps_are_several_updates_on_disjoint_parts(directory):
     metrics = learner.step(on_policy_batch(learner), 0)
     assert {int(value) for name, value in learner.optimizer_tensors().items() if name.startswith("step/")} == {4}
     assert metrics["tokens_trained"] == 36.0
-    assert metrics["importance_ratio_max"] > 1.0001  # later parts see the weights that earlier ones made
+    assert metrics["substep_ratio_max"] > 1.0001  # later parts see the weights that earlier ones made
+
+
+@pytest.mark.parametrize("substeps", [1, 2, 8])
+def test_an_engine_equal_to_the_bit_shows_no_mismatch_however_often_the_optimiser_moves(directory, substeps):
+    learner = learner_of(directory, substeps=substeps, learning_rate=3e-2)
+    batch = on_policy_batch(learner)
+    batch = replace(batch, behaviour_logprobs=learner._evaluate(batch).logprobs)
+    metrics = learner.step(batch, 0)
+    expected = {"mismatch_kl": 0.0, "mismatch_logprob_max": 0.0, "kl_k1": 0.0, "kl_k3": 0.0, "chi2": 0.0}
+    expected |= {"importance_ratio_mean": 1.0, "importance_ratio_max": 1.0, "effective_sample_size": 1.0}
+    assert {name: metrics[name] for name in expected} == expected
+    assert ("substep_kl" in metrics) == (substeps > 1)
+    assert substeps == 1 or metrics["substep_kl"] > 0.01
+
+
+@pytest.mark.parametrize("substeps", [1, 4])
+def test_what_the_engine_computed_differently_is_measured_before_the_first_update(directory, substeps):
+    learner = learner_of(directory, substeps=substeps)
+    batch = on_policy_batch(learner)
+    before = learner._evaluate(batch).logprobs
+    off = np.random.default_rng(1).normal(0, 0.1, len(before)).astype(np.float32)
+    metrics = learner.step(replace(batch, behaviour_logprobs=before - off), 0)
+    assert metrics["mismatch_kl"] == pytest.approx(float((np.exp(off) - 1 - off).mean()), rel=1e-3)
+    assert metrics["chi2"] == pytest.approx(float(np.exp(2 * off).mean() - 1), rel=1e-3)
+
+
+def test_one_update_computes_no_pass_more_than_it_trains(directory):
+    for settings, count in (({}, 1), ({"substeps": 2}, 3), ({"loss": "decoupled"}, 2)):
+        learner, passes = learner_of(directory, **settings), []
+        run = learner._policy.logprobs
+        learner._policy.logprobs = lambda packed, run=run, passes=passes: passes.append(1) or run(packed)
+        learner.step(on_policy_batch(learner), 0)
+        assert len(passes) == count, settings
+
+
+@pytest.mark.parametrize("substeps", [1, 4])
+@pytest.mark.parametrize("reference", ["base", "behaviour"])
+def test_the_kl_from_the_reference_by_hand(directory, reference, substeps):
+    """KL(π ‖ reference) of the policy before the step, from another policy's samples: each weighs ρ."""
+    batch, base = off_policy_batch(), None
+    base = load_model(tiny_model(directory / "base", seed=1)) if reference == "base" else None
+    config = config_of(directory, kl=KlSettings(0.1, reference), substeps=substeps)
+    learner = Learner(load_model(directory), config, base)
+    policy, behaviour = (
+        learner._evaluate(batch).logprobs.astype(np.float64),
+        batch.behaviour_logprobs.astype(np.float64),
+    )
+    compared = behaviour if base is None else learner._evaluate(batch, learner._reference).logprobs
+    expected = (np.exp(policy - behaviour) * (policy - compared)).mean()
+    assert learner.step(batch, 3)["kl_reference"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_same_batch_gives_the_same_bits(directory):

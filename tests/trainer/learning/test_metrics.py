@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.trainer.learning.metric_registry import metric_named
-from headrace.trainer.learning.metrics import counts_by_age, mismatch_metrics, staleness_metrics
+from headrace.trainer.learning.metrics import counts_by_age, mismatch_metrics, reference_kl, staleness_metrics
 
 
 def metrics_of(ratios, lags=None):
@@ -35,6 +35,29 @@ def test_the_engines_mismatch_is_measured_on_fresh_tokens_only():
     assert found["mismatch_logprob_max"] == pytest.approx(0.01, rel=1e-4)
     assert found["mismatch_kl"] < 1e-4 < found["kl_k3"]
     assert "mismatch_kl" not in metrics_of([1.0], lags=[2])
+
+
+def every_token(policy, sampler, reference):
+    """Mean over tokens that occur as often as the ``sampler`` samples them: its expectation, without noise."""
+    counts = np.round(np.asarray(sampler) * 1000).astype(int)
+    columns = (
+        np.repeat(np.log(np.asarray(each, np.float64)), counts).astype(np.float32)
+        for each in (policy, sampler, reference)
+    )
+    logprobs, behaviour, compared = columns
+    return reference_kl(logprobs, behaviour, compared)["kl_reference"]
+
+
+def test_the_kl_from_the_reference_is_the_policys_whoever_sampled():
+    policy, sampler, base = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.7, 0.2]
+
+    def kl(one, other):
+        return sum(p * math.log(p / q) for p, q in zip(one, other, strict=True))
+
+    assert every_token(policy, sampler, base) == pytest.approx(kl(policy, base), rel=1e-5)
+    assert every_token(policy, sampler, sampler) == pytest.approx(kl(policy, sampler), rel=1e-5)
+    assert every_token(policy, policy, base) == pytest.approx(kl(policy, base), rel=1e-5)
+    assert every_token(policy, policy, policy) == 0.0
 
 
 @given(st.lists(st.floats(-200, 200), min_size=1, max_size=50))

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.trainer.batches.advantages import scale_advantages
 from headrace.trainer.losses.settings import CorrectionSettings
 from tests.conftest import CACHE
-from tests.trainer.batches.test_advantages import advantages_of, group
+from tests.trainer.batches.test_advantages import trained_by_grpo
 from tests.trainer.losses.builders import UNCORRECTED, Token, columns, evaluate, update_of
 from tests.trainer.losses.random_batch import RandomBatch, random_batch
 from tests.trainer.losses.references import references
@@ -277,9 +276,8 @@ def test_a_trajectory_is_masked_by_its_geometric_mean_where_verl_rejects_it(answ
 def test_advantages_are_scaled_as_verls_grpo_does(answers):
     scaled = []
     for rewards in GROUP_REWARDS:
-        mean = float(np.mean(rewards))
-        (one,) = scale_advantages([group([r - mean for r in rewards], float(np.std(rewards, ddof=1)))], "group_std")
-        scaled += advantages_of(one)
+        found, _ = trained_by_grpo({f"t{number}": reward for number, reward in enumerate(rewards)})
+        scaled += found.values()
     assert scaled == pytest.approx(answers["advantages"]["values"], rel=1e-6, abs=1e-6)
 
 
@@ -292,6 +290,14 @@ def test_the_kl_penalty_is_verls_penalty_in_the_reward(answers):
         *(torch.tensor(PENALTY[name]) for name in ("rewards", "logprobs", "reference")), PENALTY["beta"]
     )
     assert found.tolist() == pytest.approx(answers["penalised"]["values"], rel=1e-6)
+
+
+def test_the_kl_from_the_reference_is_verls_k1_on_the_policys_own_samples(answers):
+    from headrace.trainer.learning.metrics import reference_kl
+
+    logprobs, reference = (np.asarray(PENALTY[name], np.float32) for name in ("logprobs", "reference"))
+    k1 = (np.asarray(PENALTY["rewards"]) - answers["penalised"]["values"]) / PENALTY["beta"]
+    assert reference_kl(logprobs, logprobs, reference)["kl_reference"] == pytest.approx(k1.mean(), rel=1e-5)
 
 
 def flat(seed: int) -> list[Token]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.parallel.follow import follow
 from headrace.trainer.parallel.lead import Leader
+from headrace.trainer.parallel.policy import ShardedPolicy
 from headrace.trainer.parallel.ranks import ALONE, RankLost, Ranks, join_ranks
 from headrace.trainer.parallel.settings import ParallelSettings
 from tests.trainer.builders import off_policy_batch
@@ -50,6 +52,8 @@ CASES: dict[str, dict[str, object]] = {
     "muon": {"optimizer": OptimizerSettings(name="muon")},
 }
 """Settings by the name of the case."""
+IDLE = ("bfloat16", "adapters on bfloat16", "muon", "cispo in passes")
+"""Cases that are also done with ranks that contribute no gradient: a comparison that does not see that sees nothing."""
 
 
 def config_of(folder: Path, **settings: object) -> TrainerConfig:
@@ -90,6 +94,23 @@ def job(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
             write(learner, folder / f"{name} on {ranks.count}")
 
         at_work(folder, ranks, settings, steps)
+
+
+def idly(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
+    """The cases of ``IDLE`` again, with every rank but 0 giving zeros for its share of the gradient."""
+    backward = ShardedPolicy.backward
+
+    def nothing(self: ShardedPolicy, loss: torch.Tensor, *, last: bool) -> None:
+        backward(self, loss if ranks.leads else loss * 0, last=last)
+
+    for name in IDLE:
+
+        def steps(learner: Learner, name: str = name) -> None:
+            found[f"{name}, idle"] = [learner.step(batch, VERSION) for batch in batches()[:3]]
+            write(learner, folder / f"{name} on {ranks.count}, idle")
+
+        with mock.patch.object(ShardedPolicy, "backward", nothing):
+            at_work(folder, ranks, CASES[name], steps)
 
 
 def carried_on(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
@@ -182,6 +203,8 @@ def main(name: str, rank: int) -> None:
             if round_ < 3:
                 job(folder, ranks, found)
                 troubles(folder, ranks, found)
+                if count > 1:
+                    idly(folder, ranks, found)
             carried_on(folder, ranks, found)
         if rank == 0:
             (folder / f"{round_}.json").write_text(json.dumps(found))
