@@ -1,0 +1,27 @@
+"""Packages that tests and benchmarks use beside headrace's own environment: installed once, into a cached folder.
+
+Without their dependencies, which would change what headrace is tested with: a requirements file names all it needs.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import CACHE
+
+
+def installed(requirements: Path) -> Path:
+    """The folder with the packages of ``requirements``, made where it is missing; for the end of a module path."""
+    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
+    folder = CACHE / f"{requirements.stem}-{wanted}-{sys.version_info.major}{sys.version_info.minor}"
+    if not folder.is_dir():
+        making = folder.with_name(f"{folder.name}.{os.getpid()}")
+        uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+        assert uv, f"uv is needed to install {requirements.name}: make install brings it"
+        options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(making)]
+        subprocess.run([uv, "pip", "install", *options, "-r", str(requirements)], check=True, timeout=300)
+        making.rename(folder)
+    return folder
