@@ -62,7 +62,8 @@ def reference_kl(before_N: Floats, behaviour_N: Floats, reference_N: Floats) -> 
 
 def _ratio(log_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     # A ratio past e^50 says no more than e^50 does, and its square still is a number.
-    return np.exp(np.minimum(log_ratio, 50.0))
+    ratio: NDArray[np.float64] = np.exp(np.minimum(log_ratio, 50.0))
+    return ratio
 
 
 _AGES = {"unknown": -1, "0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
