@@ -28,7 +28,15 @@ COMPRESS_FROM = 1024
 """Bytes from which an array is compressed: below it zstd's frame and the call cost more than they save."""
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Largest decoded array, in bytes: a bound against decompression bombs (4 M tokens)."""
+"""Largest decoded array, in bytes (4 M tokens)."""
+
+MAX_INFLATION = 64
+"""Bytes that a character of a compressed array may stand for, beyond those of ``FREE_INFLATION``: what a reader spends
+on a record is linear in what came. Tokens of text, repeated documents included, stay below."""
+
+FREE_INFLATION = {"i": 64 * 1024, "f": 64 * 1024, "b": 1024 * 1024}
+"""Bytes that a compressed array may have however short its text is, by typecode: one token, or one log-probability,
+16 k times over. A mask is runs of 0 and 1, compresses to nothing, and stands in no event."""
 
 _PREFIX = "zstd:"
 _ITEM_BYTES = {typecode: array(typecode).itemsize for typecode in "ifb"}
@@ -46,7 +54,10 @@ _CODEC = _Codec()
 
 
 def encode_array(values: "array[Any]") -> str:
-    """The wire form of ``values``; bytes are little-endian whatever the machine."""
+    """The wire form of ``values``; bytes are little-endian whatever the machine.
+
+    Compressed where that pays and :func:`decode_array` takes it: an array of one value repeated goes as it is.
+    """
     raw = values.tobytes()
     if sys.byteorder == "big":
         swapped = array(values.typecode, values)
@@ -54,22 +65,34 @@ def encode_array(values: "array[Any]") -> str:
         raw = swapped.tobytes()
     if len(raw) < COMPRESS_FROM:
         return binascii.b2a_base64(raw, newline=False).decode("ascii")
-    packed = _CODEC.compressor.compress(raw)
-    return _PREFIX + binascii.b2a_base64(packed, newline=False).decode("ascii")
+    packed = binascii.b2a_base64(_CODEC.compressor.compress(raw), newline=False)
+    if len(raw) > largest_inflated(len(packed), values.typecode):
+        return binascii.b2a_base64(raw, newline=False).decode("ascii")
+    return _PREFIX + packed.decode("ascii")
+
+
+def largest_inflated(characters: int, typecode: str) -> int:
+    """Bytes that a compressed array of so many base64 ``characters`` may have."""
+    return min(MAX_BYTES, FREE_INFLATION[typecode] + MAX_INFLATION * characters)
 
 
 def decode_array(text: str, typecode: str) -> "array[Any]":
     """The array that ``text`` carries. ``typecode`` is that of :mod:`array`: ``i``, ``f`` or ``b``.
 
-    Raises ``ValueError`` where the text is not base64, not zstd, larger than ``MAX_BYTES`` or not whole items.
+    Raises ``ValueError`` where the text is not base64, not zstd, larger than ``MAX_BYTES``, larger than its compressed
+    form may stand for (:func:`largest_inflated`), or not whole items.
     """
     packed = text.startswith(_PREFIX)
     try:
         raw = _from_base64(text[len(_PREFIX) :] if packed else text)
         if packed:
             size = zstandard.frame_content_size(raw)
-            if not 0 <= size <= MAX_BYTES:
-                raise ValueError(f"a compressed array must state a size of at most {MAX_BYTES} bytes, not {size}")
+            most = largest_inflated(len(text) - len(_PREFIX), typecode)
+            if not 0 <= size <= most:
+                raise ValueError(
+                    f"a compressed array of {len(text)} characters must state a size of at most {most} bytes, "
+                    f"not {size}"
+                )
             raw = _CODEC.decompressor.decompress(raw, max_output_size=MAX_BYTES)
     except (binascii.Error, zstandard.ZstdError) as error:
         raise ValueError(f"not a token array: {error}") from error

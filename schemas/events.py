@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from headrace.schemas.arrays import LogProbs, TokenIds
+from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
 
 
@@ -284,7 +285,7 @@ class TrajectoryEnded(Record):
     """How it ended."""
     answer: Any = None
     """The final answer, as JSON."""
-    outcome: float | None = None
+    outcome: RewardValue | None = None
     """Verifiable outcome where the environment knows it; ``None`` leaves it to the reward."""
     error: str | None = None
     """What went wrong, in the agent's words, for a failed one."""
@@ -306,7 +307,7 @@ class FeedbackGiven(Record):
 
     signal: str
     """What kind: score, edit_persisted, next_message, accepted, rejected …"""
-    value: float
+    value: RewardValue
     """Its value, in the signal's own scale."""
     delay_s: NonNegativeFloat | None = None
     """Seconds since the trajectory ended, where known."""

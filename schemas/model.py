@@ -1,4 +1,5 @@
-"""What every payload has in common: immutable, typed, and tolerant of fields from the future.
+"""What every payload has in common: immutable, typed, tolerant of fields from the future, and without a number that is
+not finite (``schemas/finite.py``).
 
 A list ends with its first bad element: what is wrong with a payload must not cost more than reading it. (One MiB of
 ``{}`` in a list of spans took five seconds and a million errors.)
@@ -8,6 +9,16 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
+
+_CONFIG = ConfigDict(
+    frozen=True,
+    extra="allow",
+    use_attribute_docstrings=True,
+    allow_inf_nan=False,
+    # What no validator has seen (free-form JSON, `model_copy`) must not become null without a word: `wire.encode` finds
+    # the constants, and refuses them.
+    ser_json_inf_nan="constants",
+)
 
 
 def _fail_fast(schema: Any) -> None:
@@ -22,7 +33,7 @@ def _fail_fast(schema: Any) -> None:
 class _Tolerant(BaseModel):
     """Immutable; keeps unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    model_config = _CONFIG
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler, /) -> CoreSchema:

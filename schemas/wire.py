@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from headrace.schemas.envelope import Envelope, EnvelopeError, Headers, from_headers, to_headers
+from headrace.schemas.finite import NotFinite, refuse_not_finite
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import MODELS
@@ -33,10 +34,15 @@ class Message:
 
 
 def encode(payload: Record, *, key: str, envelope: Envelope) -> Message:
-    """``payload`` as a Kafka record. The envelope's type must be the payload's."""
+    """``payload`` as a Kafka record. The envelope's type must be the payload's.
+
+    Raises ``ValueError`` where it is another, :class:`NotFinite` where the payload holds a number that is not finite.
+    """
     if envelope.type != payload.TYPE:
         raise ValueError(f"the envelope says {envelope.type}, the payload is {payload.TYPE}")
-    return Message(key.encode(), payload.model_dump_json().encode(), to_headers(envelope))
+    value = payload.model_dump_json().encode()
+    refuse_not_finite(value)
+    return Message(key.encode(), value, to_headers(envelope))
 
 
 def record_message(
@@ -86,10 +92,13 @@ def decode_payload(
     if type_name not in models and type_name not in upcasters:
         raise UnreadableRecord(DeadLetterError.UNKNOWN_TYPE, f"no model for type {type_name[:200]}")
     try:
+        refuse_not_finite(value)
         if type_name in models:
             return models[type_name].model_validate_json(value)
         current, fields = upcast(type_name, _json_object(type_name, value), upcasters)
         return models[current].model_validate(fields)
+    except NotFinite as error:
+        raise UnreadableRecord(DeadLetterError.INVALID, f"{type_name}: {error}") from error
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         kinds = {problem["type"] for problem in found}

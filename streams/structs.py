@@ -129,6 +129,7 @@ def _type(annotation: Any, metadata: list[Any], nested: Callable[[type[BaseModel
     if annotation in (int, float):
         bounds = {_BOUNDS[type(entry)]: getattr(entry, _BOUNDS[type(entry)]) for entry in metadata}
         if annotation is float:
+            bounds = {name: bound for name, bound in bounds.items() if abs(bound) < PLAIN_FLOAT}
             bounds |= {} if "le" in bounds else {"lt": PLAIN_FLOAT}
             bounds |= {} if bounds.keys() & {"ge", "gt"} else {"gt": -PLAIN_FLOAT}
         return Annotated[annotation, msgspec.Meta(**bounds)] if bounds else annotation

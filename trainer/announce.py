@@ -20,6 +20,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.envelope import Envelope, to_headers
+from headrace.schemas.finite import refuse_not_finite
 from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.log import (
     committed_offsets,
@@ -89,8 +90,13 @@ class Announcement(Part):
 
 
 def announcement(record: Step | Weights | Budget | Rejection | Alert, *, run: str) -> Announcement:
-    """``record`` with the id, key and subject it has whenever it is said; the time is now."""
+    """``record`` with the id, key and subject it has whenever it is said; the time is now.
+
+    Raises :class:`NotFinite` where it holds a number that is not finite.
+    """
     topic, id, key = _address(record)
+    payload = record.model_dump_json()
+    refuse_not_finite(payload.encode())
     return Announcement(
         topic=topic.name,
         id=id,
@@ -99,7 +105,7 @@ def announcement(record: Step | Weights | Budget | Rejection | Alert, *, run: st
         subject=record.trajectory_id if isinstance(record, Rejection) else run,
         key=key,
         time_ms=time.time_ns() // 1_000_000,
-        payload=record.model_dump_json(),
+        payload=payload,
     )
 
 

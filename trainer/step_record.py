@@ -1,5 +1,6 @@
 """The record of a step: exactly what was trained, under which settings, and what came of it. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from headrace.schemas.records.step import BatchRecipe, Step
@@ -22,7 +23,10 @@ def batch_recipe(config: TrainerConfig) -> BatchRecipe:
 def make_step(
     config: TrainerConfig, version: int, groups: Sequence[AdmittedGroup], batch: Batch, metrics: Mapping[str, float]
 ) -> Step:
-    """The record of the step that made policy ``version`` of ``batch``, which was made of ``groups``."""
+    """The record of the step that made policy ``version`` of ``batch``, which was made of ``groups``.
+
+    A metric that is not finite (a ratio that overflowed) is left out: no record holds such a number. Alarms see it.
+    """
     return Step(
         run=config.run,
         step=version,
@@ -32,7 +36,7 @@ def make_step(
         data_sha256=batch.sha256(),
         recipe=batch_recipe(config),
         array_sha256=batch.array_sha256(),
-        metrics=dict(metrics),
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
     )
 
 

@@ -47,6 +47,7 @@ class Reason(StrEnum):
     STALE = "stale"
     STALE_TOKENS = "stale_tokens"
     OTHER_RUN = "other_run"
+    FOREIGN_GROUP = "foreign_group"
     VOCABULARY = "vocabulary"
     TOO_LONG = "too_long"
     GROUP_TOO_LONG = "group_too_long"

@@ -5,6 +5,7 @@ from typing import ClassVar
 from pydantic import NonNegativeInt, PositiveInt
 
 from headrace.schemas.events import EndStatus, Purpose, Role
+from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect
@@ -13,9 +14,9 @@ from headrace.schemas.records.trajectory import Defect
 class Component(Part):
     """One term of a reward."""
 
-    value: float
+    value: RewardValue
     """Raw value."""
-    weight: float
+    weight: RewardValue
     """Its weight at the time, after any schedule."""
     details: dict[str, float] = {}
     """What the value was made of, where one number hides something: a judge's score by rubric."""
@@ -46,11 +47,13 @@ class Reward(Record):
     """Training data or measurement."""
     role: Role = Role.TRAINABLE
     """Trainable or frozen."""
+    tenant: str | None = None
+    """Whose data it is."""
     spec: str
     """Reward spec, with its version: ``search@1``."""
     components: dict[str, Component] = {}
     """Every term."""
-    total: float | None
+    total: RewardValue | None
     """The reward; ``None`` where it could not be computed."""
     maximum: float | None = None
     """Largest possible total, where the spec knows one: dashboards normalise by it."""

@@ -7,6 +7,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, model_validator
 
 from headrace.schemas.arrays import LogProbs, LossMask, TokenIds
 from headrace.schemas.events import EndStatus, ToolErrorClass, ToolStatus, TrajectoryStarted, VersionSpan
+from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records.reference import Reference
 
@@ -130,7 +131,7 @@ class Trajectory(Record):
     """How it ended; ``None`` where it did not."""
     answer: Any = None
     """The final answer."""
-    outcome: float | None = None
+    outcome: RewardValue | None = None
     """Verifiable outcome."""
     missing: list[NonNegativeInt] = []
     """Sequence numbers that never came."""

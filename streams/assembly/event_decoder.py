@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from headrace.schemas.envelope import EnvelopeError, from_headers
 from headrace.schemas.events import TrajectoryStarted
+from headrace.schemas.finite import is_plainly_finite
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import UnreadableRecord, decode_payload
@@ -34,7 +35,7 @@ def read_event(arrival: Arrival) -> Event:
         except EnvelopeError as error:
             raise UnreadableRecord(DeadLetterError.BAD_HEADERS, str(error)) from error
     reader = _READERS.get(kind)
-    if reader is None or value is None or nesting(value) > MAX_NESTING:
+    if reader is None or value is None or nesting(value) > MAX_NESTING or not is_plainly_finite(value):
         return Event(time_ms, _by_model(kind.decode(), value))
     fact: Any
     try:

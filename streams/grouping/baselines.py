@@ -57,8 +57,8 @@ class RunningMean(msgspec.Struct, frozen=True, tag_field="kind", tag="running"):
     s ← d·s + r and w ← d·w + 1, from 0; the mean is s/w, unbiased from the first reward on. d = ½^(1/half-life).
     """
 
-    cohort: tuple[str, str, str]
-    """Run, reward spec with its version, cohort key."""
+    cohort: tuple[str, ...]
+    """Run, reward spec with its version, cohort key and, where there is one, tenant."""
     total: float = 0.0
     """s: rewards, older ones weighing less."""
     weight: float = 0.0

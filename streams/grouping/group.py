@@ -11,8 +11,6 @@ revision takes the place of the trajectory's reward while the group is open. Aft
 trajectory has had its fate.
 """
 
-from typing import NamedTuple
-
 import msgspec
 
 from headrace.schemas.events import Purpose, Role
@@ -25,28 +23,17 @@ from headrace.schemas.wire import Message, record_message
 from headrace.streams.grouping.baselines import RunningMean
 from headrace.streams.grouping.group_decision import Outputs, decide, is_comparable, member_rejection, rejection
 from headrace.streams.grouping.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupBy, GroupPolicy
-from headrace.streams.grouping.group_state import Candidate, GroupState, candidate_of
+from headrace.streams.grouping.group_state import Candidate, Cohort, GroupState, candidate_of, cohort
 
 SOURCE = "/streams/group"
 """``ce_source`` of training groups and rejections."""
-
-
-class Cohort(NamedTuple):
-    """What single attempts have in common."""
-
-    run: str
-    """Training run."""
-    spec: str
-    """Reward spec, with its version."""
-    key: str
-    """``cohort_key`` of their start."""
 
 
 def cohort_of(reward: Reward, policy: GroupPolicy) -> Cohort | None:
     """The cohort that ``reward`` is grouped by; ``None`` where it is grouped by id, or by nothing."""
     if reward.group_id or not reward.cohort_key or policy.by is not GroupBy.COHORT:
         return None
-    return Cohort(reward.run, reward.spec, reward.cohort_key)
+    return cohort(reward.run, reward.spec, reward.cohort_key, reward.tenant)
 
 
 def group(
@@ -120,17 +107,18 @@ def alone(
 
 def opened(reward: Reward, policy: GroupPolicy, now_ms: int) -> GroupState:
     """A group that waits for ``reward``, its first. A cohort's has an id that follows from its first member."""
-    cohort = cohort_of(reward, policy)
-    several = cohort is not None and policy.cohort_size > 1
+    common = cohort_of(reward, policy)
+    several = common is not None and policy.cohort_size > 1
     return GroupState(
-        group_id=derived_id("cohort", *cohort, reward.trajectory_id) if cohort else reward.group_id or "",
+        group_id=derived_id("cohort", *common, reward.trajectory_id) if common else reward.group_id or "",
         run=reward.run,
+        tenant=reward.tenant,
         task_id=(reward.cohort_key if several else reward.task_id) or "",
         spec=reward.spec,
         maximum=reward.maximum,
-        size=policy.cohort_size if cohort else reward.group_size or policy.size,
+        size=policy.cohort_size if common else reward.group_size or policy.size,
         opened_ms=now_ms,
-        cohort_key=cohort.key if cohort else None,
+        cohort_key=reward.cohort_key if common else None,
     )
 
 
@@ -150,8 +138,8 @@ def turned_away(state: GroupState | None, reward: Reward, policy: GroupPolicy) -
         return Reason.NO_START if Defect.NO_START in reward.defects else Reason.NO_GROUP
     if (reward.group_size or 0) > MAX_GROUP_SIZE:
         return Reason.OVERSIZE
-    if state is not None and reward.run != state.run:
-        return Reason.OTHER_RUN
+    if state is not None and (reward.run, reward.tenant) != (state.run, state.tenant):
+        return Reason.FOREIGN_GROUP
     return None
 
 

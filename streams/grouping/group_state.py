@@ -25,6 +25,15 @@ Key: TypeAlias = tuple[str, ...]
 """Kind, then ids."""
 
 
+Cohort: TypeAlias = tuple[str, ...]
+"""What single attempts have in common: run, reward spec with version, cohort key and, where they have one, tenant."""
+
+
+def cohort(run: str, spec: str, key: str, tenant: str | None) -> Cohort:
+    """The cohort of attempts whose start says ``key`` as ``cohort_key``."""
+    return (run, spec, key) if tenant is None else (run, spec, key, tenant)
+
+
 class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
     """What of a reward its group needs."""
 
@@ -63,7 +72,7 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, 
     group_id: str
     """The group."""
     run: str
-    """Training run of its first member; rewards of another run are turned away."""
+    """Training run of its first member in the order of the log; rewards of another run are turned away."""
     task_id: str
     """Task; of a cohort's group of several, the cohort key."""
     spec: str
@@ -74,6 +83,8 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, 
     """Expected members; ``None`` until a member says."""
     opened_ms: int
     """Log time of the first member, Unix milliseconds."""
+    tenant: str | None = None
+    """Tenant of its first member; rewards of another tenant are turned away."""
     cohort_key: str | None = None
     """Cohort, where the group is made of single attempts."""
     members: dict[str, Candidate] = {}
@@ -84,9 +95,9 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, 
     """Log time of the decision."""
 
     @property
-    def cohort(self) -> Key | None:
-        """Run, spec and cohort key; ``None`` for a group by id."""
-        return None if self.cohort_key is None else (self.run, self.spec, self.cohort_key)
+    def cohort(self) -> Cohort | None:
+        """What its members have in common; ``None`` for a group by id."""
+        return None if self.cohort_key is None else cohort(self.run, self.spec, self.cohort_key, self.tenant)
 
     @property
     def since_ms(self) -> int:

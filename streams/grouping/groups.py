@@ -18,11 +18,12 @@ import msgspec
 from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.streams.grouping.baselines import Baseline, RunningMean
-from headrace.streams.grouping.group import Cohort, alone, cohort_of, expire, group
+from headrace.streams.grouping.group import alone, cohort_of, expire, group
 from headrace.streams.grouping.group_decision import Outputs
 from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies, GroupPolicy
 from headrace.streams.grouping.group_state import (
     CLOCK,
+    Cohort,
     Entry,
     GroupState,
     Key,

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import overload
 
@@ -235,6 +235,7 @@ def _totals(
     spec: RewardSpec, samples: Sequence[Sample], calls: Mapping[str, Sequence[Call]]
 ) -> tuple[list[float | None], Counter[str], list[Finding]]:
     verdicts = {term.name: STAND_IN for term in spec.judges}
+    unbounded = replace(spec, maximum=None, minimum=None)  # what is beyond its bounds is to be shown
     totals: list[float | None] = []
     reasons: Counter[str] = Counter()
     findings: list[Finding] = []
@@ -243,7 +244,7 @@ def _totals(
             totals.append(None)
             continue
         seed_by(AS_IT_COMES.seed, sample.trajectory.trajectory_id)
-        scored = spec.score(sample.trajectory, sample.feedback, verdicts)
+        scored = unbounded.score(sample.trajectory, sample.feedback, verdicts)
         totals.append(scored.total)
         if scored.unscored:
             reasons[scored.unscored] += 1

@@ -6,10 +6,7 @@ from statistics import StatisticsError, correlation
 
 from headrace.streams.rewards.check_runs import Observations
 from headrace.streams.rewards.finding import CheckLimits, Finding, Problem, Sample
-from headrace.streams.rewards.spec import RewardSpec, Term
-
-ROUNDING = 1e-9
-"""A total may be this much over the maximum: sums round."""
+from headrace.streams.rewards.spec import OUT_OF_RANGE, ROUNDING, RewardSpec, Term
 
 
 def value_findings(
@@ -67,10 +64,8 @@ def _complete(spec: RewardSpec, samples: Sequence[Sample]) -> bool:
 
 
 def _range(spec: RewardSpec, scored: Sequence[tuple[Sample, float]]) -> Iterator[Finding]:
-    maximum = spec.maximum
-    if maximum is None:
-        return
-    over = [(sample, total) for sample, total in scored if total > maximum + ROUNDING]
+    maximum, minimum = spec.maximum, spec.minimum
+    over = [each for each in scored if maximum is not None and each[1] > maximum + ROUNDING]
     if over:
         sample, total = max(over, key=lambda each: each[1])
         yield Finding(
@@ -78,7 +73,17 @@ def _range(spec: RewardSpec, scored: Sequence[tuple[Sample, float]]) -> Iterator
             None,
             f"is {total:g} and more than its maximum of {maximum:g} on {len(over)} of {len(scored)} trajectories",
             sample.trajectory.trajectory_id,
-            "Raise the maximum, or clip the component that runs away: dashboards and gates divide by it.",
+            f"Raise the maximum, or clip the component that runs away: it leaves no total ({OUT_OF_RANGE}).",
+        )
+    under = [each for each in scored if minimum is not None and each[1] < minimum - ROUNDING]
+    if under:
+        sample, total = min(under, key=lambda each: each[1])
+        yield Finding(
+            Problem.UNDER_MINIMUM,
+            None,
+            f"is {total:g} and less than its minimum of {minimum:g} on {len(under)} of {len(scored)} trajectories",
+            sample.trajectory.trajectory_id,
+            f"Lower the minimum, or clip the component that runs away: it leaves no total ({OUT_OF_RANGE}).",
         )
 
 

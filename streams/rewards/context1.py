@@ -169,6 +169,7 @@ def context1(
             *((output_recall,) if records_recall else ()),
         ),
         maximum=F_BETA_WEIGHT + RECALL_WEIGHT + 1.0,
+        minimum=0.0,
         combine=clamp,
     )
 

@@ -19,6 +19,7 @@ class Problem(StrEnum):
     READS_RANDOM = "reads_random"
     CHANGES_TRAJECTORY = "changes_trajectory"
     OVER_MAXIMUM = "over_maximum"
+    UNDER_MINIMUM = "under_minimum"
     NEVER_SCORES = "never_scores"
     CONSTANT = "constant"
     NO_DIFFERENCE_IN_GROUPS = "no_difference_in_groups"

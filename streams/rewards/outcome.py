@@ -12,5 +12,5 @@ def outcome(trajectory: Trajectory) -> float:
     return trajectory.outcome
 
 
-OUTCOME = RewardSpec("outcome", 1, (outcome,), maximum=1.0)
-"""``outcome@1``: total = outcome, 1 is success."""
+OUTCOME = RewardSpec("outcome", 1, (outcome,), maximum=1.0, minimum=-1.0)
+"""``outcome@1``: total = outcome, from −1 to 1; 1 is success."""

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from headrace.schemas.finite import MAX_REWARD
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component
 from headrace.schemas.records.trajectory import Trajectory
@@ -33,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 NOT_JUDGED = "not_judged"
 """Why there is no total where nobody asked the judge."""
+
+OUT_OF_RANGE = "out_of_range"
+"""Why there is no total where it, or a component, is beyond what the spec says, or what any reward may be."""
+
+ROUNDING = 1e-9
+"""A total may be this much beyond its spec's bounds, or this share of them: sums round."""
 
 _reported: set[tuple[str, str]] = set()
 
@@ -181,12 +188,16 @@ class RewardSpec:
     terms: tuple[Term | JudgedTerm, ...]
     """Components, in the order they are recorded."""
     maximum: float | None = None
-    """Largest possible total, where there is one."""
+    """Largest possible total, where there is one. A larger one is ``out_of_range``: in a group it would move every
+    member's advantage."""
     combine: Combine = weighted_sum
     """How components become the total."""
     feedback_window_ms: int = 0
     """Log time after a trajectory's end for which its reward waits for feedback, in milliseconds. 0: it is scored at
     once; feedback that comes later makes a new revision in either case."""
+    minimum: float | None = None
+    """Smallest possible total, where there is one; a smaller one is ``out_of_range``. ``None``: only the bound of every
+    reward holds, ``MAX_REWARD``."""
 
     def __post_init__(self) -> None:
         if not self.name or "@" in self.name or self.version < 1:
@@ -196,6 +207,12 @@ class RewardSpec:
             raise ValueError(f"{self.label}: its components need different names, and there must be one: {names}")
         if self.feedback_window_ms < 0:
             raise ValueError(f"{self.label}: feedback_window_ms is {self.feedback_window_ms}: it cannot be negative")
+        lowest, highest = self._bounds
+        if not -MAX_REWARD <= lowest <= highest <= MAX_REWARD:  # NaN is refused, too
+            raise ValueError(
+                f"{self.label}: its totals go from {lowest:g} to {highest:g}: the minimum may not be above the "
+                f"maximum, nor either beyond {MAX_REWARD:g}"
+            )
 
     @property
     def label(self) -> str:
@@ -228,23 +245,40 @@ class RewardSpec:
                 value, details = self._evaluated(term, trajectory, feedback, verdicts or {})
                 if not math.isfinite(value):
                     raise Unscorable(f"{term.name}_not_finite")
+                weight = term.weight_at(version)
+                if max(abs(value), abs(weight)) > MAX_REWARD:
+                    raise Unscorable(OUT_OF_RANGE)
             except Unscorable as error:
                 unscored = unscored or error.reason
             except Exception:  # noqa: BLE001 - a user's function: its bug must not stop every other agent's rewards
                 self._report(term.name)
                 unscored = unscored or f"{term.name}_raised"
             else:
-                components[term.name] = Component(value=float(value), weight=term.weight_at(version), details=details)
+                components[term.name] = Component(value=float(value), weight=weight, details=details)
         if unscored is not None:
             return Score(components, None, unscored)
+        beyond = Score(components, None, OUT_OF_RANGE)
         try:
             total = self.combine(components)
             if math.isfinite(total):
-                return Score(components, float(total), None)
+                return Score(components, float(total), None) if self.allows(total) else beyond
         except Exception:  # noqa: BLE001 - a user's function too
             self._report("combine")
             return Score(components, None, "combine_raised")
         return Score(components, None, "total_not_finite")
+
+    def allows(self, total: float) -> bool:
+        """Whether ``total`` is within the spec's bounds, but for rounding, and within those of every reward."""
+        lowest, highest = self._bounds
+        over = max(lowest - total, total - highest)
+        return over <= ROUNDING * max(1.0, abs(total)) and abs(total) <= MAX_REWARD
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        return (
+            -MAX_REWARD if self.minimum is None else self.minimum,
+            MAX_REWARD if self.maximum is None else self.maximum,
+        )
 
     @staticmethod
     def _evaluated(

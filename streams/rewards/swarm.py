@@ -53,5 +53,11 @@ def shaping(
     ]
 
 
-SWARM = RewardSpec("swarm", 1, (*shaping(until=ANNEALED_AT), outcome), maximum=PARALLEL_WEIGHT + FINISH_WEIGHT + 1.0)
+SWARM = RewardSpec(
+    "swarm",
+    1,
+    (*shaping(until=ANNEALED_AT), outcome),
+    maximum=PARALLEL_WEIGHT + FINISH_WEIGHT + 1.0,
+    minimum=-1.0,
+)
 """``swarm@1``: PARL, with the verifiable outcome as r_perf."""

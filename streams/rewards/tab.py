@@ -63,7 +63,9 @@ def tab(*, version: int, threshold: float = THRESHOLD, window_ms: int = WINDOW_M
         return tab_reward(decision(feedback), threshold)
 
     terms = (Term("accepted", accepted, 1.0),)
-    return RewardSpec(name, version, terms, maximum=1 - threshold, feedback_window_ms=window_ms)
+    return RewardSpec(
+        name, version, terms, maximum=1 - threshold, minimum=-threshold, feedback_window_ms=window_ms
+    )  # fmt: skip
 
 
 TAB = tab(version=1)

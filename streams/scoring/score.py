@@ -83,6 +83,7 @@ def _reward(
                 "cohort_key": started.cohort_key,
                 "purpose": started.purpose,
                 "role": started.role,
+                "tenant": started.tenant,
             }
             if started
             else {}

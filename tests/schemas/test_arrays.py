@@ -1,6 +1,7 @@
 """Token arrays survive the wire exactly, and what is not one is refused with a reason."""
 
 import base64
+import random
 import struct
 from array import array
 
@@ -10,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, LogProbs, LossMask, TokenIds, decode_array, encode_array
+from headrace.schemas.arrays import (
+    COMPRESS_FROM,
+    FREE_INFLATION,
+    MAX_BYTES,
+    LogProbs,
+    LossMask,
+    TokenIds,
+    decode_array,
+    encode_array,
+)
 
 
 class Carrier(BaseModel):
@@ -39,6 +49,29 @@ def test_the_bytes_are_little_endian_base64_that_anybody_can_read() -> None:
 def test_long_arrays_are_compressed_and_short_ones_are_not() -> None:
     assert not encode_array(array("i", [7] * (COMPRESS_FROM // 4 - 1))).startswith("zstd:")
     assert encode_array(array("i", [7] * (COMPRESS_FROM // 4))).startswith("zstd:")
+
+
+@pytest.mark.parametrize("typecode", ["i", "f", "b"])
+@pytest.mark.parametrize("items", [1_000, 16_000, 20_000, 300_000, 1_000_000])
+def test_what_is_written_is_read_however_well_it_compresses(typecode: str, items: int) -> None:
+    values = array(typecode, [1]) * items
+    assert decode_array(encode_array(values), typecode) == values
+
+
+def test_a_short_text_does_not_become_much() -> None:
+    packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(bytes(MAX_BYTES))).decode()
+    assert len(packed) < 800
+    for typecode in "if":
+        with pytest.raises(ValueError, match="characters must state a size of at most"):
+            decode_array(f"zstd:{packed}", typecode)
+    small = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(bytes(FREE_INFLATION["i"]))).decode()
+    assert len(decode_array(f"zstd:{small}", "i")) == FREE_INFLATION["i"] // 4
+
+
+def test_text_that_repeats_itself_stays_compressed() -> None:
+    """Twenty copies of a document of 4,000 tokens."""
+    document = array("i", random.Random(3).choices(range(150_000), k=4_000))
+    assert encode_array(document * 20).startswith("zstd:")
 
 
 def test_a_plain_list_is_accepted_in_python() -> None:

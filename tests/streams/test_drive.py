@@ -1,11 +1,12 @@
 """The whole topology in memory: what users try their rewards with."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from headrace.schemas.envelope import Envelope, from_headers
-from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.events import FeedbackGiven, TrajectoryEnded
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
@@ -17,14 +18,18 @@ from headrace.schemas.wire import Message, decode, encode
 from headrace.streams.drive import drive
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.judge_question import Question
+from headrace.streams.rewards.outcome import outcome
 from headrace.streams.rewards.registry import Rewards
-from headrace.streams.rewards.spec import judged
+from headrace.streams.rewards.spec import RewardSpec, judged
 from headrace.streams.scoring.score import score
 from headrace.streams.topology import TOPOLOGY, with_run
 from tests.streams.builders import T0, session
 from tests.streams.judged_rewards import HELPFUL, JUDGED, LIKED, WINDOW_MS
 
 HOUR = 3_600_000
+ENDED = TrajectoryEnded.TYPE.encode()
+FREE = Rewards({}, RewardSpec("free", 1, (outcome,)))
+"""A reward with no bounds of its own."""
 
 
 def messages(*histories: list[StoredRecord]) -> list[Message]:
@@ -176,3 +181,42 @@ def test_feedback_that_cannot_be_read_is_a_dead_letter() -> None:
     assert [(letter.topic, letter.error.value) for letter in letters if isinstance(letter, DeadLetter)] == [
         ("feedback", "bad_json")
     ]
+
+
+def test_an_outcome_beyond_the_maximum_moves_nobodys_advantage() -> None:
+    start = {"group_id": "g", "group_size": 3}
+    outcomes = {"a": 1.0, "b": 0.0, "c": 1e6}
+    records = drive(TOPOLOGY, messages(*(session(name, "ask", outcome=o, start=start) for name, o in outcomes.items())))
+    (group,) = of_type(records["training"], TrainingGroup)
+    assert {each.trajectory_id: each.advantage for each in group.members} == {"a": 0.5, "b": -0.5}
+    assert [each.reason for each in of_type(records["rejected"], Rejection)] == [Reason.UNSCORED]
+    assert [each.unscored for each in of_type(records["rewards"], Reward)] == [None, None, "out_of_range"]
+
+
+def test_members_of_other_tenants_and_runs_are_foreign() -> None:
+    start = {"group_id": "g", "group_size": 2}
+    histories = [
+        session("own", "ask", outcome=1.0, start={**start, "tenant": "x"}),
+        session("foreign", "ask", outcome=0.0, start={**start, "tenant": "y"}),
+        session("other", "ask", outcome=0.0, start={**start, "tenant": "x", "run": "other"}),
+        session("own-2", "ask", outcome=0.0, start={**start, "tenant": "x"}),
+    ]
+    records = drive(TOPOLOGY, messages(*histories))
+    (group,) = of_type(records["training"], TrainingGroup)
+    assert [each.trajectory_id for each in group.members] == ["own", "own-2"]
+    reasons = {each.trajectory_id: each.reason for each in of_type(records["rejected"], Rejection)}
+    assert reasons == dict.fromkeys(("foreign", "other"), Reason.FOREIGN_GROUP)
+
+
+@pytest.mark.parametrize("outcomes", [(1e308, 1e308), (1e12, -1e12), (1e12, 1e12 - 1)])
+def test_whatever_outcomes_are_every_trajectory_has_its_fate(outcomes: tuple[float, float]) -> None:
+    first, second = ({"outcome": outcome, "answer": "done"} for outcome in outcomes)
+    made = group_of(0.25, 0.5)
+    wrong = [json.dumps(fields).encode() for fields in (first, second)]
+    ends = [number for number, message in enumerate(made) if dict(message.headers)["ce_type"] == ENDED]
+    for number, value in zip(ends, wrong, strict=True):
+        made[number] = replace(made[number], value=value)
+    records = drive(TOPOLOGY, made, until_ms=T0 + HOUR, rewards=FREE)
+    fates = [each.trajectory_id for each in of_type(records["rejected"], Rejection)]
+    fates += [each.trajectory_id for group in of_type(records["training"], TrainingGroup) for each in group.members]
+    assert sorted(fates) == ["g-1", "g-2"]

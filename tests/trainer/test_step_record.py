@@ -1,7 +1,12 @@
+import math
+
+from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.checkpoints.position import Position
 from headrace.trainer.gather import Gathered
 from headrace.trainer.progress.pace import Phase
-from headrace.trainer.step_record import loop_metrics
+from headrace.trainer.step_record import loop_metrics, make_step
+from tests.trainer.builders import admitted, segment, trajectory
+from tests.trainer.lives import trainer_config
 
 GATHERED = Gathered(Position(version=1, offsets={}), wait_s=4.0, resolve_s=0.5)
 
@@ -20,3 +25,10 @@ def test_the_first_step_of_a_process_has_saved_and_published_nothing_before_it()
     metrics = loop_metrics(GATHERED, {"tokens_read": 300.0}, train_s=3.0, since_step_s=8.0, before_s={})
     assert metrics["seconds_step"] == 8.0
     assert not {"seconds_save", "seconds_publish"} & set(metrics)
+
+
+def test_a_metric_that_overflowed_is_left_out_of_the_record(tmp_path):
+    config = trainer_config("b:1", "r", tmp_path, tmp_path)
+    groups = [admitted("g", trajectory("t", segment("cS")), advantages=[1.0])]
+    metrics = {"loss": 0.5, "chi2": math.inf, "ess": math.nan}
+    assert make_step(config, 1, groups, make_batch(groups), metrics).metrics == {"loss": 0.5}

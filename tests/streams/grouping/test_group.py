@@ -10,9 +10,9 @@ from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.topics import REJECTED, TRAINING
-from headrace.streams.grouping.group import expire, group, output_message
+from headrace.streams.grouping.group import cohort_of, expire, group, output_message
 from headrace.streams.grouping.group_decision import Outputs
-from headrace.streams.grouping.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupPolicy, Incomplete
+from headrace.streams.grouping.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupBy, GroupPolicy, Incomplete
 from headrace.streams.grouping.group_state import GroupState
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import START_MS, rewarded
@@ -131,11 +131,32 @@ def test_some_rewards_join_no_group(reward: Reward, reason: Reason) -> None:
     assert reasons(outputs) == {"a": reason}
 
 
-def test_a_reward_of_another_run_does_not_mix_in() -> None:
-    state, outputs = fold([rewarded("a", 0.0), rewarded("b", 1.0, run="other")])
-    assert reasons(outputs) == {"b": Reason.OTHER_RUN}
+@pytest.mark.parametrize("foreign", [{"run": "other"}, {"tenant": "other"}, {"tenant": ""}])
+def test_a_reward_of_another_run_or_tenant_does_not_mix_in(foreign: dict[str, str]) -> None:
+    """The first in the order of the log says whose group it is."""
+    own, other = rewarded("a", 0.0), rewarded("b", 1.0).model_copy(update=foreign)
+    state, outputs = fold([own, other])
+    assert reasons(outputs) == {"b": Reason.FOREIGN_GROUP}
     assert state is not None
-    assert len(state.members) == 1
+    assert set(state.members) == {"a"}
+    state, outputs = fold([other, own])
+    assert reasons(outputs) == {"a": Reason.FOREIGN_GROUP}
+    assert state is not None
+    assert set(state.members) == {"b"}
+
+
+def test_a_closed_group_turns_a_foreign_reward_away_as_such() -> None:
+    own = [rewarded(name, float(n), size=2) for n, name in enumerate("ab")]
+    other = rewarded("c", 1.0, size=2).model_copy(update={"tenant": "other"})
+    _, outputs = fold([*own, other])
+    assert reasons(outputs) == {"c": Reason.FOREIGN_GROUP}
+
+
+def test_tenants_share_no_cohort() -> None:
+    policy = GroupPolicy(by=GroupBy.COHORT, size=2)
+    alike = rewarded("a", 0.0).model_copy(update={"group_id": None, "group_size": None, "cohort_key": "eu"})
+    assert cohort_of(alike, policy) == ("r", alike.spec, "eu")
+    assert cohort_of(alike.model_copy(update={"tenant": "x"}), policy) == ("r", alike.spec, "eu", "x")
 
 
 def test_totals_of_two_specs_are_not_compared() -> None:

@@ -199,6 +199,11 @@ class TestTotal:
         assert finding.says == "is 3 and more than its maximum of 2 on 6 of 12 trajectories"
         assert (Problem.OVER_MAXIMUM, None) not in found(check(OUTCOME, samples()))
 
+    def test_under_its_minimum(self) -> None:
+        report = self.of(lambda trajectory: -3.0 * (trajectory.outcome or 0.0), minimum=-2.0)
+        (finding,) = [each for each in report.findings if each.problem is Problem.UNDER_MINIMUM]
+        assert finding.says == "is -3 and less than its minimum of -2 on 6 of 12 trajectories"
+
     def test_constant(self) -> None:
         assert (Problem.CONSTANT, None) in found(self.of(lambda trajectory: 1.0))
 

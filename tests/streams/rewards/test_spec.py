@@ -15,6 +15,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.judge import Judge, Rubric
+from headrace.streams.rewards.registry import OURS
 from headrace.streams.rewards.schedule import linear
 from headrace.streams.rewards.spec import (
     Feedback,
@@ -181,3 +182,41 @@ def test_a_spec_that_makes_no_sense_is_an_error(fields: dict[str, Any], problem:
 def test_a_function_of_other_parameters_is_an_error() -> None:
     with pytest.raises(TypeError, match="must take"):
         Term("odd", lambda: 1.0, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        (1.0, None),
+        (1.0 + 1e-12, None),
+        (1.1, "out_of_range"),
+        (-0.5, None),
+        (-0.6, "out_of_range"),
+        (1e6, "out_of_range"),
+        (-1e308, "out_of_range"),
+    ],
+)
+def test_a_total_beyond_the_specs_bounds_is_no_total(value: float, label: str | None) -> None:
+    spec = RewardSpec("bounded", 1, (Term("given", lambda trajectory: value, 1.0),), maximum=1.0, minimum=-0.5)
+    scored = spec.score(attempt("t"))
+    assert (scored.total, scored.unscored) == ((None, label) if label else (value, None))
+
+
+@pytest.mark.parametrize(("value", "weight"), [(2e12, 1.0), (-2e12, 0.0), (1.0, 2e12), (1e12, 2.0)])
+def test_no_reward_is_larger_than_can_be_added_up(value: float, weight: float) -> None:
+    spec = RewardSpec("free", 1, (Term("given", lambda trajectory: value, weight),))
+    scored = spec.score(attempt("t"))
+    assert (scored.total, scored.unscored) == (None, "out_of_range")
+    assert RewardSpec("free", 1, (Term("given", lambda trajectory: -1e12, 1.0),)).score(attempt("t")).total == -1e12
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.0), (None, 1e13), (math.nan, None), (-math.inf, None)])
+def test_bounds_that_hold_nothing_or_too_much_are_refused(bounds: tuple[float | None, float | None]) -> None:
+    with pytest.raises(ValueError, match="its totals go from"):
+        RewardSpec("odd", 1, (Term("given", lambda trajectory: 0.0, 1.0),), minimum=bounds[0], maximum=bounds[1])
+
+
+@pytest.mark.parametrize("spec", OURS.values(), ids=lambda spec: spec.label)
+def test_our_specs_say_between_what_their_totals_lie(spec: RewardSpec) -> None:
+    assert spec.minimum is not None
+    assert spec.maximum is not None

@@ -95,7 +95,15 @@ def test_without_an_outcome_there_is_no_total() -> None:
 
 @pytest.mark.parametrize("outcome", [math.nan, math.inf])
 def test_an_outcome_that_is_no_number_leaves_no_total(outcome: float) -> None:
-    assert score(attempt("t", outcome=outcome), WHERE).unscored == "outcome_not_finite"
+    unchecked = attempt("t").model_copy(update={"outcome": outcome})
+    assert score(unchecked, WHERE).unscored == "outcome_not_finite"
+
+
+@pytest.mark.parametrize("outcome", [1.01, 1e6, -1e6, 1e12])
+def test_an_outcome_beyond_what_its_reward_may_be_leaves_no_total(outcome: float) -> None:
+    made = score(attempt("t", outcome=outcome), WHERE)
+    assert (made.total, made.unscored) == (None, "out_of_range")
+    assert made.components["outcome"].value == outcome
 
 
 def test_a_trajectory_without_start_is_scored_as_missing_it() -> None:
