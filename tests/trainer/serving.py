@@ -54,8 +54,16 @@ class Server:
 
     def sampled_tokens(self) -> float:
         """Tokens sampled since the start."""
-        metrics = httpx.get(f"{self.url}/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in metrics if line.startswith("vllm:generation_tokens_total"))
+        return self._metric("vllm:generation_tokens_total")
+
+    def running(self) -> float:
+        """Requests that are being answered."""
+        return self._metric("vllm:num_requests_running")
+
+    def _metric(self, name: str) -> float:
+        # On a busy machine an answer takes longer than the client's five seconds.
+        lines = httpx.get(f"{self.url}/metrics", timeout=120).text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 @contextmanager

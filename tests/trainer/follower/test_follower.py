@@ -124,7 +124,7 @@ class Scene:
                 await asyncio.sleep(0.2)
 
     def engine_says(self, path: str):
-        return httpx.get(self.server.url + path).json()
+        return httpx.get(self.server.url + path, timeout=120).json()
 
 
 @pytest.fixture

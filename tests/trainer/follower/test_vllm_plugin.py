@@ -17,6 +17,9 @@ from tests.trainer.tiny import VOCABULARY, forward_logprobs, tiny_policy
 
 pytestmark = pytest.mark.vllm
 
+TOKENS = 1000
+"""Of an answer: a few seconds in which weights are swapped; with its prompt it fits into the model's length."""
+
 PROMPTS = [list(range(5, 45)), list(range(100, 220))]
 
 
@@ -70,12 +73,14 @@ def test_requests_in_flight_go_on_with_the_new_weights_and_say_from_where(server
     before = server.sampled_tokens()
 
     def ask(first: int) -> None:
-        answers.append((first, server.generate([first, 7, 8], max_tokens=600, ignore_eos=True)))
+        answers.append((first, server.generate([first, 7, 8], max_tokens=TOKENS, ignore_eos=True)))
 
     askers = [threading.Thread(target=ask, args=(first,)) for first in (11, 12, 13, 14)]
     for asker in askers:
         asker.start()
-    while server.sampled_tokens() < before + 100:
+    # On a busy machine the last may begin long after the first.
+    while server.running() < len(askers) or server.sampled_tokens() < before + 100:
+        assert all(asker.is_alive() for asker in askers), "one was answered before all were under way"
         time.sleep(0.05)
     asyncio.run(swap_in(server, 1, policies[1]))
     for asker in askers:
@@ -85,7 +90,7 @@ def test_requests_in_flight_go_on_with_the_new_weights_and_say_from_where(server
     for first, answer in answers:
         spans = answer["weight_versions"]
         assert [span["version"] for span in spans] == ["0", "1"]
-        assert [spans[0]["start"], spans[1]["end"]] == [0, 600]
+        assert [spans[0]["start"], spans[1]["end"]] == [0, TOKENS]
         assert spans[0]["end"] == spans[1]["start"]
         sequence = [first, 7, 8, *answer["token_ids"]]
         recorded = [entry["logprob"] for entry in answer["logprobs"]["content"]]
