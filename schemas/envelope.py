@@ -10,8 +10,10 @@ ce_time        2026-11-21T11:24:24.512Z
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+
+from headrace.schemas.bounds import MAX_TIME_MS, is_time
 
 Headers = list[tuple[str, bytes]]
 
@@ -26,14 +28,23 @@ TRACEPARENT = "traceparent"
 CONTENT_TYPE = "content-type"
 
 
+MAX_HEADER_BYTES = 4 * 512
+"""Longest attribute: as many bytes as the longest id or key (``bounds.MAX_NAME`` characters) may have."""
+
 _MAX_DIGITS = 18
 """Of a sequence number: 64 bits hold it."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
 _PLAIN_TIME = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 class EnvelopeError(ValueError):
     """The headers are not an envelope; the message names the header."""
+
+
+class BadTimeError(EnvelopeError):
+    """The time is well-formed and out of bounds: before 1970, or from the year 2200 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,7 @@ class Envelope:
     source: str
     """Who emitted it."""
     time_ms: int
-    """When it happened, Unix milliseconds."""
+    """When it happened, by its sender's clock: Unix milliseconds, from 0 and below ``bounds.MAX_TIME_MS``."""
     subject: str
     """Trajectory id, or what else the record is about."""
     sequence: int | None = None
@@ -75,7 +86,11 @@ def to_headers(envelope: Envelope) -> Headers:
 
 
 def from_headers(headers: Iterable[tuple[str, bytes | None]]) -> Envelope:
-    """The envelope in ``headers``; raises :class:`EnvelopeError` naming what is missing or malformed."""
+    """The envelope in ``headers``.
+
+    Raises :class:`EnvelopeError` naming what is missing, malformed or too long, :class:`BadTimeError` where the time is
+    out of bounds.
+    """
     found = dict(headers)
     sequence = found.get(SEQUENCE)
     try:
@@ -110,6 +125,8 @@ def _text(found: dict[str, bytes | None], name: str) -> str:
     value = found.get(name)
     if value is None:
         raise EnvelopeError(f"header {name} is missing")
+    if len(value) > MAX_HEADER_BYTES:
+        raise EnvelopeError(f"header {name} has {len(value):,} bytes: at most {MAX_HEADER_BYTES:,} are taken")
     return value.decode()
 
 
@@ -137,5 +154,8 @@ def _from_rfc3339(text: str) -> int:
         raise EnvelopeError(f"header {TIME} is {text[:40]!r}, not an RFC 3339 time") from error
     if moment.tzinfo is None:
         raise EnvelopeError(f"header {TIME} is {text[:40]!r}: the time zone is missing")
-    whole = int(moment.replace(microsecond=0).timestamp())
-    return whole * 1000 + moment.microsecond // 1000
+    whole = (moment.replace(microsecond=0) - _EPOCH) // _SECOND
+    unix_ms = whole * 1000 + moment.microsecond // 1000
+    if not is_time(unix_ms):
+        raise BadTimeError(f"header {TIME} is {text[:40]!r}: times from 1970 until {_second(MAX_TIME_MS // 1000)[:4]}")
+    return unix_ms

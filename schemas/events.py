@@ -7,11 +7,25 @@ world; a *context change* (summary, prune) rewrites what the model sees next; th
 """
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from headrace.schemas.arrays import LogProbs, TokenIds
+from headrace.schemas.bounds import (
+    MAX_COUNT,
+    MAX_OFFSET,
+    MAX_SECONDS,
+    MAX_STEPS,
+    MAX_TOTAL,
+    Count,
+    Name,
+    PositiveCount,
+    Seconds,
+    Total,
+    UnixMs,
+    Within,
+)
 from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
 
@@ -61,28 +75,28 @@ class ToolErrorClass(StrEnum):
 class VersionSpan(Part):
     """The policy version that sampled tokens ``[start, end)`` of an array."""
 
-    version: NonNegativeInt | None
+    version: Count | None
     """Policy version; ``None`` where the engine did not say which weights it served."""
-    start: NonNegativeInt
+    start: Count
     """First token of the span."""
-    end: NonNegativeInt
+    end: Count
     """One past the last token of the span."""
 
 
 class Sampling(Part):
     """Sampling parameters of a model call. Log-probabilities are unbiased only without truncation."""
 
-    temperature: NonNegativeFloat = 1.0
+    temperature: Annotated[NonNegativeFloat, Within(MAX_SECONDS)] = 1.0
     """0 is greedy."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus; 1 keeps every token."""
-    top_k: int = 0
+    top_k: Annotated[int, Within(MAX_COUNT)] = 0
     """0 or −1 keeps every token."""
     min_p: float = Field(default=0.0, ge=0, le=1)
     """0 keeps every token."""
-    max_tokens: PositiveInt | None = None
+    max_tokens: PositiveCount | None = None
     """Limit of sampled tokens."""
-    seed: int | None = None
+    seed: Annotated[int, Within(MAX_OFFSET)] | None = None
     """Seed of the engine's sampler, where one was set."""
 
     @property
@@ -94,9 +108,9 @@ class Sampling(Part):
 class Usage(Part):
     """Token counts of a model call, as the engine reported them."""
 
-    prompt_tokens: NonNegativeInt = 0
+    prompt_tokens: Count = 0
     """Tokens read."""
-    completion_tokens: NonNegativeInt = 0
+    completion_tokens: Count = 0
     """Tokens sampled."""
 
 
@@ -105,29 +119,29 @@ class TrajectoryStarted(Record):
 
     TYPE: ClassVar[str] = "headrace.trajectory.started.v1"
 
-    task_id: str
+    task_id: Name
     """The task that is attempted."""
-    group_id: str | None = None
+    group_id: Name | None = None
     """Attempts that are compared with one another share it."""
-    group_size: PositiveInt | None = None
+    group_size: PositiveCount | None = None
     """How many attempts the group will have."""
-    cohort_key: str | None = None
+    cohort_key: Name | None = None
     """Groups single attempts in production, where no prompt is tried twice."""
-    agent: str
+    agent: Name
     """Name of the agent."""
-    harness_version: str = ""
+    harness_version: Name = ""
     """Version of the code around the model."""
-    run: str = "default"
+    run: Name = "default"
     """The training run, or the recorded data set, that the trajectory belongs to."""
     role: Role = Role.TRAINABLE
     """Whether its tokens may be trained."""
     purpose: Purpose = Purpose.TRAIN
     """Training data or measurement."""
-    parent_trajectory_id: str | None = None
+    parent_trajectory_id: Name | None = None
     """The orchestrator's trajectory, for a sub-agent."""
     consent: bool = True
     """Whether the user agreed to training on it."""
-    tenant: str | None = None
+    tenant: Name | None = None
     """Whose data it is."""
     sample_rate: float = Field(default=1.0, gt=0, le=1)
     """Share of the traffic that is recorded."""
@@ -145,11 +159,11 @@ class ModelCalled(Record):
 
     TYPE: ClassVar[str] = "headrace.model.called.v1"
 
-    model: str
+    model: Name
     """Model name as asked for."""
-    prefix_length: NonNegativeInt = 0
+    prefix_length: Count = 0
     """Tokens of the context that were there before and did not change."""
-    prefix_sha256: str | None = None
+    prefix_sha256: Name | None = None
     """Hash of the prefix (``prefix_hash``); ``None`` with an empty prefix."""
     context_ids: TokenIds | None = None
     """Context tokens after the prefix; ``None`` where tokens are not known (a closed model)."""
@@ -161,13 +175,13 @@ class ModelCalled(Record):
     """Which policy version sampled which of ``sampled_ids``."""
     sampling: Sampling = Sampling()
     """Sampling parameters."""
-    finish_reason: str | None = None
+    finish_reason: Name | None = None
     """Why sampling stopped: stop, length, tool_calls, abort."""
     messages: list[dict[str, Any]] | None = None
     """New messages of the call and the answer, in OpenAI's form; ``None`` where hidden or not used."""
     hidden: list[str] = []
     """Names of the fields that were redacted before they left the agent's process."""
-    latency_s: NonNegativeFloat | None = None
+    latency_s: Seconds | None = None
     """Seconds from request to answer."""
     usage: Usage = Usage()
     """Token counts."""
@@ -193,9 +207,9 @@ class ToolCalled(Record):
 
     TYPE: ClassVar[str] = "headrace.tool.called.v1"
 
-    call_id: str
+    call_id: Name
     """Pairs the call with its return, inside the trajectory."""
-    tool: str
+    tool: Name
     """Name of the tool."""
     arguments: dict[str, Any] = {}
     """Arguments as parsed; ``{"raw": …}`` where the model's text could not be parsed."""
@@ -206,9 +220,9 @@ class ToolReturned(Record):
 
     TYPE: ClassVar[str] = "headrace.tool.returned.v1"
 
-    call_id: str
+    call_id: Name
     """The call that it answers."""
-    tool: str
+    tool: Name
     """Name of the tool."""
     status: ToolStatus = ToolStatus.OK
     """Result or failure."""
@@ -216,7 +230,7 @@ class ToolReturned(Record):
     """Whose fault a failure is."""
     result: Any = None
     """What the tool gave back, as JSON."""
-    latency_s: NonNegativeFloat | None = None
+    latency_s: Seconds | None = None
     """Seconds from call to return."""
 
 
@@ -227,9 +241,9 @@ class ContextSummarized(Record):
 
     summary: str | None = None
     """The summary; ``None`` where hidden."""
-    tokens_before: NonNegativeInt
+    tokens_before: Count
     """Context length before, in tokens."""
-    tokens_after: NonNegativeInt
+    tokens_after: Count
     """Context length after, in tokens."""
 
 
@@ -240,9 +254,9 @@ class ContextPruned(Record):
 
     pruned_ids: list[str]
     """What was removed."""
-    tokens_before: NonNegativeInt
+    tokens_before: Count
     """Context length before, in tokens."""
-    tokens_after: NonNegativeInt
+    tokens_after: Count
     """Context length after, in tokens."""
 
 
@@ -251,11 +265,11 @@ class SubagentStarted(Record):
 
     TYPE: ClassVar[str] = "headrace.subagent.started.v1"
 
-    name: str
+    name: Name
     """Name of the sub-agent."""
-    sub_trajectory_id: str
+    sub_trajectory_id: Name
     """The sub-agent's own trajectory."""
-    stage: NonNegativeInt = 0
+    stage: Count = 0
     """The orchestrator's turn; sub-agents of one stage run side by side."""
 
 
@@ -264,15 +278,15 @@ class SubagentFinished(Record):
 
     TYPE: ClassVar[str] = "headrace.subagent.finished.v1"
 
-    name: str
+    name: Name
     """Name of the sub-agent."""
-    sub_trajectory_id: str
+    sub_trajectory_id: Name
     """The sub-agent's own trajectory."""
-    stage: NonNegativeInt = 0
+    stage: Count = 0
     """The stage it was started in."""
     status: EndStatus = EndStatus.COMPLETED
     """How it ended."""
-    steps: NonNegativeInt = 0
+    steps: Annotated[NonNegativeInt, Within(MAX_STEPS)] = 0
     """Model calls it made."""
 
 
@@ -296,7 +310,7 @@ class ClockTicked(Record):
 
     TYPE: ClassVar[str] = "headrace.clock.ticked.v1"
 
-    unix_ms: NonNegativeInt
+    unix_ms: UnixMs
     """Log time in milliseconds."""
 
 
@@ -305,11 +319,11 @@ class FeedbackGiven(Record):
 
     TYPE: ClassVar[str] = "headrace.feedback.given.v1"
 
-    signal: str
+    signal: Name
     """What kind: score, edit_persisted, next_message, accepted, rejected …"""
     value: RewardValue
     """Its value, in the signal's own scale."""
-    delay_s: NonNegativeFloat | None = None
+    delay_s: Seconds | None = None
     """Seconds since the trajectory ended, where known."""
     comment: str | None = None
     """Words, where given."""
@@ -320,13 +334,13 @@ class SdkStatsReported(Record):
 
     TYPE: ClassVar[str] = "headrace.sdk.stats.v1"
 
-    emitted: NonNegativeInt = 0
+    emitted: Total = 0
     """Events the agent emitted."""
-    sent: NonNegativeInt = 0
+    sent: Total = 0
     """Events acknowledged by the broker."""
-    queued: NonNegativeInt = 0
+    queued: Total = 0
     """Events waiting in memory."""
-    dropped: dict[str, int] = {}
+    dropped: dict[Name, Annotated[int, Within(MAX_TOTAL)]] = {}
     """Events given up, by reason."""
 
 

@@ -40,6 +40,9 @@ RETRY_BACKOFF_MS = 20
 """A broker that is still completing a transaction answers at once; the client's default of 100 ms only adds delay."""
 
 
+AHEAD_MS = 50 * 60 * 1000
+"""How far ahead of now a timestamp may be; Kafka's default is an hour."""
+
 STALLED_S = 60.0
 """A reader that knows of further records, and gets none for so many seconds, takes the broker for away."""
 
@@ -188,7 +191,7 @@ async def send(
 ) -> Any:
     """Hand ``message`` to the producer; the awaitable it returns resolves once the broker has it.
 
-    ``timestamp_ms`` (Unix) is log time, never below 0; ``None``: the time of sending.
+    ``timestamp_ms`` (Unix) is log time, written as :func:`acceptable_ms`; ``None``: the time of sending.
     """
     return await producer.send(
         topic.name,
@@ -196,8 +199,15 @@ async def send(
         value=message.value,
         headers=message.headers,
         partition=partition,
-        timestamp_ms=None if timestamp_ms is None else max(0, timestamp_ms),
+        timestamp_ms=None if timestamp_ms is None else acceptable_ms(timestamp_ms),
     )
+
+
+def acceptable_ms(timestamp_ms: int) -> int:
+    """``timestamp_ms`` (Unix), from 0 and at most :data:`AHEAD_MS` ahead of the wall's clock: brokers refuse a record
+    that is further ahead (``message.timestamp.after.max.ms``), and a commit with one in it would fail for ever.
+    """
+    return min(max(0, timestamp_ms), time.time_ns() // 1_000_000 + AHEAD_MS)
 
 
 async def partitions_of(consumer: AIOKafkaConsumer, topic: Topic) -> list[TopicPartition]:

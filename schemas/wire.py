@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from headrace.schemas.envelope import Envelope, EnvelopeError, Headers, from_headers, to_headers
+from headrace.schemas.envelope import BadTimeError, Envelope, EnvelopeError, Headers, from_headers, to_headers
 from headrace.schemas.finite import NotFinite, refuse_not_finite
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetterError
@@ -73,11 +73,18 @@ def decode(
 
     Raises :class:`UnreadableRecord` naming what is wrong: headers, type, JSON or fields.
     """
+    envelope = envelope_of(headers)
+    return envelope, decode_payload(envelope.type, value, models, upcasters)
+
+
+def envelope_of(headers: Iterable[tuple[str, bytes | None]]) -> Envelope:
+    """The envelope of a Kafka record; raises :class:`UnreadableRecord` naming what is wrong with its headers."""
     try:
-        envelope = from_headers(headers)
+        return from_headers(headers)
+    except BadTimeError as error:
+        raise UnreadableRecord(DeadLetterError.BAD_TIME, str(error)) from error
     except EnvelopeError as error:
         raise UnreadableRecord(DeadLetterError.BAD_HEADERS, str(error)) from error
-    return envelope, decode_payload(envelope.type, value, models, upcasters)
 
 
 def decode_payload(

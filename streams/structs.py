@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from headrace.schemas.arrays import ArrayType, encode_array
+from headrace.schemas.bounds import Short, Within
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -127,12 +128,20 @@ def _type(annotation: Any, metadata: list[Any], nested: Callable[[type[BaseModel
     if any(isinstance(entry, ArrayType) for entry in metadata):
         return str  # made an array by _checks
     if annotation in (int, float):
-        bounds = {_BOUNDS[type(entry)]: getattr(entry, _BOUNDS[type(entry)]) for entry in metadata}
+        bounds: dict[str, Any] = {}
+        for entry in metadata:
+            if isinstance(entry, Within):
+                limit = annotation(entry.limit)
+                bounds = {"le": limit} | ({} if bounds.keys() & {"ge", "gt"} else {"ge": -limit}) | bounds
+            else:
+                bounds[_BOUNDS[type(entry)]] = getattr(entry, _BOUNDS[type(entry)])
         if annotation is float:
             bounds = {name: bound for name, bound in bounds.items() if abs(bound) < PLAIN_FLOAT}
             bounds |= {} if "le" in bounds else {"lt": PLAIN_FLOAT}
             bounds |= {} if bounds.keys() & {"ge", "gt"} else {"gt": -PLAIN_FLOAT}
         return Annotated[annotation, msgspec.Meta(**bounds)] if bounds else annotation
+    if annotation is str and metadata and all(isinstance(entry, Short) for entry in metadata):
+        return Annotated[str, msgspec.Meta(max_length=min(entry.limit for entry in metadata))]
     if metadata:
         raise TypeError(f"{annotation} with {metadata}: not known here")
     if origin in (typing.Union, types.UnionType):

@@ -1,8 +1,8 @@
 """The dataflow on one screen: which pure function reads which topics and writes which. A value, not a program.
 
 ``headrace topology`` prints it, ``drive`` runs it in memory, tests hold each function's types against its topics. The
-shells (``assembler``, ``workers``) run these functions on Kafka and write to no other topic but ``dead-letters``, where
-everything goes that cannot be read.
+shells (``assembler``, ``workers``) run these functions on Kafka and write to no other topics but ``dead-letters``,
+where everything goes that cannot be read, and ``alerts``, about a record that our own code raised for.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,7 +123,12 @@ def describe(topology: Topology = TOPOLOGY) -> str:
         f"  {processor.about}\n"
         for processor in topology
     ]
-    return "\n".join([*paragraphs, f"What a processor cannot read goes to {DEAD_LETTERS.name}.\n"])
+    return "\n".join(
+        [
+            *paragraphs,
+            f"What a processor cannot read goes to {DEAD_LETTERS.name}; of what it raised for {ALERTS.name} tells.\n",
+        ]
+    )
 
 
 def mermaid(topology: Topology = TOPOLOGY, neighbours: Sequence[Neighbour] = NEIGHBOURS) -> str:
@@ -135,6 +140,7 @@ def mermaid(topology: Topology = TOPOLOGY, neighbours: Sequence[Neighbour] = NEI
     for processor in topology:
         lines += _edges(processor.name, processor.reads, processor.writes)
         lines.append(f"  {_id(processor.name)} -. unreadable .-> {_id(DEAD_LETTERS.name)}")
+        lines.append(f"  {_id(processor.name)} -. raised .-> {_id(ALERTS.name)}")
     for neighbour in neighbours:
         # A part that reads every topic has one arrow: a dozen would hide the circle.
         if len(neighbour.reads) == len(TOPICS):

@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetterError
@@ -9,6 +10,13 @@ from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.raw import LogRecord
 
 R = TypeVar("R", bound=Record)
+
+
+def check_time(record: LogRecord) -> None:
+    """Raise :class:`UnreadableRecord` where Kafka's timestamp of ``record``, which its producer set, is no time."""
+    if not is_time(record.timestamp):
+        message = f"timestamp {record.timestamp}: Kafka's times are taken from 1970 until 2199"
+        raise UnreadableRecord(DeadLetterError.BAD_TIME, message)
 
 
 def typed(record: LogRecord, model: type[R]) -> tuple[Envelope, R]:

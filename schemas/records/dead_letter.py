@@ -18,6 +18,8 @@ class DeadLetterError(StrEnum):
     NULL_VALUE = "null_value"
     OVERSIZE = "oversize"
     LATE = "late"
+    BAD_TIME = "bad_time"
+    RAISED = "raised"
 
 
 class DeadLetter(Record):

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     UNRESOLVED = "unresolved"
     DIVERGED = "diverged"
     CRASHED = "crashed"
+    RAISED = "raised"
 
 
 class Rejection(Record):

@@ -6,15 +6,14 @@ Only a ``Trajectory`` holds tokens; later records point at it by ``Reference``, 
 offsets. Every trajectory ends as a member of a trained group or as a ``Rejection``; what is neither is pending.
 """
 
-from pydantic import NonNegativeInt
-
+from headrace.schemas.bounds import Count, Offset
 from headrace.schemas.model import Part
 
 
 class Reference(Part):
     """Where a record stands in the log. The topic follows from the field's meaning."""
 
-    partition: NonNegativeInt
+    partition: Count
     """Partition."""
-    offset: NonNegativeInt
+    offset: Offset
     """Offset in the partition."""

@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from pydantic import NonNegativeInt, PositiveInt
-
+from headrace.schemas.bounds import Name, PositiveCount, Total, UnixMs
 from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
@@ -27,29 +26,29 @@ class Reward(Record):
 
     TYPE: ClassVar[str] = "headrace.trajectory.scored.v1"
 
-    trajectory_id: str
+    trajectory_id: Name
     """The trajectory."""
     trajectory: Reference
     """Where its record stands in ``trajectories``."""
-    agent: str = ""
+    agent: Name = ""
     """Name of the agent; empty where the start is missing."""
-    run: str = ""
+    run: Name = ""
     """Training run; empty where the start is missing."""
-    task_id: str | None = None
+    task_id: Name | None = None
     """Task."""
-    group_id: str | None = None
+    group_id: Name | None = None
     """Group."""
-    group_size: PositiveInt | None = None
+    group_size: PositiveCount | None = None
     """Expected members."""
-    cohort_key: str | None = None
+    cohort_key: Name | None = None
     """Groups single attempts in production, where no prompt is tried twice."""
     purpose: Purpose = Purpose.TRAIN
     """Training data or measurement."""
     role: Role = Role.TRAINABLE
     """Trainable or frozen."""
-    tenant: str | None = None
+    tenant: Name | None = None
     """Whose data it is."""
-    spec: str
+    spec: Name
     """Reward spec, with its version: ``search@1``."""
     components: dict[str, Component] = {}
     """Every term."""
@@ -59,21 +58,21 @@ class Reward(Record):
     """Largest possible total, where the spec knows one: dashboards normalise by it."""
     unscored: str | None = None
     """Why there is no total."""
-    revision: NonNegativeInt = 0
+    revision: Total = 0
     """0 for the first; feedback that came after the window makes another of the same trajectory and spec."""
     feedback: list[Reference] = []
     """Where the feedback that it rests on stands in ``feedback``, in order."""
     defects: list[Defect] = []
     """Labels of the trajectory."""
-    oldest_version: NonNegativeInt | None = None
+    oldest_version: Total | None = None
     """Oldest policy version among its tokens."""
-    newest_version: NonNegativeInt | None = None
+    newest_version: Total | None = None
     """Newest policy version among its tokens."""
-    sampled_tokens: NonNegativeInt = 0
+    sampled_tokens: Total = 0
     """Tokens sampled."""
-    turns: NonNegativeInt = 0
+    turns: Total = 0
     """Model calls."""
     status: EndStatus | None = None
     """How it ended."""
-    ended_ms: NonNegativeInt
+    ended_ms: UnixMs
     """When its last event happened, Unix milliseconds (log time)."""

@@ -3,9 +3,10 @@
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from pydantic import NonNegativeFloat, NonNegativeInt, model_validator
+from pydantic import NonNegativeFloat, model_validator
 
 from headrace.schemas.arrays import LogProbs, LossMask, TokenIds
+from headrace.schemas.bounds import Name, Seconds, Total, UnixMs
 from headrace.schemas.events import EndStatus, ToolErrorClass, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
@@ -58,9 +59,9 @@ class Segment(Part):
 class ToolUse(Part):
     """A tool call with its return."""
 
-    call_id: str
+    call_id: Name
     """Pairs call and return."""
-    tool: str
+    tool: Name
     """Name of the tool."""
     arguments: dict[str, Any] = {}
     """Arguments as parsed."""
@@ -70,16 +71,16 @@ class ToolUse(Part):
     """Whose fault a failure is."""
     result: Any = None
     """What the tool gave back."""
-    latency_s: NonNegativeFloat | None = None
+    latency_s: Seconds | None = None
     """Seconds from call to return."""
 
 
 class Turn(Part):
     """A model call and what followed from it before the next."""
 
-    sampled_tokens: NonNegativeInt = 0
+    sampled_tokens: Total = 0
     """Tokens sampled."""
-    finish_reason: str | None = None
+    finish_reason: Name | None = None
     """Why sampling stopped."""
     messages: list[dict[str, Any]] | None = None
     """New messages, in OpenAI's form, where recorded."""
@@ -94,7 +95,7 @@ class Turn(Part):
 class ToolStatistics(Part):
     """How a tool was used in a trajectory."""
 
-    calls: NonNegativeInt = 0
+    calls: Total = 0
     """Calls."""
     errors: dict[str, int] = {}
     """Failures by error class."""
@@ -107,7 +108,7 @@ class Trajectory(Record):
 
     TYPE: ClassVar[str] = "headrace.trajectory.assembled.v1"
 
-    trajectory_id: str
+    trajectory_id: Name
     """The trajectory."""
     started: TrajectoryStarted | None
     """How it began; ``None`` where the event is missing."""
@@ -115,17 +116,17 @@ class Trajectory(Record):
     """Its tokens. Empty where any model call came without token ids."""
     turns: list[Turn] = []
     """What it did, in order."""
-    tools: dict[str, ToolStatistics] = {}
+    tools: dict[Name, ToolStatistics] = {}
     """Use of each tool."""
-    critical_steps: NonNegativeInt = 0
+    critical_steps: Total = 0
     """Σ over stages of the main agent's step plus the slowest sub-agent's (Kimi K2.5)."""
-    total_steps: NonNegativeInt = 0
+    total_steps: Total = 0
     """Model calls, those of sub-agents included."""
-    subagents_assigned: NonNegativeInt = 0
+    subagents_assigned: Total = 0
     """Sub-agents started."""
-    subagents_finished: NonNegativeInt = 0
+    subagents_finished: Total = 0
     """Sub-agents that completed."""
-    sampled_tokens: NonNegativeInt = 0
+    sampled_tokens: Total = 0
     """Tokens sampled, all segments."""
     status: EndStatus | None = None
     """How it ended; ``None`` where it did not."""
@@ -133,13 +134,13 @@ class Trajectory(Record):
     """The final answer."""
     outcome: RewardValue | None = None
     """Verifiable outcome."""
-    missing: list[NonNegativeInt] = []
+    missing: list[Total] = []
     """Sequence numbers that never came."""
-    unreadable: list[NonNegativeInt] = []
+    unreadable: list[Total] = []
     """Sequence numbers that came and could not be read: each is in ``dead-letters``."""
-    events: NonNegativeInt = 0
+    events: Total = 0
     """Events folded, duplicates not counted."""
-    duplicates: NonNegativeInt = 0
+    duplicates: Total = 0
     """Events seen twice."""
     defects: list[Defect] = []
     """Why it cannot be trained; empty where it can."""
@@ -147,9 +148,9 @@ class Trajectory(Record):
     """First of its events in ``events``."""
     last: Reference
     """Last of its events in ``events``."""
-    started_ms: NonNegativeInt
+    started_ms: UnixMs
     """Time of its earliest event, Unix milliseconds."""
-    ended_ms: NonNegativeInt
+    ended_ms: UnixMs
     """Time of its latest event, Unix milliseconds."""
     traceparent: str | None = None
     """Trace context of the agent's own span: that of the first event that has one."""

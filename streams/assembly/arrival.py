@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TYPE, plain_time
+from headrace.schemas.bounds import is_time
+from headrace.schemas.envelope import (
+    ID,
+    MAX_HEADER_BYTES,
+    SEQUENCE,
+    SOURCE,
+    SUBJECT,
+    TIME,
+    TRACEPARENT,
+    TYPE,
+    plain_time,
+)
 from headrace.schemas.events import ClockTicked, TrajectoryEnded
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
@@ -32,6 +43,9 @@ MAX_ID_BYTES = 512
 
 KINDS = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.models} | set(UPCASTERS)))
 """Every ``ce_type`` that can be read."""
+
+_ATTRIBUTES = (ID, TYPE, SOURCE, SUBJECT, TRACEPARENT)
+"""Headers whose length is bounded; a sequence number's and a time's follow from their forms."""
 
 _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
@@ -112,7 +126,8 @@ def plain_arrival_of(record: LogRecord) -> PlainArrival:
         size = len(contents)
         time = headers.get(TIME)
         if time is not None and ID in headers and SOURCE in headers and contents.isascii():
-            time_ms = plain_time(time)
+            short = all(len(headers.get(name, b"") or b"") <= MAX_HEADER_BYTES for name in _ATTRIBUTES)
+            time_ms = plain_time(time) if short else None
     number = headers.get(SEQUENCE)
     sequence = _NUMBERS.get(number) if number is not None else None
     return PlainArrival(
@@ -146,6 +161,9 @@ def problem_with(arrival: Arrival, limits: FoldLimits) -> UnreadableRecord | Non
         return UnreadableRecord(DeadLetterError.OVERSIZE, message)
     if kind not in KINDS:
         return UnreadableRecord(DeadLetterError.UNKNOWN_TYPE, f"no model for type {kind[:200]!r} in {EVENTS.name}")
+    if not is_time(arrival.timestamp):
+        message = f"timestamp {arrival.timestamp}: Kafka's times are taken from 1970 until 2199"
+        return UnreadableRecord(DeadLetterError.BAD_TIME, message)
     if arrival.value is None:
         return UnreadableRecord(DeadLetterError.NULL_VALUE, f"{kind.decode()}: the value is null")
     if arrival.size > limits.max_event_bytes:

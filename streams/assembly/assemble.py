@@ -4,6 +4,7 @@ The pure function is :func:`assemble`. Around it :func:`conclude` decodes and en
 turned out to be unreadable. An unreadable event labels; the rest goes on.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,9 +23,11 @@ from headrace.streams.assembly.segments import SegmentFold
 from headrace.streams.assembly.trajectory_record import trajectory_record
 from headrace.streams.assembly.trajectory_writer import MAX_RECORD_BYTES, plainly_written
 from headrace.streams.assembly.turns import TurnFold
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.raw import Outgoing
 from headrace.streams.structs import encode_struct, writing
+
+logger = logging.getLogger(__name__)
 
 _ORDER = {defect: number for number, defect in enumerate(Defect)}
 _LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
@@ -55,10 +58,26 @@ def settle(outcome: History | Dead) -> list[Outgoing]:
 
 def conclude(history: History) -> tuple[Outgoing, list[Dead]]:
     """The record of a closed trajectory, and its events that cannot be read or stand beyond its end."""
-    message = plainly_written(history)
-    if message is None:
-        return _conclude(history)
+    try:
+        message = plainly_written(history)
+        if message is None:
+            return _conclude(history)
+    except MemoryError:
+        raise
+    except Exception as error:
+        logger.exception("trajectory %s could not be assembled: its events are set aside", history.trajectory_id)
+        return _set_aside(history, error)
     return Outgoing(TRAJECTORIES, message, history.closed_ms), []
+
+
+def _set_aside(history: History, error: Exception) -> tuple[Outgoing, list[Dead]]:
+    """The record of a trajectory that could not be assembled: without its events, which are dead letters."""
+    why = UnreadableRecord(DeadLetterError.RAISED, f"/streams/assemble raised {type(error).__name__}: {error}")
+    dead = [Dead(arrival, why, history.trajectory_id) for arrival in history.records.values()]
+    dead += [Dead(arrival, _LATE, history.trajectory_id) for arrival in history.late]
+    nothing = msgspec.structs.replace(history, records={})
+    trajectory = _assembled([Unreadable(sequence) for sequence in history.records], nothing)
+    return Outgoing(TRAJECTORIES, _message(trajectory, nothing, True), history.closed_ms), dead
 
 
 def _conclude(history: History) -> tuple[Outgoing, list[Dead]]:
@@ -86,7 +105,7 @@ def _conclude(history: History) -> tuple[Outgoing, list[Dead]]:
 def letter(dead: Dead) -> Outgoing:
     """The dead letter of a record."""
     message = dead_letter_message(dead.record, dead.error, dead.trajectory_id)
-    return Outgoing(DEAD_LETTERS, message, dead.record.timestamp)
+    return Outgoing(DEAD_LETTERS, message, time_of(dead.record))
 
 
 def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:

@@ -7,12 +7,11 @@ struct's reader doubts, the model reads, and its word is final. Either way the f
 from itertools import accumulate
 from typing import Any, cast
 
-from headrace.schemas.envelope import EnvelopeError, from_headers
 from headrace.schemas.events import TrajectoryStarted
 from headrace.schemas.finite import is_plainly_finite
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
-from headrace.schemas.wire import UnreadableRecord, decode_payload
+from headrace.schemas.wire import UnreadableRecord, decode_payload, envelope_of
 from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.assembly.history import Event, Fact
 from headrace.streams.structs import Doubt, StructReader
@@ -30,10 +29,7 @@ def read_event(arrival: Arrival) -> Event:
     """The event in ``arrival``; raises :class:`UnreadableRecord` saying what is wrong with it."""
     kind, value, time_ms = arrival.kind or b"", arrival.value, arrival.time_ms
     if time_ms is None:
-        try:
-            time_ms = from_headers(arrival.headers).time_ms
-        except EnvelopeError as error:
-            raise UnreadableRecord(DeadLetterError.BAD_HEADERS, str(error)) from error
+        time_ms = envelope_of(arrival.headers).time_ms
     reader = _READERS.get(kind)
     if reader is None or value is None or nesting(value) > MAX_NESTING or not is_plainly_finite(value):
         return Event(time_ms, _by_model(kind.decode(), value))

@@ -7,7 +7,8 @@ same bytes. Records stay the raw bytes they came as; on arrival only their heade
 |-------------------------------------------|--------------------------------------------------------------|
 | of a trajectory not seen before           | its first: the trajectory opens                              |
 | with a sequence number that is there      | a duplicate: counted, dropped                                |
-| null, oversize or of unknown type         | a dead letter, and a labelled gap in its trajectory          |
+| null, oversize, of unknown type or with a | a dead letter, and a labelled gap in its trajectory          |
+| timestamp out of bounds                   |                                                              |
 | without usable headers                    | a dead letter; its trajectory, if it names one, is labelled  |
 | of a closed trajectory, known / not known | a duplicate, dropped / a dead letter (late)                  |
 | ``clock.ticked``                          | time, and nothing else                                       |
@@ -19,7 +20,8 @@ same bytes. Records stay the raw bytes they came as; on arrival only their heade
 | nothing came for ``idle_timeout_ms`` of log time        | ``no_end``                           |
 | it, or the partition's memory, is at its bound          | ``oversize``, and what else is wrong |
 
-Log time is the latest timestamp in the partition. What a record's time closes is closed before the record is looked at.
+Log time is the latest timestamp within bounds in the partition. What a record's time closes is closed before the record
+is looked at.
 """
 
 from collections import OrderedDict
@@ -28,6 +30,7 @@ from operator import itemgetter
 
 import msgspec
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.envelope import SUBJECT
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.trajectory import Defect
@@ -132,7 +135,7 @@ class PartitionFold:
         """Take the partition's next record; returns what it closed and what could not be used, in order."""
         out: list[History | Dead] = []
         log_ms_before = self.log_ms
-        if record.timestamp > log_ms_before:
+        if record.timestamp > log_ms_before and is_time(record.timestamp):
             self.log_ms = record.timestamp
             if self.log_ms >= self._look_at:
                 self._close_overdue(record.offset, out)
@@ -159,7 +162,7 @@ class PartitionFold:
         return out
 
     def _start(self, arrival: Arrival, subject: bytes, log_ms_before: int) -> OpenTrajectory:
-        time_ms = arrival.timestamp
+        time_ms = arrival.timestamp if is_time(arrival.timestamp) else self.log_ms
         trajectory = OpenTrajectory(
             subject.decode(), arrival.partition, arrival.offset, log_ms_before, time_ms, time_ms
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Set
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect
 from headrace.streams.assembly.arrival import Arrival
@@ -25,10 +26,11 @@ class OpenTrajectory(OpenState):
     def touch(self, arrival: Arrival, log_ms: int) -> None:
         """Note that ``arrival`` named it."""
         self.last = arrival.offset
-        if arrival.timestamp < self.first_ms:
-            self.first_ms = arrival.timestamp
-        if arrival.timestamp > self.last_ms:
-            self.last_ms = arrival.timestamp
+        time_ms = arrival.timestamp if is_time(arrival.timestamp) else log_ms
+        if time_ms < self.first_ms:
+            self.first_ms = time_ms
+        if time_ms > self.last_ms:
+            self.last_ms = time_ms
         self.quiet_since = log_ms
 
     def advance(self) -> None:

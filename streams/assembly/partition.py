@@ -13,6 +13,9 @@ from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import Dead
 from headrace.streams.assembly.recovery import Checkpoint, Emitted
+from headrace.streams.assembly.trajectory_record import SOURCE
+from headrace.streams.letters.dead_letters import time_of
+from headrace.streams.letters.raised import place_of, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing
 
 
@@ -84,6 +87,7 @@ class PartitionAssembly:
             for found in dead:
                 self.dead_letters[found.error.error] += 1
                 self._put(letter(found))
+            self._alert(dead)
         self.position = record.offset + 1
 
     def take_all(self, records: Sequence[LogRecord]) -> Iterator[None]:
@@ -98,6 +102,13 @@ class PartitionAssembly:
             self.take(records[index])
             index += 1
             yield
+
+    def _alert(self, dead: Sequence[Dead]) -> None:
+        """An alert where our own code raised for a trajectory: at its first event."""
+        first = next((each for each in dead if each.error.error is DeadLetterError.RAISED), None)
+        if first is not None:
+            place = place_of(first.record)
+            self._put(raised_alert(first.error, SOURCE, time_of(first.record), **place))
 
     def _put(self, outgoing: Outgoing) -> None:
         self.pending.append(outgoing)

@@ -19,8 +19,8 @@ from aiokafka.structs import OffsetAndMetadata
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import committed_offsets, decide_unmarked, open_producer, send
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
+from headrace.schemas.log import acceptable_ms, committed_offsets, decide_unmarked, open_producer, send
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
@@ -183,7 +183,9 @@ class PartitionRunner:
         numbers = await producer.partitions_for(DEAD_LETTERS.name)
         letters = [TopicPartition(DEAD_LETTERS.name, number) for number in sorted(numbers)]
         stand = await were_committed(config.bootstrap, letters, self._source, letters_end)
-        await decide_unmarked(producer, letters, commit=stand)
+        # An alert that stands undecided goes with the letters that it is about.
+        alerts = [TopicPartition(ALERTS.name, number) for number in await producer.partitions_for(ALERTS.name)]
+        await decide_unmarked(producer, [*letters, *alerts], commit=stand)
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
         outputs, output_end = await recovered_outputs(
             config.bootstrap,
@@ -239,12 +241,14 @@ class PartitionRunner:
             async with producer.transaction():
                 trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
                 letters = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
-                sending = [await self._send(producer, outgoing) for outgoing in letters]
+                sending = [await self._send(producer, each) for each in letters if each.topic is DEAD_LETTERS]
+                alerting = [await self._send(producer, each) for each in letters if each.topic is not DEAD_LETTERS]
                 ticked = await self._send(producer, tick) if tick else None
                 written = await self._send_in_batches(producer, trajectories)
                 offset, checkpoint = assembly.sent(written, [(await sent).offset for sent in sending])
                 if ticked is not None:
                     self._tick_offset = (await ticked).offset
+                await asyncio.gather(*alerting)
                 await producer.send_offsets_to_transaction(
                     {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
                 )
@@ -260,7 +264,7 @@ class PartitionRunner:
             sent.append((delivery, batch.record_count()))
 
         for _, message, timestamp_ms in trajectories:
-            record = {"timestamp": max(0, timestamp_ms), "key": message.key, "value": message.value}
+            record = {"timestamp": acceptable_ms(timestamp_ms), "key": message.key, "value": message.value}
             if batch.append(**record, headers=message.headers) is None:  # full; an empty one takes any record
                 await hand_over()
                 batch = producer.create_batch()

@@ -21,7 +21,7 @@ from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.topics import REJECTED, TRAINING, Topic
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.grouping.baselines import RunningMean
-from headrace.streams.grouping.group_decision import Outputs, decide, is_comparable, member_rejection, rejection
+from headrace.streams.grouping.group_decision import Outputs, fates, is_comparable, member_rejection, rejection
 from headrace.streams.grouping.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupBy, GroupPolicy
 from headrace.streams.grouping.group_state import Candidate, Cohort, GroupState, candidate_of, cohort
 
@@ -81,7 +81,7 @@ def expire(
         return state, []
     scored = sum(is_comparable(member, state) for member in state.members.values())
     if policy.shrinks(cohort=state.cohort_key is not None) and scored >= policy.min_members:
-        return close(state, deadline), decide(state, policy)
+        return close(state, deadline), fates(state, policy)
     members = [state.members[trajectory_id] for trajectory_id in sorted(state.members)]
     return close(state, deadline), [member_rejection(state, member, Reason.INCOMPLETE_GROUP) for member in members]
 
@@ -102,7 +102,7 @@ def alone(
         return mean, None, []
     state = _with(opened(reward, policy, now_ms), member)
     after = mean if reward.total is None else mean.after(reward.total, policy.half_life)
-    return after, close(state, now_ms), decide(state, policy, mean.value(policy.warmup))
+    return after, close(state, now_ms), fates(state, policy, mean.value(policy.warmup))
 
 
 def opened(reward: Reward, policy: GroupPolicy, now_ms: int) -> GroupState:
@@ -186,7 +186,7 @@ def _joined(
     state = _with(state, member, size=state.size or reward.group_size)
     if state.size is None or len(state.members) < state.size:
         return state, []
-    return close(state, now_ms), decide(state, policy)
+    return close(state, now_ms), fates(state, policy)
 
 
 def _with(state: GroupState, member: Candidate, **fields: object) -> GroupState:

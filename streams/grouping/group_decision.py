@@ -2,6 +2,7 @@
 
     total unknown, or of another spec      rejected: its first defect, else ``unscored``
     no baseline yet                        rejected: ``no_baseline``
+    the decision itself raises             rejected: ``raised``
     no gradient in the whole group         rejected: ``zero_variance_…``
     a defect                               rejected with it; its reward counted for the baseline
     else                                   trained: advantage = reward − baseline
@@ -10,6 +11,7 @@ Against the mean of the group, equal rewards have no gradient. Against a thresho
 a group has none where every reward is within the tolerance of the baseline.
 """
 
+import logging
 from collections.abc import Sequence
 
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
@@ -19,6 +21,19 @@ from headrace.streams.grouping.group_state import Candidate, GroupState
 from headrace.streams.rewards.toggle import toggled
 
 Outputs = list[TrainingGroup | Rejection]
+
+logger = logging.getLogger(__name__)
+
+
+def fates(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:
+    """As :func:`decide`, and where that raises, every member rejected as ``raised``: one group ends no worker."""
+    try:
+        return decide(state, policy, running)
+    except MemoryError:
+        raise
+    except Exception:
+        logger.exception("the fate of group %r could not be decided: its members are rejected", state.group_id)
+        return [member_rejection(state, state.members[name], Reason.RAISED) for name in sorted(state.members)]
 
 
 def decide(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:

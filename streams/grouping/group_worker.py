@@ -13,8 +13,8 @@ from typing import Any
 
 import faust
 
-from headrace.schemas.records.group import TrainingGroup
-from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity
 from headrace.streams.faust_shell.faust_app import (
@@ -31,13 +31,15 @@ from headrace.streams.faust_shell.owned_partition import (
     release_all,
     take_all,
 )
-from headrace.streams.grouping.group import output_message
+from headrace.streams.grouping.group import SOURCE, output_message
 from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
 from headrace.streams.grouping.group_state import from_records, to_record
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from headrace.streams.grouping.reward_reader import read_reward
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.letters.raised import raised, raised_alert
 from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.typed_record import check_time
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +68,19 @@ class _Partition:
             for each in changes.outputs
         ]
         if state or outgoing or letters or offsets:
-            await self.owned.settle(offsets, state, outgoing + letters)
+            await self.owned.settle(offsets, state, outgoing + letters + raised_in(changes))
+
+
+def raised_in(changes: Changes) -> list[Outgoing]:
+    """An alert for each group among ``changes`` whose decision raised: its members are rejected."""
+    found: dict[str | None, Outgoing] = {}
+    for record, time_ms, _ in changes.outputs:
+        if isinstance(record, Rejection) and record.reason is Reason.RAISED and record.group_id not in found:
+            place = record.trajectory
+            found[record.group_id] = raised_alert(
+                None, SOURCE, time_ms, topic=TRAJECTORIES.name, partition=place.partition, offset=place.offset
+            )
+    return list(found.values())
 
 
 class GroupWorker:
@@ -137,12 +151,17 @@ class GroupWorker:
         partition.seen_at = monotonic()
         for record in records:
             try:
+                check_time(record)
                 reward, traceparent = read_reward(record)
+                partition.groups.add(reward, record.timestamp, changes, traceparent)
             except UnreadableRecord as error:
                 logger.warning("%s[%d]@%d cannot be grouped: %s", record.topic, record.partition, record.offset, error)
-                letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
-            else:
-                partition.groups.add(reward, record.timestamp, changes, traceparent)
+                letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))
+            except MemoryError:
+                raise
+            except Exception as error:
+                logger.exception("%s[%d]@%d is set aside", record.topic, record.partition, record.offset)
+                letters += raised(record, error, SOURCE)
         await partition.settle(changes, letters, {REWARDS.name: records[-1].offset + 1})
         self._tally(changes)
 
@@ -179,7 +198,7 @@ class GroupWorker:
             about="Open groups, and memories of closed ones.",
         )
         ownership = Ownership(
-            self._bootstrap, str(self.app.conf.id), (REWARDS,), state, writes=(TRAINING, REJECTED, DEAD_LETTERS)
+            self._bootstrap, str(self.app.conf.id), (REWARDS,), state, writes=(TRAINING, REJECTED, DEAD_LETTERS, ALERTS)
         )
         assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name}
         for number, owned in (await take_all(ownership, assigned)).items():

@@ -26,7 +26,9 @@ class Watermark(msgspec.Struct, tag_field="kind", tag="clock"):
     """Source → its newest timestamp, and how many records had been seen with its latest."""
 
     def see(self, source: int, timestamp_ms: int) -> None:
-        """Take notice of a record of ``source``."""
+        """Take notice of a record of ``source``; what says it is of a source that is not there has no part in it."""
+        if not 0 <= source < self.sources:
+            return
         self.records += 1
         before, _ = self.newest.get(source, (timestamp_ms, 0))
         self.newest[source] = max(before, timestamp_ms), self.records

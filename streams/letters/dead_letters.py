@@ -6,6 +6,7 @@ events[2]@7104  bad_json  "headrace.tool.called.v1: Invalid JSON: EOF while pars
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS
@@ -59,6 +60,11 @@ def dead_letter(
     )
 
 
+def time_of(record: LogRecord) -> int:
+    """Log time of what is written because of ``record``: its timestamp, or 0 where that is out of bounds."""
+    return record.timestamp if is_time(record.timestamp) else 0
+
+
 def letter_message(letter: DeadLetter, source: str = SOURCE) -> Message:
     """``letter`` as a Kafka record. Its id follows from where the original stood: sent twice, it is one letter."""
     place = f"{letter.topic}:{letter.partition}"
@@ -67,7 +73,7 @@ def letter_message(letter: DeadLetter, source: str = SOURCE) -> Message:
         id=derived_id(DeadLetter.TYPE, letter.topic, letter.partition, letter.offset),
         key=place,
         source=source,
-        time_ms=max(letter.timestamp_ms, 0),
+        time_ms=letter.timestamp_ms if is_time(letter.timestamp_ms) else 0,
         subject=letter.trajectory_id or f"{place}:{letter.offset}",
     )
 

@@ -15,6 +15,7 @@ constexpr std::string_view kId = "ce_id", kType = "ce_type", kSource = "ce_sourc
 constexpr std::string_view kSubject = "ce_subject", kSequence = "ce_sequence", kTraceparent = "traceparent";
 
 constexpr size_t kMaxIdBytes = 512;  // MAX_ID_BYTES of assembly/arrival.py
+constexpr size_t kMaxHeaderBytes = 2048;  // MAX_HEADER_BYTES of schemas/envelope.py: of an attribute
 constexpr size_t kMaxDigits = 18;  // of a sequence number: 64 bits hold it
 
 int64_t natural(std::string_view text) {
@@ -27,10 +28,15 @@ int64_t natural(std::string_view text) {
     return value;
 }
 
+// Whether an attribute's length is bounded; a sequence number's and a time's follow from their forms.
+bool is_attribute(std::string_view name) {
+    return name == kId || name == kType || name == kSource || name == kSubject || name == kTraceparent;
+}
+
 // What the headers say. Of several with one name the last counts.
 struct Envelope {
     std::optional<std::string_view> kind, subject, sequence, time, traceparent;
-    bool has_id = false, has_source = false, any_null = false, ascii = true;
+    bool has_id = false, has_source = false, any_null = false, ascii = true, short_enough = true;
     int64_t size = 0;
 
     explicit Envelope(const std::vector<RawHeader>& headers) {
@@ -57,6 +63,8 @@ private:
             any_null = true;
         }
         const std::string_view name = header.name;
+        const size_t length = header.value ? header.value->size() : 0;
+        if (length > kMaxHeaderBytes && is_attribute(name)) short_enough = false;
         if (name == kType) kind = header.value;
         else if (name == kSubject) subject = header.value;
         else if (name == kSequence) sequence = header.value;
@@ -128,7 +136,8 @@ PyObject* arrival_of(const RawRecord& record) {
     arrival->sequence = envelope.sequence ? natural(*envelope.sequence) : -1;
     arrival->size = envelope.size + (record.value ? static_cast<int64_t>(record.value->size()) : 0);
     arrival->time_ms = kNoTime;
-    if (envelope.time && envelope.has_id && envelope.has_source && envelope.ascii && !envelope.any_null) {
+    if (envelope.time && envelope.has_id && envelope.has_source && envelope.ascii && !envelope.any_null &&
+        envelope.short_enough) {
         arrival->time_ms = plain_time(*envelope.time).value_or(kNoTime);
     }
     Packing packing(arrival->bytes);

@@ -25,7 +25,9 @@ constexpr int days_in_month(int year, int month) {
     return kDays[month - 1] + (month == 2 && leap);
 }
 
-// "2026-11-21T11:24:24.512Z" → 1795260264512
+inline constexpr int64_t kMaxTime = 7'258'118'400'000;  // MAX_TIME_MS of schemas/bounds.py
+
+// "2026-11-21T11:24:24.512Z" → 1795260264512; nothing before 1970 and from kMaxTime on.
 constexpr std::optional<int64_t> plain_time(std::string_view text) {
     constexpr std::string_view kForm = "0000-00-00T00:00:00.000Z";
     if (text.size() != kForm.size()) return std::nullopt;
@@ -43,10 +45,13 @@ constexpr std::optional<int64_t> plain_time(std::string_view text) {
     if (year < 1 || month < 1 || month > 12 || day < 1 || day > days_in_month(year, month)) return std::nullopt;
     if (hour > 23 || minute > 59 || second > 59) return std::nullopt;
     const int64_t seconds = days_from_civil(year, month, day) * 86400 + hour * 3600 + minute * 60 + second;
-    return seconds * 1000 + number(20, 3);
+    const int64_t ms = seconds * 1000 + number(20, 3);
+    if (ms < 0 || ms >= kMaxTime) return std::nullopt;
+    return ms;
 }
 
 static_assert(plain_time("2026-11-21T11:24:24.512Z") == 1795260264512);
+static_assert(plain_time("2199-12-31T23:59:59.999Z") == kMaxTime - 1 && !plain_time("2200-01-01T00:00:00.000Z"));
 
 inline constexpr int64_t kLastPlainTime = 253402300799999;  // of the year 9999
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "arrival.hpp"
+#include "envelope_time.hpp"
 #include "open_state.hpp"
 
 namespace headrace {
@@ -66,6 +67,7 @@ bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
 
 bool is_plain(const OrdinaryEvents* self, const Arrival* arrival) {
     if (arrival->subject == nullptr || arrival->sequence < 0 || !arrival->value) return false;
+    if (arrival->timestamp < 0 || arrival->timestamp >= kMaxTime) return false;
     if (arrival->sequence >= self->limits.max_trajectory_events) return false;
     if (arrival->size > self->limits.max_event_bytes) return false;
     return self->facts >> arrival->fact & 1;

@@ -27,7 +27,7 @@ bool read_list(JsonScanner& scanner, Read&& read) {
 
 bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int depth, Value& value) {
     switch (field.kind) {
-        case Kind::kText:
+        case Kind::kText: return scanner.string(value.text) && static_cast<double>(value.text.size()) <= field.most;
         case Kind::kTokens: return scanner.string(value.text);
         case Kind::kInteger:
             return scanner.number(value.number) && value.number.is_integer && in_bounds(field, value.number.value);

@@ -55,6 +55,7 @@ struct Field {
     bool nullable;
     bool required;
     std::string default_json;
+    // `most` of a text: its longest, in bytes as it stands.
     double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();
     bool above_least = false;
     std::vector<std::string> choices;

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headrace.schemas.arrays import ArrayType
+from headrace.schemas.bounds import Short, Within
 
 _CHECKED_THERE = {"ModelCalled": {"_arrays_agree"}}
 """Validators that the extension module has too."""
@@ -33,6 +34,7 @@ class Field(NamedTuple):
     above_least: bool
     """Whether ``least`` itself is out of bounds."""
     most: float
+    """Of a text: in bytes as it stands, escapes included. A character has one at least, so none too long is taken."""
     choices: tuple[str, ...]
     part: "list[Field] | None"
 
@@ -66,6 +68,10 @@ def _field(name: str, info: FieldInfo) -> Field:
         elif isinstance(bound, Le):
             limit = bound.le
             most = float(limit)
+        elif isinstance(bound, Within):
+            least, most = max(least, -float(bound.limit)), min(most, float(bound.limit))
+        elif isinstance(bound, Short):
+            most = min(most, float(bound.limit))
         elif not isinstance(bound, ArrayType):
             raise TypeError(f"{name}: {bound} is not known here")
     choices = tuple(option.value for option in cast(type[Enum], annotation)) if kind == "choice" else ()

@@ -21,7 +21,7 @@ from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from headrace.streams.replay.groups import Regrouping
 from headrace.streams.replay.rewards import Made, Rescoring, Verdicts
@@ -178,7 +178,7 @@ class ReplayPipeline:
             envelope, reward = typed(record, Reward)
         except UnreadableRecord as error:
             self._unreadable += 1
-            return [self._placed(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))]
+            return [self._placed(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))]
         return self._grouped(reward, record.partition, record.timestamp, envelope.traceparent)
 
     def _grouped(self, reward: Reward, partition: int, time_ms: int, trace: str | None) -> list[Placed]:

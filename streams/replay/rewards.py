@@ -14,14 +14,14 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REWARDS
 from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback, Verdict
 from headrace.streams.scoring.feedback_join import Changes, Due, Join, JoinLimits
-from headrace.streams.scoring.score import reward_message, score
+from headrace.streams.scoring.score import reward_message, score_or_label
 from headrace.streams.scoring.score_intake import needs_join, take_feedback, take_trajectory
-from headrace.streams.typed_record import typed
+from headrace.streams.typed_record import check_time, typed
 
 Verdicts: TypeAlias = Mapping[str, Mapping[str, Verdict]]
 """Trajectory id → component → what its judge said."""
@@ -57,6 +57,7 @@ class Rescoring:
             if record.topic == FEEDBACK.name:
                 join.add_feedback(*take_feedback(record), changes)
                 return self._settled({record.partition: changes})
+            check_time(record)
             envelope, trajectory = typed(record, Trajectory)
             if not needs_join(self._rewards.of(trajectory)):
                 return [self._made(self._score(record, trajectory), envelope.traceparent, record.timestamp)]
@@ -64,8 +65,8 @@ class Rescoring:
         except UnreadableRecord as error:
             self.counts["unreadable"] += 1
             letter = dead_letter_message(record, error)
-            return [Made(None, Outgoing(DEAD_LETTERS, letter, record.timestamp))]
-        assert not isinstance(taken, Outgoing), "the spec needs the join"
+            return [Made(None, Outgoing(DEAD_LETTERS, letter, time_of(record)))]
+        assert not isinstance(taken, list), "the spec needs the join"
         arrival, trajectory = taken
         self._held.setdefault((record.partition, arrival.trajectory_id), record)
         join.add_trajectory(arrival, changes)
@@ -110,7 +111,7 @@ class Rescoring:
     def _score(
         self, record: LogRecord, trajectory: Trajectory, feedback: Iterable[Feedback] = (), revision: int = 0
     ) -> Reward:
-        return score(
+        reward, _ = score_or_label(
             trajectory,
             Reference(partition=record.partition, offset=record.offset),
             rewards=self._rewards,
@@ -118,6 +119,7 @@ class Rescoring:
             verdicts=self._verdicts.get(trajectory.trajectory_id),
             revision=revision,
         )
+        return reward
 
     def _made(self, reward: Reward, origin: str | None, time_ms: int) -> Made:
         self.counts["revisions" if reward.revision else REWARDS.name] += 1

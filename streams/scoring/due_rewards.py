@@ -6,6 +6,7 @@ conclude(cases, asked, answers, rewards, joins, changes)
 announcements(changes[0])
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,14 +14,17 @@ from typing import TypeAlias
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.topics import REWARDS
+from headrace.schemas.topics import REWARDS, TRAJECTORIES
+from headrace.streams.letters.raised import raised_alert
 from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries, verdicts
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.scoring.feedback_join import Changes, Due, Join
-from headrace.streams.scoring.score import hiding_defect, reward_message, score
+from headrace.streams.scoring.score import SOURCE, hiding_defect, reward_message, score_or_label
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,13 @@ def to_ask(cases: Iterable[Case], rewards: Rewards, joins: Mapping[int, Join]) -
         pointless = case.due.unscored or hiding_defect(case.trajectory) or not spec.judges
         if not pointless and case.name not in asked:
             known = joins[case.partition].verdicts(case.due.trajectory_id)
-            asked[case.name] = inquiries(spec, case.trajectory, known)
+            try:
+                asked[case.name] = inquiries(spec, case.trajectory, known)
+            except MemoryError:
+                raise
+            except Exception:  # its judged components stay without a verdict, and its reward says so
+                logger.exception("%s: what to ask its judges could not be made out", case.due.trajectory_id)
+                asked[case.name] = []
     return asked
 
 
@@ -77,7 +87,7 @@ def conclude(
     for case in cases:
         join, due = joins[case.partition], case.due
         new = given.get(case.name, {})
-        reward = score(
+        reward, error = score_or_label(
             case.trajectory,
             Reference(partition=case.partition, offset=due.offset),
             rewards=rewards,
@@ -88,6 +98,11 @@ def conclude(
         if due.unscored:
             reward = reward.model_copy(update={"total": None, "unscored": due.unscored})
         join.decided(due, reward, new, changes[case.partition])
+        if error is not None:
+            place = {"partition": case.partition, "offset": due.offset}
+            changes[case.partition].alerts.append(
+                raised_alert(error, SOURCE, due.time_ms, topic=TRAJECTORIES.name, **place)
+            )
 
 
 def gone(due: Due) -> Reward | None:
@@ -101,7 +116,8 @@ def gone(due: Due) -> Reward | None:
 
 
 def announcements(changes: Changes) -> list[Outgoing]:
-    """The rewards that were decided, as records."""
-    return [
+    """The rewards that were decided, as records, and the alerts."""
+    rewards = [
         Outgoing(REWARDS, reward_message(each.reward, origin=each.origin), each.time_ms) for each in changes.decided
     ]
+    return rewards + changes.alerts

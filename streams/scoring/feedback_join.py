@@ -12,12 +12,14 @@ state in one transaction.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from headrace.schemas.model import Part
 from headrace.schemas.records.reward import Reward
+from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.spec import Feedback, Verdict
 
 WINDOW_OVERFLOW = "window_overflow"
@@ -141,6 +143,8 @@ class Changes:
     """Rewards to be made, in order."""
     decided: list[Decided] = field(default_factory=list)
     """Rewards that were made of them."""
+    alerts: list[Outgoing] = field(default_factory=list)
+    """What a person should know of them."""
     stored: dict[str, Attempt | None] = field(default_factory=dict)
     """Trajectory id → what to keep; ``None`` forgets it."""
 
@@ -154,11 +158,7 @@ class Join:
         self.counts: Counter[str] = Counter()
         """What reached a limit, by name."""
         self._attempts = dict(stored or {})
-        self._due = [(one.since_ms, name) for name, one in self._attempts.items() if one.is_open]
-        self._memory = [(one.since_ms, name) for name, one in self._attempts.items() if not one.is_open]
-        self._open = len(self._due)
-        heapify(self._due)
-        heapify(self._memory)
+        self._index()
 
     def __len__(self) -> int:
         """Trajectories of which anything is known."""
@@ -174,6 +174,32 @@ class Join:
         """Newest log time that what is known bears witness of; 0 where there is nothing."""
         known = self._attempts.values()
         return max((max([one.arrived_ms, *(each.time_ms for each in one.heard)]) for one in known), default=0)
+
+    @contextmanager
+    def undone_if_it_raises(self, name: str, changes: Changes) -> Iterator[None]:
+        """Around what is done with one record about ``name``: where that raises, nothing is known of the record."""
+        before, dues = self._attempts.get(name), len(changes.due)
+        was_stored, stored = name in changes.stored, changes.stored.get(name)
+        try:
+            yield
+        except Exception:
+            self._attempts.pop(name, None)
+            if before is not None:
+                self._attempts[name] = before
+            changes.stored.pop(name, None)
+            if was_stored:
+                changes.stored[name] = stored
+            changes.due[dues:] = [due for due in changes.due[dues:] if due.trajectory_id != name]
+            self._index()
+            raise
+
+    def _index(self) -> None:
+        """Find out what falls due when, and what is remembered since when."""
+        self._due = [(one.since_ms, name) for name, one in self._attempts.items() if one.is_open]
+        self._memory = [(one.since_ms, name) for name, one in self._attempts.items() if not one.is_open]
+        self._open = len(self._due)
+        heapify(self._due)
+        heapify(self._memory)
 
     def add_trajectory(self, arrival: Arrival, changes: Changes) -> None:
         """A trajectory came; it falls due at once where its spec has no window."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK
 from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
@@ -36,9 +36,9 @@ class Scoring:
                 return outgoing + self._settled(changes)
             taken = take_trajectory(record, self._rewards)
         except UnreadableRecord as error:
-            return [*outgoing, Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp)]
-        if isinstance(taken, Outgoing):
-            return [*outgoing, taken]
+            return [*outgoing, Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record))]
+        if isinstance(taken, list):
+            return [*outgoing, *taken]
         arrival, self._trajectories[record.offset] = taken
         self._join.add_trajectory(arrival, changes)
         return outgoing + self._settled(changes)

@@ -1,6 +1,8 @@
 """Score: a trajectory → its reward. Every trajectory gets one record, with a total or with the reason for none."""
 
+import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
@@ -10,11 +12,16 @@ from headrace.schemas.wire import Message, record_message
 from headrace.streams.rewards.registry import DEFAULTS, Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Score, Verdict
 
+logger = logging.getLogger(__name__)
+
 SOURCE = "/streams/score"
 """``ce_source`` of rewards."""
 
 REWARDS_OF_AGENTS = parse_rewards(DEFAULTS)
 """What agents are scored by where no setting says otherwise."""
+
+RAISED = "raised"
+"""Why there is no total where scoring itself raised; a component that raises has a label of its own."""
 
 INCOMPLETE_FACTS = frozenset(
     {
@@ -53,6 +60,26 @@ def score(
     hidden = hiding_defect(trajectory)
     scored = Score({}, None, hidden.value) if hidden else spec.score(trajectory, given, verdicts)
     return _reward(trajectory, reference, spec, scored, feedback=[each.reference for each in given], revision=revision)
+
+
+def score_or_label(
+    trajectory: Trajectory,
+    reference: Reference,
+    *,
+    rewards: Rewards = REWARDS_OF_AGENTS,
+    feedback: Sequence[Feedback] = (),
+    verdicts: Mapping[str, Verdict] | None = None,
+    revision: int = 0,
+) -> tuple[Reward, Exception | None]:
+    """As :func:`score`; where that raises, a reward without a total, labelled ``raised``, and the exception."""
+    try:
+        options: dict[str, Any] = {"feedback": feedback, "verdicts": verdicts, "revision": revision}
+        return score(trajectory, reference, rewards=rewards, **options), None
+    except MemoryError:
+        raise
+    except Exception as error:
+        logger.exception("%s cannot be scored: its reward has no total", trajectory.trajectory_id)
+        return _reward(trajectory, reference, rewards.of(trajectory), Score({}, None, RAISED), revision=revision), error
 
 
 def unscored(trajectory: Trajectory, reference: Reference, why: str, *, rewards: Rewards = REWARDS_OF_AGENTS) -> Reward:

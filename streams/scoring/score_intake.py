@@ -6,27 +6,32 @@ from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
+from headrace.streams.letters.raised import place_of, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
-from headrace.streams.scoring.score import reward_message, score, unscored
-from headrace.streams.typed_record import typed
+from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label, unscored
+from headrace.streams.typed_record import check_time, typed
 
 Waiting: TypeAlias = tuple[Arrival, Trajectory]
 """A trajectory that goes through the join."""
 
 
-def take_trajectory(record: LogRecord, rewards: Rewards) -> Outgoing | Waiting:
+def take_trajectory(record: LogRecord, rewards: Rewards) -> list[Outgoing] | Waiting:
     """The reward of a record of ``trajectories`` or, where that needs feedback or judges, what the join is told.
 
-    Raises :class:`UnreadableRecord`.
+    Where scoring raised, the reward says so and an alert goes with it. Raises :class:`UnreadableRecord`.
     """
+    check_time(record)
     envelope, trajectory = typed(record, Trajectory)
     spec, reference = rewards.of(trajectory), Reference(partition=record.partition, offset=record.offset)
     if not needs_join(spec):
-        reward = score(trajectory, reference, rewards=rewards)
-        return Outgoing(REWARDS, reward_message(reward, origin=envelope.traceparent), record.timestamp)
+        reward, error = score_or_label(trajectory, reference, rewards=rewards)
+        outgoing = [Outgoing(REWARDS, reward_message(reward, origin=envelope.traceparent), record.timestamp)]
+        if error is not None:
+            outgoing.append(raised_alert(error, SOURCE, record.timestamp, **place_of(record)))
+        return outgoing
     # Without a window it is due at once, with the trajectory in hand.
     waits = spec.feedback_window_ms > 0
     arrival = Arrival(
@@ -44,6 +49,7 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Outgoing | Waiting:
 
 def take_feedback(record: LogRecord) -> tuple[str, Feedback]:
     """The trajectory that a record of ``feedback`` is about, and the feedback; raises :class:`UnreadableRecord`."""
+    check_time(record)
     envelope, given = typed(record, FeedbackGiven)
     place = Reference(partition=record.partition, offset=record.offset)
     return envelope.subject, Feedback(envelope.id, given.signal, given.value, record.timestamp, place)

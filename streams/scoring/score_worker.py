@@ -18,7 +18,8 @@ from typing import Any
 
 import faust
 
-from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
+from headrace.schemas.bounds import is_time
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity
 from headrace.streams.faust_shell.faust_app import all_done, batches, current, raw_topic, stored_record
@@ -29,7 +30,8 @@ from headrace.streams.faust_shell.owned_partition import (
     release_all,
     take_all,
 )
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.letters.raised import raised
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.registry import Rewards
@@ -37,6 +39,7 @@ from headrace.streams.scoring.decider import Decider, Hand, PartitionsRevoked
 from headrace.streams.scoring.due_rewards import announcements
 from headrace.streams.scoring.feedback_clock import FeedbackClock
 from headrace.streams.scoring.feedback_join import Attempt, Changes, Join, JoinLimits
+from headrace.streams.scoring.score import SOURCE
 from headrace.streams.scoring.score_intake import hears_feedback, take_feedback, take_trajectory
 
 logger = logging.getLogger(__name__)
@@ -72,22 +75,34 @@ class _Partition:
     def take(self, record: LogRecord, rewards: Rewards, intake: _Intake, hand: Hand) -> None:
         """Score a trajectory, or give it or its feedback to the join."""
         self.seen_at[record.topic] = monotonic()
-        self.clock.see(record.topic, record.timestamp)
         intake.offsets[record.topic] = record.offset + 1
+        if is_time(record.timestamp):
+            self.clock.see(record.topic, record.timestamp)
         try:
-            if record.topic == FEEDBACK.name:
-                self.join.add_feedback(*take_feedback(record), intake.changes)
-                return
-            taken = take_trajectory(record, rewards)
+            self._take(record, rewards, intake, hand)
         except UnreadableRecord as error:
             logger.warning("%s[%d]@%d cannot be scored: %s", record.topic, record.partition, record.offset, error)
-            intake.outgoing.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), record.timestamp))
+            intake.outgoing.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))
+        except MemoryError:
+            raise
+        except Exception as error:
+            logger.exception("%s[%d]@%d is set aside", record.topic, record.partition, record.offset)
+            intake.outgoing += raised(record, error, SOURCE)
+
+    def _take(self, record: LogRecord, rewards: Rewards, intake: _Intake, hand: Hand) -> None:
+        if record.topic == FEEDBACK.name:
+            name, feedback = take_feedback(record)
+            with self.join.undone_if_it_raises(name, intake.changes):
+                self.join.add_feedback(name, feedback, intake.changes)
             return
-        if isinstance(taken, Outgoing):
-            intake.outgoing.append(taken)
+        taken = take_trajectory(record, rewards)
+        if isinstance(taken, list):
+            intake.outgoing += taken
             return
-        arrival, hand[record.partition, record.offset] = taken
-        self.join.add_trajectory(arrival, intake.changes)
+        arrival, trajectory = taken
+        with self.join.undone_if_it_raises(arrival.trajectory_id, intake.changes):
+            self.join.add_trajectory(arrival, intake.changes)
+        hand[record.partition, record.offset] = trajectory
 
     async def settle(self, intake: _Intake) -> None:
         """Write what the intake, whose rewards are decided, comes to."""
@@ -216,7 +231,9 @@ class ScoreWorker:
             partitions=self._source_partitions,
             about="Trajectories that wait for feedback, and memories of scored ones.",
         )
-        ownership = Ownership(self.bootstrap, str(self.app.conf.id), self._reads, state, writes=(REWARDS, DEAD_LETTERS))
+        ownership = Ownership(
+            self.bootstrap, str(self.app.conf.id), self._reads, state, writes=(REWARDS, DEAD_LETTERS, ALERTS)
+        )
         places = self.app.consumer.assignment()
         assigned, *others = ({tp.partition for tp in places if tp.topic == topic.name} for topic in self._reads)
         if any(other != assigned for other in others):

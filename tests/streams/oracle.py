@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TRACEPARENT, TYPE
 from headrace.schemas.events import ClockTicked, TrajectoryEnded
 from headrace.schemas.records.dead_letter import DeadLetterError
@@ -74,7 +75,13 @@ class Log:
         """Log time as each record arrives: the latest timestamp so far."""
         self.arrivals = [arrival_of(record, limits) for record in records]
         for record in records:
-            self.now.append(max(record.timestamp, self.now[-1] if self.now else 0))
+            now = self.now[-1] if self.now else 0
+            self.now.append(max(record.timestamp, now) if is_time(record.timestamp) else now)
+
+    def time_of(self, index: int) -> int:
+        """When a record came: its timestamp or, where that is out of bounds, log time."""
+        timestamp = self.records[index].timestamp
+        return timestamp if is_time(timestamp) else self.now[index]
 
     def first_at(self, time_ms: int) -> int:
         """Index of the first record that arrives at that log time or later."""
@@ -240,8 +247,8 @@ def payload(life: Life, log: Log, letters: Letters) -> bytes:
         duplicates=len(content.doubles),
         first=Reference(partition=named[0].partition, offset=named[0].offset),
         last=Reference(partition=named[-1].partition, offset=named[-1].offset),
-        first_ms=min(record.timestamp for record in named),
-        last_ms=max(record.timestamp for record in named),
+        first_ms=min(map(log.time_of, life.while_open)),
+        last_ms=max(map(log.time_of, life.while_open)),
         closed_ms=log.now[life.closed],
     )
     traces = [
@@ -300,6 +307,8 @@ def arrival_of(record: LogRecord, limits: FoldLimits) -> Arrival:
         error = DeadLetterError.OVERSIZE
     elif kind.decode(errors="replace") not in MODELS:
         error = DeadLetterError.UNKNOWN_TYPE
+    elif not is_time(record.timestamp):
+        error = DeadLetterError.BAD_TIME
     elif record.value is None:
         error = DeadLetterError.NULL_VALUE
     elif size > limits.max_event_bytes:

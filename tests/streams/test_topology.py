@@ -78,7 +78,7 @@ group
   headrace.streams.grouping.group.group
   Rewards of one prompt become a training group; what carries no gradient is rejected with a reason.
 
-What a processor cannot read goes to dead-letters.
+What a processor cannot read goes to dead-letters; of what it raised for alerts tells.
 """
     )
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from headrace.schemas.bounds import MAX_TIME_MS
 from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import StoredRecord
@@ -26,7 +27,12 @@ SPOILINGS: tuple[Spoiling, ...] = (
     lambda record, _: without(record, SUBJECT),
     lambda record, _: without(record, "ce_time"),
     lambda record, _: with_header(record, "ce_time", b"yesterday"),
+    lambda record, _: with_header(record, "ce_time", b"9999-12-31T23:59:59.000-23:59"),
+    lambda record, _: with_header(record, "ce_time", b"2200-01-01T00:00:00.000Z"),
+    lambda record, _: with_header(record, "ce_time", b"1969-12-31T23:59:59.999Z"),
     lambda record, _: with_header(record, "ce_id", None),
+    lambda record, _: with_header(record, "ce_source", b"/" + b"a" * 2048),
+    lambda record, _: replace(record, value=b'{"call_id":"c","tool":"' + b"t" * 513 + b'"}'),
     lambda record, _: with_header(record, SEQUENCE, b"70000"),
     lambda record, _: with_header(record, SEQUENCE, b"1" * 30),
     lambda record, _: with_header(record, TYPE, b"headrace.tool.called.v2"),
@@ -58,7 +64,10 @@ def messy_log(draw: st.DrawFn) -> list[StoredRecord]:
     time_ms, timed = T0, []
     for record in records:
         time_ms += chance.choice([0, 1, 1, 5, 40, 120])
-        timed.append(replace(record, timestamp=time_ms - chance.choice([0, 0, 0, 30])))
+        stamped = time_ms - chance.choice([0, 0, 0, 30])
+        if chance.random() < spoilt / 5:
+            stamped = chance.choice([-1, -(2**63), 2**63 - 1, MAX_TIME_MS])
+        timed.append(replace(record, timestamp=stamped))
         if chance.random() < 0.05:
             timed.append(tick(time_ms + chance.choice([0, 60])))
     return log([*timed, tick(time_ms + HOUR)])

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -58,13 +59,29 @@ def test_a_time_that_does_not_exist_is_none(time: bytes) -> None:
     assert said(arrival_of(record)) == said(plain_arrival_of(record))
 
 
-@given(st.datetimes())
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2199, 12, 31)))
 def test_any_time_in_our_own_form_is_the_time_that_python_says(moment: object) -> None:
     text = f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + ".042Z"
     record = event("s1", 0, started())
     record = replace(record, headers=[*record.headers, (TIME, text.encode())])
     assert said(arrival_of(record)) == said(plain_arrival_of(record))
     assert arrival_of(record).time_ms is not None
+
+
+@given(st.datetimes())
+def test_a_time_out_of_bounds_is_none(moment: datetime) -> None:
+    text = f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + ".042Z"
+    record = with_header(event("s1", 0, started()), TIME, text.encode())
+    assert said(arrival_of(record)) == said(plain_arrival_of(record))
+    assert (arrival_of(record).time_ms is None) == (not 1970 <= moment.year < 2200)
+
+
+@pytest.mark.parametrize("name", [ID, TYPE, SOURCE, SUBJECT, TRACEPARENT])
+def test_an_attribute_that_is_too_long_leaves_no_plain_time(name: str) -> None:
+    for length, plain in ((2048, True), (2049, False)):
+        record = with_header(event("s1", 0, started()), name, b"x" * length)
+        assert said(arrival_of(record)) == said(plain_arrival_of(record))
+        assert (arrival_of(record).time_ms is not None) == plain
 
 
 def test_an_arrival_is_not_looked_at_twice() -> None:

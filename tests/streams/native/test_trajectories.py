@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from pydantic import BaseModel, field_validator, model_validator
 
+from headrace.schemas.bounds import MAX_STEPS, MAX_TIME_MS
 from headrace.schemas.envelope import TRACEPARENT
 from headrace.schemas.events import (
     ContextPruned,
@@ -24,6 +25,7 @@ from headrace.schemas.events import (
     VersionSpan,
 )
 from headrace.schemas.model import Record
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.tokens import prefix_hash
@@ -71,7 +73,7 @@ others: st.SearchStrategy[Record] = st.one_of(
     st.builds(ContextPruned, pruned_ids=st.lists(words, max_size=3), tokens_before=st.just(2), tokens_after=st.just(1)),
     st.builds(SubagentStarted, name=words, sub_trajectory_id=words, stage=st.integers(0, 3)),
     st.builds(SubagentFinished, name=words, sub_trajectory_id=words, stage=st.integers(0, 2),
-              steps=st.sampled_from([0, 1, 2, 5, 10**13]), status=st.sampled_from(["completed", "failed"])),
+              steps=st.sampled_from([0, 1, 2, 5, MAX_STEPS]), status=st.sampled_from(["completed", "failed"])),
     st.builds(TrajectoryEnded, status=st.sampled_from(["completed", "aborted"]), answer=anything,
               outcome=st.none() | st.floats(-2, 2)),
 )  # fmt: skip
@@ -274,11 +276,12 @@ def test_the_first_trace_that_is_one_counts() -> None:
     assert Trajectory.model_validate_json(written.value).traceparent == traces[2].decode()
 
 
-def test_a_time_before_1970_counts_as_1970() -> None:
-    history = history_of([event("s1", 0, started(), time_ms=-5), event("s1", 1, TrajectoryEnded(), time_ms=-4)])
-    written = plainly_written(history)
-    assert written is not None
-    assert written == _conclude(history)[0].message
+@pytest.mark.parametrize("time_ms", [-5, MAX_TIME_MS])
+def test_an_event_whose_time_is_out_of_bounds_is_doubted(time_ms: int) -> None:
+    history = history_of([event("s1", 0, started(), time_ms=time_ms), event("s1", 1, TrajectoryEnded())])
+    assert plainly_written(history) is None
+    _, dead = _conclude(history)
+    assert [each.error.error for each in dead] == [DeadLetterError.BAD_TIME]
 
 
 def test_a_year_beyond_9999_is_doubted() -> None:

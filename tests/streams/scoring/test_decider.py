@@ -8,7 +8,7 @@ import pytest
 
 from headrace.schemas.log import open_producer, send
 from headrace.schemas.topics import TRAJECTORIES
-from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
@@ -30,7 +30,7 @@ def decider(bootstrap: str, spec: RewardSpec, judging: Judging | None = None) ->
 
 def arrive(join: Join, stored: StoredRecord, spec: RewardSpec, changes: Changes) -> None:
     taken = take_trajectory(stored, Rewards({}, spec))
-    assert not isinstance(taken, Outgoing)
+    assert not isinstance(taken, list)
     join.add_trajectory(taken[0], changes)
 
 

@@ -10,7 +10,7 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, encode
-from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
@@ -35,7 +35,8 @@ def feedback_message(trajectory_id: str, value: float = 1.0, **fields: Any) -> M
 
 def test_a_trajectory_whose_reward_needs_nothing_else_is_scored_at_once_and_continues_its_trace() -> None:
     taken = take_trajectory(record(trajectory_message(attempt("t"))), REWARDS_OF_AGENTS)
-    assert isinstance(taken, Outgoing)
+    assert isinstance(taken, list)
+    (taken,) = taken
     assert (taken.topic, taken.timestamp_ms) == (REWARDS, START_MS + 5)
     trace = dict(taken.message.headers)["traceparent"].decode()
     assert trace.split("-")[1] == TRACE.split("-")[1]
@@ -44,7 +45,7 @@ def test_a_trajectory_whose_reward_needs_nothing_else_is_scored_at_once_and_cont
 
 def test_one_whose_reward_takes_feedback_is_for_the_join() -> None:
     taken = take_trajectory(record(trajectory_message(attempt("t"))), Rewards({}, LIKED))
-    assert not isinstance(taken, Outgoing)
+    assert not isinstance(taken, list)
     arrival, trajectory = taken
     blank = unscored(attempt("t"), Reference(partition=1, offset=42), TRAJECTORY_GONE, rewards=Rewards({}, LIKED))
     assert arrival == Arrival("t", 42, START_MS, START_MS + 5, WINDOW_MS, True, TRACE, blank)

@@ -1,0 +1,169 @@
+"""What our own code raises for is set aside: a dead letter or a label, an alert, and the partition goes on."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.schemas.bounds import MAX_TIME_MS
+from headrace.schemas.envelope import TIME
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.records.group import Reason, Rejection
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.records.trajectory import Defect, Trajectory
+from headrace.schemas.topics import FEEDBACK, TRAJECTORIES
+from headrace.schemas.wire import Message, decode
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.grouping import group_decision
+from headrace.streams.grouping.group_worker import raised_in
+from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.letters.raised import raised
+from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.rewards.outcome import OUTCOME
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.scoring import score as scoring
+from headrace.streams.scoring.due_rewards import Case, announcements, conclude
+from headrace.streams.scoring.feedback_join import Join, JoinLimits
+from headrace.streams.scoring.score_worker import _Intake, _Partition
+from tests.streams.attempts import attempt, rewarded, trajectory_message
+from tests.streams.builders import T0, event, log, session, started, with_header
+from tests.streams.judged_rewards import LIKED
+
+FAULT = RuntimeError("a fault of ours")
+
+
+def payloads(outgoing: list[Outgoing]) -> list[Any]:
+    return [decode(each.message.headers, each.message.value)[1] for each in outgoing]
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise FAULT
+
+
+def stored(message: Message, topic: str = TRAJECTORIES.name, **fields: Any) -> StoredRecord:
+    known = {"partition": 1, "offset": 42, "timestamp": T0} | fields
+    return StoredRecord(topic=topic, key=message.key, value=message.value, headers=message.headers, **known)
+
+
+def test_a_record_that_is_set_aside_is_whole_in_the_letter_and_told_once() -> None:
+    record = stored(trajectory_message(attempt("t")))
+    letter, alert = payloads(raised(record, FAULT, "/streams/score", "t"))
+    assert isinstance(letter, DeadLetter)
+    assert isinstance(alert, Alert)
+    assert (letter.error, letter.trajectory_id) == (DeadLetterError.RAISED, "t")
+    assert "a fault of ours" in letter.message
+    assert (alert.kind, alert.details["offset"]) == ("record_raised", 42)
+    assert "trajectories[1]@42" in alert.message
+    again = raised(record, ValueError("another"), "/streams/score", "t")
+    ids = [dict(each.message.headers)["ce_id"] for each in raised(record, FAULT, "/streams/score", "t")]
+    assert ids == [dict(each.message.headers)["ce_id"] for each in again]
+
+
+@pytest.mark.parametrize("timestamp", [-1, MAX_TIME_MS, 2**63 - 1])
+def test_it_can_be_written_whatever_time_the_record_bears(timestamp: int) -> None:
+    for outgoing in raised(stored(trajectory_message(attempt("t")), timestamp=timestamp), FAULT, "/streams/score"):
+        assert outgoing.timestamp_ms == 0
+
+
+def test_a_trajectory_that_cannot_be_assembled_is_labelled_and_its_events_are_dead_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.streams.assembly.assemble.plainly_written", broken)
+    assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=0, output_end=0)
+    for record in log(session("s1", "ask")):
+        assembly.take(record)
+    trajectory, *letters, alert = payloads(assembly.pending)
+    assert isinstance(trajectory, Trajectory)
+    assert trajectory.unreadable == [0, 1, 2]
+    assert Defect.BAD_EVENT in trajectory.defects
+    assert [letter.error for letter in letters] == [DeadLetterError.RAISED] * 3
+    assert isinstance(alert, Alert)
+    monkeypatch.undo()
+    for record in log(session("s2", "ask"), first=3):
+        assembly.take(record)
+    assert payloads(assembly.pending)[-1].defects == []
+
+
+@pytest.mark.parametrize("spec", [OUTCOME, LIKED], ids=["at once", "with feedback"])
+def test_a_trajectory_whose_scoring_raises_is_labelled(monkeypatch: pytest.MonkeyPatch, spec: Any) -> None:
+    monkeypatch.setattr(scoring, "score", broken)
+    rewards = Rewards({}, spec)
+    partition, intake, hand = at_work(rewards)
+    partition.take(stored(trajectory_message(attempt("t"))), rewards, intake, hand)
+    partition.join.pass_time(T0 + 10**12, intake.changes)
+    cases = [Case(1, due, hand[1, due.offset]) for due in intake.changes.due]
+    conclude(cases, {}, iter(()), rewards, {1: partition.join}, {1: intake.changes})
+    reward, alert = payloads([*intake.outgoing, *announcements(intake.changes)])
+    assert isinstance(reward, Reward)
+    assert (reward.total, reward.unscored) == (None, "raised")
+    assert isinstance(alert, Alert)
+
+
+def test_what_raises_in_scores_intake_is_set_aside_and_the_next_record_is_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rewards = Rewards({}, LIKED)
+    partition, intake, hand = at_work(rewards)
+    partition.take(stored(trajectory_message(attempt("before"))), rewards, intake, hand)
+    with monkeypatch.context() as patch:
+        patch.setattr(Join, "_keep", broken)
+        partition.take(stored(trajectory_message(attempt("t")), offset=43), rewards, intake, hand)
+        partition.take(feedback("before", offset=7), rewards, intake, hand)
+    letters = [each for each in payloads(intake.outgoing) if isinstance(each, DeadLetter)]
+    assert [(letter.topic, letter.offset, letter.error) for letter in letters] == [
+        ("trajectories", 43, DeadLetterError.RAISED),
+        ("feedback", 7, DeadLetterError.RAISED),
+    ]
+    assert intake.offsets == {"trajectories": 44, "feedback": 8}
+    assert (len(partition.join), partition.join.open) == (1, 1)
+    partition.take(stored(trajectory_message(attempt("t")), offset=44), rewards, intake, hand)
+    assert partition.join.open == 2
+
+
+@pytest.mark.parametrize("time", [b"9999-12-31T23:59:59.000-23:59", b"2200-01-01T00:00:00.000Z"])
+def test_a_year_that_no_date_can_hold_does_not_end_score(time: bytes) -> None:
+    rewards = Rewards({}, OUTCOME)
+    partition, intake, hand = at_work(rewards)
+    message = trajectory_message(attempt("t"))
+    partition.take(with_header(stored(message), TIME, time), rewards, intake, hand)
+    partition.take(stored(message, offset=43, timestamp=2**63 - 1), rewards, intake, hand)
+    partition.take(feedback("t", timestamp=-1), rewards, intake, hand)
+    assert [letter.error for letter in payloads(intake.outgoing)] == [DeadLetterError.BAD_TIME] * 3
+
+
+def test_an_event_of_the_year_9999_is_a_dead_letter_and_labels_its_trajectory() -> None:
+    assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=0, output_end=0)
+    records = [event("s1", 0, started()), *session("s1", "ask")[1:]]
+    records[1] = with_header(records[1], TIME, b"9999-12-31T23:59:59.000-23:59")
+    for record in log(records):
+        assembly.take(record)
+    trajectory, letter = payloads(assembly.pending)
+    assert (letter.error, trajectory.unreadable) == (DeadLetterError.BAD_TIME, [1])
+
+
+def test_a_group_whose_decision_raises_is_rejected_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, changes = Groups(GroupLimits()), Changes()
+    with monkeypatch.context() as patch:
+        patch.setattr(group_decision, "decide", broken)
+        for name in ("a", "b"):
+            groups.add(rewarded(name, group="g"), T0, changes)
+    rejections = [decided.record for decided in changes.outputs]
+    assert [each.reason for each in rejections if isinstance(each, Rejection)] == [Reason.RAISED] * 2
+    (alert,) = payloads(raised_in(changes))
+    assert isinstance(alert, Alert)
+    for name in ("c", "d"):
+        groups.add(rewarded(name, group="h"), T0, changes)
+    assert groups.open == 0
+
+
+def at_work(rewards: Rewards) -> tuple[_Partition, _Intake, dict[tuple[int, int], Trajectory]]:
+    owned: Any = SimpleNamespace(state={})
+    return _Partition(owned, JoinLimits(), (TRAJECTORIES, FEEDBACK)), _Intake(), {}
+
+
+def feedback(name: str, **fields: Any) -> StoredRecord:
+    message = event(name, 0, FeedbackGiven(signal="accepted", value=1.0))
+    return stored(Message(b"k", message.value or b"", list(message.headers)), FEEDBACK.name, **fields)
