@@ -16,11 +16,12 @@ from headrace.deploy.children import Child, Command, end_of
 from headrace.schemas.envelope import SUBJECT, from_headers
 from headrace.schemas.events import Purpose
 from headrace.schemas.log import KafkaRecord, open_producer, read_to_end, send
+from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect, Trajectory
-from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode
 from headrace.streams.faust_shell.faust_app import new_app
 from headrace.streams.grouping.group import GroupState, group, output_message
@@ -37,12 +38,12 @@ from headrace.streams import workers
 logging.basicConfig(level="INFO", stream=sys.stderr)
 bootstrap, folder, options, raises_on = sys.argv[1:]
 if raises_on:
-    honest = score_intake.score
+    honest = score_intake.score_or_label
     def score(trajectory, reference, **options):
         if trajectory.trajectory_id == raises_on:
             raise RuntimeError("planted")
         return honest(trajectory, reference, **options)
-    score_intake.score = score
+    score_intake.score_or_label = score
 config = workers.WorkersConfig(bootstrap=bootstrap, data_dir=Path(folder), **json.loads(options))
 sys.exit(workers.run_workers(config, ready=lambda: print("READY", flush=True)))
 """
@@ -250,15 +251,25 @@ def test_what_cannot_be_read_goes_to_dead_letters_and_the_worker_goes_on(kafka: 
 
 
 @pytest.mark.kafka
-def test_an_exception_in_a_processor_ends_the_process_and_the_record_is_not_lost(kafka: str, tmp_path: Path) -> None:
+def test_an_exception_for_one_record_is_a_dead_letter_and_an_alert_and_the_others_are_scored(
+    kafka: str, tmp_path: Path
+) -> None:
     messages = [trajectory_message(attempt(f"raise-{number}", group=None)) for number in range(50)]
-    with worker(kafka, tmp_path, raises_on="raise-25") as failing:
+    with worker(kafka, tmp_path, raises_on="raise-25") as running:
         produce(kafka, TRAJECTORIES, messages)
-        assert failing.wait(60) == 1, end_of(failing.log)
-        assert b"planted" in failing.log.read_bytes()
+        until(lambda: len(by_id(records(kafka, REWARDS, "raise-"))) == 49, "all others are scored", running.log)
+        assert b"planted" in running.log.read_bytes()
     assert not records(kafka, REWARDS, "raise-25")
-    with worker(kafka, tmp_path) as honest:
-        until(lambda: len(by_id(records(kafka, REWARDS, "raise-"))) == 50, "all are scored", honest.log)
+
+    async def said() -> list[Any]:
+        read = [
+            decode(r.headers, r.value)[1] for topic in (DEAD_LETTERS, ALERTS) async for r in read_to_end(kafka, topic)
+        ]
+        return [each for each in read if isinstance(each, Alert) or each.error is DeadLetterError.RAISED]
+
+    letter, alert = asyncio.run(said())
+    assert original_bytes(letter) == messages[25].value
+    assert "planted" in alert.message
 
 
 @pytest.mark.kafka
