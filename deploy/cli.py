@@ -29,7 +29,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "asyncapi",
     ),
     "Rewards": ("reward", "replay", "diff"),
-    "Models": ("train", "metrics", "base-model", "sft", "rft"),
+    "Models": ("train", "keys", "metrics", "base-model", "sft", "rft"),
     "Provenance": ("rebuild", "lineage"),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }

@@ -4,6 +4,7 @@ Parts that are no process of ours, and those without options, refuse any option.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -84,11 +85,11 @@ def traces_config(settings: Settings) -> "TracesConfig":
     )
 
 
-def follower_config(settings: Settings) -> "FollowerConfig":
-    """Of the follower."""
+def follower_config(settings: Settings, *, trust: str | None = None) -> "FollowerConfig":
+    """Of the follower. It trusts the key of the trainer on the same data folder, if there is one, or ``trust``."""
     from headrace.trainer.follower.follower import FollowerConfig
 
-    engine = needed(settings, "vllm")
+    engine, key = needed(settings, "vllm"), trust or _key_here(settings)
     return configured(
         settings,
         "follower",
@@ -98,7 +99,20 @@ def follower_config(settings: Settings) -> "FollowerConfig":
         engine_url=engine,
         engine=urlsplit(engine).netloc.rpartition("@")[2],
         cache_dir=settings.data / "weights",
+        store_url=settings.objects,
+        trust=[key] if key else [],
     )
+
+
+def _key_here(settings: Settings) -> str | None:
+    from headrace.trainer.weights.signing import SigningKeyError, load_key
+
+    if not settings.signing_key.is_file():
+        return None
+    try:
+        return load_key(settings.signing_key).public
+    except (SigningKeyError, OSError) as error:
+        raise StackError(f"The follower cannot read its trainer's key: {error}") from error
 
 
 def vllm_command(settings: Settings) -> tuple[list[str], dict[str, str]]:
@@ -127,7 +141,7 @@ _CONFIGURATIONS: Mapping[str, Callable[[Settings], Any]] = {
     "workers": workers_config,
     "sink": sink_config,
     "traces": traces_config,
-    "follower": follower_config,
+    "follower": partial(follower_config, trust="0" * 64),  # the key is made by the start that this comes before
     "trainer": _trainer_config,
     "vllm": vllm_command,
 }

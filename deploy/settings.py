@@ -126,6 +126,11 @@ class Settings(BaseSettings):
         return self.store_url or (self.data / "objects").as_uri()
 
     @property
+    def signing_key(self) -> Path:
+        """The key that the trainer on this data folder signs versions with, and that the follower on it trusts."""
+        return self.data / "keys" / "trainer.pem"
+
+    @property
     def logs(self) -> Path:
         """Folder of the parts' logs."""
         return self.data / "logs"

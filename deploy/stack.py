@@ -141,6 +141,19 @@ class Stack:
                     bound_log(self.settings.logs / f"{name}.log", self.settings.max_log_mb * _MIB)
 
 
+def make_signing_key(settings: Settings) -> None:
+    """Make the key of this data folder before trainer and follower start side by side, where there is none.
+
+    Raises :class:`StackError` where it cannot be read or made.
+    """
+    from headrace.trainer.weights.signing import SigningKeyError, load_or_create_key
+
+    try:
+        load_or_create_key(settings.signing_key)
+    except (SigningKeyError, OSError) as error:
+        raise StackError(str(error)) from error
+
+
 @asynccontextmanager
 async def running_stack(
     settings: Settings,
@@ -164,6 +177,8 @@ async def running_stack(
             on_note(f"Took the rights of other users from {tightened:,} files and folders in {settings.data}.")
         check_ports(settings, started)
         check_memory(settings, started)
+        if {"trainer", "follower"} & {part.name for part in started}:
+            make_signing_key(settings)
         stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
         housekeeping = asyncio.create_task(stack._keep_house())
         try:

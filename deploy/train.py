@@ -70,10 +70,11 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
         "model_dir": str(settings.model_dir),
         "checkpoint_dir": str(settings.data / "checkpoints" / str(run)),
         "store_url": settings.objects,
+        "signing_key": str(settings.signing_key),
     }
     config = read_configuration(TrainerConfig, [Layer("defaults", defaults), *layers], where=_WHERE)
-    folders = {name: getattr(config, name).expanduser() for name in ("model_dir", "checkpoint_dir")}
-    return replace(config, **folders)
+    places = {name: getattr(config, name) for name in ("model_dir", "checkpoint_dir", "signing_key")}
+    return replace(config, **{name: place.expanduser() for name, place in places.items() if place is not None})
 
 
 def train(

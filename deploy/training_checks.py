@@ -59,6 +59,7 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
     from headrace.trainer.learning.divergence import TrainingDiverged
     from headrace.trainer.model.architectures import UnsupportedModel
     from headrace.trainer.parallel.ranks import RankLost
+    from headrace.trainer.weights.signing import SigningKeyError
     from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch
     from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitable
 
@@ -66,6 +67,6 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
         yield
     except (
         CheckpointError, CheckpointNotWritten, LogUnavailable, ObjectConflict, ObjectMismatch, RankLost,
-        StoreUnavailable, StoreUnsuitable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
+        SigningKeyError, StoreUnavailable, StoreUnsuitable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
     ) as error:  # fmt: skip
         raise StackError(f"{who}: {error}") from error

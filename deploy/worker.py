@@ -32,7 +32,7 @@ from headrace.deploy.until_stopped import until_stopped
 _EXTRAS = {
     "faust": "streams", "clickhouse_connect": "streams", "msgspec": "streams",
     "torch": "trainer", "transformers": "trainer", "safetensors": "trainer", "obstore": "trainer", "numpy": "trainer",
-    "rich": "trainer", "tensorboard": "tensorboard", "wandb": "wandb",
+    "cryptography": "trainer", "rich": "trainer", "tensorboard": "tensorboard", "wandb": "wandb",
     "prometheus_client": "streams", "opentelemetry": "streams",
     "chdb": "local", "starlette": "local", "uvicorn": "local",
 }  # fmt: skip

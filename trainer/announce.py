@@ -12,7 +12,7 @@ another trainer of the run would have. The log tells these apart too: the metada
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -284,32 +284,41 @@ def _group(run: str) -> str:
     return f"headrace-trainer-{run}"
 
 
-async def newest_said(bootstrap: str, run: str) -> Said | None:
+def _anybody(weights: Weights) -> bool:
+    return True
+
+
+async def newest_said(
+    bootstrap: str, run: str, *, believed: Callable[[Weights], bool] = _anybody, takes_over: bool = True
+) -> Said | None:
     """What the log knows of ``run``; ``None`` where it knows nothing.
 
-    Asked once the run was taken over. The group's offsets say it, or ``weights`` where the broker has forgotten them,
-    as it does after a week of rest. The revision is 0 then: what is said again has the ids that it had. Only then are
-    other runs' open transactions waited for. Raises ``LogUnavailable``.
+    The group's offsets say it, or ``weights`` where the broker has forgotten them, as it does after a week of rest: the
+    records that are ``believed``, since anybody who can write to the topic can write one. The revision is 0 then: what
+    is said again has the ids that it had. Only then are other runs' open transactions waited for, and only by a trainer
+    that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
     """
     with log_trouble(bootstrap, "read what was announced"):
         async with open_consumer(bootstrap) as consumer:
             partitions = await partitions_of(consumer, TRAINING)
         commits = await committed_offsets(bootstrap, _group(run), partitions)
         marked = max((said for each in commits.values() if (said := _read_mark(each.metadata).said)), default=None)
-        version = await _newest_version(bootstrap, run, decided=marked is None)
+        version = await _newest_version(bootstrap, run, believed, decided=marked is None and takes_over)
     if version is None or (marked is not None and marked.version >= version):
         return marked
     return Said(version)
 
 
-async def _newest_version(bootstrap: str, run: str, *, decided: bool) -> int | None:
+async def _newest_version(
+    bootstrap: str, run: str, believed: Callable[[Weights], bool], *, decided: bool
+) -> int | None:
     newest: int | None = None
     async for record in read_to_end(bootstrap, WEIGHTS, decided=decided):
         try:
             _, payload = decode(record.headers, record.value)
         except UnreadableRecord:
             continue  # nobody's announcement: whoever writes such a record is not a trainer
-        if isinstance(payload, Weights) and payload.run == run:
+        if isinstance(payload, Weights) and payload.run == run and believed(payload):
             newest = payload.version if newest is None else max(newest, payload.version)
     return newest
 

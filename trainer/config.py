@@ -19,7 +19,7 @@ from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.outage import OutageSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
-from headrace.trainer.weights.store_url import scheme_of
+from headrace.trainer.weights.store_url import RUN_NAME, scheme_of
 
 _ELSEWHERE = frozenset(
     {
@@ -27,6 +27,7 @@ _ELSEWHERE = frozenset(
         "model_dir",
         "checkpoint_dir",
         "store_url",
+        "signing_key",
         "writers",
         "steps",
         "threads",
@@ -55,6 +56,10 @@ class TrainerConfig:
     store_url: str
     """Object store for the weights: ``file:///…``, ``s3://bucket/prefix``, ``gs://…``, ``az://…``; credentials and
     endpoint come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``, …)."""
+    signing_key: Path | None = None
+    """File of the Ed25519 private key that signs versions, made at the first start; followers must trust its public
+    key, which ``headrace keys`` prints. Unset: ``signing-key.pem`` in ``checkpoint_dir``; the commands set
+    DATA/keys/trainer.pem."""
     groups_per_step: int = 16
     """Admitted groups an optimiser step waits for."""
     loss: str = "cispo"
@@ -123,7 +128,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         self.chosen_loss()  # refuses settings that do not go together
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.run):
+        if not re.fullmatch(RUN_NAME, self.run):
             raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
         scheme_of(self.store_url)  # refuses an address of another form
         if self.dtype not in ("float32", "bfloat16"):
@@ -142,6 +147,11 @@ class TrainerConfig:
             raise ValueError(f"max_steps_ahead is {self.max_steps_ahead}: it must not be negative")
         if self.keep_checkpoints < 1 or self.canary_length < 2:
             raise ValueError("keep_checkpoints must be at least 1 and canary_length at least 2")
+
+    @property
+    def signing_key_file(self) -> Path:
+        """Where the signing key is."""
+        return self.signing_key or self.checkpoint_dir / "signing-key.pem"
 
     def chosen_loss(self) -> Loss:
         """The loss as the settings have it."""

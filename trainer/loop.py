@@ -21,6 +21,7 @@ import torch
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason
 from headrace.schemas.records.step import Budget, Step
+from headrace.schemas.records.weights import Weights
 from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake
@@ -48,6 +49,7 @@ from headrace.trainer.progress.progress import Progress
 from headrace.trainer.publisher import Publisher
 from headrace.trainer.skip import skipped
 from headrace.trainer.step_record import batch_recipe, loop_metrics, make_step
+from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key
 from headrace.trainer.weights.store import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -84,6 +86,7 @@ async def run_trainer(
     leader = Leader(ranks)
     with exclusive(config.checkpoint_dir), suppress(Interrupted):
         checkpoint = load_newest(config.checkpoint_dir, config.run)
+        key = load_or_create_key(config.signing_key_file)
         async with leader.present():
             learner = await asyncio.to_thread(leader.open_learner, config, checkpoint.path if checkpoint else None)
             answer_s = config.outages.answer_s
@@ -91,6 +94,12 @@ async def run_trainer(
                 announcer = Announcer(config.bootstrap, config.run, answer_s=answer_s)
                 stack.push_async_callback(announcer.close)
                 patience = Patience(config, announcer, stop, progress)
+                believed = own_versions(checkpoint, key)
+                # Asked before the run is claimed: claiming it shuts out whoever is at work on it.
+                said = await patience.for_log(
+                    lambda: newest_said(config.bootstrap, config.run, believed=believed, takes_over=False)
+                )
+                require_together(checkpoint, said, config)
                 await patience.for_log(announcer.open)
                 intake = await patience.for_log(
                     lambda: stack.enter_async_context(
@@ -105,8 +114,8 @@ async def run_trainer(
                 )
                 store = ObjectStore(config.store_url)
                 publisher = Publisher(announcer, store, patience, reached)
-                trainer = Trainer(config, leader, learner, intake, publisher, store, reached, progress)
-                said = await patience.for_log(lambda: newest_said(config.bootstrap, config.run))
+                trainer = Trainer(config, leader, learner, intake, publisher, store, key, reached, progress)
+                said = await patience.for_log(lambda: newest_said(config.bootstrap, config.run, believed=believed))
                 try:
                     await trainer.resume(checkpoint, said)
                     ready()
@@ -116,6 +125,36 @@ async def run_trainer(
                     await stop.wait()
                 finally:
                     await trainer.close()
+
+
+def require_together(checkpoint: Checkpoint | None, said: Said | None, config: TrainerConfig) -> None:
+    """Raises :class:`CheckpointError` where the newest ``checkpoint`` cannot be that of the run of which the log knows
+    ``said``: it is missing, or older, or newer by more than one version."""
+    if checkpoint is None:
+        if said is not None:
+            raise CheckpointError(
+                f"the log knows version {said.version} of run {config.run!r} and checkpoint_dir "
+                f"{config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
+            )
+        return
+    if checkpoint.state.version - (-1 if said is None else said.version) not in (0, 1):
+        raise CheckpointError(
+            f"the newest usable checkpoint in {config.checkpoint_dir} is of version {checkpoint.state.version}, "
+            f"the log knows version {said and said.version} of run {config.run!r}: they do not belong together; "
+            "restore the missing checkpoint, or choose another run"
+        )
+
+
+def own_versions(checkpoint: Checkpoint | None, key: SigningKey) -> Callable[[Weights], bool]:
+    """Which ``Weights`` records are the run's own: signed with ``key``, or as that of ``checkpoint`` was.
+
+    Without a checkpoint all: a run whose name is taken, by whomever, is not begun.
+    """
+    if checkpoint is None:
+        return lambda weights: True
+    before = checkpoint.state.pointer()
+    keys = {key.public, before.signed_by if before else ""}
+    return lambda weights: any(is_signed_by(weights, each) if each else not weights.signature for each in keys)
 
 
 class Trainer:
@@ -129,6 +168,7 @@ class Trainer:
         intake: Intake,
         publisher: Publisher,
         store: ObjectStore,
+        key: SigningKey,
         reached: Reached,
         progress: Progress,
     ) -> None:
@@ -139,6 +179,7 @@ class Trainer:
         self._intake = intake
         self._publisher = publisher
         self._store = store
+        self._key = key
         self._reached = reached
         self._progress = progress
         self._checkpoint: Checkpoint
@@ -162,20 +203,10 @@ class Trainer:
     async def resume(self, checkpoint: Checkpoint | None, said: Said | None) -> None:
         """Go on from ``checkpoint``, or begin with version 0, and tell the log, which knows ``said``, the rest."""
         config = self._config
+        require_together(checkpoint, said, config)
         if checkpoint is None:
-            if said is not None:
-                raise CheckpointError(
-                    f"the log knows version {said.version} of run {config.run!r} and checkpoint_dir "
-                    f"{config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
-                )
             checkpoint = await self._save_base()
         unsaid = checkpoint.state.version - (-1 if said is None else said.version)
-        if unsaid not in (0, 1):
-            raise CheckpointError(
-                f"the newest usable checkpoint in {config.checkpoint_dir} is of version {checkpoint.state.version}, "
-                f"the log knows version {said and said.version} of run {config.run!r}: they do not belong together; "
-                "restore the missing checkpoint, or choose another run"
-            )
         self._checkpoint, self._position = checkpoint, read_position(checkpoint, said, config.sha256())
         untold = said is None or self._position.said > said
         await self._publisher.decide(commit=not untold)
@@ -184,7 +215,11 @@ class Trainer:
         if untold:
             await self._publisher.tell(self._position)
         # Said at every start: the settings may have changed since the log was told.
-        await self._publisher.tell_all([announcement(budget_at(self.version, config), run=config.run)])
+        news: list[Budget | Weights] = [budget_at(self.version, config)]
+        pointer = checkpoint.state.pointer()
+        if pointer is not None and pointer.signed_by != self._key.public:
+            news.append(self._key.sign(pointer))  # with a new key: followers trust no version of the old one for long
+        await self._publisher.tell_all([announcement(each, run=config.run) for each in news])
         self._stop_if_diverged()
         await self._intake.start(self._position.offsets)
         self._progress.begin(self.version, config.groups_per_step)
@@ -245,6 +280,7 @@ class Trainer:
                 self._learner,
                 config,
                 self._store,
+                self._key,
                 version=version,
                 offsets=gathered.offsets,
                 alarms=alarms,
@@ -289,6 +325,7 @@ class Trainer:
             self._learner,
             self._config,
             self._store,
+            self._key,
             version=0,
             offsets={},
             alarms={},

@@ -57,6 +57,10 @@ class Weights(Record):
     """Bytes of the weights."""
     step: NonNegativeInt
     """The step that made it; 0 for the base."""
+    signature: str = ""
+    """Ed25519 signature (128 hex digits) of run, version, parent, kind, sha256, size and step; empty: not signed."""
+    signed_by: str = ""
+    """Public key (64 hex digits) of whoever signed it. It proves nothing by itself: followers have keys they trust."""
 
 
 class Applied(Record):

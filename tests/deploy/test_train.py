@@ -58,6 +58,7 @@ def test_the_command_line_wins_over_the_environment_over_the_file_over_defaults(
     assert config.checkpoint_dir == tmp_path / "checkpoints" / "environment"
     assert config.store_url == f"file://{tmp_path}/objects"
     assert config.model_dir == base_model_dir()
+    assert config.signing_key == tmp_path / "keys" / "trainer.pem"
 
 
 def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:

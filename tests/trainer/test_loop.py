@@ -2,13 +2,15 @@
 
 import asyncio
 import gc
+import shutil
 from dataclasses import replace
 from statistics import stdev
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from headrace.schemas.log import read_to_end
+from headrace.schemas.log import open_producer, read_to_end, send
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Budget, Step
@@ -28,6 +30,7 @@ from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import max_error
 from headrace.trainer.weights.publish import fetch_manifest
+from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, segment, training_group, trajectory
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
@@ -257,6 +260,61 @@ async def test_checkpoints_and_log_must_belong_together(kafka, config, tmp_path)
     (settings.checkpoint_dir / "00000002" / "state.json").write_text("{")
     with pytest.raises(CheckpointError, match="do not belong together"):
         await train_until(settings, 3)
+
+
+async def test_a_trainer_that_was_started_by_mistake_is_refused_and_the_one_at_work_goes_on(kafka, config, tmp_path):
+    await feed_groups(kafka, list("ab"), run="healthy")
+    settings = config("healthy", signing_key=tmp_path / "key.pem")
+    stop, announced = asyncio.Event(), {1: asyncio.Event(), 2: asyncio.Event()}
+
+    def reached(effect, version):
+        if effect == "announced" and version in announced:
+            announced[version].set()
+
+    healthy = asyncio.create_task(run_trainer(settings, stop=stop, ready=lambda: None, reached=reached))
+    await asyncio.wait_for(announced[1].wait(), 120)
+    stale = tmp_path / "copy"
+    shutil.copytree(settings.checkpoint_dir, stale)
+    (stale / ".lock").unlink()
+    with pytest.raises(CheckpointError, match="is empty"):
+        await train_until(replace(settings, checkpoint_dir=tmp_path / "empty"), 9)
+    await feed_groups(kafka, list("cdef"), run="healthy")
+    await asyncio.wait_for(announced[2].wait(), 120)
+    shutil.rmtree(stale / "00000001")
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        await train_until(replace(settings, checkpoint_dir=stale), 9)
+    await asyncio.sleep(1)
+    assert not healthy.done()
+    stop.set()
+    await asyncio.wait_for(healthy, 60)
+
+
+async def test_a_forged_version_in_the_log_keeps_no_trainer_from_going_on(kafka, config, tmp_path):
+    await feed_groups(kafka, list("abcd"), run="forged")
+    settings = config("forged", signing_key=tmp_path / "key.pem")
+    await train_until(settings, 1)
+    (newest,) = [each for each in payloads(await records(kafka, WEIGHTS, "forged")) if each.version == 1]
+    thief = SigningKey(Ed25519PrivateKey.generate())
+    beyond = newest.model_copy(update={"version": 2**62, "parent": 2**62 - 1})
+    async with open_producer(kafka) as producer:
+        for forged in (beyond, beyond.model_copy(update={"signature": ""}), thief.sign(beyond)):
+            await (await send(producer, WEIGHTS, announcement(forged, run="forged").message()))
+    await train_until(settings, 2)
+    assert [step.step for step in payloads(await records(kafka, STEPS, "forged"))] == [1, 2]
+
+
+async def test_a_new_key_signs_the_version_that_the_old_one_signed_last(kafka, config, tmp_path):
+    await feed_groups(kafka, list("ab"), run="rotated")
+    settings = config("rotated", signing_key=tmp_path / "old.pem")
+    await train_until(settings, 1)
+    stop = asyncio.Event()
+    again = replace(settings, signing_key=tmp_path / "new.pem")
+    await asyncio.wait_for(run_trainer(again, stop=stop, ready=stop.set), 120)
+    told = [each for each in payloads(await records(kafka, WEIGHTS, "rotated")) if each.version == 1]
+    keys = [load_or_create_key(tmp_path / name).public for name in ("old.pem", "new.pem")]
+    assert [each.signed_by for each in told] == keys
+    assert all(is_signed_by(each, key) for each, key in zip(told, keys, strict=True))
+    assert len({each.sha256 for each in told}) == 1
 
 
 async def shut_out(kafka):

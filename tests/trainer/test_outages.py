@@ -14,6 +14,7 @@ from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten, load_n
 from headrace.trainer.follower.weight_cache import fetch_weights
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.outage import OutageSettings
+from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.lives import payloads, train_until, trainer_config
 
@@ -170,7 +171,8 @@ async def test_an_s3_server_that_goes_down_is_waited_for_and_what_it_then_takes_
 
     pointers = payloads(await records(kafka, WEIGHTS, "down"))
     assert [pointer.version for pointer in pointers] == [0, 1, 2]
-    fetched = [await fetch_weights(pointer, tmp_path / "cache") for pointer in pointers]
+    store = ObjectStore(settings.store_url)
+    fetched = [await fetch_weights(pointer, store, tmp_path / "cache") for pointer in pointers]
     newest = load_newest(settings.checkpoint_dir, "down")
     assert fetched[2].file.read_bytes() == newest.weights.read_bytes()
     assert fetched[2].canaries == tuple(newest.manifest().canaries)

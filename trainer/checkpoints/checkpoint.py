@@ -22,7 +22,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, ValidationError
 from safetensors import SafetensorError
 
 from headrace.schemas.model import Part
-from headrace.schemas.records.weights import Manifest
+from headrace.schemas.records.weights import Manifest, Weights
 from headrace.trainer.announce import Announcement
 from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE
@@ -64,6 +64,11 @@ class CheckpointState(Part):
     """What the log must say of this version."""
     grad_norms: list[NonNegativeFloat] = []
     """Gradient norms of the newest steps, oldest first: what an exploding one is recognised by."""
+
+    def pointer(self) -> Weights | None:
+        """The record that tells of this version; ``None`` in a supervised stage, which publishes none."""
+        told = [each.payload for each in self.announcements if each.type == Weights.TYPE]
+        return Weights.model_validate_json(told[-1]) if told else None
 
 
 class Checkpoint:

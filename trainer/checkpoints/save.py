@@ -16,6 +16,7 @@ from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.published import published_names
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
+from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
 
 
@@ -23,6 +24,7 @@ def save_checkpoint(
     learner: Learner,
     config: TrainerConfig,
     store: ObjectStore,
+    key: SigningKey,
     *,
     version: int,
     offsets: dict[int, int],
@@ -31,7 +33,7 @@ def save_checkpoint(
     grad_norms: Sequence[float] = (),
     told: Told = tell_nobody,
 ) -> Checkpoint:
-    """Make policy ``version`` durable; its ``Weights`` record is said after ``said``.
+    """Make policy ``version`` durable; its ``Weights`` record, signed with ``key``, is said after ``said``.
 
     Raises ``TrainingDiverged`` where the policy is not made of numbers, ``CheckpointNotWritten`` where the disk does
     not take it. Either way the checkpoints that stand are as they were.
@@ -53,7 +55,7 @@ def save_checkpoint(
             canaries=canaries,
         )
         (writer.partial / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))
-    pointer = announcement(make_pointer(store, manifest, step=version), run=config.run)
+    pointer = announcement(make_pointer(store, manifest, step=version, key=key), run=config.run)
     state = CheckpointState(
         run=config.run,
         version=version,

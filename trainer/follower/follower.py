@@ -23,7 +23,7 @@ from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS, Topic
 from headrace.schemas.wire import UnreadableRecord, decode, record_message
 from headrace.trainer.follower.engine import open_engine
 from headrace.trainer.follower.reconcile import REFUSALS, Announce, Follower, FollowerConfig
-from headrace.trainer.follower.versions import Versions, learn
+from headrace.trainer.follower.versions import Versions
 
 __all__ = ["FollowerConfig", "run_follower"]
 
@@ -58,9 +58,7 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
         while not stop.is_set():
             batches = await consumer.getmany(timeout_ms=int(config.poll_interval_s * 1000) if caught_up else 100)
             for record in (record for records in batches.values() for record in records):
-                pointer = payload(record, Weights)
-                if pointer is not None and pointer.run == config.run:
-                    follower.versions = learn(follower.versions, pointer)
+                await consider(follower, record)
             if not caught_up:
                 # Only the newest version is worth applying: read what was published before, then begin.
                 if any([await consumer.position(partition) < ends[partition] for partition in partitions]):
@@ -68,6 +66,19 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
                 caught_up = True
                 ready()
             await follower.reconcile()
+
+
+async def consider(follower: Follower, record: KafkaRecord) -> None:
+    """Let ``follower`` decide on a record of ``weights``, where it is of its run."""
+    place = f"{record.topic}-{record.partition}@{record.offset}"
+    try:
+        _, pointer = decode(record.headers, record.value)
+    except UnreadableRecord as error:
+        if record.key == follower.config.run.encode():
+            await follower.distrust(place, f"it cannot be read: {error}")
+        return
+    if isinstance(pointer, Weights) and pointer.run == follower.config.run:
+        await follower.consider(pointer, place)
 
 
 def announcer(producer: AIOKafkaProducer, config: FollowerConfig) -> Announce:

@@ -6,6 +6,7 @@ engine that was restarted and a follower that was killed in the middle of a swap
 
 import logging
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -21,21 +22,33 @@ from headrace.schemas.safe_text import redacted
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
 from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
 from headrace.trainer.follower.swap import UNVERIFIED, canary_error, release_unverified, swap, version_of
-from headrace.trainer.follower.versions import Versions, refuse, target
+from headrace.trainer.follower.trust import leaves_a_gap, problem_with
+from headrace.trainer.follower.versions import Versions, learn, refuse, target
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
-from headrace.trainer.weights.store import ObjectMismatch
+from headrace.trainer.weights.signing import require_public_key
+from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
+from headrace.trainer.weights.store_url import RUN_NAME, scheme_of
 from headrace.trainer.weights.unavailable import StoreUnavailable
 
 CANARY_MISMATCH = "canary_mismatch"
 WEIGHTS_UNUSABLE = "weights_unusable"
 SWAP_REFUSED = "swap_refused"
 NO_GOOD_VERSION = "no_good_version"
+WEIGHTS_UNTRUSTED = "weights_untrusted"
+WEIGHTS_GAP = "weights_gap"
+WEIGHTS_MISSING = "weights_missing"
 ENGINE_FAILING = "engine_failing"
 STORE_FAILING = "store_failing"
 """Kinds of alerts that a follower raises."""
 
 REFUSALS = frozenset({CANARY_MISMATCH, WEIGHTS_UNUSABLE, SWAP_REFUSED})
 """Kinds that refuse a version for good."""
+
+_UNTRUSTED_ALERTS = 10
+"""Records that are not trusted and raise an alert each, in a process's life; further ones are only logged."""
+
+_FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 15.0
+"""Between two tries at objects that are missing; each wait is twice the one before."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +67,11 @@ class FollowerConfig:
     """The engine's name in ``applied`` and ``alerts``; one follower per engine."""
     cache_dir: Path
     """Folder for downloaded weights, which the engine must see under the same path."""
+    store_url: str
+    """Object store of the weights, as the trainer has it; nothing is loaded from anywhere else."""
+    trust: tuple[str, ...] = ()
+    """Public keys of the trainers whose versions are loaded, as ``headrace keys`` prints them. Several while a key is
+    replaced. The local stack sets its own; without any a follower does not start."""
     canary_tolerance: float = 0.02
     """Largest difference of a log-probability (nats) that may stay between engine and trainer after a swap."""
     canary_noise: float = 1e-3
@@ -66,11 +84,26 @@ class FollowerConfig:
     failing_after_s: float = 30.0
     """How long engine or store may fail before an alert, in seconds."""
     fetch_attempts: int = 3
-    """How often corrupt or missing weights are fetched before the version is refused."""
+    """How often corrupt weights are fetched before the version is refused."""
+    fetch_patience_s: float = 600.0
+    """How long objects may be missing before the version is refused, in seconds: a store may show them late, and an
+    operator may restore them. The version before is served meanwhile."""
     keep_versions: int = 4
     """Downloaded versions that are kept."""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(RUN_NAME, self.run):
+            raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
+        scheme_of(self.store_url)  # refuses an address of another form
+        if not self.trust:
+            raise ValueError(
+                "trust is empty: name the public key of the run's trainer, as `headrace keys` prints it where the "
+                "trainer runs; without it anybody who can write to the log could have an engine load other weights"
+            )
+        for key in self.trust:
+            require_public_key(key)
+        if not 0 <= self.fetch_patience_s < math.inf:
+            raise ValueError(f"fetch_patience_s must be finite and not negative, not {self.fetch_patience_s}")
         if not 0 < self.canary_noise <= self.canary_tolerance < math.inf:
             raise ValueError(
                 f"canary_noise ({self.canary_noise}) must be positive and at most canary_tolerance "
@@ -95,6 +128,18 @@ def allowed_error(before: float, *, tolerance: float, noise: float) -> float:
     return min(tolerance, max(noise, before / 2))
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Objects of a version that the store does not have."""
+
+    since: float
+    """Monotonic time at which they were missed first."""
+    wait_s: float
+    """Between the last two tries."""
+    retry_at: float
+    """Monotonic time of the next try."""
+
+
 @dataclass(slots=True)
 class Follower:
     """One engine and what is known of its run. :meth:`reconcile` is called again and again."""
@@ -113,6 +158,36 @@ class Follower:
     """Monotonic time since which engine or store have been failing."""
     alerted: set[str] = field(default_factory=set)
     """Kinds of alerts that were raised and whose cause has not gone since."""
+    store: ObjectStore | None = None
+    """The configured object store, once it was opened."""
+    missing: dict[str, Missing] = field(default_factory=dict)
+    """Manifest hash → what the store does not have, for now."""
+    untrusted: int = 0
+    """Records that were not acted on."""
+
+    async def consider(self, pointer: Weights, place: str) -> None:
+        """Learn of ``pointer``, the record at ``place`` of the log, where it is trusted; else alert, and forget it."""
+        problem = problem_with(pointer, self.versions, store_url=self.config.store_url, trust=self.config.trust)
+        if problem is not None:
+            await self.distrust(place, problem)
+            return
+        if leaves_a_gap(pointer, self.versions):
+            newest = self.versions.known[-1].version
+            message = f"Version {pointer.version} follows version {newest}: the records between are missing in the log."
+            await self._alert(WEIGHTS_GAP, Severity.WARNING, message, id=_alert_id(WEIGHTS_GAP, self.config, place))
+        self.versions = learn(self.versions, pointer)
+
+    async def distrust(self, place: str, problem: str) -> None:
+        """Tell that the record at ``place`` of the log is not acted on."""
+        self.untrusted += 1
+        message = f"The record at {place} is not followed: {problem}. Find out who wrote it."
+        if self.untrusted == _UNTRUSTED_ALERTS:
+            message += " Further ones are only logged until the follower is started again."
+        if self.untrusted > _UNTRUSTED_ALERTS:
+            logger.error("%s", message)
+            return
+        id = _alert_id(WEIGHTS_UNTRUSTED, self.config, place)
+        await self._alert(WEIGHTS_UNTRUSTED, Severity.CRITICAL, message, id=id)
 
     async def reconcile(self) -> None:
         """Make the engine serve what it should.
@@ -134,22 +209,28 @@ class Follower:
 
     async def _step(self) -> bool:
         """One step towards the target; whether there is nothing more to do."""
-        pointer = target(self.versions)
+        now = time.monotonic()
+        pointer = target(self.versions, [sha256 for sha256, each in self.missing.items() if each.retry_at > now])
         served = version_of(await self.engine.served())
         if pointer is not None and served == pointer.version and self.verified == pointer.sha256:
             return True
         # In doubt: there is a new version, or the engine was restarted, or we were.
-        self.verified = None
         if await self.engine.is_paused():
             # A follower died in the middle of a swap. Requests have waited long enough; a new swap comes next.
+            self.verified = None
             await release_unverified(self.engine)
             served = None
         if pointer is None:
+            self.verified = None
             return await self._without_target(served)
         try:
             local = await self._fetch(pointer)
-        except (ObjectMismatch, FileNotFoundError, ValueError) as error:
+        except FileNotFoundError as error:
+            return await self._miss(pointer, error)
+        except (ObjectMismatch, ValueError) as error:
             return await self._refuse(pointer, WEIGHTS_UNUSABLE, f"the weights cannot be used: {error}")
+        self.missing.pop(pointer.sha256, None)
+        self.verified = None
         try:
             return await self._apply(local, claimed=served == pointer.version)
         except VersionRefused as error:
@@ -195,13 +276,15 @@ class Follower:
             await self.announce(APPLIED, applied, uuid7())
         self.verified = pointer.sha256
         self.versions = replace(self.versions, good=pointer.version)
-        self.alerted.discard(NO_GOOD_VERSION)
+        self.alerted -= {NO_GOOD_VERSION, WEIGHTS_MISSING}
         drop_old(self.config.cache_dir, self.config.keep_versions, needed=[local.file])
         logger.info("serving version %d: still for %.3f s, off by %.2g nats", pointer.version, swap_s, error)
         return True
 
     async def _fetch(self, pointer: Weights) -> LocalWeights:
         """The version on disk; corrupt and missing objects are fetched again before they are believed to be so."""
+        if self.store is None:
+            self.store = ObjectStore(self.config.store_url)
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type((ObjectMismatch, StoreUnavailable, OSError)),
             stop=stop_after_attempt(self.config.fetch_attempts),
@@ -209,8 +292,29 @@ class Follower:
             reraise=True,
         ):
             with attempt:
-                return await fetch_weights(pointer, self.config.cache_dir)
+                return await fetch_weights(pointer, self.store, self.config.cache_dir)
         raise AssertionError("tenacity gives a value or raises")
+
+    async def _miss(self, pointer: Weights, error: FileNotFoundError) -> bool:
+        """Leave the version for now, or refuse it where it was missed for too long; what else there is comes next."""
+        now = time.monotonic()
+        before = self.missing.get(pointer.sha256)
+        since = before.since if before else now
+        if now - since >= self.config.fetch_patience_s:
+            del self.missing[pointer.sha256]
+            problem = f"the weights were missing for {now - since:.0f} s: {error}"
+            return await self._refuse(pointer, WEIGHTS_UNUSABLE, problem)
+        wait_s = min(2 * before.wait_s, _LONGEST_RETRY_S) if before else _FIRST_RETRY_S
+        self.missing[pointer.sha256] = Missing(since, wait_s, now + wait_s)
+        logger.warning("version %d: %s; missing for %.0f s, trying again", pointer.version, error, now - since)
+        if now - since >= self.config.failing_after_s and WEIGHTS_MISSING not in self.alerted:
+            self.alerted.add(WEIGHTS_MISSING)
+            message = (
+                f"Version {pointer.version} is announced, and its objects have been missing for {now - since:.0f} s "
+                f"({error}); it is refused after {self.config.fetch_patience_s:.0f} s (fetch_patience_s)."
+            )
+            await self._alert(WEIGHTS_MISSING, Severity.WARNING, message)
+        return False
 
     async def _refuse(self, pointer: Weights, kind: str, problem: str, **figures: float | None) -> bool:
         """Alert, and never serve this version again; returns ``False``: the engine needs another."""
@@ -260,7 +364,7 @@ class Follower:
             message = f"{what} has been failing for {failing_s:.0f} s ({error}); still trying. Check that it runs."
             await self._alert(kind, Severity.CRITICAL, message)
 
-    async def _alert(self, kind: str, severity: Severity, message: str) -> None:
+    async def _alert(self, kind: str, severity: Severity, message: str, *, id: str | None = None) -> None:
         alert = Alert(
             run=self.config.run,
             source=f"follower {self.config.engine}",
@@ -269,4 +373,9 @@ class Follower:
             message=message,
             details={"engine": self.config.engine},
         )
-        await self.announce(ALERTS, alert, uuid7())
+        await self.announce(ALERTS, alert, id or uuid7())
+
+
+def _alert_id(kind: str, config: FollowerConfig, place: str) -> str:
+    """The same for the same record, so that a follower that is started again tells nothing twice."""
+    return derived_id(Alert.TYPE, kind, config.run, config.engine, place)

@@ -5,15 +5,21 @@ path and a file that is there already is the right one once its hash was checked
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.schemas.records.weights import Canary, Manifest, Weights
-from headrace.trainer.weights.publish import MANIFEST_FILE, fetch_manifest, weights_path
-from headrace.trainer.weights.store import ObjectStore, file_sha256
+from headrace.trainer.weights.publish import WEIGHTS_FILE, fetch_manifest, weights_path
+from headrace.trainer.weights.store import MAX_OBJECT_BYTES, ObjectStore, file_sha256
 
+MAX_CANARY_TOKENS = 2**18
+"""Tokens of all canaries of a version, which an engine is asked to score."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SHOWN = 100
 _SUFFIX = ".safetensors"
 _ABANDONED_S = 3600.0
 
@@ -38,24 +44,36 @@ class LocalWeights:
     """Seconds to fetch and verify."""
 
 
-def store_of(pointer: Weights) -> ObjectStore:
-    """The object store that ``pointer`` points into; raises :class:`UnusableWeights` for an address of another form."""
-    suffix = f"/{weights_path(pointer.run, pointer.version)}/{MANIFEST_FILE}"
-    if not pointer.manifest_uri.endswith(suffix):
-        raise UnusableWeights(f"manifest_uri {pointer.manifest_uri} does not end in {suffix}")
-    return ObjectStore(pointer.manifest_uri.removesuffix(suffix))
+def checked_file(manifest: Manifest, pointer: Weights) -> tuple[str, str]:
+    """Path and sha256 of the manifest's one object, the weights.
+
+    Raises :class:`UnusableWeights` where there is not exactly one in its place, or where its size, its hash or the
+    canaries are out of bounds. Nothing of the manifest becomes a path before this.
+    """
+    expected = f"{weights_path(pointer.run, pointer.version)}/{WEIGHTS_FILE}"
+    if list(manifest.files) != [expected] or list(manifest.sizes) != [expected]:
+        raise UnusableWeights(
+            f"expected one object with its size, {expected}; the manifest names {sorted(manifest.files)[:5]}"
+        )
+    sha256, size = manifest.files[expected], manifest.sizes[expected]
+    if not _SHA256.fullmatch(sha256):
+        raise UnusableWeights(f"the manifest's sha256 {sha256[:_SHOWN]!r} is not 64 hex digits")
+    if not 0 <= size <= MAX_OBJECT_BYTES or size != pointer.size:
+        raise UnusableWeights(f"the manifest gives {expected} {size} bytes, its record {pointer.size}")
+    tokens = sum(len(canary.token_ids) for canary in manifest.canaries)
+    if not manifest.canaries or tokens > MAX_CANARY_TOKENS:
+        raise UnusableWeights(
+            f"{len(manifest.canaries)} canaries of {tokens} tokens: at least one is needed, of {MAX_CANARY_TOKENS} "
+            "tokens at most"
+        )
+    for number, canary in enumerate(manifest.canaries):
+        if len(canary.token_ids) < 2 or min(canary.token_ids) < 0 or len(canary.logprobs) != len(canary.token_ids) - 1:
+            raise UnusableWeights(f"canary {number} is not token ids with a log-probability for each after the first")
+    return expected, sha256
 
 
-def single_file(manifest: Manifest) -> str:
-    """Path of the manifest's one object; raises :class:`UnusableWeights` where there is not exactly one with a size."""
-    paths = list(manifest.files)
-    if len(paths) != 1 or not paths[0].endswith(_SUFFIX) or paths[0] not in manifest.sizes:
-        raise UnusableWeights(f"expected one {_SUFFIX} object with its size; the manifest names {paths[:5]}")
-    return paths[0]
-
-
-async def fetch_weights(pointer: Weights, folder: Path) -> LocalWeights:
-    """The version that ``pointer`` tells of, verified, in ``folder``.
+async def fetch_weights(pointer: Weights, store: ObjectStore, folder: Path) -> LocalWeights:
+    """The version that ``pointer``, a record that is trusted, tells of: from ``store``, verified, in ``folder``.
 
     Raises :class:`UnusableWeights`, ``ObjectMismatch`` (corrupt), ``FileNotFoundError`` (missing), ``ValueError``
     (a manifest of something else), or ``StoreUnavailable``.
@@ -65,10 +83,8 @@ async def fetch_weights(pointer: Weights, folder: Path) -> LocalWeights:
         raise UnusableWeights(
             f"version {pointer.version} is of kind {pointer.kind!r}: this follower loads anchors only"
         )
-    store = store_of(pointer)
     manifest = await fetch_manifest(store, pointer)
-    path = single_file(manifest)
-    sha256 = manifest.files[path]
+    path, sha256 = checked_file(manifest, pointer)
     file = folder.resolve() / (sha256 + _SUFFIX)
     if not file.is_file() or await asyncio.to_thread(file_sha256, file) != sha256:
         await store.download(path, file, sha256=sha256, size=manifest.sizes[path])

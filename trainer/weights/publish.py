@@ -12,10 +12,14 @@ from pathlib import Path
 
 from headrace.schemas.records.weights import Canary, Manifest, Weights
 from headrace.trainer.effects import Effect, Told, tell_nobody
+from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore, file_sha256
 
 WEIGHTS_FILE = "model.safetensors"
 MANIFEST_FILE = "manifest.json"
+
+MAX_MANIFEST_BYTES = 32 * 1024**2
+"""Largest manifest that is read; its canaries are nearly all of it, at some 50 bytes a token."""
 
 
 def weights_path(run: str, version: int) -> str:
@@ -44,18 +48,19 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     return manifest.model_dump_json().encode()
 
 
-def make_pointer(store: ObjectStore, manifest: Manifest, *, step: int) -> Weights:
-    """The record that tells of the version: what the log says once the objects stand."""
-    return Weights(
+def make_pointer(store: ObjectStore, manifest: Manifest, *, step: int, key: SigningKey) -> Weights:
+    """The record that tells of the version, signed with ``key``: what the log says once the objects stand."""
+    pointer = Weights(
         run=manifest.run,
         version=manifest.version,
         parent=manifest.parent,
         kind="anchor",
-        manifest_uri=store.uri(f"{weights_path(manifest.run, manifest.version)}/{MANIFEST_FILE}"),
+        manifest_uri=store.uri(manifest_path(manifest.run, manifest.version)),
         sha256=hashlib.sha256(manifest_bytes(manifest)).hexdigest(),
         size=sum(manifest.sizes.values()),
         step=step,
     )
+    return key.sign(pointer)
 
 
 async def upload(store: ObjectStore, manifest: Manifest, weights: Path, told: Told = tell_nobody) -> None:
@@ -67,17 +72,29 @@ async def upload(store: ObjectStore, manifest: Manifest, weights: Path, told: To
     (path,) = manifest.files
     await store.create(path, weights)
     told(Effect.WEIGHTS_UPLOADED)
-    await store.create(f"{weights_path(manifest.run, manifest.version)}/{MANIFEST_FILE}", manifest_bytes(manifest))
+    await store.create(manifest_path(manifest.run, manifest.version), manifest_bytes(manifest))
     told(Effect.UPLOADED)
 
 
+def manifest_path(run: str, version: int) -> str:
+    """The manifest of a version in the object store."""
+    return f"{weights_path(run, version)}/{MANIFEST_FILE}"
+
+
 async def fetch_manifest(store: ObjectStore, pointer: Weights) -> Manifest:
-    """The verified manifest of ``pointer``; raises ``ObjectMismatch``, ``FileNotFoundError`` or ``ValueError``."""
-    data = await store.fetch(store.path(pointer.manifest_uri), sha256=pointer.sha256)
+    """The manifest that ``pointer`` tells of, verified by its hash, from its place in ``store``.
+
+    Raises ``ObjectMismatch``, ``FileNotFoundError``, ``StoreUnavailable``, and ``ValueError`` where it is of something
+    else than ``pointer`` says.
+    """
+    path = manifest_path(pointer.run, pointer.version)
+    data = await store.fetch(path, sha256=pointer.sha256, max_bytes=MAX_MANIFEST_BYTES)
     manifest = Manifest.model_validate_json(data)
-    if (manifest.run, manifest.version) != (pointer.run, pointer.version):
+    found = (manifest.run, manifest.version, manifest.parent)
+    told = (pointer.run, pointer.version, pointer.parent)
+    if found != told:
         raise ValueError(
-            f"{pointer.manifest_uri} is of run {manifest.run!r} version {manifest.version}, "
-            f"not of {pointer.run!r} version {pointer.version}"
+            f"{store.uri(path)} is of run {manifest.run!r} version {manifest.version} parent {manifest.parent}, not "
+            f"of {pointer.run!r} version {pointer.version} parent {pointer.parent}"
         )
     return manifest

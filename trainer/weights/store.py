@@ -88,13 +88,6 @@ class ObjectStore:
         """The address of the object at ``path``, as it stands in events."""
         return f"{self.url}/{path}"
 
-    def path(self, uri: str) -> str:
-        """The path of ``uri`` in this store; raises ``ValueError`` where it points elsewhere."""
-        prefix = self.url + "/"
-        if not uri.startswith(prefix):
-            raise ValueError(f"{uri} is not in the object store {self.url}: check store_url")
-        return uri[len(prefix) :]
-
     async def create(self, path: str, data: bytes | Path) -> None:
         """Write an object once. An identical one that exists already is fine; a different one is never replaced.
 

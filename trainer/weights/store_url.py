@@ -4,6 +4,9 @@ from urllib.parse import urlsplit
 
 from headrace.schemas.safe_text import holds_secret, redacted
 
+RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+"""What a run may be called (a regular expression): its name is a folder of the store."""
+
 _SCHEMES = ("file", "s3", "gs", "az")
 
 

@@ -9,28 +9,33 @@ import subprocess
 import sys
 from array import array
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import load_file, save_file
 
+from headrace.schemas.ids import uuid7
 from headrace.schemas.log import open_producer, read_to_end, send
-from headrace.schemas.records.weights import Canary
+from headrace.schemas.records.weights import Canary, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
 from headrace.schemas.wire import decode, record_message
 from headrace.trainer.follower.follower import FollowerConfig, run_follower
-from headrace.trainer.follower.reconcile import CANARY_MISMATCH
+from headrace.trainer.follower.reconcile import CANARY_MISMATCH, WEIGHTS_UNTRUSTED
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.weights.canary import make_prompts
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
-from headrace.trainer.weights.store import ObjectStore
+from headrace.trainer.weights.signing import SigningKey, load_or_create_key
+from headrace.trainer.weights.store import ObjectStore, file_sha256
 from tests.trainer.feed import feed_groups
 from tests.trainer.serving import Server, serving
 from tests.trainer.tiny import VOCABULARY, forward_logprobs, tiny_policy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.vllm]
+
+KEY = SigningKey(Ed25519PrivateKey.generate())
 
 PROMPTS = make_prompts(VOCABULARY, seed=1)
 
@@ -53,8 +58,8 @@ async def die(self, *arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 
 Engine.finish_update = die
-bootstrap, run, url, cache = sys.argv[1:]
-config = FollowerConfig(bootstrap, run, url, "engine", Path(cache))
+bootstrap, run, url, cache, store, key = sys.argv[1:]
+config = FollowerConfig(bootstrap, run, url, "engine", Path(cache), store, (key,))
 asyncio.run(run_follower(config, stop=asyncio.Event(), ready=lambda: None))
 """
 
@@ -94,18 +99,28 @@ class Scene:
 
     @property
     def config(self) -> FollowerConfig:
-        return FollowerConfig(self.bootstrap, self.run, self.server.url, "engine", self.folder / "cache")
+        return FollowerConfig(
+            self.bootstrap, self.run, self.server.url, "engine", self.folder / "cache", self.store_url, (KEY.public,)
+        )
+
+    @property
+    def store_url(self) -> str:
+        return f"file://{self.folder}/objects"
 
     async def publish(self, version: int, file: Path, truth: Path) -> None:
         """Publish ``file``, with canaries computed from the model directory ``truth``."""
-        store = ObjectStore(f"file://{self.folder}/objects")
+        store = ObjectStore(self.store_url)
         canaries = [
             Canary(token_ids=prompt, logprobs=array("f", forward_logprobs(truth, prompt))) for prompt in PROMPTS
         ]
-        manifest = make_manifest(file, run=self.run, version=version, parent=None, tensors=1, canaries=canaries)
+        parent = version - 1 if version else None
+        manifest = make_manifest(file, run=self.run, version=version, parent=parent, tensors=1, canaries=canaries)
         await upload(store, manifest, file)
-        pointer = make_pointer(store, manifest, step=version)
-        message = record_message(pointer, id=f"{self.run}-{version}", key=self.run, source="t", time_ms=0, subject="t")
+        await self.say(make_pointer(store, manifest, step=version, key=KEY))
+
+    async def say(self, pointer: Weights) -> None:
+        """Write ``pointer`` to the log, as anybody can who may write there."""
+        message = record_message(pointer, id=uuid7(), key=self.run, source="t", time_ms=0, subject="t")
         async with open_producer(self.bootstrap) as producer:
             await (await send(producer, WEIGHTS, message))
 
@@ -175,13 +190,14 @@ async def test_each_new_version_is_served_compared_and_acknowledged(scene, polic
 
 async def test_what_the_trainer_trains_the_engine_serves(scene, policies, tmp_path):
     await feed_groups(scene.bootstrap, list("abcd"), run=scene.run)
-    places = {"checkpoint_dir": tmp_path / "checkpoints", "store_url": f"file://{tmp_path}/objects"}
+    places = {"checkpoint_dir": tmp_path / "checkpoints", "store_url": scene.store_url, "signing_key": tmp_path / "key"}
     settings = TrainerConfig(
         scene.bootstrap, scene.run, policies[0], **places, groups_per_step=2, max_staleness=9, threads=1, steps=2
     )
     stop = asyncio.Event()
+    trusted = replace(scene.config, trust=(load_or_create_key(tmp_path / "key").public,))
     training = asyncio.create_task(run_trainer(settings, stop=stop, ready=lambda: None))
-    async with following(scene.config):
+    async with following(trusted):
         async with asyncio.timeout(60):
             while True:
                 if 2 in await scene.applied():
@@ -243,7 +259,8 @@ async def test_a_follower_killed_between_pause_and_resume_leaves_nothing_that_it
     scene, policies
 ):
     await scene.publish(5, weights(policies[1]), policies[1])
-    arguments = [scene.bootstrap, scene.run, scene.server.url, str(scene.folder / "cache")]
+    config = scene.config
+    arguments = [scene.bootstrap, scene.run, scene.server.url, str(config.cache_dir), config.store_url, *config.trust]
     killed = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", DIES_IN_THE_SWAP, *arguments], timeout=120, env=os.environ
     )
@@ -266,3 +283,27 @@ async def test_an_engine_that_was_restarted_is_given_its_version_again(scene, po
         await asyncio.to_thread(scene.server.start)
         await scene.until_applied(3, 3)
     assert await served_as(scene.server, policies[2])
+
+
+async def test_forged_versions_are_told_of_never_fetched_and_stop_no_honest_one(scene, policies, tmp_path):
+    await scene.publish(0, weights(policies[0]), policies[0])
+    honest = await scene.records(WEIGHTS)
+    forged_store = ObjectStore(f"file://{tmp_path}/forged")
+    canaries = [Canary(token_ids=PROMPTS[0], logprobs=array("f", forward_logprobs(policies[1], PROMPTS[0])))]
+    file = weights(policies[1])
+    made = make_manifest(file, run=scene.run, version=2**62, parent=2**62 - 1, tensors=1, canaries=canaries)
+    await upload(forged_store, made, file)
+    thief = SigningKey(Ed25519PrivateKey.generate())
+    async with following(scene.config):
+        await scene.until_applied(0)
+        await scene.say(make_pointer(forged_store, made, step=2**62, key=thief))
+        await scene.say(make_pointer(forged_store, made, step=2**62, key=thief).model_copy(update={"version": 1}))
+        await scene.say(honest[0].model_copy(update={"version": 1, "parent": 0, "step": 1}))
+        await scene.publish(1, weights(policies[2]), policies[2])
+        await scene.until_applied(0, 1)
+        assert await served_as(scene.server, policies[2])
+    alerts = await scene.records(ALERTS)
+    assert [alert.kind for alert in alerts] == [WEIGHTS_UNTRUSTED] * 3
+    assert {file.stem for file in (scene.folder / "cache").iterdir()} == {
+        file_sha256(weights(policies[each])) for each in (0, 2)
+    }

@@ -2,6 +2,7 @@ import time
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.weights import Applied, Canary
@@ -11,6 +12,7 @@ from headrace.trainer.follower.reconcile import (
     NO_GOOD_VERSION,
     STORE_FAILING,
     SWAP_REFUSED,
+    WEIGHTS_MISSING,
     WEIGHTS_UNUSABLE,
     Follower,
     FollowerConfig,
@@ -19,9 +21,12 @@ from headrace.trainer.follower.reconcile import (
 from headrace.trainer.follower.swap import UNVERIFIED
 from headrace.trainer.follower.versions import Versions, learn
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
+from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
 from tests.s3proxy.server import BUCKET
 from tests.trainer.fake_engine import FakeEngine
+
+KEY = SigningKey(Ed25519PrivateKey.generate())
 
 
 class Scene:
@@ -34,11 +39,15 @@ class Scene:
         self.announced = []
         self.ids = []
         self.cache = folder / "cache"
+        self.patience_s = 600.0
         self.restart(**versions)
 
     def restart(self, known=(), **versions):
         """A new follower process, on what the old one left behind."""
-        config = FollowerConfig("", "run", "http://engine", "engine-1", self.cache, fetch_attempts=1, keep_versions=2)
+        config = FollowerConfig(
+            "", "run", "http://engine", "engine-1", self.cache, self.store.url, (KEY.public,),
+            fetch_attempts=1, keep_versions=2, fetch_patience_s=self.patience_s,
+        )  # fmt: skip
         self.follower = Follower(config, self.fake.client(), self.announce, Versions(known=tuple(known), **versions))
 
     async def announce(self, topic, record, id):
@@ -53,9 +62,10 @@ class Scene:
         file.write_text(str(value))
         logprob = -(value if said is None else said)
         canaries = [Canary(token_ids=[1, 2, 3], logprobs=[logprob, logprob])]
-        manifest = make_manifest(file, run="run", version=version, parent=None, tensors=1, canaries=canaries)
+        parent = version - 1 if version else None
+        manifest = make_manifest(file, run="run", version=version, parent=parent, tensors=1, canaries=canaries)
         await upload(self.store, manifest, file)
-        pointer = make_pointer(self.store, manifest, step=version)
+        pointer = make_pointer(self.store, manifest, step=version, key=KEY)
         self.follower.versions = learn(self.follower.versions, pointer)
         return pointer
 
@@ -189,23 +199,72 @@ async def test_with_nothing_good_left_tokens_name_no_version_and_one_alert_says_
     assert scene.alerts() == [CANARY_MISMATCH, NO_GOOD_VERSION]
 
 
-@pytest.mark.parametrize("damage", ["corrupt", "missing", "corrupt manifest"])
+@pytest.mark.parametrize("damage", ["corrupt", "corrupt manifest"])
 async def test_objects_that_are_not_what_was_published_never_reach_the_engine(scene, damage):
     await scene.publish(0)
     await scene.follower.reconcile()
     await scene.publish(1)
     name = "manifest.json" if damage == "corrupt manifest" else "model.safetensors"
     stored = scene.folder / "objects" / "weights" / "run" / "00000001" / name
-    if damage == "missing":
-        stored.unlink()
-    else:
-        stored.write_bytes(b"9" * stored.stat().st_size)
+    stored.write_bytes(b"9" * stored.stat().st_size)
     swaps = scene.fake.requests.count("/pause")
     await scene.follower.reconcile()
     assert scene.alerts() == [WEIGHTS_UNUSABLE]
     assert scene.fake.stamp == "0"
     assert scene.applied() == [0]
     assert scene.fake.requests.count("/pause") == swaps
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
+async def test_an_object_that_is_missing_for_a_while_is_waited_for_while_the_version_before_is_served(
+    scene, monkeypatch, name
+):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+    stored = scene.folder / "objects" / "weights" / "run" / "00000001" / name
+    hidden = stored.rename(scene.folder / "hidden")
+    began = now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    while now - began < 60:
+        await scene.follower.reconcile()
+        now += 0.5
+    assert scene.alerts() == [WEIGHTS_MISSING]
+    assert scene.fake.stamp == "0"
+    assert scene.fake.requests.count("/pause") == 1
+    hidden.rename(stored)
+    now += 20
+    await scene.follower.reconcile()
+    assert scene.applied() == [0, 1]
+    assert scene.fake.stamp == "1"
+    assert not scene.follower.missing
+
+
+async def test_an_object_that_is_missing_for_too_long_refuses_its_version(scene, monkeypatch):
+    scene.patience_s = 60.0
+    scene.restart()
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+    (scene.folder / "objects" / "weights" / "run" / "00000001" / "model.safetensors").unlink()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    for _ in range(10):
+        await scene.follower.reconcile()
+        now += 16
+    assert scene.alerts() == [WEIGHTS_MISSING, WEIGHTS_UNUSABLE]
+    assert scene.applied() == [0]
+    await scene.publish(2)
+    await scene.follower.reconcile()
+    assert scene.applied() == [0, 2]
+
+
+async def test_an_engine_without_a_version_gets_an_older_one_while_the_newest_is_missing(scene):
+    await scene.publish(0)
+    await scene.publish(1)
+    (scene.folder / "objects" / "weights" / "run" / "00000001" / "manifest.json").unlink()
+    await scene.follower.reconcile()
+    assert scene.applied() == [0]
 
 
 async def test_a_version_that_the_engine_refuses_is_replaced_by_the_last_good_one(scene):
@@ -265,7 +324,7 @@ async def test_a_store_out_of_reach_is_waited_for_and_the_version_not_blamed(sce
     assert scene.applied() == [0, 1]
 
 
-async def _unreachable(pointer, folder):
+async def _unreachable(pointer, store, folder):
     raise ConnectionResetError("the store went away")
 
 
@@ -340,11 +399,25 @@ async def test_only_the_last_few_versions_stay_on_disk(scene):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"canary_tolerance": 0}, {"canary_tolerance": float("nan")}, {"keep_versions": 0}]
+    "settings",
+    [
+        {"canary_tolerance": 0},
+        {"canary_tolerance": float("nan")},
+        {"keep_versions": 0},
+        {"trust": ()},
+        {"trust": ("0",)},
+        {"run": "../up"},
+        {"store_url": "http://host/objects"},
+        {"fetch_patience_s": float("nan")},
+    ],
 )
 def test_settings_that_would_verify_nothing_are_refused(tmp_path, settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
-        FollowerConfig("", "run", "http://engine", "engine", tmp_path, **settings)
+        FollowerConfig(
+            **{"bootstrap": "", "run": "run", "engine_url": "http://engine", "engine": "engine", "cache_dir": tmp_path}
+            | {"store_url": "file:///objects", "trust": (KEY.public,)}
+            | settings
+        )
 
 
 @pytest.mark.s3

@@ -50,10 +50,15 @@ def test_a_newer_version_ends_a_fallback():
     assert served(learn(refuse(knowing(0, 1, good=0), pointer(1)), pointer(2))) == 2
 
 
-def test_a_version_published_again_with_other_content_replaces_the_first():
-    again = learn(refuse(knowing(0, 1, good=0), pointer(1)), pointer(1, sha256="other"))
-    assert served(again) == 1
-    assert len(again.known) == 2
+def test_of_a_version_the_first_record_stands():
+    again = learn(knowing(0, 1), pointer(1, sha256="other"))
+    assert [each.sha256 for each in again.known] == ["sha-0", "sha-1"]
+
+
+def test_what_cannot_be_had_for_now_is_passed_over_like_a_refused_one_and_comes_back():
+    versions = knowing(0, 1, good=0)
+    assert target(versions, ["sha-1"]).version == 0
+    assert target(versions).version == 1
 
 
 def test_only_the_newest_pointers_and_the_good_one_are_remembered():

@@ -2,10 +2,18 @@ import os
 import time
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from headrace.schemas.records.weights import Canary, Manifest, Weights
-from headrace.trainer.follower.weight_cache import UnusableWeights, drop_old, fetch_weights, single_file, store_of
+from headrace.schemas.records.weights import Canary, Manifest
+from headrace.trainer.follower.weight_cache import (
+    MAX_CANARY_TOKENS,
+    UnusableWeights,
+    checked_file,
+    drop_old,
+    fetch_weights,
+)
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
+from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
 
 
@@ -14,13 +22,13 @@ async def published(folder, content="weights"):
     file = folder / "made"
     file.write_text(content)
     canary = Canary(token_ids=[1, 2], logprobs=[-1.0])
-    manifest = make_manifest(file, run="a run/with a slash", version=3, parent=2, tensors=1, canaries=[canary])
+    manifest = make_manifest(file, run="run", version=3, parent=2, tensors=1, canaries=[canary])
     await upload(store, manifest, file)
-    return make_pointer(store, manifest, step=3)
+    return make_pointer(store, manifest, step=3, key=SigningKey(Ed25519PrivateKey.generate())), store
 
 
-async def test_a_version_is_fetched_from_where_its_record_points(tmp_path):
-    local = await fetch_weights(await published(tmp_path), tmp_path / "cache")
+async def test_a_version_is_fetched_from_its_place_in_the_store(tmp_path):
+    local = await fetch_weights(*await published(tmp_path), tmp_path / "cache")
     assert local.file.read_text() == "weights"
     assert local.file.is_relative_to(tmp_path / "cache")
     assert local.file.stem == local.sha256
@@ -28,35 +36,58 @@ async def test_a_version_is_fetched_from_where_its_record_points(tmp_path):
 
 
 async def test_what_is_on_disk_already_is_used_once_its_hash_was_checked(tmp_path):
-    pointer = await published(tmp_path)
-    first = await fetch_weights(pointer, tmp_path / "cache")
+    pointer, store = await published(tmp_path)
+    first = await fetch_weights(pointer, store, tmp_path / "cache")
     inode = first.file.stat().st_ino
-    assert (await fetch_weights(pointer, tmp_path / "cache")).file.stat().st_ino == inode
+    assert (await fetch_weights(pointer, store, tmp_path / "cache")).file.stat().st_ino == inode
     first.file.write_text("spoilt on disk")
-    assert (await fetch_weights(pointer, tmp_path / "cache")).file.read_text() == "weights"
+    assert (await fetch_weights(pointer, store, tmp_path / "cache")).file.read_text() == "weights"
 
 
 async def test_a_delta_is_not_taken_for_complete_weights(tmp_path):
-    pointer = await published(tmp_path)
+    pointer, store = await published(tmp_path)
     with pytest.raises(UnusableWeights, match="delta"):
-        await fetch_weights(pointer.model_copy(update={"kind": "delta"}), tmp_path / "cache")
+        await fetch_weights(pointer.model_copy(update={"kind": "delta"}), store, tmp_path / "cache")
 
 
-@pytest.mark.parametrize("files", [{}, {"a.bin": "0"}, {"a.safetensors": "0", "b.safetensors": "1"}])
-def test_a_manifest_must_name_exactly_one_safetensors_object(files):
+PATH = "weights/run/00000003/model.safetensors"
+SHA256 = "0" * 64
+CANARY = Canary(token_ids=[1, 2], logprobs=[-1.0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"files": {}}, "expected one object"),
+        ({"files": {PATH: SHA256, "b.safetensors": SHA256}}, "expected one object"),
+        ({"files": {"weights/run/00000004/model.safetensors": SHA256}}, "expected one object"),
+        (
+            {"files": {"../../model.safetensors": SHA256}, "sizes": {"../../model.safetensors": 7}},
+            "expected one object",
+        ),
+        ({"files": {"/etc/model.safetensors": SHA256}}, "expected one object"),
+        ({"sizes": {}}, "expected one object"),
+        ({"files": {PATH: "../../../tmp/owned"}}, "64 hex digits"),
+        ({"files": {PATH: SHA256.upper().replace("0", "A")}}, "64 hex digits"),
+        ({"files": {PATH: SHA256 + "\n"}}, "64 hex digits"),
+        ({"sizes": {PATH: 2**62}}, "bytes"),
+        ({"sizes": {PATH: -1}}, "bytes"),
+        ({"sizes": {PATH: 8}}, "bytes"),
+        ({"canaries": []}, "canaries"),
+        ({"canaries": [Canary(token_ids=[1] * (MAX_CANARY_TOKENS + 1), logprobs=[])]}, "canaries"),
+        ({"canaries": [Canary(token_ids=[1, 2, 3], logprobs=[-1.0])]}, "canary 0"),
+        ({"canaries": [CANARY, Canary(token_ids=[1, -2], logprobs=[-1.0])]}, "canary 1"),
+        ({"canaries": [Canary(token_ids=[1], logprobs=[])]}, "canary 0"),
+    ],
+)
+async def test_a_manifest_out_of_bounds_is_refused_before_anything_is_fetched(tmp_path, changed, problem):
+    pointer, _ = await published(tmp_path)
     manifest = Manifest(
-        run="r", version=1, parent=0, files=files, sizes=dict.fromkeys(files, 1), tensors=1, canaries=[]
+        run="run", version=3, parent=2, files={PATH: SHA256}, sizes={PATH: 7}, tensors=1, canaries=[CANARY]
     )
-    with pytest.raises(UnusableWeights, match="safetensors"):
-        single_file(manifest)
-
-
-def test_an_address_of_another_form_is_refused():
-    pointer = Weights(
-        run="r", version=1, parent=0, kind="anchor", manifest_uri="file:///etc/passwd", sha256="0", size=1, step=1
-    )
-    with pytest.raises(UnusableWeights, match="/etc/passwd"):
-        store_of(pointer)
+    assert checked_file(manifest, pointer) == (PATH, SHA256)
+    with pytest.raises(UnusableWeights, match=problem):
+        checked_file(manifest.model_copy(update=changed), pointer)
 
 
 def test_old_files_go_and_needed_ones_stay(tmp_path):

@@ -1,0 +1,35 @@
+"""``headrace keys``: the public key by which followers know a trainer's versions."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command("keys")
+@click.option("--data", type=click.Path(file_okay=False), help="The trainer's data folder (HEADRACE_DATA).")
+@click.option(
+    "--key",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The private key's file, as the trainer's signing_key names it.  [default: DATA/keys/trainer.pem]",
+)
+def command(data: str | None, key: Path | None) -> None:
+    """Print the public key of the trainer on this machine; the private one is made where there is none.
+
+    The trainer signs the versions that it publishes, and a follower loads those alone that a key signed which it
+    trusts. `headrace up` sees to both. Elsewhere, run this where the trainer runs, and tell the followers:
+
+    \b
+      HEADRACE_OPTIONS='{"follower": {"trust": ["PUBLIC KEY"]}}' headrace worker follower
+
+    To replace a key: let the followers trust both, move the old file away, start the trainer again, and take the old
+    public key out of the followers' settings.
+    """
+    from headrace.deploy.errors import StackError
+    from headrace.deploy.settings import load_settings
+    from headrace.trainer.weights.signing import SigningKeyError, load_or_create_key
+
+    file = (key or load_settings(data=data).signing_key).expanduser()
+    try:
+        click.echo(load_or_create_key(file).public)
+    except (SigningKeyError, OSError) as error:
+        raise StackError(str(error)) from error
