@@ -435,6 +435,7 @@ async def test_a_version_on_s3_is_not_blamed_for_what_its_store_lacks(s3, tmp_pa
             bucket.rename(hidden)
         else:
             patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+            scene.follower.store = None  # credentials are read where the store is opened
         await scene.follower.reconcile()
         assert scene.follower.failing_since is not None
     if trouble == "no server":
@@ -442,6 +443,8 @@ async def test_a_version_on_s3_is_not_blamed_for_what_its_store_lacks(s3, tmp_pa
         await s3.until_serves()
     elif trouble == "no bucket":
         hidden.rename(bucket)
+    else:
+        scene.follower.store = None
     await scene.follower.reconcile()
     assert scene.applied() == [0, 1]
     assert scene.alerts() == []
