@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headrace.schemas.log import create_topics, open_consumer, partitions_of, read_to_end, send
+from headrace.schemas.log import create_topics, open_consumer, partitions_of, read_to_end, send, until_decided
 from headrace.schemas.topics import REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message
 from headrace.streams.faust_shell.owned_partition import OwnedPartition, OwnerChanged, Ownership, create_state_topic
@@ -80,6 +80,7 @@ async def test_what_was_committed_is_there_though_a_broker_left_a_marker_out(kaf
     await let_partitions_be_left_out(kafka)
     owner = await OwnedPartition.take(mine, 0)
     await owner.settle({"rewards": 3}, {b"a": b"1"}, [output(f"committed-{left_out}-1")])
+    await all_decided(kafka, mine)
     leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
     await owner.settle({"rewards": 5}, {b"a": b"2"}, [output(f"committed-{left_out}-2")])
     await owner.release()
@@ -97,6 +98,7 @@ async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(k
     await let_partitions_be_left_out(kafka)
     owner = await OwnedPartition.take(mine, 0)
     await owner.settle({"rewards": 3}, {b"a": b"1"}, [output(f"aborted-{left_out}-1")])
+    await all_decided(kafka, mine)
     leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
     await owner._producer.begin_transaction()
     await (await owner._producer.send(mine.state.name, b"2", b"a", 0))
@@ -108,6 +110,18 @@ async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(k
     await heir.settle({"rewards": 5}, {b"a": b"2"}, [output(f"aborted-{left_out}-2")])
     assert await until(kafka, f"aborted-{left_out}", 2) == written("aborted", left_out)
     await heir.release()
+
+
+async def all_decided(kafka: str, mine: Ownership) -> None:
+    """Wait for the markers of the transactions so far.
+
+    They follow a commit a moment later, and a producer that asks the coordinator for its next transaction waits for
+    them. One that leaves a partition out does not ask: its record would stand before the marker of the transaction
+    before, and be committed with it.
+    """
+    async with open_consumer(kafka) as consumer:
+        places = [place for topic in (mine.state, *mine.writes) for place in await partitions_of(consumer, topic)]
+    await until_decided(kafka, places)
 
 
 def written(*names: str) -> list[bytes]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,11 +48,20 @@ pytestmark = pytest.mark.kafka
 GROUPS, SIZE, IDLE_S = 40, 4, 60
 TRAJECTORIES_MADE = GROUPS * SIZE + 4
 """The last four stay in an open group."""
-# Records older than their topic's retention would be deleted under the test, and ticks of the wall's time come between.
-NOW = time.time_ns() // 1_000_000
 VOTES = f"{Path(__file__).parents[1] / 'replayed_rewards.py'}:VOTES"
 BREVITY = f"{Path(__file__).parents[1] / 'replayed_rewards.py'}:BREVITY"
 SEARCHING = {"rewards": parse_rewards({"*": "search@1"})}
+
+
+@cache
+def now() -> int:
+    """When the history begins, Unix milliseconds: when the live workers are started.
+
+    Records older than their topic's retention would be deleted under the test. And the assembler ticks by the wall's
+    clock: a history that was ten minutes old, as in a long run of all tests, had a tick behind it that let a replay,
+    and not yet the live workers, close the last group.
+    """
+    return time.time_ns() // 1_000_000
 
 
 class Stored(NamedTuple):
@@ -108,7 +118,7 @@ def history() -> tuple[list[StoredRecord], list[StoredRecord]]:
         start = {"group_id": f"g{number}", "group_size": SIZE, "task_id": f"t{number % 5}", "agent": agent}
         outcome = 1.0 if number % 4 == 0 else float(member % 2)
         steps = ["ask", *["tool", "ask"] * chance.randrange(3), "answer"]
-        time_ms = NOW + 500 * number + chance.randrange(2000)
+        time_ms = now() + 500 * number + chance.randrange(2000)
         made = session(f"s{number}-{member}", *steps, outcome=outcome, start=start, time_ms=time_ms)
         events += made[: None if chance.random() > 0.03 else 2]
         if agent == "voted":
@@ -166,7 +176,7 @@ def live(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("live")
     events, feedback = history()
     asyncio.run(produce(kafka, [*events, *feedback]))
-    late = [said(f"s{number}-0", NOW + 200_000 + number) for number in range(1, GROUPS, 4)]
+    late = [said(f"s{number}-0", now() + 200_000 + number) for number in range(1, GROUPS, 4)]
     with (
         running(kafka, folder, "assemble", idle_timeout_s=IDLE_S),
         running(kafka, folder, "workers", rewards={"voted": VOTES}) as workers,
@@ -263,9 +273,9 @@ async def test_a_range_by_the_offsets_of_a_manifest_is_the_range(live: str) -> N
     spans = first.spans[TRAJECTORIES.name]
     begin, end = {span.partition: span.start for span in spans}, {span.partition: span.stop for span in spans}
     assert (await replayed(live, "again", begin=begin, end=end)).sha256 == first.sha256
-    half = await replayed(live, "half", begin=NOW + 500 * (GROUPS // 2), end=NOW + 500 * GROUPS)
+    half = await replayed(live, "half", begin=now() + 500 * (GROUPS // 2), end=now() + 500 * GROUPS)
     inside = [
-        NOW + 500 * (GROUPS // 2) <= each.timestamp < NOW + 500 * GROUPS for each in await stored(live, TRAJECTORIES)
+        now() + 500 * (GROUPS // 2) <= each.timestamp < now() + 500 * GROUPS for each in await stored(live, TRAJECTORIES)
     ]
     assert 0 < half.counts["read_trajectories"] == sum(inside) < TRAJECTORIES_MADE
     fates = sum(count for name, count in half.counts.items() if name == "trained" or name.startswith("rejected_"))
