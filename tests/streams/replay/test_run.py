@@ -275,7 +275,8 @@ async def test_a_range_by_the_offsets_of_a_manifest_is_the_range(live: str) -> N
     assert (await replayed(live, "again", begin=begin, end=end)).sha256 == first.sha256
     half = await replayed(live, "half", begin=now() + 500 * (GROUPS // 2), end=now() + 500 * GROUPS)
     inside = [
-        now() + 500 * (GROUPS // 2) <= each.timestamp < now() + 500 * GROUPS for each in await stored(live, TRAJECTORIES)
+        now() + 500 * (GROUPS // 2) <= each.timestamp < now() + 500 * GROUPS
+        for each in await stored(live, TRAJECTORIES)
     ]
     assert 0 < half.counts["read_trajectories"] == sum(inside) < TRAJECTORIES_MADE
     fates = sum(count for name, count in half.counts.items() if name == "trained" or name.startswith("rejected_"))
