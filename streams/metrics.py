@@ -57,6 +57,11 @@ IGNORED = Metric(
     "headrace.group.ignored", "{reward}", "Rewards that changed nothing: repeated or revised.", counts=True
 )
 
+SET_ASIDE = Metric(
+    "headrace.state.set_aside", "{entry}", "Entries of a processor's state that could not be read.", counts=True
+)
+"""By ``processor``."""
+
 LAG = Metric("headrace.consumer.lag", "{record}", "Records between a consumer group's place and the partition's end.")
 LAG_TIME = Metric("headrace.consumer.lag.time", "s", "Age of the next record that a consumer group has not taken.")
 """Both by ``group``, ``topic`` and ``partition``."""
@@ -124,6 +129,11 @@ def observe_groups(grouping: Grouping, meter: Meter | None = None) -> None:
     observe(OPEN_GROUPS, lambda: [(grouping.open_groups, {})], meter)
     observe(FATES, lambda: [(count, {"fate": fate}) for fate, count in [*grouping.fates.items()]], meter)
     observe(IGNORED, lambda: [(grouping.ignored, {})], meter)
+
+
+def observe_state(processor: str, set_aside: Callable[[], int], meter: Meter | None = None) -> None:
+    """How many entries of its state ``processor`` has set aside since its process started: from 0 on."""
+    observe(SET_ASIDE, lambda: [(set_aside(), {"processor": processor})], meter)
 
 
 def observe_lag(latest: Callable[[], Sequence[Lag]], meter: Meter | None = None) -> None:

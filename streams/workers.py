@@ -8,6 +8,7 @@ on; any other exception ends the process.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
 from headrace.streams.grouping.group_worker import GroupWorker
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.metrics import observe_groups
+from headrace.streams.metrics import observe_groups, observe_state
 from headrace.streams.rewards.judge_client import JudgeClient
 from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.scoring.feedback_join import JoinLimits
@@ -127,6 +128,7 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Seq
                 batch=config.batch,
             )
             observe_groups(grouping)
+            observe_state(name, partial(getattr, grouping, "set_aside"))
         apps.append(app)
     return run_apps(apps, ready=ready, beside=beside)
 
@@ -141,7 +143,7 @@ def _add_score(app: faust.App, config: WorkersConfig, rewards: Rewards, partitio
             await judging.close()
 
         app.on_before_shutdown.connect(close)
-    ScoreWorker(
+    scoring = ScoreWorker(
         app,
         config.bootstrap,
         rewards,
@@ -151,6 +153,7 @@ def _add_score(app: faust.App, config: WorkersConfig, rewards: Rewards, partitio
         judging=judging,
         judge_wait_s=config.judge_wait_s,
     )
+    observe_state("score", lambda: scoring.set_aside)
 
 
 async def _partition_counts(bootstrap: str) -> tuple[int, int, int]:

@@ -26,6 +26,7 @@ from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.log import (
+    KafkaRecord,
     committed_offsets,
     create_topics,
     decide_unmarked,
@@ -44,6 +45,9 @@ logger = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_MS = 60_000
 """How long the broker holds back readers for a process that died and that nobody succeeds."""
 
+
+STATE_BYTES = 1024 * 1024
+"""Largest record of a state topic. What processors keep is bounded far below: a larger one would fail each commit."""
 
 _SETTLED = b"\0settled"
 """Key of the record that every transaction writes into the state, if nothing else."""
@@ -82,8 +86,8 @@ class OwnedPartition:
     """One partition of the inputs, from the fence on."""
 
     def __init__(self, ownership: Ownership, partition: int) -> None:
-        self.state: dict[bytes, bytes] = {}
-        """The state as it was found, by key in the order of the last writes."""
+        self.state: dict[bytes, KafkaRecord] = {}
+        """The state as it was found, by key in the order of the last writes: the records of its topic."""
         self.offsets: dict[str, int] = {}
         """First offset that is not settled, by topic; none before the first."""
         self._ownership = ownership
@@ -165,7 +169,7 @@ class OwnedPartition:
             async for record in scan(reader, [self._state]):
                 self.state.pop(record.key, None)
                 if record.value is not None:
-                    self.state[record.key] = record.value
+                    self.state[record.key] = record
         self.state.pop(_SETTLED, None)
         logger.info(
             "%s goes on at %s with %d entries of state (%.1f s)",

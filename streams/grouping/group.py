@@ -23,7 +23,7 @@ from headrace.schemas.wire import Message, record_message
 from headrace.streams.grouping.baselines import RunningMean
 from headrace.streams.grouping.group_decision import Outputs, fates, is_comparable, member_rejection, rejection
 from headrace.streams.grouping.group_policy import DEFAULT_POLICY, MAX_GROUP_SIZE, GroupBy, GroupPolicy
-from headrace.streams.grouping.group_state import Candidate, Cohort, GroupState, candidate_of, cohort
+from headrace.streams.grouping.group_state import Candidate, Cohort, GroupState, candidate_of, cohort, remembered
 
 SOURCE = "/streams/group"
 """``ce_source`` of training groups and rejections."""
@@ -61,11 +61,15 @@ def group(
             (None, []) if reward.revision else _joined(opened(reward, policy, now_ms), reward, member, policy, now_ms)
         )
     if state.closed is not None:
-        known = reward.revision > 0 or reward.trajectory_id in state.closed
+        known = reward.revision > 0 or remembered(reward.trajectory_id) in state.closed
         return state, [] if known else [member_rejection(state, member, Reason.LATE_FOR_GROUP)]
     before = state.members.get(reward.trajectory_id)
     if before is None:
-        return (state, []) if reward.revision else _joined(state, reward, member, policy, now_ms)
+        if reward.revision:
+            return state, []
+        if len(state.members) >= MAX_GROUP_SIZE:  # nobody has said how many there will be
+            return state, [member_rejection(state, member, Reason.OVERSIZE)]
+        return _joined(state, reward, member, policy, now_ms)
     return (_with(state, member) if member.revision > before.revision else state), []
 
 
@@ -124,7 +128,7 @@ def opened(reward: Reward, policy: GroupPolicy, now_ms: int) -> GroupState:
 
 def close(state: GroupState, now_ms: int) -> GroupState:
     """The memory of a group that was decided at ``now_ms``."""
-    closed = tuple(sorted(state.members))
+    closed = tuple(map(remembered, sorted(state.members)))
     return msgspec.structs.replace(state, members={}, closed=closed, closed_ms=max(now_ms, state.opened_ms))
 
 

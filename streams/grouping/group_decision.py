@@ -15,6 +15,7 @@ import logging
 from collections.abc import Sequence
 
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
+from headrace.schemas.topics import TRAINING
 from headrace.streams.grouping.baselines import Baseline, constant, leave_one_out, mean, standard_deviation
 from headrace.streams.grouping.group_policy import GroupPolicy
 from headrace.streams.grouping.group_state import Candidate, GroupState
@@ -24,16 +25,37 @@ Outputs = list[TrainingGroup | Rejection]
 
 logger = logging.getLogger(__name__)
 
+_ENVELOPE_BYTES = 16 * 1024
+"""Room for key and headers."""
+
 
 def fates(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:
     """As :func:`decide`, and where that raises, every member rejected as ``raised``: one group ends no worker."""
     try:
-        return decide(state, policy, running)
+        return _fitting(decide(state, policy, running), state)
     except MemoryError:
         raise
     except Exception:
         logger.exception("the fate of group %r could not be decided: its members are rejected", state.group_id)
         return [member_rejection(state, state.members[name], Reason.RAISED) for name in sorted(state.members)]
+
+
+def _fitting(outputs: Outputs, state: GroupState) -> Outputs:
+    """``outputs``, or its members rejected as ``oversize`` where the training group is larger than its topic takes."""
+    group = outputs[0] if outputs else None
+    if not isinstance(group, TrainingGroup):
+        return outputs
+    # An id takes at most 6 bytes a byte in JSON, and a member's figures some 300.
+    if sum(512 + 6 * len(member.trajectory_id.encode()) for member in group.members) < TRAINING.max_bytes // 2:
+        return outputs
+    if len(group.model_dump_json().encode()) <= TRAINING.max_bytes - _ENVELOPE_BYTES:
+        return outputs
+    fates = {
+        each.trajectory_id: member_rejection(state, state.members[each.trajectory_id], Reason.OVERSIZE)
+        for each in group.members
+    }
+    fates |= {each.trajectory_id: each for each in outputs if isinstance(each, Rejection)}
+    return [fates[trajectory_id] for trajectory_id in sorted(fates)]
 
 
 def decide(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:

@@ -10,11 +10,13 @@ its own record keeps their ids and theirs are forgotten. The topic is compacted:
 empty one forgets it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
+from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
@@ -90,7 +92,7 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, 
     members: dict[str, Candidate] = {}
     """Trajectory id → member; empty once closed."""
     closed: tuple[str, ...] | None = None
-    """Ids of the members of a closed group."""
+    """The members of a closed group, as :func:`remembered`."""
     closed_ms: int | None = None
     """Log time of the decision."""
 
@@ -123,6 +125,16 @@ _ENTRY: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
 _ENCODER = msgspec.json.Encoder()
 
 
+_PLAIN_ID = re.compile(r"[0-9A-Za-z_./:@-]{1,64}")
+
+
+def remembered(trajectory_id: str) -> str:
+    """What the memory of a closed group keeps of a member: its id, or a hash of one that is long or odd. So the largest
+    group's memory is far below what a state topic takes, whatever its members are called.
+    """
+    return trajectory_id if _PLAIN_ID.fullmatch(trajectory_id) else derived_id("member", trajectory_id)
+
+
 def group_key(group_id: str) -> Key:
     """Where a group is stored."""
     return "group", group_id
@@ -145,16 +157,20 @@ def to_record(key: Key, entry: Entry | None) -> tuple[bytes, bytes | None]:
     return _ENCODER.encode(key), None if entry is None else _ENCODER.encode(entry)
 
 
-def from_records(records: Mapping[bytes, bytes]) -> list[Entry]:
-    """What the topic's records say. Raises ``ValueError`` naming the key of one that cannot be read."""
-    return [_entry(key, value) for key, value in records.items()]
-
-
-def _entry(key: bytes, value: bytes) -> Entry:
+def decoded(key: bytes, value: bytes) -> Entry:
+    """The entry in a record of the topic. Raises ``ValueError`` naming the key of one that cannot be read."""
     try:
         return _ENTRY.decode(value)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"state of group under the key {key!r} cannot be read: {error}") from error
+        raise ValueError(f"state of group under the key {key[:200]!r} cannot be read: {error}") from error
+
+
+def without_group(entries: Mapping[bytes, Entry]) -> set[bytes]:
+    """Keys of members whose group is not among ``entries``."""
+    groups = {entry.group_id for entry in entries.values() if isinstance(entry, GroupState)}
+    return {
+        key for key, entry in entries.items() if isinstance(entry, StoredMember) and entry.group_id not in groups
+    }  # fmt: skip
 
 
 def groups_of(entries: Iterable[Entry]) -> list[GroupState]:
@@ -180,7 +196,7 @@ def candidate_of(reward: Reward, traceparent: str | None = None) -> Candidate:
         total=reward.total,
         task_id=reward.task_id,
         revision=reward.revision,
-        defects=tuple(Defect(defect).value for defect in reward.defects),
+        defects=tuple(Defect(defect).value for defect in dict.fromkeys(reward.defects)),
         oldest_version=reward.oldest_version,
         sampled_tokens=reward.sampled_tokens,
         traceparent=traceparent,

@@ -8,6 +8,7 @@ suspended while another took its partitions can write nothing when it wakes up. 
 import asyncio
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
@@ -31,14 +32,15 @@ from headrace.streams.faust_shell.owned_partition import (
     release_all,
     take_all,
 )
+from headrace.streams.faust_shell.state_reader import SetAside, read_state, told
 from headrace.streams.grouping.group import SOURCE, output_message
 from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
-from headrace.streams.grouping.group_state import from_records, to_record
+from headrace.streams.grouping.group_state import Entry, decoded, to_record, without_group
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from headrace.streams.grouping.reward_reader import read_reward
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.letters.raised import raised, raised_alert
-from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from headrace.streams.typed_record import check_time
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,14 @@ class _Partition:
         ]
         if state or outgoing or letters or offsets:
             await self.owned.settle(offsets, state, outgoing + letters + raised_in(changes))
+
+
+def read_entries(state: Mapping[bytes, LogRecord]) -> tuple[list[Entry], list[SetAside]]:
+    """The entries of ``state``, and what is set aside: what cannot be read, and members whose group cannot be."""
+    entries, aside = read_state(state, decoded)
+    orphans = without_group(entries)
+    aside += [SetAside(state[key], "a member of a group that is not there, or cannot be read") for key in orphans]
+    return [entry for key, entry in entries.items() if key not in orphans], aside
 
 
 def raised_in(changes: Changes) -> list[Outgoing]:
@@ -106,6 +116,8 @@ class GroupWorker:
         """Trajectories decided since the start, durably: ``trained``, or the reason why not."""
         self.ignored = 0
         """Rewards that changed nothing: repeated, or revisions of what had had its fate."""
+        self.set_aside = 0
+        """Entries of the state that could not be read, since the start."""
         self.app = app
         self.limits = limits
         self.policies = policies
@@ -202,10 +214,13 @@ class GroupWorker:
         )
         assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name}
         for number, owned in (await take_all(ownership, assigned)).items():
-            entries = from_records(owned.state)
+            entries, aside = read_entries(owned.state)
             owned.state.clear()
             groups = Groups(self.limits, entries, policies=self.policies, sources=self.sources)
             self._partitions[number] = _Partition(owned, groups)
+            if aside:
+                self.set_aside += len(aside)
+                await owned.settle({}, {}, told(aside, SOURCE))
         self._continuity.begin(
             {number: each.owned.offsets.get(REWARDS.name, 0) for number, each in self._partitions.items()}
         )

@@ -31,6 +31,7 @@ from headrace.streams.grouping.group_state import (
     group_key,
     groups_of,
     member_key,
+    remembered,
     running_key,
 )
 from headrace.streams.grouping.watermark import Watermark
@@ -152,7 +153,7 @@ class Groups:
             self.expire_due(self.time.passed_ms, changes)
         policy = self.policies.of(reward.spec)
         cohort = cohort_of(reward, policy)
-        if cohort and reward.trajectory_id in self._settled:
+        if cohort and remembered(reward.trajectory_id) in self._settled:
             changes.ignored += 1
         elif cohort and policy.baseline is Baseline.RUNNING:
             self._decide_alone(cohort, reward, policy, timestamp_ms, changes, traceparent)

@@ -13,7 +13,7 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import TRAINING
 from headrace.streams.grouping.group import output_message
 from headrace.streams.grouping.group_policy import GroupPolicies
-from headrace.streams.grouping.group_state import GroupState
+from headrace.streams.grouping.group_state import GroupState, remembered
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from headrace.streams.raw import Outgoing
 
@@ -68,17 +68,17 @@ class Regrouping:
         for record, time_ms, origin in changes.outputs:
             if isinstance(record, TrainingGroup):
                 members = [member.trajectory_id for member in record.members]
-                if not cut.issuperset(members):
+                if not cut.issuperset(map(remembered, members)):
                     self.counts[TRAINING.name] += 1
                     self.counts["trained"] += len(members)
                     out.append(Outgoing(*output_message(record, time_ms, origin=origin), time_ms))
-            elif record.trajectory_id not in cut:
+            elif remembered(record.trajectory_id) not in cut:
                 self.counts[f"rejected_{record.reason}"] += 1
                 out.append(Outgoing(*output_message(record, time_ms, origin=origin), time_ms))
         return out
 
     def _cut(self, changes: Changes) -> Iterator[str]:
-        """Trajectories whose group closed incomplete so early that the range may have cut it."""
+        """Trajectories (:func:`remembered`) whose group closed incomplete so early that the range may have cut it."""
         if self._cut_ms is None or not changes.outputs:
             return
         for state in changes.stored.values():

@@ -122,7 +122,7 @@ def _reward(
         unscored=scored.unscored,
         revision=revision,
         feedback=list(feedback),
-        defects=trajectory.defects,
+        defects=list(dict.fromkeys(trajectory.defects)),
         oldest_version=versions[0] if versions else None,
         newest_version=versions[-1] if versions else None,
         sampled_tokens=trajectory.sampled_tokens,

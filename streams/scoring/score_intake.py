@@ -3,6 +3,7 @@
 from typing import TypeAlias
 
 from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
@@ -13,6 +14,9 @@ from headrace.streams.rewards.spec import Feedback, RewardSpec
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
 from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label, unscored
 from headrace.streams.typed_record import check_time, typed
+
+MAX_FEEDBACK_ID = 128
+"""Longest id of feedback that a reward sees as it came, in bytes."""
 
 Waiting: TypeAlias = tuple[Arrival, Trajectory]
 """A trajectory that goes through the join."""
@@ -52,7 +56,9 @@ def take_feedback(record: LogRecord) -> tuple[str, Feedback]:
     check_time(record)
     envelope, given = typed(record, FeedbackGiven)
     place = Reference(partition=record.partition, offset=record.offset)
-    return envelope.subject, Feedback(envelope.id, given.signal, given.value, record.timestamp, place)
+    # The join keeps it: as long as ours, or a hash of it.
+    id = envelope.id if len(envelope.id.encode()) <= MAX_FEEDBACK_ID else derived_id("feedback", envelope.id)
+    return envelope.subject, Feedback(id, given.signal, given.value, record.timestamp, place)
 
 
 def needs_join(spec: RewardSpec) -> bool:

@@ -30,6 +30,7 @@ from headrace.streams.faust_shell.owned_partition import (
     release_all,
     take_all,
 )
+from headrace.streams.faust_shell.state_reader import read_state, told
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.letters.raised import raised
 from headrace.streams.raw import LogRecord, Outgoing
@@ -60,14 +61,18 @@ class _Intake:
     """Behind the last of them, by topic."""
 
 
+def _named_attempt(key: bytes, value: bytes) -> tuple[str, Attempt]:
+    return key.decode(), Attempt.model_validate_json(value)
+
+
 class _Partition:
     """What is at work for one partition of ``trajectories`` and the same of ``feedback``."""
 
     def __init__(self, owned: OwnedPartition, limits: JoinLimits, topics: Sequence[Topic]) -> None:
-        stored = {name.decode(): Attempt.model_validate_json(value) for name, value in owned.state.items()}
+        stored, self.set_aside = read_state(owned.state, _named_attempt)
         owned.state.clear()
         self.owned = owned
-        self.join = Join(limits, stored)
+        self.join = Join(limits, dict(stored.values()))
         self.clock = FeedbackClock(tuple(topic.name for topic in topics), known_ms=self.join.newest_ms)
         self.seen_at = {topic.name: monotonic() for topic in topics}
         """When a record of a topic came last, on the monotonic clock."""
@@ -133,6 +138,8 @@ class ScoreWorker:
         ``partitions`` are those of ``trajectories`` and of ``feedback``; ``batch`` records are read, and as many
         trajectories judged or read back, at a time. Judges have ``judge_wait_s`` seconds a batch.
         """
+        self.set_aside = 0
+        """Entries of the state that could not be read, since the start."""
         self.app = app
         self.bootstrap = bootstrap
         self.rewards = rewards
@@ -242,7 +249,10 @@ class ScoreWorker:
                 "worker of score does not read it. Give all of them the same rewards."
             )
         for number, owned in (await take_all(ownership, assigned)).items():
-            self._partitions[number] = _Partition(owned, self.limits, self._reads)
+            partition = self._partitions[number] = _Partition(owned, self.limits, self._reads)
+            if partition.set_aside:
+                self.set_aside += len(partition.set_aside)
+                await owned.settle({}, {}, told(partition.set_aside, SOURCE))
         for topic in self._reads:
             self._continuity[topic.name].begin(
                 {number: each.owned.offsets.get(topic.name, 0) for number, each in self._partitions.items()}

@@ -15,7 +15,7 @@ from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
 from headrace.streams.grouping.group_state import (
     CLOCK,
     GroupState,
-    from_records,
+    decoded,
     group_key,
     member_key,
     running_key,
@@ -272,7 +272,7 @@ def histories(draw: st.DrawFn) -> list[tuple[Reward, int]]:
 
 
 def restarted(stored: dict[bytes, bytes], policies: GroupPolicies) -> Groups:
-    return Groups(TIGHT, from_records(stored), policies=policies, sources=2)
+    return Groups(TIGHT, [decoded(key, value) for key, value in stored.items()], policies=policies, sources=2)
 
 
 @given(histories(), st.sampled_from(POLICIES), st.data())

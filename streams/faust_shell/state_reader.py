@@ -1,0 +1,82 @@
+"""State that is read tolerantly: an entry that cannot be decoded is set aside, told, and the partition goes on.
+
+    headrace-score-state[2]@7104  {"since_ms": "soon"}   →   a dead letter, an alert, a count
+
+The entry stays in its topic, since the code may only be too old for it. Its dead letter and its alert have ids that
+follow from its place: a worker that starts often tells of it once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.schemas.ids import derived_id
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS
+from headrace.schemas.wire import UnreadableRecord, record_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.raw import LogRecord, Outgoing
+
+T = TypeVar("T")
+
+KIND = "state_set_aside"
+"""Kind of the alert."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """An entry of the state that cannot be used."""
+
+    record: LogRecord
+    """As it stands in the state topic."""
+    why: str
+    """What is wrong with it."""
+
+
+def read_state(
+    state: Mapping[bytes, LogRecord], decode: Callable[[bytes, bytes], T]
+) -> tuple[dict[bytes, T], list[SetAside]]:
+    """Every entry of ``state`` by ``decode`` (key and value), and those for which that raised ``ValueError``."""
+    entries: dict[bytes, T] = {}
+    aside = []
+    for key, record in state.items():
+        try:
+            entries[key] = decode(key, record.value or b"")
+        except (ValueError, RecursionError) as error:
+            aside.append(SetAside(record, f"{type(error).__name__}: {error}"))
+    return entries, aside
+
+
+def told(aside: Iterable[SetAside], source: str) -> list[Outgoing]:
+    """The dead letters of what ``source`` set aside, and one alert for all of it."""
+    letters = []
+    first: LogRecord | None = None
+    count = 0
+    for record, why in ((each.record, each.why) for each in aside):
+        first, count = first or record, count + 1
+        error = UnreadableRecord(DeadLetterError.INVALID, f"an entry of the state of {source}: {why}")
+        letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))
+    if first is None:
+        return []
+    place = f"{first.topic}[{first.partition}]"
+    alert = Alert(
+        run="",
+        source=source,
+        kind=KIND,
+        severity=Severity.CRITICAL,
+        message=(
+            f"{count} entries of {place} cannot be read and are set aside, from offset {first.offset} on; the "
+            "partition goes on without them. What they were about has no fate: `headrace dead-letters list` shows them."
+        ),
+        details={"topic": first.topic, "partition": first.partition, "offset": first.offset, "entries": count},
+    )
+    message = record_message(
+        alert,
+        id=derived_id(Alert.TYPE, source, first.topic, first.partition, first.offset, count),
+        key="",
+        source=source,
+        time_ms=time_of(first),
+        subject=place,
+    )
+    return [*letters, Outgoing(ALERTS, message, time_of(first))]

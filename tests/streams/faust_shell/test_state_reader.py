@@ -1,0 +1,77 @@
+"""State that cannot be read stops nobody: it is set aside, told once, and the rest goes on."""
+
+from headrace.schemas.envelope import from_headers
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS
+from headrace.schemas.wire import decode
+from headrace.streams.faust_shell.state_reader import KIND, read_state, told
+from headrace.streams.grouping.group_state import CLOCK, StoredMember, candidate_of, group_key, member_key, to_record
+from headrace.streams.grouping.group_worker import read_entries
+from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.raw import StoredRecord
+from headrace.streams.scoring.score_worker import _named_attempt
+from tests.streams.attempts import START_MS, rewarded
+
+_PLACE = b'{"partition":0,"offset":2}'
+GOOD = b'{"since_ms":7,"heard":[{"id":"f","signal":"s","value":1.5,"time_ms":3,"reference":' + _PLACE + b"}]}"
+BROKEN = {
+    b"cut": GOOD[:-9],
+    b"null": GOOD.replace(b"1.5", b"null"),
+    b"nan": GOOD.replace(b"1.5", b"NaN"),
+    b"huge": GOOD.replace(b"1.5", b"1e400"),
+    b"other": b'{"kind":"group"}',
+    b"deep": b"[" * 100_000,
+    b"\xff": GOOD,
+    b"empty": b"",
+}
+
+
+def stored(entries: dict[bytes, bytes]) -> dict[bytes, StoredRecord]:
+    return {
+        key: StoredRecord("headrace-score-state", 2, number, START_MS, key, value, ())
+        for number, (key, value) in enumerate(entries.items())
+    }
+
+
+def test_what_can_be_read_is_and_the_rest_is_set_aside() -> None:
+    entries, aside = read_state(stored({b"a": GOOD, **BROKEN, b"b": GOOD}), _named_attempt)
+    assert [name for name, _ in entries.values()] == ["a", "b"]
+    assert [each.record.key for each in aside] == list(BROKEN)
+
+
+def test_it_is_told_whole_and_under_the_same_ids_at_each_start() -> None:
+    _, aside = read_state(stored({b"a": GOOD, **BROKEN}), _named_attempt)
+    first, again = told(aside, "/streams/score"), told(aside, "/streams/score")
+    assert [each.topic for each in first] == [DEAD_LETTERS] * len(BROKEN) + [ALERTS]
+    assert [from_headers(each.message.headers).id for each in first] == [
+        from_headers(each.message.headers).id for each in again
+    ]
+    letters = [decode(each.message.headers, each.message.value)[1] for each in first]
+    alert = letters.pop()
+    assert isinstance(alert, Alert)
+    assert (alert.kind, alert.details["entries"], alert.details["offset"]) == (KIND, len(BROKEN), 1)
+    assert {(letter.topic, letter.partition, letter.error) for letter in letters if isinstance(letter, DeadLetter)} == {
+        ("headrace-score-state", 2, DeadLetterError.INVALID)
+    }
+
+
+def test_nothing_set_aside_is_nothing_told() -> None:
+    assert told([], "/streams/score") == []
+
+
+def test_members_of_a_group_that_cannot_be_read_are_set_aside_with_it() -> None:
+    groups, changes = Groups(GroupLimits()), Changes()
+    for name in "abc":
+        groups.add(rewarded(name, 1.0, size=4), START_MS, changes)
+    groups.add(rewarded("d", 1.0, size=4, group="other"), START_MS, changes)
+    state = stored(dict(to_record(key, entry) for key, entry in changes.stored.items()))  # type: ignore[arg-type]
+    broken = to_record(group_key("g"), None)[0]
+    state[broken] = StoredRecord("headrace-group-state", 0, 99, START_MS, broken, b'{"kind":"group"', ())
+    entries, aside = read_entries(state)
+    lost = {broken, *(to_record(member_key("g", name), None)[0] for name in "abc")}
+    assert {each.record.key for each in aside} == lost
+    again = Groups(GroupLimits(), entries)
+    assert again.open == 1
+    assert to_record(CLOCK, None)[0] in state
+    assert StoredMember("other", candidate_of(rewarded("d", 1.0, size=4, group="other"))) in entries
