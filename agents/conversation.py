@@ -117,7 +117,7 @@ class Conversation:
             sampled_ids=completion.token_ids,
             logprobs=completion.logprobs,
             version_spans=completion.version_spans,
-            sampling=sampling,
+            sampling=completion.sampling or sampling,
             finish_reason=completion.finish_reason,
             latency_s=completion.latency_s,
             usage=Usage(prompt_tokens=len(self._context), completion_tokens=len(completion.token_ids)),

@@ -6,11 +6,13 @@
 Text never stands in between: tokens that were decoded and encoded again are not always the tokens that were sampled.
 """
 
+import asyncio
 import json
+import logging
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -19,8 +21,10 @@ import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from headrace.schemas.arrays import FloatArray, IntArray
-from headrace.schemas.events import Sampling, VersionSpan
+from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan
 from headrace.schemas.safe_text import redacted
+
+_log = logging.getLogger(__name__)
 
 GENERATE = "/inference/v1/generate"
 """vLLM's token-in-token-out endpoint (``--enable-scale-out``)."""
@@ -50,13 +54,15 @@ class Completion:
     """(S,) float32, natural logarithms, as the engine reports them. ``headrace up`` starts vLLM with
     ``--logprobs-mode processed_logprobs``: those of the distribution that was sampled from, temperature and truncation
     included. An engine with vLLM's own default (``raw_logprobs``) agrees with that only at temperature 1 without
-    truncation."""
+    truncation; ``sampling.logprobs`` says which of the two it is."""
     version_spans: tuple[VersionSpan, ...]
     """Which policy version sampled which tokens; they tile ``[0, S)``. A version that is no number is ``None``."""
     finish_reason: str
     """``stop``, ``length`` or ``abort``."""
     latency_s: float
     """Seconds from the request that was answered to its answer; earlier attempts left out."""
+    sampling: Sampling | None = None
+    """The parameters in force; ``None`` where the policy does not say."""
 
 
 class PolicyClient:
@@ -87,6 +93,8 @@ class PolicyClient:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
         self._max_connections = max_connections
         self._session: aiohttp.ClientSession | None = None
+        self._logprobs: LogprobsOf | None = None
+        self._asking = asyncio.Lock()
 
     async def generate(
         self, token_ids: Sequence[int], sampling: Sampling, *, stop_token_ids: Sequence[int] = ()
@@ -95,15 +103,58 @@ class PolicyClient:
 
         It ends with one of ``stop_token_ids``, with the model's own end token, or after ``sampling.max_tokens``.
 
+        The completion says which parameters were in force: a temperature that ``sampling`` leaves out is 1. Every
+        parameter is sent, so that no default of the server or of the model's ``generation_config.json`` takes its
+        place. Whose log-probabilities the engine reports, where that matters, it is asked once.
+
         Connection errors, timeouts and server errors are retried for ``retry_for_s`` seconds. Raises
         :class:`PolicyError` when they do not cease, when the request is refused (a context that is too long, an unknown
-        model) and when the answer lacks what training needs.
+        model) and when the answer lacks what training needs; ``ValueError`` for ``altered_by``, which this client
+        cannot ask for.
         """
-        request = {
-            "model": self.model,
-            "token_ids": list(token_ids),
-            "sampling_params": _sampling_params(sampling, stop_token_ids),
-        }
+        if sampling.altered_by:
+            raise ValueError(f"altered_by is {sampling.altered_by}: this client cannot ask for any of that")
+        resolved = sampling.model_copy(
+            update={
+                "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
+                "top_k": max(sampling.top_k, 0),
+            }
+        )
+        if resolved.temperature == 1 and not (resolved.truncates or resolved.is_altered):
+            mode: LogprobsOf | None = LogprobsOf.PROCESSED  # the same as raw
+        elif resolved.is_greedy:
+            mode = resolved.logprobs  # nothing was sampled
+        else:
+            mode = await self.logprobs_mode(token_ids)
+        completion = await self._ask(token_ids, _sampling_params(resolved, stop_token_ids))
+        return replace(completion, sampling=resolved.model_copy(update={"logprobs": mode}))
+
+    async def logprobs_mode(self, token_ids: Sequence[int]) -> LogprobsOf:
+        """Whose log-probabilities the engine reports; asked once, by sampling after ``token_ids``.
+
+        Where one token alone is allowed, its log-probability is 0 in the distribution that is sampled from; in the
+        model's own it is whatever it is, and of the prompt's first token, said again, not 0.
+        """
+        async with self._asking:
+            if self._logprobs is None:
+                only = _sampling_params(Sampling(temperature=1.0, max_tokens=1), ()) | {
+                    "allowed_token_ids": [int(token_ids[0])],
+                    "ignore_eos": True,
+                }
+                found = (await self._ask(token_ids, only)).logprobs
+                processed = len(found) > 0 and all(each > -1e-6 for each in found)
+                self._logprobs = LogprobsOf.PROCESSED if processed else LogprobsOf.RAW
+                if not processed:
+                    _log.warning(
+                        "the engine at %s reports log-probabilities of the model and not of what it samples from: "
+                        "tokens at a temperature other than 1 are not trained; start vLLM with --logprobs-mode "
+                        "processed_logprobs",
+                        self.url,
+                    )
+            return self._logprobs
+
+    async def _ask(self, token_ids: Sequence[int], sampling_params: dict[str, Any]) -> Completion:
+        request = {"model": self.model, "token_ids": list(token_ids), "sampling_params": sampling_params}
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_Unavailable),
             wait=wait_exponential_jitter(multiplier=0.1, max=2.0, jitter=0.1),
@@ -188,6 +239,10 @@ def _sampling_params(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[
         "top_p": sampling.top_p,
         "top_k": max(sampling.top_k, 0),
         "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "min_tokens": sampling.min_tokens,
         "seed": sampling.seed,
         "stop_token_ids": list(stop_token_ids),
         "logprobs": 0,  # of the sampled token and no other

@@ -38,7 +38,7 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
 
-_UNTRUNCATED = Sampling()
+_UNSAID = Sampling()
 _UNCOUNTED = Usage()
 
 CURRENT: "ContextVar[Trajectory | None]" = ContextVar("headrace_trajectory", default=None)
@@ -88,7 +88,7 @@ class Trajectory:
         sampled_ids: Sequence[int] | None = None,
         logprobs: Sequence[float] | None = None,
         version_spans: Sequence[VersionSpan] = (),
-        sampling: Sampling = _UNTRUNCATED,
+        sampling: Sampling = _UNSAID,
         finish_reason: str | None = None,
         messages: list[dict[str, Any]] | None = None,
         latency_s: float | None = None,

@@ -7,7 +7,7 @@ world; a *context change* (summary, prune) rewrites what the model sees next; th
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
@@ -15,7 +15,6 @@ from headrace.schemas.arrays import LogProbs, TokenIds
 from headrace.schemas.bounds import (
     MAX_COUNT,
     MAX_OFFSET,
-    MAX_SECONDS,
     MAX_STEPS,
     MAX_TOTAL,
     Count,
@@ -83,11 +82,49 @@ class VersionSpan(Part):
     """One past the last token of the span."""
 
 
-class Sampling(Part):
-    """Sampling parameters of a model call. Log-probabilities are unbiased only without truncation."""
+MAX_TEMPERATURE = 1e6
+"""At it every token is as likely as another."""
 
-    temperature: Annotated[NonNegativeFloat, Within(MAX_SECONDS)] = 1.0
-    """0 is greedy."""
+MAX_PENALTY = 1e6
+"""Largest size of a penalty on logits."""
+
+Temperature: TypeAlias = Annotated[NonNegativeFloat, Within(MAX_TEMPERATURE)]
+Penalty: TypeAlias = Annotated[float, Within(MAX_PENALTY)]
+
+
+class SamplingSpan(Part):
+    """The temperature at which tokens ``[start, end)`` of an array were sampled; nothing else changed the policy."""
+
+    temperature: Temperature | None
+    """Temperature; ``None`` where it was not said."""
+    start: Count
+    """First token of the span."""
+    end: Count
+    """One past the last token of the span."""
+
+
+class LogprobsOf(StrEnum):
+    """Whose log-probabilities an engine reports (vLLM's ``--logprobs-mode``)."""
+
+    PROCESSED = "processed"
+    """The distribution's that was sampled from: temperature and whatever else changed it included."""
+    RAW = "raw"
+    """The model's own at temperature 1, whatever was sampled from (vLLM's default)."""
+
+
+LEAST_TEMPERATURE = 0.01
+"""Below it sampling is greedy, or the engine takes another temperature than it was given (vLLM takes this one)."""
+
+
+class Sampling(Part):
+    """Sampling parameters of a model call, as they were in force and not only as they were asked for.
+
+    What is trained is the distribution that was sampled from. Of all that changes it, the trainer can follow the
+    temperature; tokens under anything else are labelled and not trained. A field says what its absence means.
+    """
+
+    temperature: Temperature | None = None
+    """0 is greedy; below 0.01 counts as that. ``None``: not said, and tokens are labelled ``unknown_sampling``."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Nucleus; 1 keeps every token."""
     top_k: Annotated[int, Within(MAX_COUNT)] = 0
@@ -98,11 +135,48 @@ class Sampling(Part):
     """Limit of sampled tokens."""
     seed: Annotated[int, Within(MAX_OFFSET)] | None = None
     """Seed of the engine's sampler, where one was set."""
+    presence_penalty: Penalty = 0.0
+    """Taken from the logits of tokens that were sampled before; 0: none."""
+    frequency_penalty: Penalty = 0.0
+    """The same, times how often; 0: none."""
+    repetition_penalty: Annotated[float, Field(gt=0), Within(MAX_PENALTY)] = 1.0
+    """By which the logits of tokens that occurred before are divided; 1: none."""
+    min_tokens: Count = 0
+    """Tokens before which no end is sampled; 0: none."""
+    altered_by: list[str] = []
+    """What else changed the distribution: ``logit_bias``, ``structured_output``, ``bad_words``,
+    ``no_repeat_ngram``, … by the engine's own names."""
+    logprobs: LogprobsOf | None = None
+    """Whose log-probabilities were recorded. At temperature 1, unaltered, both are the same; at another one ``raw`` or
+    ``None`` (not said) is labelled ``unknown_sampling``."""
 
     @property
     def truncates(self) -> bool:
         """Whether tokens were cut from the distribution, which biases the recorded log-probabilities."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether there was nothing to sample: the likeliest token was taken."""
+        return self.temperature is not None and self.temperature < LEAST_TEMPERATURE
+
+    @property
+    def is_altered(self) -> bool:
+        """Whether something beside temperature and truncation changed the distribution."""
+        return (
+            self.presence_penalty != 0
+            or self.frequency_penalty != 0
+            or self.repetition_penalty != 1
+            or self.min_tokens > 0
+            or len(self.altered_by) > 0
+        )
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the temperature was not said, or recorded log-probabilities may be of another one."""
+        if self.temperature is None:
+            return True
+        return self.temperature != 1 and not self.is_greedy and self.logprobs != "processed"
 
 
 class Usage(Part):

@@ -78,7 +78,7 @@ _SECOND_CALL = events.ModelCalled(
     sampled_ids=_SECOND_ANSWER,
     logprobs=[-0.25, -0.0625],
     version_spans=[events.VersionSpan(version=3, start=0, end=1), events.VersionSpan(version=4, start=1, end=2)],
-    sampling=events.Sampling(max_tokens=64, seed=7),
+    sampling=events.Sampling(temperature=1.0, max_tokens=64, seed=7, logprobs=events.LogprobsOf.PROCESSED),
     finish_reason="stop",
     messages=[
         {"role": "tool", "tool_call_id": "call-1", "content": "[c17] Ada works at the mill."},
@@ -115,6 +115,7 @@ _SCORED_TRAJECTORY = Trajectory(
                 events.VersionSpan(version=3, start=0, end=4),
                 events.VersionSpan(version=4, start=4, end=5),
             ],
+            sampling_spans=[events.SamplingSpan(temperature=1.0, start=0, end=5)],
         )
     ],
     turns=[

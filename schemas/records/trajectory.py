@@ -7,7 +7,7 @@ from pydantic import NonNegativeFloat, model_validator
 
 from headrace.schemas.arrays import LogProbs, LossMask, TokenIds
 from headrace.schemas.bounds import Name, Seconds, Total, UnixMs
-from headrace.schemas.events import EndStatus, ToolErrorClass, ToolStatus, TrajectoryStarted, VersionSpan
+from headrace.schemas.events import EndStatus, SamplingSpan, ToolErrorClass, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records.reference import Reference
@@ -28,6 +28,9 @@ class Defect(StrEnum):
     UNKNOWN_VERSION = "unknown_version"
     BROKEN_PREFIX = "broken_prefix"
     TRUNCATED_SAMPLING = "truncated_sampling"
+    GREEDY_SAMPLING = "greedy_sampling"
+    ALTERED_SAMPLING = "altered_sampling"
+    UNKNOWN_SAMPLING = "unknown_sampling"
     BAD_EVENT = "bad_event"
     OVERSIZE = "oversize"
 
@@ -43,6 +46,9 @@ class Segment(Part):
     """(S,) behaviour log-probability of each token under the mask; ``None`` where any is missing."""
     version_spans: list[VersionSpan]
     """Policy versions over sampled-token indices ``[0, S)``; empty where any is missing."""
+    sampling_spans: list[SamplingSpan] = []
+    """Temperatures over sampled-token indices ``[0, S)``; empty in records from before they were kept: nobody
+    knows their temperature, and the trainer turns them away as ``unknown_sampling``."""
 
     @model_validator(mode="after")
     def _axes_agree(self) -> "Segment":
@@ -53,6 +59,8 @@ class Segment(Part):
             raise ValueError(f"{len(self.logprobs)} logprobs for {sampled} sampled tokens")
         if self.version_spans and self.version_spans[-1].end != sampled:
             raise ValueError(f"version_spans end at {self.version_spans[-1].end} of {sampled} sampled tokens")
+        if self.sampling_spans and self.sampling_spans[-1].end != sampled:
+            raise ValueError(f"sampling_spans end at {self.sampling_spans[-1].end} of {sampled} sampled tokens")
         return self
 
 

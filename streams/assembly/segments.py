@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.schemas.arrays import FloatArray, IntArray
-from headrace.schemas.events import ModelCalled, VersionSpan
+from headrace.schemas.events import ModelCalled, SamplingSpan, VersionSpan
 from headrace.schemas.records.trajectory import Defect, Segment
 from headrace.streams.structs import writing
 
@@ -23,7 +23,7 @@ MAX_TOKENS = 1_000_000
 
 _TOKEN_FIELDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
 
-_Segment, _VersionSpan = writing(Segment), writing(VersionSpan)
+_Segment, _VersionSpan, _SamplingSpan = writing(Segment), writing(VersionSpan), writing(SamplingSpan)
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class _Draft:
     loss_mask: IntArray = field(default_factory=lambda: array("b"))
     logprobs: FloatArray | None = field(default_factory=lambda: array("f"))
     version_spans: list[VersionSpan] | None = field(default_factory=list)
+    sampling_spans: list[SamplingSpan] = field(default_factory=list)
     sampled: int = 0
     hashed: int = 0
     """Tokens of ``token_ids`` that are in ``hash``."""
@@ -56,6 +57,7 @@ class _Draft:
         self.loss_mask.frombytes(b"\x01" * len(sampled_ids))
         if sampled_ids:
             self._label(call)
+            _append_sampling(self.sampling_spans, call.sampling.temperature, self.sampled, len(sampled_ids))
         self.sampled += len(sampled_ids)
 
     def _label(self, call: ModelCalled) -> None:
@@ -75,6 +77,7 @@ class _Draft:
             loss_mask=self.loss_mask,
             logprobs=self.logprobs,
             version_spans=self.version_spans or [],
+            sampling_spans=self.sampling_spans,
         )
 
 
@@ -84,6 +87,14 @@ def _append_span(spans: list[VersionSpan], span: VersionSpan, shift: int) -> Non
     if spans and spans[-1].version == span.version:
         start = spans.pop().start
     spans.append(_VersionSpan(version=span.version, start=start, end=span.end + shift))
+
+
+def _append_sampling(spans: list[SamplingSpan], temperature: float | None, start: int, length: int) -> None:
+    """Append ``length`` tokens sampled at ``temperature``; neighbours of one temperature become one span."""
+    end = start + length
+    if spans and spans[-1].temperature == temperature:
+        start = spans.pop().start
+    spans.append(_SamplingSpan(temperature=temperature, start=start, end=end))
 
 
 class SegmentFold:
@@ -120,6 +131,12 @@ class SegmentFold:
             self.defects.add(Defect.UNKNOWN_VERSION)
         if call.sampling.truncates:
             self.defects.add(Defect.TRUNCATED_SAMPLING)
+        if call.sampling.is_greedy:
+            self.defects.add(Defect.GREEDY_SAMPLING)
+        if call.sampling.is_altered:
+            self.defects.add(Defect.ALTERED_SAMPLING)
+        if call.sampling.is_unknown:
+            self.defects.add(Defect.UNKNOWN_SAMPLING)
 
     def _append(self, call: ModelCalled, context_ids: IntArray, sampled_ids: IntArray) -> None:
         draft = self._drafts[-1] if self._drafts else _Draft()

@@ -8,7 +8,7 @@ from functools import partial
 from pydantic import BaseModel
 
 from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, decode_array, encode_array
-from headrace.schemas.events import VersionSpan
+from headrace.schemas.events import LEAST_TEMPERATURE, SamplingSpan, VersionSpan
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics, ToolUse, Trajectory, Turn
 from headrace.schemas.topics import EVENTS
@@ -22,7 +22,16 @@ from headrace.streams.native.shapes import shape_of
 MAX_RECORD_BYTES = 24 * 1024 * 1024
 """Largest trajectory record; ``trajectories`` takes 32 MiB. A larger one goes without tokens and turns, and says so."""
 
-_PARTS: tuple[type[BaseModel], ...] = (Trajectory, Segment, VersionSpan, Turn, ToolUse, ToolStatistics, Reference)
+_PARTS: tuple[type[BaseModel], ...] = (
+    Trajectory,
+    Segment,
+    VersionSpan,
+    SamplingSpan,
+    Turn,
+    ToolUse,
+    ToolStatistics,
+    Reference,
+)
 
 
 def _fields_written() -> Iterator[str]:
@@ -42,6 +51,7 @@ _WRITER = SPEEDUPS and SPEEDUPS.TrajectoryWriter(
     sha1=partial(hashlib.sha1, usedforsecurity=False),
     sha256=hashlib.sha256,
     max_tokens=MAX_TOKENS,
+    least_temperature=LEAST_TEMPERATURE,
     max_record_bytes=MAX_RECORD_BYTES,
     id_prefix=ID_PREFIX,
     headers=any_headers(),

@@ -39,8 +39,13 @@ bool CallFields::find(const Shape& call) {
         return false;
     }
     return find_in(*span, &version, "version") && find_in(*span, &start, "start") && find_in(*span, &end, "end") &&
-           find_in(*sampler, &top_p, "top_p") && find_in(*sampler, &top_k, "top_k") &&
-           find_in(*sampler, &min_p, "min_p");
+           find_in(*sampler, &temperature, "temperature") && find_in(*sampler, &top_p, "top_p") &&
+           find_in(*sampler, &top_k, "top_k") && find_in(*sampler, &min_p, "min_p") &&
+           find_in(*sampler, &presence_penalty, "presence_penalty") &&
+           find_in(*sampler, &frequency_penalty, "frequency_penalty") &&
+           find_in(*sampler, &repetition_penalty, "repetition_penalty") &&
+           find_in(*sampler, &min_tokens, "min_tokens") && find_in(*sampler, &altered_by, "altered_by") &&
+           find_in(*sampler, &sampled_logprobs, "logprobs");
 }
 
 Outcome SegmentFold::add(const Payload& call, int64_t& sampled) {
@@ -90,11 +95,33 @@ void SegmentFold::label(const Payload& call, const Tokens& tokens) {
     const auto spans = call[fields.version_spans].all_parts();
     const auto unknown = [&](const Payload& span) { return span[fields.version].is_null; };
     if (spans.empty() || std::any_of(spans.begin(), spans.end(), unknown)) defects.set(kUnknownVersion);
-    const Payload& sampling = call[fields.sampling].all_parts().front();
-    if (sampling[fields.top_p].number.value < 1 || sampling[fields.top_k].number.integer > 0 ||
-        sampling[fields.min_p].number.value > 0) {
+    label_sampling(call[fields.sampling].all_parts().front());
+}
+
+// As the properties of Sampling in schemas/events.py.
+void SegmentFold::label_sampling(const Payload& sampling) {
+    const CallFields& fields = rules_.fields;
+    const auto number = [&](int field) { return sampling[field].number.value; };
+    if (number(fields.top_p) < 1 || sampling[fields.top_k].number.integer > 0 || number(fields.min_p) > 0) {
         defects.set(kTruncatedSampling);
     }
+    if (number(fields.presence_penalty) != 0 || number(fields.frequency_penalty) != 0 ||
+        number(fields.repetition_penalty) != 1 || sampling[fields.min_tokens].number.integer > 0 ||
+        !sampling[fields.altered_by].texts.empty()) {
+        defects.set(kAlteredSampling);
+    }
+    const Value& temperature = sampling[fields.temperature];
+    if (temperature.is_null) {
+        defects.set(kUnknownSampling);
+        return;
+    }
+    if (temperature.number.value < rules_.least_temperature) {
+        defects.set(kGreedySampling);
+        return;
+    }
+    const Value& logprobs = sampling[fields.sampled_logprobs];
+    const bool processed = !logprobs.is_null && logprobs.text == "processed";
+    if (temperature.number.value != 1 && !processed) defects.set(kUnknownSampling);
 }
 
 bool SegmentFold::append(const Payload& call, const Tokens& tokens) {
@@ -158,7 +185,22 @@ void SegmentFold::extend(Draft& draft, std::string_view context, const Payload& 
             draft.spans.push_back({version, start, span[rules_.fields.end].number.integer + draft.sampled});
         }
     }
+    const Payload& sampling = call[rules_.fields.sampling].all_parts().front();
+    append_temperature(draft, sampling[rules_.fields.temperature], static_cast<int64_t>(sampled));
     draft.sampled += static_cast<int64_t>(sampled);
+}
+
+void SegmentFold::append_temperature(Draft& draft, const Value& temperature, int64_t sampled) const {
+    Temperature span{temperature.json, temperature.is_null, temperature.is_null ? 0 : temperature.number.value,
+                     draft.sampled, draft.sampled + sampled};
+    if (!draft.temperatures.empty()) {  // neighbours become one
+        const Temperature& last = draft.temperatures.back();
+        if (last.is_null == span.is_null && last.value == span.value) {
+            span.start = last.start;
+            draft.temperatures.pop_back();
+        }
+    }
+    draft.temperatures.push_back(span);
 }
 
 void SegmentFold::lose(Defect why) {
@@ -186,6 +228,13 @@ bool SegmentFold::write(std::string& json) const {
                 json.append(",\"start\":").append(std::to_string(span.start));
                 json.append(",\"end\":").append(std::to_string(span.end)).append("}");
             }
+        }
+        json += "],\"sampling_spans\":[";
+        for (const Temperature& span : draft.temperatures) {
+            if (&span != draft.temperatures.data()) json += ',';
+            json.append("{\"temperature\":").append(span.json);
+            json.append(",\"start\":").append(std::to_string(span.start));
+            json.append(",\"end\":").append(std::to_string(span.end)).append("}");
         }
         json += "]}";
     }

@@ -17,7 +17,7 @@ namespace headrace {
 // Of records.Defect, those that follow from what is in events.
 enum Defect {
     kNoStart, kNoConsent, kFrozenRole, kRedacted, kNoTokenIds, kNoLogprobs, kNothingSampled, kUnknownVersion,
-    kBrokenPrefix, kTruncatedSampling, kTooManyTokens, kDefects
+    kBrokenPrefix, kTruncatedSampling, kGreedySampling, kAlteredSampling, kUnknownSampling, kTooManyTokens, kDefects
 };
 using Defects = std::bitset<kDefects>;
 
@@ -25,7 +25,8 @@ using Defects = std::bitset<kDefects>;
 struct CallFields {
     int prefix_length, prefix_sha256, context_ids, sampled_ids, logprobs, version_spans, sampling, hidden;
     int version, start, end;
-    int top_p, top_k, min_p;
+    int temperature, top_p, top_k, min_p;
+    int presence_penalty, frequency_penalty, repetition_penalty, min_tokens, altered_by, sampled_logprobs;
 
     // False with Python's error set where the shape lacks one.
     bool find(const Shape& call);
@@ -36,6 +37,7 @@ struct SegmentRules {
     CallFields fields;
     PyObject* sha256;  // hashlib.sha256
     size_t max_tokens;
+    double least_temperature;
 };
 
 class SegmentFold {
@@ -55,6 +57,12 @@ private:
         std::string_view version;  // JSON
         int64_t start, end;
     };
+    struct Temperature {
+        std::string_view json;
+        bool is_null;
+        double value;
+        int64_t start, end;
+    };
     struct Tokens {
         std::string context, sampled, logprobs;  // bytes of the arrays
         bool has_context, has_sampled, has_logprobs;
@@ -63,6 +71,7 @@ private:
         std::string token_ids, loss_mask, logprobs;  // bytes of the arrays
         bool has_logprobs = true, has_spans = true;
         std::vector<Span> spans;
+        std::vector<Temperature> temperatures;
         int64_t sampled = 0;
         size_t hashed = 0;
         Hash hash;
@@ -71,6 +80,8 @@ private:
     Outcome read_tokens(const Payload& call, Tokens& tokens) const;
     bool spans_tile(const Payload& call, int64_t sampled) const;
     void label(const Payload& call, const Tokens& tokens);
+    void label_sampling(const Payload& sampling);
+    void append_temperature(Draft& draft, const Value& temperature, int64_t sampled) const;
     bool append(const Payload& call, const Tokens& tokens);
     bool prefix_matches(Draft& draft, std::string_view sha256, bool& matches) const;
     void extend(Draft& draft, std::string_view context, const Payload& call, const Tokens& tokens) const;

@@ -108,6 +108,7 @@ class TrajectoryWriter:
         sha1: Callable[..., Any],
         sha256: Callable[..., Any],
         max_tokens: int,
+        least_temperature: float,
         max_record_bytes: int,
         id_prefix: bytes,
         headers: Sequence[tuple[str, bytes]],

@@ -33,8 +33,9 @@ struct TrajectoryRules {
 };
 
 inline constexpr std::array<const char*, kDefects> kDefectNames = {
-    "no_start",        "no_consent",      "frozen_role",   "redacted",           "no_token_ids", "no_logprobs",
-    "nothing_sampled", "unknown_version", "broken_prefix", "truncated_sampling", "oversize",
+    "no_start",         "no_consent",       "frozen_role",      "redacted",      "no_token_ids",
+    "no_logprobs",      "nothing_sampled",  "unknown_version",  "broken_prefix", "truncated_sampling",
+    "greedy_sampling",  "altered_sampling", "unknown_sampling", "oversize",
 };
 
 // What a history knows beside its arrivals.

@@ -1,5 +1,6 @@
 """The policy client: what an answer must hold, what is retried, and the real engine."""
 
+import asyncio
 import json
 from array import array
 from collections.abc import AsyncIterator
@@ -79,10 +80,11 @@ HANG_UP = 0
 
 
 @asynccontextmanager
-async def engine(*script: int, **settings: Any) -> AsyncIterator[tuple[PolicyClient, list[Any]]]:
+async def engine(*script: int, logprob: float = -0.5, **settings: Any) -> AsyncIterator[tuple[PolicyClient, list[Any]]]:
     """A client, and the requests it made, of a server that answers with ``script``'s statuses, then always well."""
     requests: list[Any] = []
     statuses = list(script)
+    content = {"logprobs": {"content": [{"token_id": i, "logprob": logprob} for i in (5, 6, 2)]}}
 
     async def handle(request: web.Request) -> web.Response:
         requests.append(await request.json())
@@ -90,7 +92,7 @@ async def engine(*script: int, **settings: Any) -> AsyncIterator[tuple[PolicyCli
         if status == HANG_UP:
             assert request.transport is not None
             request.transport.abort()
-        return web.Response(status=status or 200, body=answer() if status == 200 else b"no")
+        return web.Response(status=status or 200, body=answer(**content) if status == 200 else b"no")
 
     app = web.Application()
     app.router.add_post(GENERATE, handle)
@@ -108,16 +110,20 @@ async def engine(*script: int, **settings: Any) -> AsyncIterator[tuple[PolicyCli
 
 async def test_every_sampling_parameter_is_said() -> None:
     async with engine() as (policy, requests):
-        await policy.generate(array("i", [1, 2]), Sampling(max_tokens=4, temperature=0.5, top_k=-1), stop_token_ids=[9])
+        await policy.generate(array("i", [1, 2]), Sampling(max_tokens=4, temperature=0.0, top_k=-1), stop_token_ids=[9])
     assert requests == [
         {
             "model": "policy",
             "token_ids": [1, 2],
             "sampling_params": {
-                "temperature": 0.5,
+                "temperature": 0.0,
                 "top_p": 1.0,
                 "top_k": 0,
                 "min_p": 0.0,
+                "presence_penalty": 0.0,
+                "frequency_penalty": 0.0,
+                "repetition_penalty": 1.0,
+                "min_tokens": 0,
                 "seed": None,
                 "stop_token_ids": [9],
                 "logprobs": 0,
@@ -126,6 +132,26 @@ async def test_every_sampling_parameter_is_said() -> None:
             },
         }
     ]
+
+
+@pytest.mark.parametrize(("logprob", "mode"), [(0.0, "processed"), (-0.5, "raw"), (-1e-5, "raw")])
+async def test_an_engine_is_asked_once_whose_log_probabilities_it_reports_and_only_where_that_matters(
+    logprob: float, mode: str
+) -> None:
+    async with engine(logprob=logprob) as (policy, requests):
+        plain = await policy.generate([1, 2], Sampling())
+        assert (plain.sampling, len(requests)) == (Sampling(temperature=1.0, logprobs="processed"), 1)
+        warm, cold = [await policy.generate([1, 2], Sampling(temperature=t)) for t in (1.3, 0.6)]
+    assert (warm.sampling, cold.sampling) == tuple(Sampling(temperature=t, logprobs=mode) for t in (1.3, 0.6))
+    assert [each["sampling_params"]["temperature"] for each in requests] == [1.0, 1.0, 1.3, 0.6]
+    assert [each["sampling_params"].get("allowed_token_ids") for each in requests] == [None, [1], None, None]
+    assert warm.sampling.is_unknown == (mode == "raw")
+
+
+async def test_what_cannot_be_asked_for_is_refused() -> None:
+    async with engine() as (policy, _):
+        with pytest.raises(ValueError, match="altered_by"):
+            await policy.generate([1], Sampling(altered_by=["logit_bias"]))
 
 
 async def test_an_engine_that_restarts_is_waited_for() -> None:
@@ -188,6 +214,32 @@ class TestRealEngine:
             logits = model(torch.tensor([prompt + list(completion.token_ids)])).logits[0, len(prompt) - 1 : -1]
         expected = logits.log_softmax(-1).gather(-1, torch.tensor(list(completion.token_ids))[:, None])[:, 0]
         assert completion.logprobs.tolist() == pytest.approx(expected.tolist(), abs=1e-3)
+
+    @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
+    async def test_the_trainer_scores_what_was_sampled_at_its_temperature(self, vllm: Any, temperature: float) -> None:
+        torch = pytest.importorskip("torch")
+        from headrace.trainer.batches.packing import pack
+        from headrace.trainer.model.load import load_model
+        from headrace.trainer.model.logprobs import token_logprobs
+
+        prompts = [[1, 5, 9, 7, start] for start in range(20, 36)]
+        async with PolicyClient(vllm.url) as policy:
+            asked = [policy.generate(prompt, Sampling(max_tokens=24, temperature=temperature)) for prompt in prompts]
+            completions = await asyncio.gather(*asked)
+        assert {each.sampling.logprobs for each in completions if each.sampling} == {"processed"}
+        sequences = [
+            ([*prompt, *each.token_ids], [0] * len(prompt) + [1] * len(each.token_ids))
+            for prompt, each in zip(prompts, completions, strict=True)
+        ]
+        recorded = torch.tensor([value for each in completions for value in each.logprobs])
+        model = load_model(vllm.model_dir)
+
+        def ratios(at: float) -> Any:
+            with torch.no_grad():
+                return (token_logprobs(model, pack(sequences, [at] * len(recorded))).logprobs - recorded).exp()
+
+        assert (ratios(temperature) - 1).abs().max() < 1e-3
+        assert temperature == 1 or (ratios(1.0) - 1).abs().max() > 0.1
 
     async def test_a_context_that_is_too_long_is_refused_in_words(self, vllm: Any) -> None:
         async with PolicyClient(vllm.url) as policy:

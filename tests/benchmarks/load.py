@@ -19,6 +19,7 @@ from headrace.deploy.ports import free_port
 from headrace.schemas.envelope import ID, SUBJECT, Envelope
 from headrace.schemas.events import (
     ModelCalled,
+    Sampling,
     ToolCalled,
     ToolReturned,
     TrajectoryEnded,
@@ -54,6 +55,7 @@ def history(trajectory_id: str) -> list[Message]:
                 sampled_ids=sampled,
                 logprobs=array("f", [-0.5] * 16),
                 version_spans=[VersionSpan(version=3, start=0, end=16)],
+                sampling=Sampling(temperature=1.0),
                 **prefix,
             )
         )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headrace.schemas.events import EndStatus, Purpose, Role, ToolStatus, TrajectoryStarted, VersionSpan
+from headrace.schemas.events import EndStatus, Purpose, Role, SamplingSpan, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
@@ -37,6 +37,7 @@ def attempt(
         loss_mask=[0, 0, 0, 1, 1],
         logprobs=[-0.5, -0.25],
         version_spans=[VersionSpan(version=version, start=0, end=2)],
+        sampling_spans=[SamplingSpan(temperature=1.0, start=0, end=2)],
     )
     start = TrajectoryStarted(
         task_id=f"task-of-{group}",

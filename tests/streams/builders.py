@@ -16,6 +16,7 @@ from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
     ModelCalled,
+    Sampling,
     ToolCalled,
     ToolReturned,
     TrajectoryEnded,
@@ -38,11 +39,15 @@ def started(**fields: Any) -> TrajectoryStarted:
     return TrajectoryStarted(**({"task_id": "task", "group_id": "g", "group_size": 2, "agent": "test"} | fields))
 
 
+PLAIN_SAMPLING = Sampling(temperature=1.0)
+"""What can be trained as it is."""
+
+
 def called(
     context: Sequence[int] | None, sampled: Sequence[int] | None, *, after: Sequence[int] = (), **fields: Any
 ) -> ModelCalled:
-    """A model call: ``context`` after the exact prefix ``after``; log-probs −0.5, version 1, unless told."""
-    known: dict[str, Any] = {"model": "m", "context_ids": context, "sampled_ids": sampled}
+    """A model call: ``context`` after the exact prefix ``after``; log-probs −0.5, version 1, T = 1, unless told."""
+    known: dict[str, Any] = {"model": "m", "context_ids": context, "sampled_ids": sampled, "sampling": PLAIN_SAMPLING}
     if after:
         known |= {"prefix_length": len(after), "prefix_sha256": prefix_hash(array("i", after))}
     if sampled:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headrace.schemas.events import TrajectoryStarted, VersionSpan
+from headrace.schemas.events import SamplingSpan, TrajectoryStarted, VersionSpan
 from headrace.schemas.records.group import Member, TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, Trajectory
@@ -20,6 +20,7 @@ def segment(
     *,
     logprobs: Sequence[float] | None = None,
     versions: Sequence[int] | None = None,
+    temperatures: Sequence[float] | None = None,
     vocabulary: int = 50,
 ) -> Segment:
     """``segment("ccSSc")``: c context and S sampled tokens. Token ids follow from the position."""
@@ -31,6 +32,9 @@ def segment(
         loss_mask=mask,
         logprobs=[-1.0] * sampled if logprobs is None else logprobs,
         version_spans=[VersionSpan(version=version, start=i, end=i + 1) for i, version in enumerate(at)],
+        sampling_spans=[
+            SamplingSpan(temperature=each, start=i, end=i + 1) for i, each in enumerate(temperatures or [1.0] * sampled)
+        ],
     )
 
 

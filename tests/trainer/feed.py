@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from headrace.schemas.events import VersionSpan
+from headrace.schemas.events import SamplingSpan, VersionSpan
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import open_producer, read_to_end, send
 from headrace.schemas.model import Record
@@ -28,6 +28,7 @@ def attempt(name: str, *, run: str, seed: int, version: int = 0) -> Trajectory:
                 loss_mask=[0] * context + [1] * sampled,
                 logprobs=[-3.9] * sampled,
                 version_spans=[VersionSpan(version=version, start=0, end=sampled)],
+                sampling_spans=[SamplingSpan(temperature=1.0, start=0, end=sampled)],
             )
         )
     return trajectory(name, *segments, run=run)

@@ -11,6 +11,7 @@ restart, which reads the group again, tells the same.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.schemas.events import LEAST_TEMPERATURE
 from headrace.schemas.read_back import Place
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
@@ -140,6 +141,8 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
             return Reason.NO_LOGPROBS
         if not segment.version_spans or any(span.version is None for span in segment.version_spans):
             return Reason.UNKNOWN_VERSION
+        if (unknown := _sampling_fault(segment)) is not None:
+            return unknown
         if segment.loss_mask[0]:
             return Reason.BROKEN_PREFIX  # nothing stands before the first token, so nothing can predict it
         if len(segment.token_ids) > longest:
@@ -150,6 +153,15 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
         return Reason.TOO_LONG
     sampled = sum(sum(segment.loss_mask) for segment in segments)
     return None if sampled == member.sampled_tokens else Reason.UNRESOLVED
+
+
+def _sampling_fault(segment: Segment) -> Reason | None:
+    """What the temperatures of a segment have against it; the labels say the same where they were made with it."""
+    temperatures = [span.temperature for span in segment.sampling_spans]
+    if not temperatures or any(temperature is None for temperature in temperatures):
+        return Reason.UNKNOWN_SAMPLING  # in a record from before temperatures were kept, too
+    greedy = any(temperature is not None and temperature < LEAST_TEMPERATURE for temperature in temperatures)
+    return Reason.GREEDY_SAMPLING if greedy else None
 
 
 def _trained_segments(trajectory: Trajectory) -> list[Segment]:

@@ -14,7 +14,7 @@ import numpy as np
 from headrace.schemas.records.group import Member
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import TrainedGroup
-from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.batches.packing import Floats, Ints, PackedSequences, pack, select
 
 BATCH_FORMAT = 2
@@ -22,7 +22,7 @@ BATCH_FORMAT = 2
 rebuilding says so where this code cannot make it.
 
     1  advantages scaled by the standard deviation of the record's members
-    2  by that of all scored members of the group
+    2  by that of all scored members of the group; tokens have temperatures, where all had been trained at 1
 """
 
 BATCH_FORMATS = (1, 2)
@@ -71,7 +71,7 @@ class Batch:
     """Flat arrays; nothing is padded."""
 
     packed: PackedSequences
-    """Tokens, positions and boundaries; the targets are the N sampled tokens."""
+    """Tokens, positions, boundaries and temperatures; the targets are the N sampled tokens."""
     behaviour_logprobs: Floats
     """(N,) log-probability under the policy that sampled the token, as recorded."""
     advantages: Floats
@@ -83,20 +83,20 @@ class Batch:
     rewards: Floats
     """(M,) reward of each trajectory."""
 
-    def sha256(self) -> str:
-        """Hash (hex) of everything the step depends on: names, shapes and little-endian bytes of the arrays."""
+    def sha256(self, format: int = BATCH_FORMAT) -> str:
+        """Hash (hex) of everything a step depends on: names, shapes and little-endian bytes of the format's arrays."""
         digest = hashlib.sha256()
-        for content in self._contents().values():
+        for content in self._contents(format).values():
             digest.update(content)
         return digest.hexdigest()
 
-    def array_sha256(self) -> dict[str, str]:
+    def array_sha256(self, format: int = BATCH_FORMAT) -> dict[str, str]:
         """Hash (hex) of each of these arrays by its name: where :meth:`sha256` differs, one of them does."""
-        return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents().items()}
+        return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents(format).items()}
 
-    def arrays(self) -> dict[str, Ints | Floats]:
-        """What the step depends on, by name, little-endian."""
-        return {
+    def arrays(self, format: int = BATCH_FORMAT) -> dict[str, Ints | Floats]:
+        """What a step depends on, by name, little-endian."""
+        arrays: dict[str, Ints | Floats] = {
             "token_ids": self.packed.token_ids.astype("<i8"),
             "cu_seqlens": self.packed.cu_seqlens.astype("<i8"),
             "targets": self.packed.targets.astype("<i8"),
@@ -105,21 +105,23 @@ class Batch:
             "versions": self.versions.astype("<i8"),
             "trajectories": self.trajectories.astype("<i8"),
         }
+        return arrays if format == 1 else arrays | {"temperatures": self.packed.temperatures.astype("<f4")}
 
-    def _contents(self) -> dict[str, bytes]:
+    def _contents(self, format: int) -> dict[str, bytes]:
         return {
             name: f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes()
-            for name, array in self.arrays().items()
+            for name, array in self.arrays(format).items()
         }
 
 
 def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
     """The batch of ``groups``, in their order, members and segments in theirs.
 
-    Raises ``ValueError`` where a member lacks log-probabilities or versions, or the masks do not mark as many tokens as
-    the group's record says: such a member should not have been admitted.
+    Segments from before temperatures were kept have 1: what they were trained at. Raises ``ValueError`` where a member
+    lacks log-probabilities, versions or temperatures, or the masks do not mark as many tokens as the group's record
+    says: such a member should not have been admitted.
     """
-    sequences, behaviour, advantages, versions, trajectories = [], [], [], [], []
+    sequences, behaviour, advantages, versions, temperatures, trajectories = [], [], [], [], [], []
     members = [resolved for group in groups for resolved in group.members]
     for number, resolved in enumerate(members):
         member, sampled = resolved.member, 0
@@ -133,6 +135,7 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
             if segment.logprobs is None or sum(length for _, length in spans) != count:
                 raise ValueError(f"trajectory {member.trajectory_id}: a segment lacks log-probabilities or versions")
             sequences.append((segment.token_ids, segment.loss_mask))
+            temperatures.append(_temperatures(segment, count, member.trajectory_id))
             behaviour.append(np.asarray(segment.logprobs, np.float32))
             versions.append(np.repeat([version for version, _ in spans], [length for _, length in spans]))
             sampled += count
@@ -143,13 +146,24 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
         advantages.append(np.full(sampled, member.advantage, np.float32))
         trajectories.append(np.full(sampled, number, np.int64))
     return Batch(
-        packed=pack(sequences),
+        packed=pack(sequences, np.concatenate(temperatures)),
         behaviour_logprobs=np.concatenate(behaviour),
         advantages=np.concatenate(advantages),
         versions=np.concatenate(versions).astype(np.int64),
         trajectories=np.concatenate(trajectories),
         rewards=np.asarray([resolved.member.reward for resolved in members], np.float32),
     )
+
+
+def _temperatures(segment: Segment, count: int, trajectory_id: str) -> Floats:
+    """(count,) temperature of each token that ``segment`` sampled."""
+    if not segment.sampling_spans:
+        return np.ones(count, np.float32)
+    known = [span.temperature for span in segment.sampling_spans if span.temperature]
+    lengths = [span.end - span.start for span in segment.sampling_spans if span.temperature]
+    if sum(lengths) != count:
+        raise ValueError(f"trajectory {trajectory_id}: a segment lacks temperatures")
+    return np.repeat(np.asarray(known, np.float32), lengths)
 
 
 def select_sequences(batch: Batch, sequences: Sequence[int]) -> tuple[Batch, Ints]:

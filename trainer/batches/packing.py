@@ -30,6 +30,8 @@ class PackedSequences:
     """(S + 1,) sequence s occupies ``[cu_seqlens[s], cu_seqlens[s + 1])``."""
     targets: Ints
     """(N,) ascending indices into the token axis; never the first of a sequence, which nothing predicts."""
+    temperatures: Floats
+    """(N,) temperature at which each target was sampled, above 0: what its logits are divided by."""
 
     @property
     def lengths(self) -> Ints:
@@ -37,11 +39,12 @@ class PackedSequences:
         return np.diff(self.cu_seqlens)
 
 
-def pack(sequences: Iterable[tuple[ArrayLike, ArrayLike]]) -> PackedSequences:
+def pack(sequences: Iterable[tuple[ArrayLike, ArrayLike]], temperatures: ArrayLike | None = None) -> PackedSequences:
     """Lay ``(token ids, mask)`` pairs end to end; the mask's ones are the targets.
 
-    Raises ``ValueError`` where there is no sequence, one is empty, its mask has another length, or its first token is
-    a target: nothing predicts it.
+    ``temperatures`` (N,) are the targets', above 0; all 1 where they are left out.
+    Raises ``ValueError`` where there is no sequence, one is empty, its mask has another length, its first token is a
+    target (nothing predicts it), or temperatures do not belong to the targets.
     """
     token_ids, masks = [], []
     for number, (ids, mask) in enumerate(sequences):
@@ -55,11 +58,16 @@ def pack(sequences: Iterable[tuple[ArrayLike, ArrayLike]]) -> PackedSequences:
     if not token_ids:
         raise ValueError("there is no sequence to pack")
     lengths = [len(ids_T) for ids_T in token_ids]
+    targets = np.flatnonzero(np.concatenate(masks)).astype(np.int64)
+    temperatures_N = np.ones(len(targets), np.float32) if temperatures is None else np.asarray(temperatures, np.float32)
+    if temperatures_N.shape != targets.shape or not (temperatures_N > 0).all():
+        raise ValueError(f"{temperatures_N.shape} temperatures for {len(targets)} targets: each must have one, above 0")
     return PackedSequences(
         token_ids=np.concatenate(token_ids),
         position_ids=np.concatenate([np.arange(length, dtype=np.int64) for length in lengths]),
         cu_seqlens=np.cumsum([0, *lengths], dtype=np.int64),
-        targets=np.flatnonzero(np.concatenate(masks)).astype(np.int64),
+        targets=targets,
+        temperatures=temperatures_N,
     )
 
 
@@ -75,13 +83,15 @@ def select(packed: PackedSequences, sequences: Sequence[int]) -> tuple[PackedSeq
         targets.append(packed.targets[first:last] - low + start)
         kept.append(np.arange(first, last, dtype=np.int64))
         start += high - low
+    of_targets = np.concatenate(kept)
     chosen = PackedSequences(
         token_ids=np.concatenate(token_ids),
         position_ids=np.concatenate(position_ids),
         cu_seqlens=np.cumsum([0, *(len(ids) for ids in token_ids)], dtype=np.int64),
         targets=np.concatenate(targets),
+        temperatures=packed.temperatures[of_targets],
     )
-    return chosen, np.concatenate(kept)
+    return chosen, of_targets
 
 
 def plan_passes(lengths: Sequence[int] | Ints, max_tokens: int, owners: Ints | None = None) -> list[list[int]]:

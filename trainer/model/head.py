@@ -1,6 +1,8 @@
 """Log-probabilities from a linear head, in float32, without ever holding the logits of all tokens.
 
-    log p = h·w_label − logsumexp(h·Wᵀ),   ∂/∂logits = g (onehot(label) − softmax)
+    log p = z_label − logsumexp(z),   z = h·Wᵀ / τ,   ∂/∂(h·Wᵀ) = g (onehot(label) − softmax(z)) / τ
+
+τ is the temperature at which the token was sampled, one for each row: trained is what was sampled from.
 
 Only one chunk of logits exists at a time, in forward and in backward, where it is computed again: for 32 k tokens of a
 150 k vocabulary they would be 20 GB. The gradient is written over the chunk's own probabilities.
@@ -19,17 +21,19 @@ def head_logprobs(
     labels_N: torch.Tensor,
     weight_VH: torch.Tensor,
     bias_V: torch.Tensor | None = None,
+    temperatures_N: torch.Tensor | None = None,
     *,
     max_logits: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(N,) float32 log-probability of each label, differentiable, and (N,) float32 entropy in nats, which is not.
 
-    ``labels_N`` (N,) int64. At most ``max_logits`` logits are worked on at once, in two copies, or one token's. Weights
-    in 16 bits are multiplied as they are and summed in float32: 16 bits in the head are a known source of mismatch
-    between trainer and engine.
+    ``labels_N`` (N,) int64; ``temperatures_N`` (N,) float32, above 0, by which each row of logits is divided, in
+    float32 as engines do (vLLM) and as TRL does; left out, 1. At most ``max_logits`` logits are worked on at once, in
+    two copies, or one token's. Weights in 16 bits are multiplied as they are and summed in float32: 16 bits in the head
+    are a known source of mismatch between trainer and engine.
     """
     logprobs_N, entropy_N = _HeadLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_NH, labels_N, weight_VH, bias_V, max_logits
+        hidden_NH, labels_N, weight_VH, bias_V, temperatures_N, max_logits
     )
     return logprobs_N, entropy_N
 
@@ -42,6 +46,7 @@ class _HeadLogprobs(torch.autograd.Function):
         labels_N: torch.Tensor,
         weight_VH: torch.Tensor,
         bias_V: torch.Tensor | None,
+        temperatures_N: torch.Tensor | None,
         max_logits: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = max(1, max_logits // len(weight_VH))
@@ -51,14 +56,14 @@ class _HeadLogprobs(torch.autograd.Function):
         # What is one chunk anyway need not be computed again.
         keep, kept = rows >= len(labels_N) and any(ctx.needs_input_grad), None
         for chunk in _chunks(len(labels_N), rows):
-            scores = _log_softmax(product, chunk, bias_V)
+            scores = _log_softmax(product, chunk, bias_V, temperatures_N)
             logprobs_N[chunk] = scores.gather(1, labels_N[chunk, None])[:, 0]
             probabilities = scores.exp()
             # A product of two rows: their element-wise one would be another chunk.
             entropy_N[chunk] = -torch.bmm(probabilities[:, None], scores[:, :, None])[:, 0, 0]
             kept = probabilities if keep else None
             del scores, probabilities
-        ctx.save_for_backward(hidden_NH, labels_N, weight_VH, bias_V)
+        ctx.save_for_backward(hidden_NH, labels_N, weight_VH, bias_V, temperatures_N)
         ctx.probabilities, ctx.rows = kept, rows
         ctx.mark_non_differentiable(entropy_N)
         return logprobs_N, entropy_N
@@ -67,15 +72,17 @@ class _HeadLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradient_N = gradients[0]
-        hidden_NH, labels_N, weight_VH, bias_V = ctx.saved_tensors
+        hidden_NH, labels_N, weight_VH, bias_V, temperatures_N = ctx.saved_tensors
+        if temperatures_N is not None:
+            gradient_N = gradient_N / temperatures_N  # by the logits before they were divided
         kept, ctx.probabilities = ctx.probabilities, None
         product = _Product(hidden_NH, weight_VH)
-        wants_hidden, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        wants_hidden, _, wants_weight, wants_bias, _, _ = ctx.needs_input_grad
         by_hidden = torch.empty_like(hidden_NH) if wants_hidden else None
         by_weight = torch.zeros_like(weight_VH, dtype=torch.float32) if wants_weight else None
         by_bias = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias else None
         for chunk in _chunks(len(labels_N), ctx.rows):
-            by_logits = _log_softmax(product, chunk, bias_V).exp_() if kept is None else kept
+            by_logits = _log_softmax(product, chunk, bias_V, temperatures_N).exp_() if kept is None else kept
             by_logits.mul_(-gradient_N[chunk, None])
             by_logits.scatter_add_(1, labels_N[chunk, None], gradient_N[chunk, None])
             if by_hidden is not None:
@@ -90,6 +97,7 @@ class _HeadLogprobs(torch.autograd.Function):
             None,
             None if by_weight is None else by_weight.to(weight_VH.dtype),
             None if by_bias is None else by_bias.to(bias_V.dtype),
+            None,
             None,
         )
 
@@ -125,10 +133,14 @@ class _Product:
             by_weight_VH.addmm_(by_logits.t(), hidden.float())
 
 
-def _log_softmax(product: _Product, chunk: slice, bias_V: torch.Tensor | None) -> torch.Tensor:
+def _log_softmax(
+    product: _Product, chunk: slice, bias_V: torch.Tensor | None, temperatures_N: torch.Tensor | None
+) -> torch.Tensor:
     logits = product.logits(chunk)
     if bias_V is not None:
         logits += bias_V
+    if temperatures_N is not None:
+        logits /= temperatures_N[chunk, None]
     return torch.log_softmax(logits, -1)
 
 

@@ -23,13 +23,13 @@ class TokenLogprobs(NamedTuple):
     """What a model says of the targets; axis legend: N targets, in the packing's order."""
 
     logprobs: torch.Tensor
-    """(N,) float32 log-probability of each target given what stands before it in its sequence."""
+    """(N,) float32 log-probability of each target given what stands before it in its sequence, at its temperature."""
     entropy: torch.Tensor
-    """(N,) float32 entropy in nats of the distribution it was drawn from; carries no gradient."""
+    """(N,) float32 entropy in nats of the distribution it was drawn from, at its temperature; carries no gradient."""
 
 
 def token_logprobs(model: PreTrainedModel, packed: PackedSequences, *, max_logits: int | None = None) -> TokenLogprobs:
-    """Log-probabilities (temperature 1) of the targets of ``packed``, in float32 from the head on.
+    """Log-probabilities of the targets of ``packed``, each at its temperature, in float32 from the head on.
 
     The head runs only where a target is predicted, and in chunks of at most ``max_logits`` logits,
     :data:`MAX_LOGITS` of the device where nothing is said.
@@ -47,4 +47,9 @@ def token_logprobs(model: PreTrainedModel, packed: PackedSequences, *, max_logit
     hidden_N = hidden_T.index_select(0, targets_N - 1)
     labels_N = torch.from_numpy(packed.token_ids[packed.targets]).to(device)
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return TokenLogprobs(*head_logprobs(hidden_N, labels_N, head.weight, head.bias, max_logits=max_logits))
+    temperatures_N = None
+    if (packed.temperatures != 1).any():
+        temperatures_N = torch.from_numpy(packed.temperatures).to(device)
+    return TokenLogprobs(
+        *head_logprobs(hidden_N, labels_N, head.weight, head.bias, temperatures_N, max_logits=max_logits)
+    )

@@ -1,7 +1,7 @@
 """A rebuilt batch on disk, for inspection: its arrays as safetensors, and beside them as JSON what each one is.
 
 step-12.safetensors   token_ids (T), position_ids (T), cu_seqlens (S + 1), targets (N), behaviour_logprobs (N),
-                      advantages (N), versions (N), trajectories (N), rewards (M)
+                      advantages (N), versions (N), trajectories (N), temperatures (N), rewards (M)
 step-12.json          the step, and each of the M trajectories: id, group, place, labels, reward, advantage, tokens
 """
 

@@ -135,8 +135,8 @@ def _compare(step: Step, groups: Sequence[AdmittedGroup], recipe: BatchRecipe) -
         batch = make_batch(prepared)
     except ValueError as error:
         return Rebuilt(step, Verdict.DIFFERS, problem=str(error), assumed=assumed)
-    sha256 = batch.sha256()
-    arrays = batch.array_sha256()
+    sha256 = batch.sha256(recipe.format)
+    arrays = batch.array_sha256(recipe.format)
     return Rebuilt(
         step,
         Verdict.MATCHES if sha256 == step.data_sha256 else Verdict.DIFFERS,

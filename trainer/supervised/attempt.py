@@ -12,7 +12,16 @@ from headrace.schemas.read_back import Place
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect, Trajectory
 
-HARMLESS = frozenset({Defect.NO_LOGPROBS, Defect.UNKNOWN_VERSION, Defect.TRUNCATED_SAMPLING})
+HARMLESS = frozenset(
+    {
+        Defect.NO_LOGPROBS,
+        Defect.UNKNOWN_VERSION,
+        Defect.TRUNCATED_SAMPLING,
+        Defect.GREEDY_SAMPLING,
+        Defect.ALTERED_SAMPLING,
+        Defect.UNKNOWN_SAMPLING,
+    }
+)
 """Defects that keep a trajectory from reinforcement and not from imitation: its tokens are what they are."""
 
 

@@ -55,6 +55,20 @@ def shape(segment: Segment) -> tuple[list[int], list[int], list[float] | None, l
 
 
 class TestSegments:
+    def test_temperatures_travel_with_the_tokens_and_may_differ_in_a_segment(self) -> None:
+        def at(temperature: float | None) -> Sampling:
+            return Sampling(temperature=temperature, logprobs="processed")
+
+        (segment,) = assembled(
+            called([1, 2], [3, 4], sampling=at(1.0)),
+            called([5], [6], after=[1, 2, 3, 4], sampling=at(1.0)),
+            called([], [7, 8], after=[1, 2, 3, 4, 5, 6], sampling=at(0.6)),
+            called([], [], after=[1, 2, 3, 4, 5, 6, 7, 8], sampling=at(1.3)),
+            called([], [9], after=[1, 2, 3, 4, 5, 6, 7, 8], sampling=at(None)),
+        ).segments
+        found = [(span.temperature, span.start, span.end) for span in segment.sampling_spans]
+        assert found == [(1.0, 0, 3), (0.6, 3, 5), (None, 5, 6)]
+
     def test_calls_merge_while_the_context_only_grows(self) -> None:
         result = assembled(called([1, 2], [3, 4]), called([5], [6], after=[1, 2, 3, 4]))
         assert [shape(segment) for segment in result.segments] == [
@@ -135,8 +149,24 @@ class TestLabels:
                 called([1], [2], version_spans=[VersionSpan(version=None, start=0, end=1)]),
                 [Defect.UNKNOWN_VERSION],
             ),
-            (called([1], [2], sampling=Sampling(top_p=0.9)), [Defect.TRUNCATED_SAMPLING]),
-            (called([1], [2], sampling=Sampling(temperature=0.0)), []),
+            (called([1], [2], sampling=Sampling(temperature=1.0, top_p=0.9)), [Defect.TRUNCATED_SAMPLING]),
+            (called([1], [2], sampling=Sampling()), [Defect.UNKNOWN_SAMPLING]),
+            (called([1], [2], sampling=Sampling(temperature=1.0, logprobs="raw")), []),
+            (called([1], [2], sampling=Sampling(temperature=0.7, logprobs="processed")), []),
+            (called([1], [2], sampling=Sampling(temperature=0.7, logprobs="raw")), [Defect.UNKNOWN_SAMPLING]),
+            (called([1], [2], sampling=Sampling(temperature=0.7)), [Defect.UNKNOWN_SAMPLING]),
+            (called([1], [2], sampling=Sampling(temperature=0.0)), [Defect.GREEDY_SAMPLING]),
+            (called([1], [2], sampling=Sampling(temperature=0.0099)), [Defect.GREEDY_SAMPLING]),
+            *(
+                (called([1], [2], sampling=Sampling(temperature=1.0, **altered)), [Defect.ALTERED_SAMPLING])
+                for altered in (
+                    {"presence_penalty": -0.1},
+                    {"frequency_penalty": 0.1},
+                    {"repetition_penalty": 1.1},
+                    {"min_tokens": 1},
+                    {"altered_by": ["structured_output"]},
+                )
+            ),
             (called([1], []), [Defect.NOTHING_SAMPLED]),
         ],
     )

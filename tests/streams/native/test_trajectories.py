@@ -108,12 +108,22 @@ def calls(draw: st.DrawFn, context: list[int]) -> ModelCalled:
         sampled_ids=array("i", sampled),
         logprobs=draw(st.sampled_from([array("f", [-0.5] * len(sampled))] * 4 + [None])),
         version_spans=draw(st.sampled_from([spans] * 4 + [[]])),
-        sampling=draw(st.sampled_from([{}, {}, {"top_p": 0.9}, {"top_k": 3, "temperature": 0.7}, {"min_p": 0.1}])),
+        sampling=draw(st.sampled_from(SAMPLINGS)),
         finish_reason=draw(st.none() | words),
         messages=draw(st.none() | st.lists(objects, max_size=2)),
         hidden=draw(st.sampled_from([[], [], ["messages"], ["logprobs"]])),
         latency_s=draw(seconds),
     )  # type: ignore[arg-type]
+
+
+SAMPLINGS: list[dict[str, object]] = [
+    *[{"temperature": 1.0}] * 4, {}, {"temperature": 0.7, "logprobs": "processed"}, {"temperature": 0.7},
+    {"temperature": 1.3, "logprobs": "raw"}, {"temperature": 1.0, "logprobs": "raw"}, {"temperature": 0.0},
+    {"temperature": 0.009999}, {"temperature": 0.01, "logprobs": "processed"}, {"top_p": 0.9},
+    {"top_k": 3, "temperature": 0.7}, {"min_p": 0.1}, {"temperature": 1.0, "presence_penalty": -0.1},
+    {"temperature": 1.0, "frequency_penalty": 0.5}, {"temperature": 1.0, "repetition_penalty": 1.1},
+    {"temperature": 1.0, "min_tokens": 1}, {"temperature": 1.0, "altered_by": ["logit_bias"]},
+]  # fmt: skip
 
 
 traces = st.sampled_from(
@@ -327,5 +337,5 @@ def test_a_module_that_was_built_for_other_records_is_refused_at_once() -> None:
         SPEEDUPS.TrajectoryWriter(
             shapes=shapes, fields=["trajectory_id", "colour"], defects=[], array_type=array, encode_array=str,
             decode_array=array, compress_from=1, max_array_bytes=1, sha1=bytes, sha256=bytes, max_tokens=1,
-            max_record_bytes=1, id_prefix=b"", headers=[],
+            least_temperature=0.01, max_record_bytes=1, id_prefix=b"", headers=[],
         )  # fmt: skip

@@ -3,6 +3,7 @@ from array import array
 import numpy as np
 import pytest
 
+from headrace.schemas.events import SamplingSpan
 from headrace.trainer.batches.batch import make_batch, owners_of_sequences, select_sequences
 from tests.trainer.builders import admitted, segment, trajectory
 
@@ -76,7 +77,26 @@ def test_the_hash_tells_apart_whatever_the_step_depends_on():
 
 def test_the_hash_is_of_bytes_and_not_of_a_machine():
     batch = make_batch([admitted("g", trajectory("t", segment("cS")), advantages=[0.5])])
-    assert batch.sha256() == "73c342daf865ac170db559813ec900ba509ee94386846ab74f9e6e3fbaebf9d8"
+    assert batch.sha256(1) == "73c342daf865ac170db559813ec900ba509ee94386846ab74f9e6e3fbaebf9d8"
+    assert batch.sha256(2) == "567dc28c8d1bb737c1d1f7fdd17fe2c219088945c37415666a464b9a8cfb759b"
+
+
+def test_each_token_has_the_temperature_that_it_was_sampled_at():
+    mixed = trajectory("t", segment("cSScS", temperatures=[1.0, 0.6, 1.3]), segment("cccS", temperatures=[0.7]))
+    plain = mixed.model_copy(
+        update={"segments": [each.model_copy(update={"sampling_spans": []}) for each in mixed.segments]}
+    )
+    batch, old = (make_batch([admitted("g", each)]) for each in (mixed, plain))
+    assert batch.packed.temperatures.tolist() == pytest.approx([1.0, 0.6, 1.3, 0.7])
+    assert select_sequences(batch, [1])[0].packed.temperatures.tolist() == pytest.approx([0.7])
+    assert old.packed.temperatures.tolist() == [1.0] * 4
+    assert (batch.sha256(1), batch.sha256(2) == old.sha256(2)) == (old.sha256(1), False)
+
+
+def test_temperatures_that_are_missing_make_no_batch():
+    nothing = segment("cS").model_copy(update={"sampling_spans": [SamplingSpan(temperature=None, start=0, end=1)]})
+    with pytest.raises(ValueError, match="lacks temperatures"):
+        make_batch([admitted("g", trajectory("t", nothing))])
 
 
 def test_selected_sequences_keep_what_belongs_to_them():

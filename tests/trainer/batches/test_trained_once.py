@@ -20,6 +20,7 @@ from headrace.schemas.events import (
     ContextSummarized,
     ModelCalled,
     Role,
+    Sampling,
     SubagentFinished,
     SubagentStarted,
     TrajectoryEnded,
@@ -74,6 +75,7 @@ class Attempt:
                 sampled_ids=sampled,
                 logprobs=[logprob_of(token) for token in sampled],
                 version_spans=[VersionSpan(version=v, start=a, end=b) for v, a, b in spans if a < b],
+                sampling=Sampling(temperature=1.0),
             )
         )
         self.context = after + context + sampled

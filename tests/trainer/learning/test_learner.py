@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from headrace.schemas.events import VersionSpan
 from headrace.schemas.records.trajectory import Segment
@@ -205,6 +206,26 @@ def test_substeps_are_several_updates_on_disjoint_parts(directory):
     assert {int(value) for name, value in learner.optimizer_tensors().items() if name.startswith("step/")} == {4}
     assert metrics["tokens_trained"] == 36.0
     assert metrics["substep_ratio_max"] > 1.0001  # later parts see the weights that earlier ones made
+
+
+def test_tokens_are_trained_at_the_temperature_they_were_sampled_at(directory):
+    learner, chance = learner_of(directory), np.random.default_rng(0)
+    parts = [
+        segment("cc" + "S" * 9, vocabulary=41, temperatures=chance.choice([0.6, 1.0, 1.3], 9).tolist())
+        for _ in range(4)
+    ]
+    batch = make_batch([admitted("g", *(trajectory(f"t{i}", part) for i, part in enumerate(parts)))])
+    with torch.no_grad():
+        plain = (
+            AutoModelForCausalLM.from_pretrained(directory)(torch.from_numpy(batch.packed.token_ids[:11])[None])
+            .logits[0]
+            .double()
+        )
+    logits = plain[1:-1] / torch.from_numpy(batch.packed.temperatures[:9, None])
+    expected = logits.log_softmax(-1).gather(1, torch.from_numpy(batch.packed.token_ids[2:11, None]))[:, 0]
+    found = learner._evaluate(batch).logprobs
+    assert found[:9] == pytest.approx(expected.numpy(), abs=1e-4)
+    assert learner.step(replace(batch, behaviour_logprobs=found), 0)["mismatch_kl"] < 1e-9
 
 
 @pytest.mark.parametrize("substeps", [1, 2, 8])

@@ -117,3 +117,35 @@ def test_a_certain_distribution_has_no_entropy():
     assert (logprobs.item(), entropy.item()) == (0.0, 0.0)
     _, uniform = head_logprobs(torch.zeros(1, 1), torch.tensor([0]), weight, max_logits=2)
     assert uniform.item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["without bias", "with bias"])
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_each_row_has_its_temperature_forward_and_backward(rows, bias):
+    """Against the definition in float64, and against TRL's way: all logits, divided, then softmax, in one graph."""
+    hidden, labels, weight, offsets, upstream = head(7, 8, 30, bias=bias)
+    temperatures = torch.tensor([0.6, 1.0, 1.3, 0.6, 2.0, 0.01, 1.0])
+    found, entropy = head_logprobs(hidden, labels, weight, offsets, temperatures, max_logits=30 * rows)
+    (found * upstream).sum().backward()
+    gradients = [each.grad.clone() for each in (hidden, weight, offsets) if each is not None]
+    for each in (hidden, weight, offsets):
+        if each is not None:
+            each.grad = None
+    logits = (hidden.double() @ weight.double().t() + (0 if offsets is None else offsets.double())) / temperatures[
+        :, None
+    ]
+    logprobs = logits.log_softmax(-1)
+    expected = logprobs.gather(1, labels[:, None])[:, 0]
+    (expected * upstream).sum().backward()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy.double(), -(logprobs.exp() * logprobs).sum(-1), rtol=1e-4, atol=1e-5)
+    for ours, theirs in zip(
+        gradients, [each.grad for each in (hidden, weight, offsets) if each is not None], strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_at_temperature_one_the_bits_are_those_without():
+    hidden, labels, weight, _, _ = head(7, 8, 30)
+    plain, at_one = (head_logprobs(hidden, labels, weight, None, t, max_logits=90) for t in (None, torch.ones(7)))
+    assert all(torch.equal(a, b) for a, b in zip(plain, at_one, strict=True))

@@ -68,7 +68,8 @@ class History:
                 for each in kept
             )
             admitted.append(AdmittedGroup(record.group_id, place, resolved, reward_std(record), members_std(record)))
-        prepared = prepare_groups(admitted, recipe or BatchRecipe(), step=number)
+        recipe = recipe or BatchRecipe()
+        prepared = prepare_groups(admitted, recipe, step=number)
         batch = make_batch(prepared)
         step = Step(
             run=self.run,
@@ -76,9 +77,9 @@ class History:
             version=number,
             groups=[each.as_trained() for each in prepared],
             config_sha256="",
-            data_sha256=batch.sha256(),
-            recipe=recipe or BatchRecipe(),
-            array_sha256=batch.array_sha256(),
+            data_sha256=batch.sha256(recipe.format),
+            recipe=recipe,
+            array_sha256=batch.array_sha256(recipe.format),
             metrics={"tokens_trained": float(len(batch.packed.targets))},
         )
         self.steps.append(step)
