@@ -5,24 +5,24 @@ current database belong to the session and not to the statement, so a session re
 only what the next statement wants otherwise.
 """
 
+import json
 import queue
 import re
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import chdb
 
+from headrace.deploy import statements
+from headrace.deploy.offered import FUNCTION_CATEGORIES, OTHER_FUNCTIONS
+from headrace.deploy.statements import Refused, Ruling
+
 _SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_LEADING = r"(?:\s+|--[^\n]*(?:\n|\Z)|#![^\n]*(?:\n|\Z)|/\*.*?\*/)*"
-_KEYWORD = re.compile(_LEADING + r"\(*\s*([A-Za-z]+)(?:\s+(TEMPORARY))?", re.DOTALL)
-_KAFKA_DDL = re.compile(r"(?=.*\b(?:create|attach|replace)\b)(?=.*kafka)", re.IGNORECASE | re.DOTALL)
-_KAFKA_ENGINE = re.compile(r"\bENGINE\s*=\s*[`\"]?kafka", re.IGNORECASE)
-_LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL)
-_STATEFUL = frozenset({"SET", "USE"})
-_READ_ONLY = frozenset({"SELECT", "WITH", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "EXISTS"})
 _ERROR_CODE = re.compile(r"Code: (\d+)\.")
 
 MAX_RESULT_BYTES = 512 * 1024 * 1024
@@ -34,13 +34,22 @@ MAX_MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 MAX_SECONDS = 600
 """Longest run of one statement, in seconds."""
 
-_ENGINE_SETTINGS = {
-    # Set on every session; a client's own setting of the same name wins.
+_LIMITS = {
+    # Of every session; a client may lower them.
     "max_result_bytes": str(MAX_RESULT_BYTES),
     "max_memory_usage": str(MAX_MEMORY_BYTES),
     "max_execution_time": str(MAX_SECONDS),
     "result_overflow_mode": "throw",
 }
+
+_KEPT_RULINGS = 512
+"""Statements whose ruling is remembered: dashboards send the same ones again and again."""
+
+_KEPT_STATEMENT = 64 * 1024
+"""Longest statement that is remembered, in characters."""
+
+_UNKNOWN_TREE = "does not support JSON serialization"
+_FORMAT_OF_DATA = " FORMAT "
 
 
 class EngineError(Exception):
@@ -63,37 +72,41 @@ class Outcome:
     """Rows and bytes read and written, as the header ``X-ClickHouse-Summary`` has them."""
 
 
-def keyword(statement: str) -> str:
-    """The first word of ``statement`` in capitals, comments left out: ``SELECT``."""
-    found = _KEYWORD.match(statement)
-    return found[1].upper() if found else ""
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that was parsed and may run."""
 
-
-def is_read_only(statement: str) -> bool:
-    """Whether ``statement`` can only read."""
-    return keyword(statement) in _READ_ONLY
+    text: str
+    """In the engine's own spelling, without comments; this is what runs."""
+    ruling: Ruling
+    """What it does."""
 
 
 class _Session:
     """One connection and what is set on it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reads: bool = False) -> None:
         self._path = path
+        self._reads = reads
         self._connect()
 
     def _connect(self) -> None:
         self._connection = chdb.connect(str(self._path))
         self._settings: dict[str, str] = {}
         self._database = "default"
-        self.prepare({}, "default")
 
     def prepare(self, settings: Mapping[str, str], database: str) -> None:
         """Make ``settings`` and ``database`` those of the session, changing only what differs."""
-        wanted = {**_ENGINE_SETTINGS, **settings}
+        wanted = {**_LIMITS, **settings}
+        if self._reads:
+            # Nothing can be set once a session is readonly, not even that it no longer is: another begins, in 0.3 ms.
+            wanted["readonly"] = "1"
+            if self._settings and wanted != self._settings:
+                self.renew()
         changes = [f"{name} = DEFAULT" for name in self._settings if name not in wanted]
         changes += [f"{name} = {_quoted(value)}" for name, value in wanted.items() if self._settings.get(name) != value]
         if changes:
-            self.run(f"SET {', '.join(changes)}")
+            self.run(f"SET {', '.join(sorted(changes, key=_readonly_last))}")
             self._settings = wanted
         if database != self._database:
             self.run(f"USE {_identifier(database)}")
@@ -117,34 +130,72 @@ class _Session:
 
 
 class Engine:
-    """The engine on ``path``, which no other process may have open. Methods block and may be called from any thread."""
+    """The engine on ``path``, which no other process may have open. Methods block and may be called from any thread.
+
+    Statements are parsed first and run only if :mod:`headrace.deploy.statements` has them on its lists; reads run in
+    sessions that are ``readonly``.
+    """
 
     def __init__(self, path: Path, *, sessions: int) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        self._idle: queue.LifoQueue[_Session] = queue.LifoQueue()
-        self._sessions = [_Session(path) for _ in range(sessions)]
-        for session in self._sessions:
-            self._idle.put(session)
-        version, timezone = self.query("SELECT version(), timezone()").body.decode().split()
-        self.version = version
-        self.timezone = timezone
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._idle: dict[bool, queue.LifoQueue[_Session]] = {True: queue.LifoQueue(), False: queue.LifoQueue()}
+        self._parsers: queue.LifoQueue[_Session] = queue.LifoQueue()
+        self._sessions = sessions
+        self._rulings: OrderedDict[str, Statement] = OrderedDict()
+        self._rulings_lock = Lock()
+        for _ in range(sessions):
+            for reads, idle in self._idle.items():
+                idle.put(_Session(path, reads=reads))
+            self._parsers.put(_Session(path))
+        parser = self._parsers.get()
+        self.version, self.timezone = bytes(parser.run("SELECT version(), timezone()").bytes()).decode().split()
+        self._denied_functions = _denied_functions(parser)
+        formats = parser.run("SELECT name FROM system.formats WHERE is_output", "TabSeparatedRaw")
+        self._formats = frozenset(bytes(formats.bytes()).decode().lower().split())
+        self._parsers.put(parser)
+
+    def parse(self, statement: str) -> Statement:
+        """``statement``, ready to run. Raises :class:`EngineError` where it is no single statement or not offered."""
+        with self._rulings_lock:
+            if statement in self._rulings:
+                self._rulings.move_to_end(statement)
+                return self._rulings[statement]
+        parsed = self._parse(statement)
+        if len(statement) <= _KEPT_STATEMENT:
+            with self._rulings_lock:
+                self._rulings[statement] = parsed
+                if len(self._rulings) > _KEPT_RULINGS:
+                    self._rulings.popitem(last=False)
+        return parsed
+
+    def parse_insert(self, head: str, input_format: str) -> str:
+        """``head``, an insert without format and data, in the engine's own spelling. Raises as :meth:`parse`."""
+        text = self.parse(f"{head}{_FORMAT_OF_DATA}{input_format}").text
+        return text[: text.rindex(_FORMAT_OF_DATA)]
 
     def query(
         self,
-        statement: str,
+        statement: Statement,
         *,
         output_format: str = "TabSeparated",
         params: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
         database: str = "default",
+        readonly: bool = True,
     ) -> Outcome:
-        """Run ``statement``; its own ``FORMAT`` clause wins over ``output_format``. Raises :class:`EngineError`."""
-        self._refuse_kafka_engine(statement)
-        with self._session(settings or {}, database) as session:
+        """Run ``statement``; its own ``FORMAT`` clause wins over ``output_format``.
+
+        ``readonly``: in a session that can only read, with no settings but those that are offered for reading. Raises
+        :class:`EngineError`.
+        """
+        if output_format.lower() not in self._formats:
+            raise EngineError(f"Code: 73. DB::Exception: Unknown format {output_format[:100]!r}. (UNKNOWN_FORMAT)")
+        with self._session(settings or {}, database, readonly) as session:
             try:
-                result = session.run(statement, output_format, params)
+                result = session.run(statement.text, output_format, params)
             finally:
-                if keyword(statement) in _STATEFUL or "TEMPORARY" in statement.upper():
+                # What a client has set or made in a session by a statement of its own ends with the statement.
+                if not readonly and ("TEMPORARY" in statement.text or statement.text.startswith(("SET ", "USE "))):
                     session.renew()
         read = {"read_rows": str(result.storage_rows_read()), "read_bytes": str(result.storage_bytes_read())}
         written = {"written_rows": str(result.rows_written()), "written_bytes": str(result.bytes_written())}
@@ -153,54 +204,110 @@ class Engine:
 
     def insert(
         self,
-        statement: str,
+        head: str,
         input_format: str,
         data: bytes,
         *,
         settings: Mapping[str, str] | None = None,
         database: str = "default",
     ) -> Outcome:
-        """Run ``statement`` (without its ``FORMAT`` clause) on ``data``. Raises :class:`EngineError`."""
-        with self._session(settings or {}, database) as session:
-            result = session.insert(statement, input_format, data)
+        """Run the insert ``head``, which :meth:`parse_insert` gave, on ``data``. Raises :class:`EngineError`."""
+        with self._session(settings or {}, database, False) as session:
+            result = session.insert(head, input_format, data)
         written = {"written_rows": str(result.rows_written), "written_bytes": str(result.bytes_written)}
         return Outcome(b"", written | {"elapsed_ns": str(int(result.elapsed * 1e9))})
 
     def close(self) -> None:
         """Close every session once its statement is done; the folder is free then."""
-        for _ in self._sessions:
-            self._idle.get().close()
+        for idle in (*self._idle.values(), self._parsers):
+            for _ in range(self._sessions):
+                idle.get().close()
 
     @contextmanager
-    def _session(self, settings: Mapping[str, str], database: str) -> Iterator[_Session]:
+    def _session(self, settings: Mapping[str, str], database: str, reads: bool) -> Iterator[_Session]:
         for name in settings:
-            if not _SETTING.match(name):
+            if not _SETTING.match(name) or name.lower() == "readonly":
                 raise EngineError(f"Code: 115. DB::Exception: Unknown setting {name[:100]!r}. (UNKNOWN_SETTING)")
-        session = self._idle.get()
+        with _refusals():
+            statements.rule_on_database_name(database)
+            statements.rule_on_settings(settings, _LIMITS, reads=reads)
+        session = self._idle[reads].get()
         try:
-            session.prepare(settings, database)
-            yield session
-        # chDB raises types of its own from queries and RuntimeError from inserts.
-        except (chdb.ChdbError, RuntimeError) as error:
-            raise EngineError(str(error)) from error
+            with _engine_errors():
+                session.prepare(settings, database)
+                yield session
         finally:
-            self._idle.put(session)
+            self._idle[reads].put(session)
 
-    def _refuse_kafka_engine(self, statement: str) -> None:
-        # Its DDL leaves metadata behind with which the folder can never be opened again. The engine's own formatter
-        # takes comments away before the check, and the words of text do not count.
-        if _KAFKA_DDL.match(statement):
-            plain = _LITERAL.sub("''", self._format(statement))
-            if _KAFKA_ENGINE.search(plain):
-                raise EngineError(
-                    "Code: 344. DB::Exception: The embedded ClickHouse cannot hold Kafka tables: headrace's sink fills "
-                    "the tables, or point HEADRACE_CLICKHOUSE at a server. (SUPPORT_IS_DISABLED)"
-                )
+    def _parse(self, statement: str) -> Statement:
+        text = self._ask("formatQuerySingleLine", statement)
+        with _refusals():
+            ruling = statements.rule_on_database(text)
+            if ruling is None:
+                ruling = statements.rule_on(self._tree(text), self._denied_functions)
+        return Statement(text, ruling)
 
-    def _format(self, statement: str) -> str:
-        with self._session({}, "default") as session:
-            result = session.run(f"SELECT formatQuerySingleLine({_quoted(statement)})", "TabSeparatedRaw")
-            return bytes(result.bytes()).decode()
+    def _tree(self, text: str) -> Any:
+        try:
+            found = self._ask("parseQueryToJSON", statements.described_table(text) or text)
+            return json.loads(found)
+        except EngineError as error:
+            if _UNKNOWN_TREE not in str(error):
+                raise
+            raise Refused(f"statements that begin with {' '.join(text.split()[:2])[:60]} are not offered") from error
+        except RecursionError as error:
+            raise Refused("the statement is nested too deeply") from error
+
+    def _ask(self, function: str, statement: str) -> str:
+        session = self._parsers.get()
+        try:
+            with _engine_errors():
+                # Text of the session and not of the statement: nothing of it is run here, whatever it says.
+                result = session.run(f"SELECT {function}({_quoted(statement)})", "TabSeparatedRaw")
+                return bytes(result.bytes()).decode().removesuffix("\n")
+        finally:
+            self._parsers.put(session)
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    # chDB raises types of its own from queries and RuntimeError from inserts.
+    try:
+        yield
+    except (chdb.ChdbError, RuntimeError) as error:
+        raise EngineError(str(error)) from error
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except Refused as refused:
+        raise EngineError(
+            f"Code: 497. DB::Exception: The embedded ClickHouse refuses this: {refused}. For more, point "
+            "HEADRACE_CLICKHOUSE at a server of your own. (ACCESS_DENIED)"
+        ) from refused
+
+
+def _denied_functions(session: _Session) -> frozenset[str]:
+    """Names of the functions of this engine that are not offered, aliases included, in lower case."""
+    rows = session.run(
+        "SELECT name, alias_to, categories, is_aggregate FROM system.functions FORMAT JSONCompactEachRow"
+    )
+    listed = [json.loads(line) for line in bytes(rows.bytes()).splitlines()]
+    denied = {
+        name
+        for name, alias_to, category, aggregates in listed
+        if not (aggregates or alias_to)
+        and category not in FUNCTION_CATEGORIES
+        and not (category == "Other" and name in OTHER_FUNCTIONS)
+    }
+    denied |= {name for name, alias_to, *_ in listed if alias_to in denied}
+    return frozenset(name.lower() for name in denied)
+
+
+def _readonly_last(change: str) -> bool:
+    return change.startswith("readonly ")
 
 
 def _quoted(text: str) -> str:

@@ -25,6 +25,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "topics",
         "topology",
         "tables",
+        "query",
         "schemas",
         "asyncapi",
     ),

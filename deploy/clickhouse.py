@@ -1,17 +1,19 @@
 """ClickHouse's HTTP interface over the embedded engine: any ClickHouse client works, and needs no server installed.
 
-    curl 'http://127.0.0.1:8123/?query=SELECT+count()+FROM+events+FINAL'
+    curl -u "reader:$(cat .headrace/clickhouse-secrets/reader)" http://127.0.0.1:8123/ -d 'SELECT count() FROM steps'
 
 One process owns the engine and its folder; everything else, ours or not, is an ordinary HTTP client. So the laptop's
 embedded engine and a cluster's server are one code path. Answers are sent uncompressed, which every client accepts
 and loopback rewards; request bodies may be gzip, deflate, lz4 or zstd.
+
+Who may do what is :mod:`headrace.deploy.clickhouse_access`; what a statement may do, :mod:`headrace.deploy.statements`.
 """
 
 import asyncio
 import json
 import logging
-import re
-from collections.abc import AsyncIterator, Callable
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,14 +22,17 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from headrace.deploy.chdb_engine import Engine, EngineError, Outcome, is_read_only
+from headrace.deploy.chdb_engine import Engine, EngineError, Outcome
+from headrace.deploy.clickhouse_access import Account, Denied, account_of, ensure_passwords, refuse_web_page
 from headrace.deploy.content_encoding import BodyTooLarge, UnknownEncoding, decompress
+from headrace.deploy.insert_statement import split_insert
 from headrace.deploy.serving import serve
 
 log = logging.getLogger(__name__)
@@ -35,8 +40,14 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES = 256 * 1024 * 1024
 """Largest request body, before and after decompression, in bytes."""
 
+MAX_STATEMENT_BYTES = 1024 * 1024
+"""Longest statement, in bytes; the data of an insert are none of it."""
+
 SESSIONS = 4
 """Statements that run side by side."""
+
+BODIES = 2 * SESSIONS
+"""Requests whose bodies are held at once; others wait before theirs are read."""
 
 _TRANSPORT = frozenset(
     {
@@ -66,19 +77,14 @@ _TRANSPORT = frozenset(
 )
 """Parameters of the URL that are about the connection and not settings of the statement."""
 
-INSERT = re.compile(
-    rb"""\s*(?P<statement>INSERT\s+INTO\s+
-    (?:(?:"(?:[^"\\]|\\.)*"|`(?:[^`\\]|\\.)*`|[\w.]|\s(?!\s*(?:FORMAT|SETTINGS|VALUES|SELECT|WITH)\b))+)   # table
-    \s*(?:\((?:"(?:[^"\\]|\\.)*"|`(?:[^`\\]|\\.)*`|[^()"`])*\))?                                           # columns
-    \s*(?:SETTINGS\s+(?:(?!\bFORMAT\b).)*?)?)
-    \s*\bFORMAT\s+(?P<format>\w+)[ \t]*(?:\r?\n|;|\Z|[ ])""",
-    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+_READONLY = (
+    "Code: 164. DB::Exception: Cannot execute query in readonly mode: the account 'writer' changes tables, by POST. "
+    "(READONLY)"
 )
-"""An insert whose data follow: statement, format, then the bytes."""
-
-_FORMAT = re.compile(r"\bFORMAT\s+(\w+)\s*(?:SETTINGS\s[^;]*)?;?\s*\Z", re.IGNORECASE)
 _NOT_FOUND = frozenset({16, 60, 81})
 """Codes of unknown columns, tables and databases."""
+_DENIED = 497
+_NOT_FOR_PAGES = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +97,40 @@ class _Call:
     output_format: str = "TabSeparated"
     settings: dict[str, str] = field(default_factory=dict)
     params: dict[str, str] = field(default_factory=dict)
-    may_write: bool = True
+    may_write: bool = False
 
 
-async def _read_body(request: Request) -> bytes:
-    chunks, size = [], 0
+async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
+    size = 0
     async for chunk in request.stream():
         size += len(chunk)
         if size > MAX_BODY_BYTES:
             raise BodyTooLarge(MAX_BODY_BYTES)
-        chunks.append(chunk)
+        yield chunk
+
+
+async def _read_body(request: Request) -> bytes:
+    body = b"".join([chunk async for chunk in _bounded(request)])
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    return await asyncio.to_thread(decompress, b"".join(chunks), encoding, MAX_BODY_BYTES)
+    return await asyncio.to_thread(decompress, body, encoding, MAX_BODY_BYTES)
 
 
-async def _read_call(request: Request) -> _Call:
-    """The request as a statement, its data, parameters and settings."""
-    fields = dict(parse_qsl(request.url.query, keep_blank_values=True))
+async def _read_form(request: Request) -> dict[str, str]:
+    """The fields of a multipart body, which clients send for long statements and parameters."""
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise UnknownEncoding("A multipart body cannot be compressed")
+    parser = MultiPartParser(request.headers, _bounded(request), max_files=0, max_part_size=MAX_BODY_BYTES)
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        raise UnknownEncoding(f"The multipart body cannot be read: {error.message}") from error
+    return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+async def _read_call(request: Request, fields: dict[str, str], account: Account) -> _Call:
+    """The request as a statement, its data, parameters and settings. ``fields`` are the parameters of its URL."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        async with request.form(max_files=0, max_part_size=MAX_BODY_BYTES) as form:
-            fields |= {name: value for name, value in form.items() if isinstance(value, str)}
+        fields = fields | await _read_form(request)
         body = b""
     else:
         body = await _read_body(request)
@@ -123,47 +143,57 @@ async def _read_call(request: Request) -> _Call:
             name: value for name, value in fields.items() if name not in _TRANSPORT and not name.startswith("param_")
         },
         params={name.removeprefix("param_"): value for name, value in fields.items() if name.startswith("param_")},
-        may_write=request.method == "POST",
+        may_write=request.method == "POST" and account is Account.WRITER,
     )
 
 
 def _execute(engine: Engine, call: _Call) -> tuple[Outcome, str]:
     """Run ``call``; returns what came and its format."""
-    insert = INSERT.match(call.statement)
-    if insert and call.may_write:
-        data = call.statement[insert.end() :] + call.data
-        statement, input_format = insert["statement"].decode(), insert["format"].decode()
-        outcome = engine.insert(statement, input_format, data, settings=call.settings, database=call.database)
+    insert = split_insert(call.statement)
+    if insert is not None:
+        if not call.may_write:
+            raise EngineError(_READONLY)
+        head = engine.parse_insert(insert.head, insert.format)
+        data = insert.data + call.data
+        outcome = engine.insert(head, insert.format, data, settings=call.settings, database=call.database)
         return outcome, call.output_format
-    statement = call.statement.decode()
-    if call.data:
-        # ClickHouse's rule: the query in the URL and the body are one text.
-        statement = f"{statement}\n{call.data.decode()}"
-    if not call.may_write and not is_read_only(statement):
-        raise EngineError("Code: 164. DB::Exception: Cannot execute query in readonly mode: use POST. (READONLY)")
-    named = _FORMAT.search(statement)
-    output_format = named[1] if named else call.output_format
+    if len(call.statement) + len(call.data) > MAX_STATEMENT_BYTES:
+        raise EngineError(f"Code: 62. DB::Exception: The statement is longer than {MAX_STATEMENT_BYTES} bytes.")
+    # ClickHouse's rule: the query in the URL and the body are one text.
+    text = call.statement.decode() + (f"\n{call.data.decode()}" if call.data else "")
+    statement = engine.parse(text)
+    if not (statement.ruling.reads or call.may_write):
+        raise EngineError(_READONLY)
     outcome = engine.query(
         statement,
-        output_format=output_format,
+        output_format=call.output_format,
         params=call.params,
         settings=call.settings,
         database=call.database,
+        # Clients ask which settings they may send before they write, and nothing may be set in a readonly session.
+        readonly=not call.may_write,
     )
-    return outcome, output_format
+    return outcome, statement.ruling.output_format or call.output_format
+
+
+def _status(code: int) -> int:
+    return 400 if 0 < code < 241 else 500
 
 
 class ClickHouseFront:
     """The HTTP handlers over one engine, which opens with the application and closes with it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Path) -> None:
         self._path = path
+        self._secrets = secrets
+        self._bodies = asyncio.Semaphore(BODIES)
         # Statements must not starve the event loop, and more threads than sessions would only wait.
         self._threads = ThreadPoolExecutor(SESSIONS, "statement")
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
+        self._passwords = await asyncio.to_thread(ensure_passwords, self._secrets)
         self._engine = await loop.run_in_executor(self._threads, partial(Engine, self._path, sessions=SESSIONS))
         try:
             yield
@@ -176,24 +206,32 @@ class ClickHouseFront:
         return PlainTextResponse("Ok.\n")
 
     async def statement(self, request: Request) -> Response:
-        if "origin" in request.headers:
-            return self._refusal(403, 497, "Requests from web pages are refused: there is no access control")
+        fields = dict(parse_qsl(request.url.query, keep_blank_values=True))
         try:
-            call = await _read_call(request)
+            refuse_web_page(request.headers)
+            if request.method == "GET" and "query" not in fields:
+                # What a ClickHouse server answers to a bare GET, which load balancers probe with.
+                return PlainTextResponse("Ok.\n")
+            account = account_of(request.headers, fields, self._passwords, self._secrets)
+        except Denied as denied:
+            return self._refusal(403, denied.code, str(denied))
+        async with self._bodies:
+            return await self._answer(request, fields, account)
+
+    async def _answer(self, request: Request, fields: dict[str, str], account: Account) -> Response:
+        try:
+            call = await _read_call(request, fields, account)
         except BodyTooLarge as error:
             return self._refusal(413, 307, f"The request body is larger than {error.limit} bytes: insert less at once")
         except (UnknownEncoding, UnicodeDecodeError) as error:
             return self._refusal(400, 36, str(error))
         if not call.statement.strip():
-            # What a ClickHouse server answers to a bare GET, which load balancers probe with.
-            return (
-                PlainTextResponse("Ok.\n") if request.method == "GET" else self._refusal(400, 62, "There is no query")
-            )
+            return self._refusal(400, 62, "There is no query")
         loop = asyncio.get_running_loop()
         try:
             outcome, output_format = await loop.run_in_executor(self._threads, _execute, self._engine, call)
         except EngineError as error:
-            status = 404 if error.code in _NOT_FOUND else 400 if 0 < error.code < 241 else 500
+            status = 404 if error.code in _NOT_FOUND else 403 if error.code == _DENIED else _status(error.code)
             return Response(
                 f"{error}\n", status, {"X-ClickHouse-Exception-Code": str(error.code)}, media_type="text/plain"
             )
@@ -201,10 +239,11 @@ class ClickHouseFront:
             return self._refusal(400, 36, f"The statement is not UTF-8: {error}")
         headers = {
             "X-ClickHouse-Server-Display-Name": "headrace",
-            "X-ClickHouse-Query-Id": request.query_params.get("query_id", ""),
+            "X-ClickHouse-Query-Id": fields.get("query_id", ""),
             "X-ClickHouse-Format": output_format,
             "X-ClickHouse-Timezone": self._engine.timezone,
             "X-ClickHouse-Summary": json.dumps(outcome.summary),
+            **_NOT_FOR_PAGES,
         }
         return Response(outcome.body, 200, headers, media_type="application/octet-stream")
 
@@ -213,24 +252,34 @@ class ClickHouseFront:
         return Response(text, status, {"X-ClickHouse-Exception-Code": str(code)}, media_type="text/plain")
 
 
-def clickhouse_app(path: Path) -> Starlette:
-    """The application that answers ClickHouse's HTTP interface from the engine on ``path``."""
-    front = ClickHouseFront(path)
+def clickhouse_app(path: Path, secrets: Path) -> Starlette:
+    """The application that answers ClickHouse's HTTP interface from the engine on ``path``.
+
+    ``secrets`` is the folder of the accounts' passwords; they are made there at the first start.
+    """
+    front = ClickHouseFront(path, secrets)
     return Starlette(
         routes=[
             Route("/ping", front.ping, methods=["GET"]),
             Route("/", front.statement, methods=["GET", "POST"]),
         ],
-        # With the check on Origin: a web page cannot reach the data, not even by rebinding a name to loopback.
+        # No page reaches the data by rebinding a name of its own to loopback.
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])],
         lifespan=front.lifespan,
     )
 
 
-def serve_clickhouse(path: Path, *, host: str, port: int, ready: Callable[[], None]) -> None:
+def serve_clickhouse(path: Path, *, secrets: Path, host: str, port: int, ready: Callable[[], None]) -> None:
     """Serve the engine on ``path`` until SIGTERM or SIGINT, then close it. Blocks.
 
+    ``secrets`` is the folder of the accounts' passwords, ``reader`` and ``writer``, made at the first start. The
+    process changes its working folder, since the engine looks for tables it does not know among the files there.
     Acknowledged inserts are on disk as far as the operating system goes: they survive a kill of this process. Raises
-    :class:`headrace.deploy.errors.StackError` where ``host`` is not loopback or the port is taken.
+    :class:`headrace.deploy.errors.StackError` where ``host`` is not loopback, the port is taken or a password cannot
+    be read.
     """
-    serve(clickhouse_app(path), host=host, port=port, ready=ready)
+    path, secrets = path.absolute(), secrets.absolute()
+    nothing = path / "no-files"
+    nothing.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.chdir(nothing)
+    serve(clickhouse_app(path, secrets), host=host, port=port, ready=ready)

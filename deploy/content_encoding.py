@@ -1,5 +1,6 @@
 """Compressed request bodies, opened with a bound: a small body must not become a large one in memory."""
 
+import gzip
 import io
 import zlib
 from collections.abc import Callable
@@ -21,18 +22,52 @@ class UnknownEncoding(ValueError):
 
 
 def _gzip(body: bytes, most: int) -> bytes:
-    # 32: gzip and zlib headers alike, since clients send either as "deflate".
-    return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, most)
+    # Clients send gzip and zlib headers alike as "deflate". A gzip body may have several members, one after the other.
+    if body.startswith(b"\x1f\x8b"):
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as members:
+            return members.read(most)
+    stream = zlib.decompressobj()
+    plain = stream.decompress(body, most)
+    if len(plain) < most and (not stream.eof or stream.unused_data):
+        raise EOFError("it ends too early, or goes on after its end")
+    return plain
 
 
 def _zstd(body: bytes, most: int) -> bytes:
-    return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body), read_across_frames=True).read(most)
+    plain = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body), read_across_frames=True).read(most)
+    if len(plain) < most:
+        _check_frames(body)  # the reader takes a body that was cut off for one that ended
+    return plain
+
+
+def _check_frames(body: bytes) -> None:
+    """Raises ``EOFError`` unless ``body`` consists of whole zstd frames (RFC 8878)."""
+    position = 0
+    while position < len(body):
+        if body[position + 1 : position + 4] == b"\x2a\x4d\x18" and body[position] & 0xF0 == 0x50:
+            position += 8 + int.from_bytes(body[position + 4 : position + 8], "little")
+            continue
+        header = body[position : position + 18]
+        position += zstandard.frame_header_size(header)
+        last = False
+        while not last:
+            block = int.from_bytes(body[position : position + 3], "little")
+            last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
+            position += 3 + (1 if kind == _RUN_OF_ONE_BYTE else size)
+            if position > len(body):
+                raise EOFError("it ends too early")
+        position += 4 * zstandard.get_frame_parameters(header).has_checksum
+    if position != len(body):
+        raise EOFError("it ends too early")
 
 
 def _lz4(body: bytes, most: int) -> bytes:
     with lz4.frame.open(io.BytesIO(body)) as frames:
         return bytes(frames.read(most))
 
+
+_RUN_OF_ONE_BYTE = 1
+"""Kind of a zstd block that stores one byte and how often it comes."""
 
 _DECOMPRESSORS: dict[str, Callable[[bytes, int], bytes]] = {
     "gzip": _gzip,
@@ -46,7 +81,7 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
     """``body`` as it was before ``encoding`` (a ``Content-Encoding``).
 
     Raises :class:`BodyTooLarge` past ``limit`` bytes and :class:`UnknownEncoding` where the encoding is not offered or
-    the body is damaged.
+    the body is damaged or cut off. Holds no more than ``limit`` bytes beside ``body``.
     """
     if encoding in ("", "identity"):
         return body
@@ -54,7 +89,7 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
         raise UnknownEncoding(f"Unknown Content-Encoding {encoding[:40]!r}: use {', '.join(_DECOMPRESSORS)}")
     try:
         plain = _DECOMPRESSORS[encoding](body, limit + 1)
-    except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError) as error:
+    except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError, OSError) as error:
         raise UnknownEncoding(f"The body is not {encoding}: {error}") from error
     if len(plain) > limit:
         raise BodyTooLarge(limit)

@@ -67,6 +67,7 @@ def sink_config(settings: Settings) -> "SinkConfig":
         SinkConfig,
         bootstrap=needed(settings, "kafka"),
         clickhouse_url=needed(settings, "clickhouse"),
+        clickhouse_secrets=settings.clickhouse_secrets,
         member=settings.member,
     )
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from headrace.deploy.children import Command
@@ -99,9 +100,11 @@ def resolve(settings: Settings, started: Collection[Part]) -> Settings:
     ports = remembered_ports(settings.data / "ports.json", (*free, *map(_metrics_port, unwatched)))
     metrics_ports = {**settings.metrics_ports, **{name: ports[_metrics_port(name)] for name in unwatched}}
     chosen = {name: getattr(settings, name) or ports[name] for part in started for name in part.ports}
-    addresses = {
+    addresses: dict[str, str | Path] = {
         part.name: part.url.format(port=chosen[part.ports[0]]) for part in started if part.external and part.url
     }
+    if any(part.name == "clickhouse" for part in started):
+        addresses["clickhouse_secrets"] = settings.secrets_of_embedded
     return settings.model_copy(
         update={**chosen, **addresses, "metrics_ports": metrics_ports, "member": settings.member or "local"}
     )

@@ -63,6 +63,10 @@ class Settings(BaseSettings):
     """Bootstrap address (host:port) of a Kafka that you have; unset: one is started."""
     clickhouse: HttpAddress | None = None
     """HTTP address (http://host:port) of a ClickHouse that you have; unset: an embedded one is started."""
+    clickhouse_secrets: Folder | None = None
+    """Folder of the embedded ClickHouse's passwords, one private file an account: reader, writer. They are made at its
+    first start; unset: DATA/clickhouse-secrets. Sink and dashboard log in with them where the address names no user;
+    set it where they are started one by one."""
     vllm: HttpAddress | None = None
     """HTTP address of a vLLM that you have, with headrace's plugin; unset: one is started."""
     store_url: Annotated[str, AfterValidator(store_address)] | None = None
@@ -129,6 +133,11 @@ class Settings(BaseSettings):
     def signing_key(self) -> Path:
         """The key that the trainer on this data folder signs versions with, and that the follower on it trusts."""
         return self.data / "keys" / "trainer.pem"
+
+    @property
+    def secrets_of_embedded(self) -> Path:
+        """Folder of the passwords of a ClickHouse that is started."""
+        return self.clickhouse_secrets or self.data / "clickhouse-secrets"
 
     @property
     def logs(self) -> Path:

@@ -139,7 +139,8 @@ def _clickhouse(settings: Settings) -> int:
     from headrace.deploy.clickhouse import serve_clickhouse
 
     port = _needed_port(settings, "clickhouse_port")
-    serve_clickhouse(settings.data / "clickhouse", host=HOST, port=port, ready=notify_ready)
+    secrets = settings.secrets_of_embedded
+    serve_clickhouse(settings.data / "clickhouse", secrets=secrets, host=HOST, port=port, ready=notify_ready)
     return 0
 
 
@@ -147,7 +148,8 @@ def _dashboard(settings: Settings) -> int:
     from headrace.deploy.dashboard.server import serve_dashboard
 
     port = _needed_port(settings, "dashboard_port")
-    serve_dashboard(needed(settings, "clickhouse"), host=HOST, port=port, ready=notify_ready)
+    url, secrets = needed(settings, "clickhouse"), settings.clickhouse_secrets
+    serve_dashboard(url, secrets=secrets, host=HOST, port=port, ready=notify_ready)
     return 0
 
 

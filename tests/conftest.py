@@ -141,8 +141,21 @@ def kafka(running_kafka: RunningKafka) -> str:
 
 
 @pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Base URL of a fresh ClickHouse (the embedded engine behind its HTTP front), one per test module."""
+def clickhouse(clickhouse_accounts: dict[str, str]) -> str:
+    """URL, with the writer's password, of a fresh ClickHouse (the embedded engine behind its HTTP front), one per test
+    module."""
+    return clickhouse_accounts["writer"]
+
+
+@pytest.fixture(scope="module")
+def clickhouse_reader(clickhouse_accounts: dict[str, str]) -> str:
+    """URL of the same ClickHouse, with the reader's password."""
+    return clickhouse_accounts["reader"]
+
+
+@pytest.fixture(scope="module")
+def clickhouse_accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """URL by account."""
     from headrace.deploy.children import Child, Command, end_of
     from headrace.deploy.notify import ReadySocket
     from headrace.deploy.ports import HOST, free_port
@@ -154,7 +167,11 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         child = Child(Command(argv, env), folder / "clickhouse.log")
         try:
             _wait_for(said.ready(), child, 60)
-            yield f"http://{HOST}:{port}"
+            secrets = folder / "clickhouse-secrets"
+            yield {
+                account: f"http://{account}:{(secrets / account).read_text()}@{HOST}:{port}"
+                for account in ("reader", "writer")
+            }
             assert child.poll() is None, f"ClickHouse died during the tests:\n{end_of(child.log)}"
         finally:
             child.stop()

@@ -128,7 +128,9 @@ async def test_the_airline_runs_are_counted_alike_in_kafka_and_clickhouse_howeve
     settings = load_settings(data=str(tmp_path))
     async with running_stack(settings, without=MODEL_PARTS) as stack:
         kafka = stack.addresses["kafka"]
-        client = await asyncio.to_thread(open_client, stack.addresses["clickhouse"])
+        client = await asyncio.to_thread(
+            open_client, stack.addresses["clickhouse"], secrets=stack.settings.clickhouse_secrets
+        )
         for _ in range(2):
             imported = await asyncio.to_thread(run, "headrace", "import", str(AIRLINE), "--kafka", kafka)
             assert imported.returncode == 0, imported.stderr

@@ -20,18 +20,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import default_run, read_panel
 from headrace.deploy.serving import serve
 from headrace.schemas.safe_text import redacted
-from headrace.streams.clickhouse.database import open_client
+from headrace.streams.clickhouse.database import READER, open_client
 from headrace.trainer.learning.metric_registry import METRICS
 
 if TYPE_CHECKING:
@@ -49,20 +51,53 @@ MAX_RUNS = 16
 MAX_STREAMS = 64
 """Pages that are fed at once."""
 
+PAGE_PATHS = frozenset(page.path or "/" for page in PAGES)
+"""Where pages stand."""
+
 _UNKNOWN_TABLE = 60
+MAX_RUN_NAME = 1000
+"""Longest name of a run that is asked for, in characters."""
+
 _HEADERS = {
     # Nothing is loaded from elsewhere, and no other page may frame this one.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+
+
+class OwnPagesOnly:
+    """Refuses what other sites' pages ask for, which they could not read but which costs queries and streams.
+
+    A link from elsewhere to a page is followed. Browsers send ``Sec-Fetch-Site`` with every request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            asker, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode")
+            page = scope["path"] in PAGE_PATHS and mode == "navigate"
+            if asker not in ("none", "same-origin") and not page:
+                problem = {"problem": "Requests from other sites' pages are refused: open the dashboard itself."}
+                await JSONResponse(problem, 403, _HEADERS)(scope, receive, send)
+                return
+            if len(Request(scope).query_params.get("run", "")) > MAX_RUN_NAME:
+                problem = {"problem": f"The name of a run has at most {MAX_RUN_NAME} characters."}
+                await JSONResponse(problem, 400, _HEADERS)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 class Board:
     """Snapshots of a page's panels, shared by all who look at it: one set of queries a run and refresh."""
 
-    def __init__(self, clickhouse_url: str, page: Page, refresh_s: float) -> None:
+    def __init__(self, clickhouse_url: str, secrets: Path | None, page: Page, refresh_s: float) -> None:
         self._url = clickhouse_url
+        self._secrets = secrets
         self._page = page
         self._refresh_s = refresh_s
         self._client: Client | None = None
@@ -94,7 +129,7 @@ class Board:
     def _read_or_explain(self, run: str | None) -> Snapshot:
         try:
             return self._read(run)
-        except ClickHouseError as error:
+        except (ClickHouseError, OSError) as error:
             where = f"ClickHouse at {redacted(self._url)}"
             code = error.code if isinstance(error, DatabaseError) else None
             if code == _UNKNOWN_TABLE:
@@ -108,7 +143,7 @@ class Board:
 
     def _read(self, run: str | None) -> Snapshot:
         if self._client is None:
-            self._client = open_client(self._url, timeout_s=20)
+            self._client = open_client(self._url, secrets=self._secrets, account=READER, timeout_s=20)
         listing, *others = self._page.panels
         runs = read_panel(self._client, listing, "")
         chosen = default_run(runs) if run is None or (self._page.one_run and not run) else run
@@ -182,9 +217,9 @@ async def metrics(request: Request) -> Response:
     return JSONResponse(about, headers=_HEADERS)
 
 
-def dashboard_app(clickhouse_url: str, *, refresh_s: float = REFRESH_S) -> Starlette:
-    """The dashboard of the ClickHouse at ``clickhouse_url``."""
-    boards = [Board(clickhouse_url, page, refresh_s) for page in PAGES]
+def dashboard_app(clickhouse_url: str, *, secrets: Path | None = None, refresh_s: float = REFRESH_S) -> Starlette:
+    """The dashboard of the ClickHouse at ``clickhouse_url``; ``secrets`` as :func:`open_client` takes it."""
+    boards = [Board(clickhouse_url, secrets, page, refresh_s) for page in PAGES]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -200,15 +235,21 @@ def dashboard_app(clickhouse_url: str, *, refresh_s: float = REFRESH_S) -> Starl
             Route("/api/metrics", metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])],
+        middleware=[
+            # No page reaches the figures by rebinding a name of its own to loopback.
+            Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"]),
+            Middleware(OwnPagesOnly),
+        ],
         lifespan=lifespan,
     )
 
 
-def serve_dashboard(clickhouse_url: str, *, host: str, port: int, ready: Callable[[], None]) -> None:
+def serve_dashboard(
+    clickhouse_url: str, *, secrets: Path | None = None, host: str, port: int, ready: Callable[[], None]
+) -> None:
     """Serve the dashboard until SIGTERM or SIGINT. Blocks.
 
     ``ready`` is called once the page can be opened; ClickHouse may come later. Raises
     :class:`headrace.deploy.errors.StackError` where ``host`` is not loopback or the port is taken.
     """
-    serve(dashboard_app(clickhouse_url), host=host, port=port, ready=ready, graceful_s=1)
+    serve(dashboard_app(clickhouse_url, secrets=secrets), host=host, port=port, ready=ready, graceful_s=1)

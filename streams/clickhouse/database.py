@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -22,21 +24,38 @@ log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
+READER = "reader"
+"""Account of the embedded ClickHouse that reads."""
+WRITER = "writer"
+"""Account of the embedded ClickHouse that may also change tables."""
 
-def open_client(url: str, *, connect_timeout_s: int = 5, timeout_s: int = 60) -> "Client":
+
+def open_client(
+    url: str,
+    *,
+    secrets: Path | None = None,
+    account: str = READER,
+    connect_timeout_s: int = 5,
+    timeout_s: int = 60,
+) -> "Client":
     """A client of the ClickHouse at ``url`` (``http://user:password@host:port/database``). Threads may share it.
 
-    Raises ``ValueError`` for another kind of address and the client's ``ClickHouseError`` where nothing answers.
+    Where ``url`` names no user, ``secrets`` is the folder of the embedded ClickHouse's passwords, and ``account`` the
+    account to use. Raises ``ValueError`` for another kind of address, ``OSError`` where the password cannot be read,
+    and the client's ``ClickHouseError`` where nothing answers.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"the ClickHouse address {redacted(url)!r} is not http://host:port: set HEADRACE_CLICKHOUSE")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    if not user and secrets is not None:
+        user, password = account, (secrets / account).read_text().strip()
     return clickhouse_connect.get_client(
         interface=parts.scheme,
         host=parts.hostname,
         port=parts.port or (8443 if parts.scheme == "https" else 8123),
-        username=unquote(parts.username or ""),
-        password=unquote(parts.password or ""),
+        username=user,
+        password=password,
         database=parts.path.strip("/") or "default",
         connect_timeout=connect_timeout_s,
         send_receive_timeout=timeout_s,
@@ -75,15 +94,16 @@ class Stopped(Exception):
 class PatientClient:
     """ClickHouse, waited for: every call is repeated until it succeeds or ``stop`` is set."""
 
-    def __init__(self, url: str, *, stop: asyncio.Event, retry_most_s: float) -> None:
+    def __init__(self, url: str, *, secrets: Path | None, stop: asyncio.Event, retry_most_s: float) -> None:
         self._url = url
+        self._secrets = secrets
         self._stop = stop
         self._retry_most_s = retry_most_s
         self._client: Client | None = None
 
     async def prepare(self) -> None:
         """Wait until ClickHouse answers and has the tables. Raises as :func:`open_client` and :func:`ensure_tables`."""
-        self._client = await self._call(open_client, self._url)
+        self._client = await self._call(partial(open_client, self._url, secrets=self._secrets, account=WRITER))
         await self._call(ensure_tables, self._client)
 
     async def insert(self, table: Table, rows: pa.Table, token: str) -> None:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -52,6 +53,8 @@ class SinkConfig:
     """Kafka address, host:port."""
     clickhouse_url: str
     """ClickHouse address, http://host:port."""
+    clickhouse_secrets: Path | None = None
+    """Folder with the embedded ClickHouse's passwords, for an address that names no user."""
     group: str = "sink"
     """Consumer group. A new name reads the log from its beginning, to fill empty tables again."""
     member: str | None = None
@@ -189,7 +192,9 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
     ``ready`` is called once the tables are there and the consumer is started. Raises ``LookupError`` where a topic is
     missing on the broker, and ``ValueError`` for an address or a table that does not fit.
     """
-    database = PatientClient(config.clickhouse_url, stop=stop, retry_most_s=config.retry_most_s)
+    database = PatientClient(
+        config.clickhouse_url, secrets=config.clickhouse_secrets, stop=stop, retry_most_s=config.retry_most_s
+    )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(database.close)
         try:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.log import create_topics, read_to_end
@@ -27,7 +28,8 @@ BATCH = 8192
 FRONT = """
 import pathlib, sys
 from headrace.deploy.clickhouse import serve_clickhouse
-serve_clickhouse(pathlib.Path(sys.argv[1]), host=sys.argv[2], port=int(sys.argv[3]),
+folder = pathlib.Path(sys.argv[1])
+serve_clickhouse(folder / "data", secrets=folder / "secrets", host=sys.argv[2], port=int(sys.argv[3]),
                  ready=lambda: print("ready", flush=True))
 """
 
@@ -46,7 +48,7 @@ def clickhouse(address: str | None) -> Iterator[str]:
         try:
             assert front.stdout is not None
             front.stdout.readline()
-            yield f"http://{HOST}:{port}"
+            yield f"http://writer:{(Path(folder) / 'secrets' / 'writer').read_text()}@{HOST}:{port}"
         finally:
             front.kill()
             front.wait()

@@ -86,7 +86,8 @@ async def inflict(folder: Path, away_s: float, calm_s: float) -> bool:
     env = {
         "HEADRACE_KAFKA": broker.bootstrap, "HEADRACE_DATA": str(folder), "HEADRACE_MEMBER": "m",
         "HEADRACE_CLICKHOUSE": f"http://{HOST}:{port}", "HEADRACE_CLICKHOUSE_PORT": str(port),
-        "HEADRACE_VLLM": f"http://{HOST}:9", "OMP_NUM_THREADS": "1",
+        "HEADRACE_CLICKHOUSE_SECRETS": str(folder / "secrets"), "HEADRACE_VLLM": f"http://{HOST}:9",
+        "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     worker = [sys.executable, "-m", "headrace.deploy.cli", "worker"]
     kept = [Kept(name, [*worker, name], env, folder / f"{name}.log") for name in ("clickhouse", *WORKERS)]

@@ -118,7 +118,9 @@ async def the_log_tells_one_story(stack: Stack) -> None:
     assert [step.step for step in steps if isinstance(step, Step)] == list(range(1, PLAN.steps + 1))
     assert set(trained.values()) == {1}
 
-    client = await asyncio.to_thread(open_client, stack.addresses["clickhouse"])
+    client = await asyncio.to_thread(
+        open_client, stack.addresses["clickhouse"], secrets=stack.settings.clickhouse_secrets
+    )
     expected = (ledger.started, ledger.started, ledger.started, ledger.trained, ledger.rejected)
 
     async def clickhouse_holds_the_same() -> bool:

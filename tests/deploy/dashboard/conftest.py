@@ -10,11 +10,11 @@ from tests.deploy.dashboard.served import served
 
 
 @pytest.fixture(scope="module")
-def dashboard(clickhouse: str) -> Iterator[str]:
+def dashboard(clickhouse: str, clickhouse_reader: str) -> Iterator[str]:
     """Address of one with two runs."""
     client = open_client(clickhouse)
     seed_run(client, "rising", versions=12)
     seed_run(client, "other <b>run</b>", versions=3, seed=1)
     client.close()
-    with served(clickhouse) as url:
+    with served(clickhouse_reader) as url:
         yield url

@@ -21,7 +21,7 @@ from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK
 from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, encode
 from headrace.streams.clickhouse.batches import convert
-from headrace.streams.clickhouse.database import PatientClient, Stopped, open_client
+from headrace.streams.clickhouse.database import READER, PatientClient, Stopped, open_client
 from headrace.streams.clickhouse.sink import SinkConfig, run_sink
 from headrace.streams.raw import StoredRecord
 
@@ -34,7 +34,9 @@ asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", 
 FRONT = """
 import pathlib, sys
 from headrace.deploy.clickhouse import serve_clickhouse
-serve_clickhouse(pathlib.Path(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]), ready=lambda: None)
+folder = pathlib.Path(sys.argv[1])
+serve_clickhouse(folder / "data", secrets=folder / "secrets", host="127.0.0.1", port=int(sys.argv[2]),
+                 ready=lambda: None)
 """
 
 
@@ -165,15 +167,19 @@ async def test_partitions_that_move_between_two_sinks_are_written_once(kafka: st
 @pytest.mark.clickhouse
 async def test_the_log_waits_while_clickhouse_is_away(kafka: str, tmp_path: Path) -> None:
     port = free_port()
-    url = f"http://{HOST}:{port}"
+    # The passwords are not there yet either when the sink starts.
+    secrets = tmp_path / "secrets"
     await send_events(kafka, "waiting", 100)
-    config = SinkConfig(kafka, url, group="waiting", retry_most_s=0.2)
+    config = SinkConfig(kafka, f"http://{HOST}:{port}", secrets, group="waiting", retry_most_s=0.2)
     stop = asyncio.Event()
     sink = asyncio.create_task(run_sink(config, stop=stop, ready=lambda: None))
     try:
         for name in ("waiting", "after"):
-            front = await asyncio.create_subprocess_exec(sys.executable, "-c", FRONT, str(tmp_path / "data"), str(port))
+            front = await asyncio.create_subprocess_exec(sys.executable, "-c", FRONT, str(tmp_path), str(port))
             try:
+                while not (secrets / READER).exists():  # noqa: ASYNC110 - another process makes it
+                    await asyncio.sleep(0.05)
+                url = f"http://{READER}:{(secrets / READER).read_text()}@{HOST}:{port}"
                 await until(url, events_of(name), 100)
             finally:
                 front.kill()
@@ -257,7 +263,7 @@ def test_converting_twice_gives_the_same_bytes() -> None:
 
 async def test_waiting_for_clickhouse_ends_when_the_process_shall_end() -> None:
     stop = asyncio.Event()
-    client = PatientClient(f"http://{HOST}:{free_port()}", stop=stop, retry_most_s=0.05)
+    client = PatientClient(f"http://{HOST}:{free_port()}", secrets=None, stop=stop, retry_most_s=0.05)
     waiting = asyncio.create_task(client.prepare())
     await asyncio.sleep(0.2)
     assert not waiting.done()
