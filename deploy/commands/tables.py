@@ -9,15 +9,17 @@ from headrace.deploy.terminal import tell_page
 @click.argument("name", required=False)
 @click.option("--ddl", is_flag=True, help="As the statements that create them.")
 def command(name: str | None, ddl: bool) -> None:
-    """Print the ClickHouse tables, or the table NAME: columns, types and what they hold, as Markdown."""
+    """Print the ClickHouse tables and views, or NAME: columns, types and what they hold, as Markdown."""
     from headrace.deploy.errors import StackError
-    from headrace.streams.clickhouse.columns import create_statement, markdown
-    from headrace.streams.clickhouse.tables import TABLES
+    from headrace.streams.clickhouse.columns import create_statement, markdown, view_statement
+    from headrace.streams.clickhouse.tables import TABLES, VIEWS
 
-    chosen = [table for table in TABLES if name in (None, table.name)]
-    if not chosen:
-        raise StackError(f"there is no table {name!r}: the tables are {', '.join(table.name for table in TABLES)}")
+    tables = [table for table in TABLES if name in (None, table.name)]
+    views = [view for view in VIEWS if name in (None, view.name)]
+    if not (tables or views):
+        names = ", ".join(each.name for each in (*TABLES, *VIEWS))
+        raise StackError(f"there is no table {name!r}: the tables are {names}")
     if ddl:
-        tell_page(";\n\n".join(create_statement(table) for table in chosen) + ";\n")
+        tell_page(";\n\n".join([*map(create_statement, tables), *map(view_statement, views)]) + ";\n")
     else:
-        tell_page(markdown(chosen))
+        tell_page(markdown(tables, views))

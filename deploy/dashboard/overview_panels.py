@@ -1,7 +1,7 @@
 """What the overview shows, as SQL: a run from its events to the versions that are served."""
 
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
-from headrace.deploy.dashboard.panel import Panel
+from headrace.deploy.dashboard.panel import STARTS, Panel
 
 MAX_VERSIONS = 2000
 """Policy versions, or steps, that a chart shows: the newest."""
@@ -11,9 +11,9 @@ PANELS: tuple[Panel, ...] = (
         "runs",
         "Runs and recorded data sets, the one that moved last first.",
         """
-        SELECT run, count() AS trajectories, avg(normalised) AS reward,
+        SELECT run, uniqExact(trajectory_id) AS trajectories, avg(normalised) AS reward,
                toUnixTimestamp64Milli(max(ended_at)) AS last_ms
-        FROM rewards FINAL GROUP BY run ORDER BY last_ms DESC, run LIMIT 100
+        FROM rewards_latest GROUP BY run ORDER BY last_ms DESC, run LIMIT 100
         """,
     ),
     Panel(
@@ -21,11 +21,10 @@ PANELS: tuple[Panel, ...] = (
         "The figures at the top.",
         f"""
         SELECT
-            (SELECT uniqExact(trajectory_id) FROM events
-             WHERE type = 'headrace.trajectory.started.v1' AND {_RUN}) AS started,
+            (SELECT uniqExact(trajectory_id) FROM {STARTS} WHERE {_RUN}) AS started,
             (SELECT uniqExact(trajectory_id) FROM step_members WHERE {_RUN}) AS trained,
             (SELECT uniqExact(trajectory_id) FROM rejected WHERE {_RUN}) AS rejected,
-            (SELECT count() FROM events WHERE time > now64(3) - INTERVAL 1 MINUTE) AS events_a_minute,
+            (SELECT uniqExact(id) FROM events WHERE time > now64(3) - INTERVAL 1 MINUTE) AS events_a_minute,
             (SELECT uniqExact(id) FROM dead_letters) AS dead_letters,
             (SELECT max(version) FROM weights WHERE {_RUN}) AS published,
             (SELECT uniqExact(version) FROM weights WHERE {_RUN}) AS versions,
@@ -41,7 +40,7 @@ PANELS: tuple[Panel, ...] = (
             SELECT oldest_version AS version, normalised,
                    multiIf(purpose = 'train', 'train', evaluation = '', 'evaluate', evaluation) AS series
             FROM (
-                SELECT trajectory_id, purpose, normalised, oldest_version FROM rewards FINAL
+                SELECT trajectory_id, purpose, normalised, oldest_version FROM rewards_latest
                 WHERE {_RUN} AND normalised IS NOT NULL AND oldest_version IS NOT NULL
             ) AS scored
             LEFT ANY JOIN (SELECT trajectory_id, evaluation FROM trajectories WHERE evaluation != '') AS labelled
@@ -59,7 +58,7 @@ PANELS: tuple[Panel, ...] = (
             SELECT oldest_version AS version, assumeNotNull(maximum) AS maximum,
                    arrayJoin(mapKeys(components)) AS component,
                    components[component] AS value, weights[component] AS weight
-            FROM rewards FINAL
+            FROM rewards_latest
             WHERE {_RUN} AND purpose = 'train' AND maximum > 0 AND total IS NOT NULL AND oldest_version IS NOT NULL
         )
         GROUP BY component, version ORDER BY version DESC, component LIMIT {MAX_VERSIONS * 5}
@@ -93,8 +92,8 @@ PANELS: tuple[Panel, ...] = (
             UNION ALL
             SELECT 'rejected' AS fate, reason, uniqExact(trajectory_id) FROM rejected WHERE {_RUN} GROUP BY reason
             UNION ALL
-            SELECT 'pending' AS fate, '' AS reason, uniqExact(trajectory_id) FROM events
-            WHERE type = 'headrace.trajectory.started.v1' AND {_RUN}
+            SELECT 'pending' AS fate, '' AS reason, uniqExact(trajectory_id) FROM {STARTS}
+            WHERE {_RUN}
               AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members)
               AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected)
         )
@@ -139,7 +138,7 @@ PANELS: tuple[Panel, ...] = (
         "Records that each consumer group has before it, in the last ten minutes.",
         """
         SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, sum(records) AS records
-        FROM lag WHERE time > now64(3) - INTERVAL 10 MINUTE
+        FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE
         GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
         """,
     ),

@@ -16,6 +16,12 @@ Columns: TypeAlias = dict[str, list[Any]]
 OF_RUN = "({run:String} = '' OR run = {run:String})"
 """Whether a row is of the run that is looked at."""
 
+STARTS = (
+    "(SELECT trajectory_id, started_run AS run, started_group_id AS group_id, payload FROM events "
+    "WHERE type = 'headrace.trajectory.started.v1')"
+)
+"""The starts of trajectories: a row each, and another for each time one was written."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:

@@ -1,7 +1,7 @@
 """What the trainer's page shows, as SQL: the steps of one run with all their metrics, and what stood in their way."""
 
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
-from headrace.deploy.dashboard.panel import Panel
+from headrace.deploy.dashboard.panel import STARTS, Panel
 
 MAX_POINTS = 600
 """Points of a chart: of a longer run every second, third … step is shown, and the newest."""
@@ -31,8 +31,8 @@ TRAINER_PANELS: tuple[Panel, ...] = (
             (SELECT uniqExact(group_id) FROM training WHERE {_RUN}
              AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
              AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_waiting,
-            (SELECT uniqExact(group_id) FROM events
-             WHERE type = 'headrace.trajectory.started.v1' AND group_id != '' AND {_RUN}
+            (SELECT uniqExact(group_id) FROM {STARTS}
+             WHERE group_id != '' AND {_RUN}
              AND JSONExtractString(payload, 'purpose') IN ('', 'train')
              AND trajectory_id NOT IN (SELECT trajectory_id FROM step_members WHERE {_RUN})
              AND trajectory_id NOT IN (SELECT trajectory_id FROM rejected WHERE {_RUN})) AS groups_under_way,

@@ -58,6 +58,20 @@ class Column:
     """Type."""
     about: str
     """What it holds, with its unit."""
+    was: str = ""
+    """Name under which an older release had it."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query under a name, over tables of ours."""
+
+    name: str
+    """Name in ClickHouse."""
+    about: str
+    """What a row is."""
+    sql: str
+    """The query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,21 @@ def create_statement(table: Table) -> str:
     )
 
 
+def view_statement(view: View) -> str:
+    """DDL of ``view``, which replaces the one of an older release."""
+    return f"CREATE OR REPLACE VIEW {view.name} AS\n{view.sql}\nCOMMENT {_literal(view.about)}"
+
+
+def rename_statements(table: Table, present: Iterable[str]) -> list[str]:
+    """DDL that gives columns of an older ``table``, which has the columns ``present``, their names of today."""
+    there = set(present)
+    return [
+        f"ALTER TABLE {table.name} RENAME COLUMN `{column.was}` TO `{column.name}`"
+        for column in table.columns
+        if column.was in there and column.name not in there
+    ]
+
+
 def add_column_statement(table: Table, column: Column) -> str:
     """DDL that adds ``column`` to an older ``table``."""
     return f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {_column_clause(column)}"
@@ -118,14 +147,15 @@ def arrow_table(table: Table, rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
 
 
-def markdown(tables: Iterable[Table]) -> str:
-    """The documentation of ``tables``: a heading, a sentence and a table of columns for each."""
+def markdown(tables: Iterable[Table], views: Iterable[View] = ()) -> str:
+    """The documentation of ``tables`` and ``views``: a heading, a sentence, and columns or the query for each."""
     parts = []
     for table in tables:
         lines = [f"### `{table.name}`", "", f"{table.about} Sorted by {', '.join(f'`{name}`' for name in table.key)}."]
         lines += ["", "| column | type | what |", "|---|---|---|"]
         lines += [f"| `{column.name}` | `{column.type.clickhouse}` | {column.about} |" for column in table.columns]
         parts.append("\n".join(lines))
+    parts += [f"### `{view.name}`\n\nA view. {view.about}\n\n```sql\n{view.sql}\n```" for view in views]
     return "\n\n".join(parts) + "\n"
 
 

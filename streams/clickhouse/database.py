@@ -14,8 +14,16 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from headrace.schemas.safe_text import redacted
-from headrace.streams.clickhouse.columns import Table, add_column_statement, create_statement, missing_columns
-from headrace.streams.clickhouse.tables import TABLES
+from headrace.streams.clickhouse.columns import (
+    Table,
+    View,
+    add_column_statement,
+    create_statement,
+    missing_columns,
+    rename_statements,
+    view_statement,
+)
+from headrace.streams.clickhouse.tables import TABLES, VIEWS
 
 if TYPE_CHECKING:
     from clickhouse_connect.driver.client import Client
@@ -65,21 +73,33 @@ def open_client(
     )
 
 
-def ensure_tables(client: "Client", tables: tuple[Table, ...] = TABLES) -> None:
-    """Create what is missing: tables, and columns of tables that an older release made.
+def ensure_tables(client: "Client", tables: tuple[Table, ...] = TABLES, views: tuple[View, ...] = VIEWS) -> None:
+    """Create what is missing: tables, columns of tables that an older release made or named otherwise, and views.
 
     Raises ``ValueError`` where a column has another type than this release writes.
     """
     for table in tables:
         client.command(create_statement(table))
-        present = client.query(
-            "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {table:String}",
-            parameters={"table": table.name},
-        )
-        types = {str(name): str(type_) for name, type_ in present.result_rows}
+        types = _column_types(client, table)
+        for statement in rename_statements(table, types):
+            client.command(statement)
+            log.info("an older release's table: %s", statement)
+            types = _column_types(client, table)
         for column in missing_columns(table, types):
             client.command(add_column_statement(table, column))
             log.info("table %s: added column %s", table.name, column.name)
+
+    # Of all tables together: a view is over tables that may be among the last.
+    for view in views if tables is TABLES else ():
+        client.command(view_statement(view))
+
+
+def _column_types(client: "Client", table: Table) -> dict[str, str]:
+    present = client.query(
+        "SELECT name, type FROM system.columns WHERE database = currentDatabase() AND table = {table:String}",
+        parameters={"table": table.name},
+    )
+    return {str(name): str(type_) for name, type_ in present.result_rows}
 
 
 def insert(client: "Client", table: Table, rows: pa.Table, token: str) -> None:

@@ -61,10 +61,10 @@ def _fact_columns(fact: Record) -> Row:
     match fact:
         case events.TrajectoryStarted():
             return {
-                "run": fact.run,
-                "agent": fact.agent,
-                "task_id": fact.task_id,
-                "group_id": fact.group_id or "",
+                "started_run": fact.run,
+                "started_agent": fact.agent,
+                "started_task_id": fact.task_id,
+                "started_group_id": fact.group_id or "",
             }
         case events.ModelCalled():
             return {
@@ -156,6 +156,7 @@ def _reward(reward: Reward, envelope: Envelope) -> Rows:
             "purpose": reward.purpose,
             "role": reward.role,
             "spec": reward.spec,
+            "revision": reward.revision,
             "total": reward.total,
             "maximum": reward.maximum,
             "normalised": (reward.total or 0.0) / (reward.maximum or 1.0) if known else None,

@@ -4,9 +4,12 @@ Every row carries the id of the record it came from and where that record stands
 the same id, so its rows collapse: read with ``FINAL``, or count distinct ids, where the exact number matters.
 
     SELECT type, count() FROM events FINAL GROUP BY type
+    SELECT run, avg(total) FROM rewards_latest GROUP BY run
+    SELECT agent, count() FROM events_with_trajectory GROUP BY agent
 """
 
 from headrace.schemas import topics
+from headrace.schemas.events import TrajectoryStarted
 from headrace.streams.clickhouse.columns import (
     COUNT,
     COUNTS,
@@ -24,6 +27,7 @@ from headrace.streams.clickhouse.columns import (
     TIME,
     Column,
     Table,
+    View,
 )
 
 _RECORD = (
@@ -45,6 +49,8 @@ _OLDEST = Column("oldest_version", MAYBE_COUNT, "Oldest policy version among its
 _SAMPLED = Column("sampled_tokens", COUNT, "Tokens that the model sampled.")
 _SPEC = Column("spec", LABEL, "Reward spec with its version.")
 
+_START_ONLY = "trajectory.started alone; the view events_with_trajectory has it on every event"
+
 EVENTS = Table(
     "events",
     "An event, as the agent emitted it.",
@@ -53,10 +59,10 @@ EVENTS = Table(
         Column("type", LABEL, "Type with version: headrace.tool.called.v1."),
         _TRAJECTORY,
         Column("seq", COUNT, "Position in the trajectory, from 0."),
-        _RUN,
-        Column("agent", LABEL, "Agent (trajectory.started)."),
-        _TASK,
-        _GROUP,
+        Column("started_run", LABEL, f"{_RUN.about[:-1]} ({_START_ONLY}).", was="run"),
+        Column("started_agent", LABEL, f"Agent ({_START_ONLY}).", was="agent"),
+        Column("started_task_id", TEXT, f"{_TASK.about[:-1]} ({_START_ONLY}).", was="task_id"),
+        Column("started_group_id", TEXT, f"{_GROUP.about[:-1]} ({_START_ONLY}).", was="group_id"),
         Column("tool", LABEL, "Tool, or sub-agent; empty on other events."),
         Column("call_id", TEXT, "Pairs a tool's call and return inside the trajectory."),
         Column("status", LABEL, "Status of a tool's return, a sub-agent or the trajectory's end; finish reason."),
@@ -121,7 +127,8 @@ TRAJECTORIES = Table(
 )
 REWARDS = Table(
     "rewards",
-    "The score of a trajectory under one version of one reward spec.",
+    "The score of a trajectory under one version of one reward spec. Every revision is a row: feedback that came late "
+    "makes another. The view rewards_latest has the last of each.",
     (
         *_RECORD,
         _TRAJECTORY,
@@ -132,6 +139,7 @@ REWARDS = Table(
         Column("purpose", LABEL, "train or evaluate."),
         Column("role", LABEL, "trainable or frozen."),
         _SPEC,
+        Column("revision", COUNT, "0 for the first score; late feedback makes another, which replaces it."),
         Column("total", MAYBE_NUMBER, "The reward; null where it could not be computed."),
         Column("maximum", MAYBE_NUMBER, "Largest possible total."),
         Column("normalised", MAYBE_NUMBER, "total / maximum."),
@@ -373,6 +381,28 @@ TABLES: tuple[Table, ...] = (
     SDK_STATS,
     LAG,
 )
+
+REWARDS_LATEST = View(
+    "rewards_latest",
+    "The last revision of each trajectory's reward under each spec, once however often its record was written. Count "
+    "and average over this one; `rewards` holds what it was before.",
+    # Rows that an older release wrote have no revision: among them the log's order decides.
+    "SELECT * FROM rewards ORDER BY revision DESC, offset DESC LIMIT 1 BY trajectory_id, spec",
+)
+EVENTS_WITH_TRAJECTORY = View(
+    "events_with_trajectory",
+    "Each event once, with run, agent, task_id and group_id of its trajectory, which the log has on trajectory.started "
+    "alone. They are empty where the start is missing.",
+    "SELECT "
+    + ", ".join(f"`{column.name}`" for column in EVENTS.columns if not column.was)
+    + ", run, agent, task_id, group_id\nFROM (SELECT * FROM events FINAL) AS event\nLEFT ANY JOIN (\n"
+    "    SELECT trajectory_id, "
+    + ", ".join(f"argMin({column.name}, (seq, offset)) AS {column.was}" for column in EVENTS.columns if column.was)
+    + f"\n    FROM events WHERE type = '{TrajectoryStarted.TYPE}' GROUP BY trajectory_id\n"
+    ") AS start USING (trajectory_id)",
+)
+
+VIEWS: tuple[View, ...] = (REWARDS_LATEST, EVENTS_WITH_TRAJECTORY)
 
 TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
     topics.EVENTS.name: (EVENTS,),

@@ -40,7 +40,7 @@ COUNTS = """
 SELECT
     (SELECT uniqExact(trajectory_id) FROM events WHERE type = 'headrace.trajectory.started.v1') AS started,
     (SELECT count() FROM trajectories FINAL) AS assembled,
-    (SELECT count() FROM rewards FINAL) AS scored,
+    (SELECT count() FROM rewards_latest) AS scored,
     (SELECT count() FROM step_members FINAL) AS trained,
     (SELECT count() FROM rejected FINAL) AS rejected
 """

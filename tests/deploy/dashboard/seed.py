@@ -67,7 +67,14 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
         common = {"trajectory_id": name, "run": run, **labels}
         evaluation = common.pop("evaluation", "")
         started = {"type": "headrace.trajectory.started.v1", "payload": json.dumps({"purpose": labels["purpose"]})}
-        add(EVENTS, **started, time=earlier, trajectory_id=name, run=run, group_id=labels.get("group_id", ""))
+        add(
+            EVENTS,
+            **started,
+            time=earlier,
+            trajectory_id=name,
+            started_run=run,
+            started_group_id=labels.get("group_id", ""),
+        )
         add(TRAJECTORIES, **common, evaluation=evaluation, oldest_version=version)
         add(
             REWARDS,
@@ -135,7 +142,7 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
     add(ALERTS, run=run, part="trainer", kind="step_skipped", severity="warning", message=skip)
     for number in range(3):
         name = f"{run}-0-0-{number}-late"
-        add(EVENTS, type="headrace.trajectory.started.v1", time=earlier, trajectory_id=name, run=run)
+        add(EVENTS, type="headrace.trajectory.started.v1", time=earlier, trajectory_id=name, started_run=run)
         add(REJECTED, trajectory_id=name, stage="admission", reason="stale", run=run)
     alert = "The engine's log-probabilities differ from version 7's by 0.9: it went back to version 6."
     add(ALERTS, run=run, part="follower", kind="canary_mismatch", severity="critical", message=alert)

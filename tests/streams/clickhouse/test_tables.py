@@ -12,7 +12,7 @@ from headrace.schemas.topics import TOPICS
 from headrace.streams.clickhouse import columns
 from headrace.streams.clickhouse.columns import Column, Table, arrow_table, create_statement, markdown, missing_columns
 from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
-from headrace.streams.clickhouse.tables import EVENTS, TABLES, TABLES_OF_TOPIC
+from headrace.streams.clickhouse.tables import EVENTS, TABLES, TABLES_OF_TOPIC, VIEWS
 
 LATEST_MS = int(datetime(2299, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
@@ -32,7 +32,7 @@ def test_every_column_is_named_once_and_explained(table: Table) -> None:
 
 
 def test_the_documentation_names_every_column() -> None:
-    text = markdown(TABLES)
+    text = markdown(TABLES, VIEWS)
     for table in TABLES:
         assert f"### `{table.name}`" in text
         for column in table.columns:
@@ -160,6 +160,18 @@ def test_the_same_token_inserts_once_and_another_collapses(clickhouse: str) -> N
     assert client.query(count.format("FINAL")).result_rows == [(3,)]
 
 
+@pytest.mark.clickhouse
+def test_a_column_that_was_renamed_keeps_what_it_holds(clickhouse: str) -> None:
+    client = open_client(clickhouse)
+    old = Table("renamed", "", (Column("a", columns.COUNT, "A."), Column("agent", columns.LABEL, "B.")), ("a",))
+    new = Table("renamed", "", (old.columns[0], Column("started_agent", columns.LABEL, "Which.", was="agent")), ("a",))
+    ensure_tables(client, (old,))
+    insert(client, old, arrow_table(old, [{"a": 1, "agent": "checkout"}]), "1")
+    for _ in range(2):
+        ensure_tables(client, (new,))
+    assert client.query("SELECT a, started_agent FROM renamed").result_rows == [(1, "checkout")]
+
+
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="set HEADRACE_CLICKHOUSE"):
         open_client("localhost:8123")
@@ -169,7 +181,7 @@ def test_an_address_that_is_none_is_refused() -> None:
 
 def test_the_command_prints_documentation_and_statements() -> None:
     run = CliRunner().invoke
-    assert run(cli, ["tables"]).output == markdown(TABLES)
+    assert run(cli, ["tables"]).output == markdown(TABLES, VIEWS)
     assert run(cli, ["tables", "events", "--ddl"]).output == create_statement(EVENTS) + ";\n"
     unknown = run(cli, ["tables", "nope"])
     assert unknown.exit_code == 1

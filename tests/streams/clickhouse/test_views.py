@@ -1,0 +1,148 @@
+"""The views say what the log says: revised rewards count once, and an event knows its trajectory's agent and run."""
+
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from headrace.deploy.dashboard.overview_panels import PANELS
+from headrace.deploy.dashboard.panel import read_panel
+from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import ToolCalled, TrajectoryStarted
+from headrace.schemas.ids import derived_id
+from headrace.schemas.model import Record
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.wire import encode
+from headrace.streams.clickhouse.batches import convert
+from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
+from headrace.streams.raw import StoredRecord
+
+pytestmark = pytest.mark.clickhouse
+PARTITIONS = 3
+
+
+class Log:
+    """Records that the sink would read, in the order of their partitions."""
+
+    def __init__(self) -> None:
+        self.records: list[StoredRecord] = []
+        self._ends = [0] * PARTITIONS
+
+    def add(self, topic: str, key: str, payload: Record, *, id: str, sequence: int | None = None) -> None:
+        envelope = Envelope(id, payload.TYPE, "/test", 1_700_000_000_000, key, sequence)
+        message = encode(payload, key=key, envelope=envelope)
+        partition = crc32(key.encode()) % PARTITIONS
+        place = (topic, partition, self._ends[partition], 1)
+        self.records.append(StoredRecord(*place, message.key, message.value, message.headers))
+        self._ends[partition] += 1
+
+    def write(self, client: Client, token: str) -> None:
+        """As the sink does, in batches of some records."""
+        for at in range(0, len(self.records), 500):
+            batch = convert(self.records[at : at + 500])
+            assert not batch.unreadable
+            for table, rows in batch.tables:
+                insert(client, table, rows, f"{token}:{at}:{table.name}")
+
+
+def reward(trajectory: str, run: str, total: float | None, revision: int, spec: str = "s@1") -> Reward:
+    return Reward(
+        trajectory_id=trajectory, trajectory=Reference(partition=0, offset=0), run=run, spec=spec, total=total,
+        maximum=2.0, revision=revision, group_id=f"{trajectory[:-1]}", oldest_version=0, ended_ms=1,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def client(clickhouse: str) -> Iterator[Client]:
+    client = open_client(clickhouse)
+    ensure_tables(client)
+    for table in ("rewards", "events"):
+        client.command(f"TRUNCATE TABLE {table}")
+    yield client
+    client.close()
+
+
+def test_page_readme_and_log_agree_where_rewards_were_revised(client: Client) -> None:
+    rng = random.Random(3)
+    log, truth = Log(), dict[tuple[str, str], tuple[int, float]]()
+    revised = 0
+    for number in range(2_000):
+        name = f"t{number}"
+        revisions = rng.choice((2, 3, 12)) if rng.random() < 0.05 else 1
+        revised += revisions > 1
+        for revision in range(revisions):
+            total = round(rng.random() * 2, 3)
+            record = reward(name, "airline-gpt4o-tasks-00-24", total, revision)
+            for _ in range(1 + (rng.random() < 0.02)):  # a record may be written twice
+                log.add("rewards", name, record, id=derived_id(name, "s@1", revision))
+            key = (name, record.spec)
+            truth[key] = max(truth.get(key, (-1, 0.0)), (revision, total))
+    assert revised > 50
+    log.write(client, "a")
+    log.write(client, "b")  # a sink of another group, or one that lost its commits
+    count, mean = len(truth), sum(total for _, total in truth.values()) / len(truth)
+
+    runs = read_panel(client, {panel.name: panel for panel in PANELS}["runs"], "")
+    assert (runs["trajectories"], runs["reward"]) == ([count], [pytest.approx(mean / 2)])
+    series = read_panel(client, {panel.name: panel for panel in PANELS}["reward"], "")
+    assert (series["trajectories"], series["reward"]) == ([count], [pytest.approx(mean / 2)])
+
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    (query,) = re.findall(r"```sql airline-rewards\n(.*?)\n--", readme, re.S)
+    assert client.query(query).result_rows == [
+        (count, 1 + len({name[:-1] for name, _ in truth} - {"t"}), round(mean, 2))
+    ]
+    # What it was before stays to be seen, and is what a count must not be taken over.
+    assert client.query("SELECT count() FROM rewards FINAL").result_rows[0][0] > count
+    assert client.query("SELECT max(revision) FROM rewards").result_rows == [(11,)]
+
+
+def test_the_latest_is_by_trajectory_and_spec_and_by_the_logs_order_where_revisions_are_unknown(client: Client) -> None:
+    log = Log()
+    for spec, revision, total in (("a@1", 0, 0.1), ("b@1", 0, 0.2), ("a@1", 2, 0.4), ("a@1", 1, 0.3)):
+        log.add("rewards", "t1", reward("t1", "r", total, revision, spec), id=f"t1{spec}{revision}")
+    log.add("rewards", "t2", reward("t2", "r", 0.5, 0), id="t2-first")
+    log.add("rewards", "t2", reward("t2", "r", None, 0), id="t2-second, written by an older release")
+    log.write(client, "latest")
+    rows = client.query("SELECT trajectory_id, spec, total FROM rewards_latest ORDER BY ALL").result_rows
+    assert rows == [("t1", "a@1", 0.4), ("t1", "b@1", 0.2), ("t2", "s@1", None)]
+
+
+def test_every_panel_reads_rewards_by_the_view() -> None:
+    for panel in (*PANELS, *TRAINER_PANELS):
+        assert not re.search(r"\b(?:FROM|JOIN)\s+rewards\b", panel.sql), panel.name
+
+
+def test_an_event_knows_the_agent_of_its_trajectory_or_a_query_says_that_it_does_not(client: Client) -> None:
+    log = Log()
+    for name, agent in (("t-1", "checkout"), ("t-2", "search")):
+        started = TrajectoryStarted(task_id=f"task of {name}", agent=agent, run="r", group_id="g", group_size=2)
+        log.add("events", name, started, id=f"{name}-0", sequence=0)
+        for sequence in range(1, 6):
+            log.add("events", name, ToolCalled(call_id="1", tool="t"), id=f"{name}-{sequence}", sequence=sequence)
+    log.add("events", "t-3", ToolCalled(call_id="1", tool="t"), id="t-3-1", sequence=1)  # its start is missing
+    # A second start under the id of the first: the first is the trajectory's.
+    again = TrajectoryStarted(task_id="other", agent="other", run="other", group_id=None)
+    log.add("events", "t-1", again, id="t-1-again", sequence=0)
+    log.write(client, "a")
+    log.write(client, "b")
+    counted = "SELECT agent, run, task_id, group_id, count() FROM events_with_trajectory GROUP BY ALL ORDER BY agent"
+    assert client.query(counted).result_rows == [
+        ("", "", "", "", 1),
+        ("checkout", "r", "task of t-1", "g", 7),
+        ("search", "r", "task of t-2", "g", 6),
+    ]
+    only = client.query(
+        "SELECT count(), uniqExact(id) FROM events_with_trajectory WHERE agent = 'checkout'"
+    ).result_rows
+    assert only == [(7, 7)]
+    for column in ("agent", "run", "task_id", "group_id"):
+        with pytest.raises(DatabaseError, match=f"UNKNOWN_IDENTIFIER|`{column}`"):
+            client.query(f"SELECT count() FROM events WHERE {column} = 'checkout'")
