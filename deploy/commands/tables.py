@@ -17,7 +17,7 @@ def command(name: str | None, ddl: bool) -> None:
     tables = [table for table in TABLES if name in (None, table.name)]
     views = [view for view in VIEWS if name in (None, view.name)]
     if not (tables or views):
-        names = ", ".join(each.name for each in (*TABLES, *VIEWS))
+        names = ", ".join([*(table.name for table in TABLES), *(view.name for view in VIEWS)])
         raise StackError(f"there is no table {name!r}: the tables are {names}")
     if ddl:
         tell_page(";\n\n".join([*map(create_statement, tables), *map(view_statement, views)]) + ";\n")
