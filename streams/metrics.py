@@ -11,6 +11,8 @@ from typing import Protocol, TypeAlias
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
+from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.group import Reason
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import Lag
 
@@ -40,7 +42,11 @@ OLDEST_OPEN = Metric("headrace.assembler.open.oldest", "s", "Age in log time of 
 HELD_EVENTS = Metric("headrace.assembler.held", "{event}", "Events of open trajectories.")
 HELD_BYTES = Metric("headrace.assembler.held.memory", "By", "Their memory.")
 CLOSED = Metric("headrace.assembler.closed", "{trajectory}", "Trajectories closed.", counts=True)
-DUPLICATES = Metric("headrace.assembler.duplicates", "{event}", "Events whose place was taken.", counts=True)
+REMEMBERED_BYTES = Metric("headrace.assembler.remembered.memory", "By", "Memory of what is known of closed ones.")
+DUPLICATES = Metric("headrace.assembler.duplicates", "{event}", "Events that had come before.", counts=True)
+CONFLICTS = Metric(
+    "headrace.assembler.conflicts", "{event}", "Events of another run under a trajectory's id.", counts=True
+)
 LATE = Metric("headrace.assembler.late", "{event}", "Events that came after their trajectory was closed.", counts=True)
 DEAD = Metric("headrace.assembler.dead_letters", "{record}", "Records that could not be used, by error.", counts=True)
 COMMITS = Metric("headrace.assembler.commits", "{transaction}", "Transactions committed.", counts=True)
@@ -89,9 +95,9 @@ def observe_assembler(statuses: Callable[[], Sequence[RunnerStatus]], meter: Met
 
     def dead() -> list[tuple[float, Labels]]:
         return [
-            (count, {"partition": each.partition, "error": error.value})
+            (each.dead_letters.get(error, 0), {"partition": each.partition, "error": error.value})
             for each in statuses()
-            for error, count in each.dead_letters.items()
+            for error in DeadLetterError
         ]
 
     per_partition(OPEN, lambda status: status.open_trajectories)
@@ -100,6 +106,8 @@ def observe_assembler(statuses: Callable[[], Sequence[RunnerStatus]], meter: Met
     per_partition(HELD_BYTES, lambda status: status.held_bytes)
     per_partition(CLOSED, lambda status: status.trajectories)
     per_partition(DUPLICATES, lambda status: status.duplicates)
+    per_partition(REMEMBERED_BYTES, lambda status: status.remembered_bytes)
+    per_partition(CONFLICTS, lambda status: status.conflicts)
     per_partition(LATE, lambda status: status.late)
     observe(DEAD, dead, meter)
     per_partition(COMMITS, lambda status: status.commits)
@@ -127,7 +135,12 @@ class Grouping(Protocol):
 def observe_groups(grouping: Grouping, meter: Meter | None = None) -> None:
     """What group holds and has decided since its process started."""
     observe(OPEN_GROUPS, lambda: [(grouping.open_groups, {})], meter)
-    observe(FATES, lambda: [(count, {"fate": fate}) for fate, count in [*grouping.fates.items()]], meter)
+
+    def fates() -> list[tuple[float, Labels]]:
+        counts = dict.fromkeys(("trained", *map(str, Reason)), 0) | dict(grouping.fates)
+        return [(count, {"fate": fate}) for fate, count in counts.items()]
+
+    observe(FATES, fates, meter)
     observe(IGNORED, lambda: [(grouping.ignored, {})], meter)
 
 

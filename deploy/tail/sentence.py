@@ -133,7 +133,7 @@ def _(trajectory: Trajectory, short: Short) -> str:
         _versions(trajectory.versions),
         trajectory.status or "no end",
         _outcome(trajectory.outcome),
-        trajectory.missing and f"{len(trajectory.missing)} missing",
+        trajectory.never_came and f"{trajectory.never_came} missing",
         trajectory.defects and "not trainable: " + " ".join(trajectory.defects),
     )
 

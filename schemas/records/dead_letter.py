@@ -20,6 +20,7 @@ class DeadLetterError(StrEnum):
     LATE = "late"
     BAD_TIME = "bad_time"
     RAISED = "raised"
+    CONFLICT = "conflict"
 
 
 class DeadLetter(Record):

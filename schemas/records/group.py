@@ -20,6 +20,7 @@ class Stage(StrEnum):
 class Reason(StrEnum):
     """Why a trajectory is not trained. A defect's reason has the defect's name."""
 
+    CONFLICT = "conflict"
     MISSING_EVENTS = "missing_events"
     NO_START = "no_start"
     NO_END = "no_end"

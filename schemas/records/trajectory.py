@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from pydantic import NonNegativeFloat, model_validator
 
 from headrace.schemas.arrays import LogProbs, LossMask, TokenIds
-from headrace.schemas.bounds import Name, Seconds, Total, UnixMs
+from headrace.schemas.bounds import Name, Offset, Seconds, Total, UnixMs
 from headrace.schemas.events import EndStatus, SamplingSpan, ToolErrorClass, ToolStatus, TrajectoryStarted, VersionSpan
 from headrace.schemas.finite import RewardValue
 from headrace.schemas.model import Part, Record
@@ -16,6 +16,7 @@ from headrace.schemas.records.reference import Reference
 class Defect(StrEnum):
     """What keeps a trajectory from being trained. A label and never a filter: the trajectory goes on to be counted."""
 
+    CONFLICT = "conflict"
     MISSING_EVENTS = "missing_events"
     NO_START = "no_start"
     NO_END = "no_end"
@@ -111,6 +112,15 @@ class ToolStatistics(Part):
     """Sum of latencies."""
 
 
+class SequenceRange(Part):
+    """Sequence numbers ``[start, end)``."""
+
+    start: Total
+    """First of them."""
+    end: Total
+    """First after them."""
+
+
 class Trajectory(Record):
     """One attempt, folded from its events. The only record that holds tokens."""
 
@@ -143,7 +153,11 @@ class Trajectory(Record):
     outcome: RewardValue | None = None
     """Verifiable outcome."""
     missing: list[Total] = []
-    """Sequence numbers that never came."""
+    """Sequence numbers that never came: the first 256 of them; ``missing_ranges`` has all."""
+    missing_ranges: list[SequenceRange] = []
+    """All sequence numbers that never came, ascending; empty, too, in records of older releases."""
+    missing_count: Total = 0
+    """How many never came; 0, too, in records of older releases."""
     unreadable: list[Total] = []
     """Sequence numbers that came and could not be read: each is in ``dead-letters``."""
     events: Total = 0
@@ -156,12 +170,30 @@ class Trajectory(Record):
     """First of its events in ``events``."""
     last: Reference
     """Last of its events in ``events``."""
+    closed_offset: Offset | None = None
+    """Offset in ``events`` from which on it was closed: what names it there or behind came late. ``None`` in records of
+    older releases."""
+    start_id: Name | None = None
+    """``ce_id`` of its event 0, by which that event is told from another run's; ``None`` where it is missing or longer
+    than 512 bytes."""
     started_ms: UnixMs
     """Time of its earliest event, Unix milliseconds."""
     ended_ms: UnixMs
     """Time of its latest event, Unix milliseconds."""
     traceparent: str | None = None
     """Trace context of the agent's own span: that of the first event that has one."""
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Sequence numbers that never came, as ranges ``[start, end)``, whichever release wrote the record."""
+        if self.missing_ranges:
+            return [(gap.start, gap.end) for gap in self.missing_ranges]
+        return [(number, number + 1) for number in self.missing]
+
+    @property
+    def never_came(self) -> int:
+        """How many of its events never came, whichever release wrote the record."""
+        return max(self.missing_count, len(self.missing))
 
     @property
     def versions(self) -> list[int]:

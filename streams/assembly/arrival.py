@@ -14,10 +14,12 @@ import msgspec
 
 from headrace.schemas.bounds import is_time
 from headrace.schemas.envelope import (
+    CONTENT_TYPE,
     ID,
     MAX_HEADER_BYTES,
     SEQUENCE,
     SOURCE,
+    SPEC_VERSION,
     SUBJECT,
     TIME,
     TRACEPARENT,
@@ -46,9 +48,18 @@ KINDS = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.mod
 
 _ATTRIBUTES = (ID, TYPE, SOURCE, SUBJECT, TRACEPARENT)
 """Headers whose length is bounded; a sequence number's and a time's follow from their forms."""
+_KINDS = {kind: kind for kind in KINDS}
+"""One object for each, however many records hold it."""
+
+_HEADER_BYTES = 8
+"""What a packed header takes beside its name and value: their lengths."""
 
 _PACK = msgspec.msgpack.Encoder().encode
-_UNPACK = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]]).decode
+_UNPACK = msgspec.msgpack.Decoder(list[tuple[str | int, bytes | None]]).decode
+
+_USUAL = (SPEC_VERSION, ID, TYPE, SOURCE, TIME, SUBJECT, SEQUENCE, CONTENT_TYPE, TRACEPARENT)
+"""Names that every event has: packed as their places in this row."""
+_PLACES: dict[str, str | int] = {name: place for place, name in enumerate(_USUAL)}
 
 _NUMBERS: dict[bytes, int] = {b"%d" % number: number for number in range(1024)}
 """Nearly every sequence number, parsed."""
@@ -69,17 +80,22 @@ class PlainArrival(msgspec.Struct, gc=False):
     """``ce_type``."""
     subject: bytes | None
     """``ce_subject``: the trajectory."""
+    id: bytes | None
+    """``ce_id``."""
     sequence: int | None
     """``ce_sequence``; ``None`` where it is missing, no number from 0, or of more than 18 digits."""
     size: int
-    """Bytes of payload and headers."""
+    """Bytes of key, payload and headers, names and repeated ones included, and eight more a header: what it takes to
+    hold them."""
     time_ms: int | None
     """``ce_time``, Unix milliseconds, where the envelope is whole and in our own plain form; else look again."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
         """Headers as they came, in order."""
-        return _UNPACK(self.packed_headers)
+        return [
+            (name if isinstance(name, str) else _USUAL[name], value) for name, value in _UNPACK(self.packed_headers)
+        ]
 
     @property
     def names_trajectory(self) -> bool:
@@ -116,18 +132,17 @@ def plain_arrival_of(record: LogRecord) -> PlainArrival:
     """As :func:`arrival_of`, without the extension module."""
     pairs = record.headers
     headers = dict(pairs)
-    value = record.value
+    key, value = record.key, record.value
     time_ms = None
-    try:
-        contents = b"".join(headers.values())  # type: ignore[arg-type]  # of a null it says TypeError
-    except TypeError:
-        size = sum(len(content) for content in headers.values() if content)
-    else:
-        size = len(contents)
-        time = headers.get(TIME)
-        if time is not None and ID in headers and SOURCE in headers and contents.isascii():
-            short = all(len(headers.get(name, b"") or b"") <= MAX_HEADER_BYTES for name in _ATTRIBUTES)
-            time_ms = plain_time(time) if short else None
+    contents = [content for _, content in pairs]
+    size = sum(len(content) for content in (*contents, key, value) if content)
+    size += sum(_HEADER_BYTES + (len(name) if name.isascii() else len(name.encode())) for name, _ in pairs)
+    time = headers.get(TIME)
+    whole = time is not None and ID in headers and SOURCE in headers
+    if whole and all(content is not None and content.isascii() for content in contents):
+        short = all(len(content or b"") <= MAX_HEADER_BYTES for name, content in pairs if name in _ATTRIBUTES)
+        time_ms = plain_time(time) if short else None
+    kind, subject = headers.get(TYPE), headers.get(SUBJECT)
     number = headers.get(SEQUENCE)
     sequence = _NUMBERS.get(number) if number is not None else None
     return PlainArrival(
@@ -135,13 +150,14 @@ def plain_arrival_of(record: LogRecord) -> PlainArrival:
         record.partition,
         record.offset,
         record.timestamp,
-        record.key,
+        subject if key == subject else key,  # one object and not two
         value,
-        _PACK(pairs),
-        headers.get(TYPE),
-        headers.get(SUBJECT),
+        _PACK([(_PLACES.get(name, name), content) for name, content in pairs]),
+        _KINDS.get(kind, kind) if kind is not None else None,
+        subject,
+        headers.get(ID),
         _natural(number) if sequence is None else sequence,
-        size if value is None else size + len(value),
+        size,
         time_ms,
     )
 
@@ -167,6 +183,6 @@ def problem_with(arrival: Arrival, limits: FoldLimits) -> UnreadableRecord | Non
     if arrival.value is None:
         return UnreadableRecord(DeadLetterError.NULL_VALUE, f"{kind.decode()}: the value is null")
     if arrival.size > limits.max_event_bytes:
-        message = f"{arrival.size} bytes of payload and headers: max_event_bytes is {limits.max_event_bytes}"
+        message = f"{arrival.size} bytes of key, payload and headers: max_event_bytes is {limits.max_event_bytes}"
         return UnreadableRecord(DeadLetterError.OVERSIZE, message)
     return None

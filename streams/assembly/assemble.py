@@ -13,11 +13,12 @@ import msgspec
 from headrace.schemas.envelope import TRACEPARENT
 from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.records.dead_letter import DeadLetterError
-from headrace.schemas.records.trajectory import Defect, Trajectory
+from headrace.schemas.records.trajectory import Defect, SequenceRange, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
 from headrace.schemas.trace import parse_traceparent
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.assembly.event_decoder import read_event
+from headrace.streams.assembly.gaps import count, first_numbers, ranges
 from headrace.streams.assembly.history import Dead, Event, History, Unreadable
 from headrace.streams.assembly.segments import SegmentFold
 from headrace.streams.assembly.trajectory_record import trajectory_record
@@ -31,7 +32,10 @@ logger = logging.getLogger(__name__)
 
 _ORDER = {defect: number for number, defect in enumerate(Defect)}
 _LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
-_Trajectory = writing(Trajectory)
+_Trajectory, _SequenceRange = writing(Trajectory), writing(SequenceRange)
+
+MISSING_LISTED = 256
+"""So many missing events are listed one by one, for readers that do not know the ranges."""
 
 # A pydantic class is slow to ask for a constant.
 _CALLED, _STARTED, _ENDED, _TICKED = ModelCalled.TYPE, TrajectoryStarted.TYPE, TrajectoryEnded.TYPE, ClockTicked.TYPE
@@ -161,13 +165,17 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
         status=ended.status if ended else None,
         answer=ended.answer if ended else None,
         outcome=ended.outcome if ended else None,
-        missing=list(history.missing),
+        missing=first_numbers(history.missing, MISSING_LISTED),
+        missing_ranges=[_SequenceRange(start=start, end=end) for start, end in ranges(history.missing)],
+        missing_count=count(history.missing),
         events=len(times),
         unreadable=sorted(unreadable),
         duplicates=history.duplicates,
         defects=sorted(defects | segments.defects, key=_ORDER.__getitem__),
         first=history.first,
         last=history.last,
+        closed_offset=history.closed_offset,
+        start_id=history.start_id and history.start_id.decode(),
         started_ms=max(0, min(times, default=history.first_ms)),
         ended_ms=max(0, max(times, default=history.last_ms)),
         traceparent=_traceparent(history),

@@ -46,19 +46,23 @@ class AssemblerConfig:
     hole_grace_s: float = 5.0
     """How long, in log time, an ended trajectory waits for events that are missing."""
     max_event_bytes: int = _DEFAULTS.max_event_bytes
-    """Largest event: payload and headers."""
+    """Largest event: key, payload and headers. The SDK sends payloads of up to 1 MiB."""
     max_trajectory_bytes: int = _DEFAULTS.max_trajectory_bytes
-    """Largest trajectory: memory of its events."""
+    """Largest trajectory: memory that it takes."""
     max_trajectory_events: int = _DEFAULTS.max_trajectory_events
     """Bound of sequence numbers."""
+    max_gaps: int = _DEFAULTS.max_gaps
+    """Most gaps in a trajectory's sequence numbers."""
     max_open: int = _DEFAULTS.max_open
     """Most trajectories open at a time."""
     max_open_bytes: int = _DEFAULTS.max_open_bytes
-    """Most memory of all open trajectories together."""
+    """Most memory of all open trajectories together; beyond it the largest are closed."""
     remember: int = _DEFAULTS.remember
-    """Closed trajectories whose ids are remembered, to tell a duplicate from a new trajectory."""
+    """Latest closed trajectories whose ids are remembered, to tell a duplicate from a new trajectory."""
+    remember_bytes: int = _DEFAULTS.remember_bytes
+    """Most memory of what is remembered; beyond it fewer are."""
     max_remembered: int = _DEFAULTS.max_remembered
-    """While one trajectory stays open, no id that came since is forgotten; at so many ids it is closed."""
+    """A restart reads what was written since the oldest open trajectory began; at so many, that one is closed."""
 
     def __post_init__(self) -> None:
         if self.commit_interval_s <= 0:
@@ -74,9 +78,11 @@ class AssemblerConfig:
             max_event_bytes=self.max_event_bytes,
             max_trajectory_bytes=self.max_trajectory_bytes,
             max_trajectory_events=self.max_trajectory_events,
+            max_gaps=self.max_gaps,
             max_open=self.max_open,
             max_open_bytes=self.max_open_bytes,
             remember=self.remember,
+            remember_bytes=self.remember_bytes,
             max_remembered=self.max_remembered,
         )
 

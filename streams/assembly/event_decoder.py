@@ -4,6 +4,7 @@ The payload is read into a struct (:mod:`headrace.streams.structs`), a fifth of 
 struct's reader doubts, the model reads, and its word is final. Either way the fact has the model's fields.
 """
 
+import logging
 from itertools import accumulate
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.assembly.history import Event, Fact
 from headrace.streams.structs import Doubt, StructReader
 
+logger = logging.getLogger(__name__)
+
 MAX_NESTING = 150
 """Depth of JSON in an event. Parsers stop at 200, and a trajectory nests its events deeper than they came."""
 
@@ -23,6 +26,23 @@ _MODELS = {model.TYPE: model for model in EVENTS.models}
 _READERS = {model.TYPE.encode(): StructReader(model) for model in EVENTS.models}
 _STARTED = TrajectoryStarted.TYPE.encode()
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def evident_problem(arrival: Arrival) -> UnreadableRecord | None:
+    """Why an event cannot be read, as far as that shows without reading all of it: by its envelope, and by whether its
+    payload begins and ends as an object does. What else is wrong with a payload shows when its trajectory closes.
+    """
+    value = arrival.value
+    if arrival.time_ms is not None and value is not None and value[:1] == b"{" and value[-1:] == b"}":
+        return None
+    try:
+        read_event(arrival)
+    except UnreadableRecord as error:
+        return error
+    except Exception:
+        # Our own code's fault: it shows again when the trajectory closes, and the event is set aside there.
+        logger.exception("%s[%d]@%d could not be looked at", arrival.topic, arrival.partition, arrival.offset)
+    return None
 
 
 def read_event(arrival: Arrival) -> Event:

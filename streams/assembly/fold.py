@@ -6,11 +6,12 @@ same bytes. Records stay the raw bytes they came as; on arrival only their heade
 | a record …                                | is …                                                         |
 |-------------------------------------------|--------------------------------------------------------------|
 | of a trajectory not seen before           | its first: the trajectory opens                              |
-| with a sequence number that is there      | a duplicate: counted, dropped                                |
-| null, oversize, of unknown type or with a | a dead letter, and a labelled gap in its trajectory          |
-| timestamp out of bounds                   |                                                              |
+| with a number that is there, and its id   | a duplicate: counted, dropped                                |
+| with a number that is there, another id   | of another run: a dead letter, and its trajectory's label    |
+| of which headers, size, timestamp or the  | a dead letter, and a labelled gap in its trajectory          |
+|   payload's ends show that it is bad      |                                                              |
 | without usable headers                    | a dead letter; its trajectory, if it names one, is labelled  |
-| of a closed trajectory, known / not known | a duplicate, dropped / a dead letter (late)                  |
+| of a closed trajectory, known / not known | a duplicate, dropped / a dead letter (late, or of another run) |
 | ``clock.ticked``                          | time, and nothing else                                       |
 
 | a trajectory closes when …                              | labelled                             |
@@ -20,15 +21,17 @@ same bytes. Records stay the raw bytes they came as; on arrival only their heade
 | nothing came for ``idle_timeout_ms`` of log time        | ``no_end``                           |
 | it, or the partition's memory, is at its bound          | ``oversize``, and what else is wrong |
 
+Where a bound over all is reached, what takes the room is closed: the largest for memory, the longest silent for the
+count, the oldest where a restart would have too much to read. A record of a closed trajectory changes nothing for any
+other.
+
 Log time is the latest timestamp within bounds in the partition. What a record's time closes is closed before the record
 is looked at.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
-
-import msgspec
 
 from headrace.schemas.bounds import is_time
 from headrace.schemas.envelope import SUBJECT
@@ -36,48 +39,48 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import END, KINDS, MAX_ID_BYTES, TICK, Arrival, arrival_of, problem_with
+from headrace.streams.assembly.event_decoder import evident_problem
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.gaps import count
 from headrace.streams.assembly.history import Dead, History
 from headrace.streams.assembly.open_trajectory import OpenTrajectory
+from headrace.streams.assembly.remembered import Emitted, Memory, Remembered
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
 
-_RECORD_BYTES = 1024
-"""Memory that a held record takes beside its payload and headers, about: Python's objects."""
+RECORD_BYTES = 335
+"""Memory that a held record takes beside :attr:`Arrival.size` and its trajectory's id."""
+TRAJECTORY_BYTES = 870
+"""Memory that an open trajectory takes beside its records and twice its id."""
+PLACE_BYTES = 64
+"""Memory that the place of an unreadable event takes."""
 
 _NEVER = 1 << 62
 
 
-class Remembered(msgspec.Struct, gc=False):
-    """What stays known of a closed trajectory: which events it had, and when one was last seen."""
-
-    top: int
-    """Highest sequence number; −1 with none."""
-    holes: frozenset[int]
-    """Sequence numbers below it that never came."""
-    touched: int
-    """Offset of the last record that named the trajectory."""
-
-    def holds(self, sequence: int) -> bool:
-        """Whether the event ``sequence`` came before the trajectory closed."""
-        return sequence <= self.top and sequence not in self.holes
-
-
 class PartitionFold:
-    """Folds one partition. After a restart, ``log_ms`` and ``remembered`` are what :mod:`recovery` found."""
+    """Folds one partition from the record at ``position`` on. After a restart, ``log_ms`` and ``written`` are what
+    :mod:`recovery` found, the latter in order.
+    """
 
     def __init__(
-        self, limits: FoldLimits, *, log_ms: int = 0, remembered: Iterable[tuple[bytes, Remembered]] = ()
+        self, limits: FoldLimits, *, log_ms: int = 0, position: int = 0, written: Iterable[Emitted] = ()
     ) -> None:
         self.limits = limits
         self.log_ms = log_ms
         self.duplicates = 0
-        """Records dropped because their place was taken."""
+        """Records dropped because they had come before."""
         self.held_events = 0
         """Events of open trajectories."""
         self.held_bytes = 0
-        """Memory of all open trajectories together, about."""
-        self._remembered: OrderedDict[bytes, Remembered] = OrderedDict(remembered)
+        """Memory of all open trajectories together."""
+        self.closed_count = 0
+        """Trajectories closed, counted from the first of ``written``."""
+        self._memory = Memory(limits.remember, limits.remember_bytes)
+        self._remembered = self._memory.known
+        self._ahead: dict[bytes, deque[Emitted]] = {}  # written by a predecessor, and not closed yet at this place
+        self._ahead_in_order: deque[Emitted] = deque()
+        self._catch_up_at = _NEVER  # input offset at which the first of them had closed
         self._open: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by first record
         self._quiet: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by latest record
         self._ended: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by end; those that wait for missing events
@@ -85,7 +88,8 @@ class PartitionFold:
         self._ordinary = SPEEDUPS and SPEEDUPS.OrdinaryEvents(
             OpenTrajectory,
             sorted(KINDS - {END, TICK}),
-            record_bytes=_RECORD_BYTES,
+            record_bytes=RECORD_BYTES,
+            trajectory_bytes=TRAJECTORY_BYTES,
             max_event_bytes=limits.max_event_bytes,
             max_trajectory_bytes=limits.max_trajectory_bytes,
             max_trajectory_events=limits.max_trajectory_events,
@@ -93,6 +97,10 @@ class PartitionFold:
             max_open_bytes=limits.max_open_bytes,
             idle_timeout_ms=limits.idle_timeout_ms,
         )
+        for each in written:
+            self._ahead_in_order.append(each)
+            self._ahead.setdefault(each.remembered.subject, deque()).append(each)
+        self._catch_up(position)
 
     @property
     def open_count(self) -> int:
@@ -101,8 +109,20 @@ class PartitionFold:
 
     @property
     def remembered_count(self) -> int:
-        """Closed trajectories that are remembered: the latest so many outputs."""
+        """Closed trajectories that are remembered."""
         return len(self._remembered)
+
+    @property
+    def remembered_bytes(self) -> int:
+        """Memory of what is remembered."""
+        return self._memory.size
+
+    @property
+    def needed_count(self) -> int:
+        """:attr:`closed_count` as it was at the record from which a restart reads: it must know what was remembered
+        there.
+        """
+        return next(iter(self._open.values())).closed_before if self._open else self.closed_count
 
     @property
     def deadline_ms(self) -> int | None:
@@ -134,6 +154,8 @@ class PartitionFold:
     def arrive(self, record: LogRecord) -> list[History | Dead]:
         """Take the partition's next record; returns what it closed and what could not be used, in order."""
         out: list[History | Dead] = []
+        if record.offset >= self._catch_up_at:
+            self._catch_up(record.offset)
         log_ms_before = self.log_ms
         if record.timestamp > log_ms_before and is_time(record.timestamp):
             self.log_ms = record.timestamp
@@ -149,9 +171,9 @@ class PartitionFold:
             out.append(Dead(arrival, UnreadableRecord(DeadLetterError.BAD_HEADERS, message)))
             return out
         if trajectory is None:
-            known = self._remembered.get(subject)
+            known = self._known(subject, arrival.offset)
             if known is not None:
-                self._recall(arrival, subject, known, out)
+                self._recall(arrival, known, out)
                 return out
             trajectory = self._start(arrival, subject, log_ms_before)
         self._quiet.move_to_end(subject)
@@ -164,8 +186,10 @@ class PartitionFold:
     def _start(self, arrival: Arrival, subject: bytes, log_ms_before: int) -> OpenTrajectory:
         time_ms = arrival.timestamp if is_time(arrival.timestamp) else self.log_ms
         trajectory = OpenTrajectory(
-            subject.decode(), arrival.partition, arrival.offset, log_ms_before, time_ms, time_ms
+            subject.decode(), arrival.partition, arrival.offset, log_ms_before, time_ms, time_ms, self.closed_count
         )
+        trajectory.size = TRAJECTORY_BYTES + 2 * len(subject)
+        self.held_bytes += trajectory.size
         self._open[subject] = self._quiet[subject] = trajectory
         self._look_at = min(self._look_at, self.log_ms + self.limits.idle_timeout_ms)
         return trajectory
@@ -173,20 +197,26 @@ class PartitionFold:
     def _add(self, trajectory: OpenTrajectory, subject: bytes, arrival: Arrival, out: list[History | Dead]) -> None:
         """Put an event in its place; close the trajectory where that completes it."""
         sequence = arrival.sequence
-        if sequence in trajectory.records:
+        held = None if sequence is None else trajectory.records.get(sequence)
+        if held is not None:
+            if is_of_another(arrival.id, held.id):
+                trajectory.labels.add(Defect.CONFLICT)
+                out.append(Dead(arrival, _conflict(arrival), trajectory.trajectory_id))
+                return
             trajectory.duplicates += 1
             self.duplicates += 1
             return
-        size = _RECORD_BYTES
-        problem = problem_with(arrival, self.limits)
+        problem = self._problem(arrival)
         if problem is None and sequence is not None:
-            if trajectory.unreadable:
-                trajectory.unreadable.pop(sequence, None)  # sent again, repaired
+            if trajectory.unreadable.pop(sequence, None) is None:  # else it was sent again, repaired
+                trajectory.note_place(sequence)
             trajectory.records[sequence] = arrival
             self.held_events += 1
-            size += arrival.size
+            size = RECORD_BYTES + arrival.size + len(subject)
         elif problem is not None and not self._spoil(trajectory, arrival, problem, out):
             return
+        else:
+            size = PLACE_BYTES
         trajectory.size += size
         self.held_bytes += size
         if sequence == trajectory.contiguous:
@@ -194,9 +224,9 @@ class PartitionFold:
         if arrival.kind == END and sequence is not None:
             self._note_end(trajectory, subject, sequence)
         if trajectory.end is not None and trajectory.is_complete:
-            self._close(subject, arrival.offset, out)
-        elif trajectory.size > self.limits.max_trajectory_bytes:
-            self._close(subject, arrival.offset, out, Defect.OVERSIZE)
+            self._close(subject, arrival.offset + 1, out)
+        elif trajectory.size > self.limits.max_trajectory_bytes or trajectory.gaps > self.limits.max_gaps:
+            self._close(subject, arrival.offset + 1, out, Defect.OVERSIZE)
 
     def _spoil(
         self, trajectory: OpenTrajectory, arrival: Arrival, problem: UnreadableRecord, out: list[History | Dead]
@@ -212,6 +242,7 @@ class PartitionFold:
         if sequence is None or sequence >= self.limits.max_trajectory_events:
             trajectory.labels.add(label)
             return False
+        trajectory.note_place(sequence)
         trajectory.unreadable[sequence] = label
         return True
 
@@ -222,15 +253,45 @@ class PartitionFold:
             self._look_at = min(self._look_at, self.log_ms + self.limits.hole_grace_ms)
         trajectory.end = sequence if trajectory.end is None else min(trajectory.end, sequence)
 
-    def _recall(self, arrival: Arrival, subject: bytes, known: Remembered, out: list[History | Dead]) -> None:
-        """An event of a trajectory that is closed."""
-        known.touched = arrival.offset
+    def _problem(self, arrival: Arrival) -> UnreadableRecord | None:
+        """Why an event cannot be used, as far as that shows on arrival."""
+        return problem_with(arrival, self.limits) or evident_problem(arrival)
+
+    def _catch_up(self, offset: int) -> None:
+        """Remember what a predecessor had closed by the record at ``offset``."""
+        ahead = self._ahead_in_order
+        while ahead and ahead[0].closed_offset <= offset:
+            closed = ahead.popleft().remembered
+            of_subject = self._ahead[closed.subject]
+            of_subject.popleft()
+            if not of_subject:
+                del self._ahead[closed.subject]
+            self._remember(closed)
+        self._catch_up_at = ahead[0].closed_offset if ahead else _NEVER
+
+    def _remember(self, closed: Remembered) -> None:
+        self.closed_count += 1
+        self._memory.add(closed)
+
+    def _known(self, subject: bytes, offset: int) -> Remembered | None:
+        """The trajectory that a record at ``offset`` names, if it was written already and is not forgotten."""
+        ahead = self._ahead.get(subject)
+        if ahead is not None and ahead[0].first <= offset:
+            return ahead[0].remembered
+        return self._remembered.get(subject)
+
+    def _recall(self, arrival: Arrival, known: Remembered, out: list[History | Dead]) -> None:
+        """An event of a trajectory that is closed. Of whose run it is, its id says where it is event 0; of another that
+        came before, that is not known any more.
+        """
         sequence = arrival.sequence
-        if sequence is not None and known.holds(sequence):
+        if sequence is None or not known.holds(sequence):
+            late = UnreadableRecord(DeadLetterError.LATE, f"event {sequence} came after its trajectory was closed")
+            out.append(Dead(arrival, self._problem(arrival) or late, known.subject.decode()))
+        elif sequence == 0 and is_of_another(arrival.id, known.start_id):
+            out.append(Dead(arrival, _conflict(arrival), known.subject.decode()))
+        else:
             self.duplicates += 1
-            return
-        late = UnreadableRecord(DeadLetterError.LATE, f"event {sequence} came after its trajectory was closed")
-        out.append(Dead(arrival, problem_with(arrival, self.limits) or late, subject.decode()))
 
     def _deadlines(self) -> Iterator[tuple[int, bytes]]:
         """The next deadline of each kind."""
@@ -249,31 +310,49 @@ class PartitionFold:
         self._look_at = _NEVER if deadline is None else deadline
 
     def _make_room(self, offset: int, out: list[History | Dead]) -> None:
-        """Close the oldest while the partition's memory is beyond its bounds; ids come to it as trajectories close."""
-        while self._open and (
-            self.held_bytes > self.limits.max_open_bytes
-            or len(self._open) > self.limits.max_open
-            or len(self._remembered) > self.limits.max_remembered
-        ):
-            self._close(next(iter(self._open)), offset, out, Defect.OVERSIZE)
+        """Close what takes too much of what all share, while the record at ``offset`` is taken."""
+        limits = self.limits
+        while self._open:
+            if self.closed_count - self.needed_count > limits.max_remembered:
+                self._close(next(iter(self._open)), offset + 1, out, Defect.OVERSIZE)
+            elif len(self._open) > limits.max_open:
+                self._close(next(iter(self._quiet)), offset + 1, out, Defect.OVERSIZE)
+            elif self.held_bytes > limits.max_open_bytes:
+                self._close_largest(offset, out)
+            else:
+                return
 
-    def _close(self, subject: bytes, offset: int, out: list[History | Dead], *labels: Defect) -> None:
-        """Close a trajectory while the record at ``offset`` is taken."""
+    def _close_largest(self, offset: int, out: list[History | Dead]) -> None:
+        """Close the largest trajectories, the oldest of equals first, until a sixteenth of all memory is free: to look
+        for them at every record would take too long.
+        """
+        enough = self.limits.max_open_bytes - self.limits.max_open_bytes // 16
+        for subject in sorted(self._open, key=lambda subject: -self._open[subject].size):
+            if self.held_bytes <= enough:
+                return
+            self._close(subject, offset + 1, out, Defect.OVERSIZE)
+
+    def _close(self, subject: bytes, closed_offset: int, out: list[History | Dead], *labels: Defect) -> None:
+        """Close a trajectory: its records from ``closed_offset`` on are late."""
         trajectory = self._open.pop(subject)
         del self._quiet[subject]
         self._ended.pop(subject, None)
         self.held_bytes -= trajectory.size
         self.held_events -= len(trajectory.records)
-        history = trajectory.closed(self.log_ms, labels)
+        history = trajectory.closed(self.log_ms, closed_offset, labels)
         out.append(history)
-        top = len(history.records) + len(history.unreadable) + len(history.missing) - 1
-        self._remembered[subject] = Remembered(top, frozenset(history.missing), trajectory.last)
-        self._forget(offset)
+        top = len(history.records) + len(history.unreadable) + count(history.missing) - 1
+        self._remember(Remembered(subject, top, history.missing, history.start_id))
 
-    def _forget(self, offset: int) -> None:
-        """Forget the oldest ids beyond ``remember``, but none whose events a restart might read again."""
-        resume_from, _ = self.resume_point(offset)
-        while len(self._remembered) > self.limits.remember:
-            if next(iter(self._remembered.values())).touched >= resume_from:
-                return
-            self._remembered.popitem(last=False)
+
+def is_of_another(one: bytes | None, other: bytes | None) -> bool:
+    """Whether two events with one sequence number have different ids. A missing one says nothing."""
+    return one != other and one is not None and other is not None
+
+
+def _conflict(arrival: Arrival) -> UnreadableRecord:
+    message = (
+        f"another event with sequence number {arrival.sequence} is there: two runs use one trajectory id. "
+        "Give each run an id of its own"
+    )
+    return UnreadableRecord(DeadLetterError.CONFLICT, message)

@@ -22,6 +22,7 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import Arrival
+from headrace.streams.assembly.gaps import Gaps
 from headrace.streams.raw import LogRecord
 
 Fact: TypeAlias = (
@@ -67,8 +68,8 @@ class History(msgspec.Struct, frozen=True):
     """By sequence number, ascending."""
     unreadable: Mapping[int, Defect]
     """Sequence numbers that came and were dead letters at once, with the label that follows."""
-    missing: tuple[int, ...]
-    """Sequence numbers that never came, ascending."""
+    missing: Gaps
+    """Sequence numbers that never came."""
     late: tuple[Arrival, ...]
     """Records after the trajectory's end that came before it was closed."""
     labels: frozenset[Defect]
@@ -85,6 +86,10 @@ class History(msgspec.Struct, frozen=True):
     """Latest timestamp of its records, Unix milliseconds."""
     closed_ms: int
     """Log time at which it closed, Unix milliseconds."""
+    closed_offset: int
+    """Offset from which on a record of it comes late."""
+    start_id: bytes | None = None
+    """``ce_id`` of its event 0; ``None`` where that is missing or too long to be kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ class PlainOpenState:
     """Earliest timestamp of its records."""
     last_ms: int
     """Latest timestamp of its records."""
+    closed_before: int
+    """How many trajectories the partition had closed before its first record."""
     last: int = 0
     """Offset of its latest record."""
     quiet_since: int = 0
@@ -36,6 +38,8 @@ class PlainOpenState:
     """Labels from records that have no sequence number."""
     contiguous: int = 0
     """Events from 0 on without a gap."""
+    runs: int = 0
+    """Runs of places that are taken: one, where all came in order."""
     end: int | None = None
     """Sequence number of its end."""
     end_log_ms: int = 0
@@ -43,7 +47,7 @@ class PlainOpenState:
     duplicates: int = 0
     """Records with a sequence number that was there."""
     size: int = 0
-    """Memory of its records, in bytes."""
+    """Memory that it takes, in bytes."""
 
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """A trajectory under way: its records as they came, by sequence number, and what must be known to close it."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 
 from headrace.schemas.bounds import is_time
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect
-from headrace.streams.assembly.arrival import Arrival
+from headrace.streams.assembly.arrival import MAX_ID_BYTES, Arrival
+from headrace.streams.assembly.gaps import NO_GAPS, gaps_between
 from headrace.streams.assembly.history import History
 from headrace.streams.assembly.open_state import OpenState
 from headrace.streams.structs import writing
@@ -23,6 +24,18 @@ class OpenTrajectory(OpenState):
         """Whether the end and everything before it are there."""
         return self.end is not None and self.end < self.contiguous
 
+    @property
+    def gaps(self) -> int:
+        """Gaps in its sequence numbers so far."""
+        return self.runs - (self.contiguous > 0)
+
+    def note_place(self, sequence: int) -> None:
+        """Note that the place ``sequence``, which was free, is taken now."""
+        self.runs += 1 - self._is_taken(sequence - 1) - self._is_taken(sequence + 1)
+
+    def _is_taken(self, sequence: int) -> bool:
+        return sequence in self.records or sequence in self.unreadable
+
     def touch(self, arrival: Arrival, log_ms: int) -> None:
         """Note that ``arrival`` named it."""
         self.last = arrival.offset
@@ -36,19 +49,19 @@ class OpenTrajectory(OpenState):
     def advance(self) -> None:
         """Move ``contiguous`` over what is there."""
         number = self.contiguous
-        while number in self.records or number in self.unreadable:
+        while self._is_taken(number):
             number += 1
         self.contiguous = number
 
-    def closed(self, log_ms: int, labels: Iterable[Defect]) -> History:
+    def closed(self, log_ms: int, closed_offset: int, labels: Iterable[Defect]) -> History:
         """What is handed on when it closes. Events beyond its end are late, whichever came first."""
         records = self.records
         numbers = sorted(records)
-        there: Set[int] = records.keys() | self.unreadable.keys() if self.unreadable else records.keys()
-        top = max(there, default=-1) if self.end is None else self.end
-        missing: tuple[int, ...] = ()
+        there = sorted(records.keys() | self.unreadable.keys()) if self.unreadable else numbers
+        top = (there[-1] if there else -1) if self.end is None else self.end
+        missing = NO_GAPS
         if self.contiguous <= top:
-            missing = tuple(number for number in range(self.contiguous, top + 1) if number not in there)
+            missing = gaps_between(there[self.contiguous :], self.contiguous, top + 1)
         unreadable = {number: label for number, label in sorted(self.unreadable.items()) if number <= top}
         late: tuple[Arrival, ...] = ()
         if numbers != list(records) or (numbers and numbers[-1] > top):
@@ -59,6 +72,7 @@ class OpenTrajectory(OpenState):
             found.add(Defect.MISSING_EVENTS)
         if self.end is None:
             found.add(Defect.NO_END)
+        start_id = records[0].id if 0 in records else None
         return History(
             trajectory_id=self.trajectory_id,
             records=records,
@@ -72,4 +86,6 @@ class OpenTrajectory(OpenState):
             first_ms=self.first_ms,
             last_ms=self.last_ms,
             closed_ms=log_ms,
+            closed_offset=closed_offset,
+            start_id=start_id if start_id is not None and len(start_id) <= MAX_ID_BYTES else None,
         )

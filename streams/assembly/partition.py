@@ -12,7 +12,8 @@ from headrace.streams.assembly.assemble import conclude, letter
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import Dead
-from headrace.streams.assembly.recovery import Checkpoint, Emitted
+from headrace.streams.assembly.recovery import Checkpoint
+from headrace.streams.assembly.remembered import Emitted
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.letters.dead_letters import time_of
 from headrace.streams.letters.raised import place_of, raised_alert
@@ -38,7 +39,8 @@ class PartitionAssembly:
         self.dead_letters: Counter[DeadLetterError] = Counter()
         """Dead letters since the start, by what is wrong."""
         self._sent_before = sent_before  # dead letters of input offsets before this one were sent already
-        self._outputs = outputs  # offsets of the remembered trajectories' records
+        self._outputs = outputs  # offsets of the records of the latest closed trajectories
+        self._outputs_left_out = 0  # of those that the fold counts, how many stood before them
         self._output_end = end
         self._letters_end = letters
 
@@ -57,20 +59,20 @@ class PartitionAssembly:
         to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew,
         and ``letters_end`` is in the place of :attr:`Checkpoint.letters`.
         """
-        latest: dict[bytes, Emitted] = {}
-        for emitted in outputs:
-            latest.pop(emitted.subject, None)
-            latest[emitted.subject] = emitted
+        written: dict[tuple[bytes, int], Emitted] = {}
+        for emitted in outputs:  # another group's assembler may have written the same beside ours
+            written.setdefault((emitted.remembered.subject, emitted.first), emitted)
         fold = PartitionFold(
             limits,
             log_ms=checkpoint.log_ms if checkpoint else 0,
-            remembered=[(emitted.subject, emitted.remembered) for emitted in latest.values()],
+            position=position,
+            written=written.values(),
         )
         return cls(
             fold,
             position=position,
             sent_before=checkpoint.next if checkpoint else position,
-            outputs=deque(emitted.offset for emitted in latest.values()),
+            outputs=deque(emitted.offset for emitted in written.values()),
             end=output_end,
             letters=checkpoint.letters if checkpoint else letters_end,
         )
@@ -122,8 +124,10 @@ class PartitionAssembly:
         for offset in trajectory_offsets:
             self._outputs.append(offset)
             self._output_end = offset + 1
-        while len(self._outputs) > self.fold.remembered_count:
+        needed = self.fold.needed_count - self.fold.limits.remember
+        while self._outputs and self._outputs_left_out < needed:
             self._outputs.popleft()
+            self._outputs_left_out += 1
         self.pending = []
         self.pending_bytes = 0
         self._sent_before = max(self._sent_before, self.position)

@@ -126,6 +126,7 @@ class PartitionRunner:
             oldest_open_ms=fold.oldest_open_ms,
             held_events=fold.held_events,
             held_bytes=fold.held_bytes,
+            remembered_bytes=fold.remembered_bytes,
             duplicates=fold.duplicates,
             dead_letters=dict(assembly.dead_letters),
             trajectories=assembly.trajectories,

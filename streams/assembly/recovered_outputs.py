@@ -12,7 +12,8 @@ from aiokafka import TopicPartition
 
 from headrace.schemas.log import open_consumer, until_decided
 from headrace.streams.assembly.partition_reader import open_reader
-from headrace.streams.assembly.recovery import Emitted, emitted_of
+from headrace.streams.assembly.recovery import emitted_of
+from headrace.streams.assembly.remembered import Emitted
 
 logger = logging.getLogger(__name__)
 

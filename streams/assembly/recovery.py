@@ -5,17 +5,17 @@ commit's metadata:
 
     {"v": 1, "next": 7104, "log_ms": 1795260264512, "output": 331}
 
-A restart reads ``trajectories`` of the same partition from ``output``: those are the trajectories the fold remembered
-as closed. Then it folds ``events`` from the committed offset with log time ``log_ms``. Records of remembered
-trajectories fall out as known, so only what was open comes into being again; what is a dead letter before ``next`` was
-sent before the crash. The fold forgets no id whose events stand behind the committed offset, so this is exact.
+A restart reads ``trajectories`` of the same partition from ``output``: those are the trajectories that the fold
+remembered as closed at the committed offset, and all that closed since, each with the input offsets between which it
+was open. Then it folds ``events`` from the committed offset with log time ``log_ms``. Records that belong to what was
+written fall out; what had closed by a record is remembered, and forgotten, as it was then; so only what was open comes
+into being again. What is a dead letter before ``next`` was sent before the crash.
 """
-
-from typing import NamedTuple
 
 import msgspec
 
-from headrace.streams.assembly.fold import Remembered
+from headrace.streams.assembly.gaps import count, gaps_of
+from headrace.streams.assembly.remembered import Emitted, Remembered
 from headrace.streams.raw import LogRecord
 
 
@@ -27,7 +27,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     log_ms: int
     """Log time before the record at the committed offset, Unix milliseconds."""
     output: int
-    """Offset in the output partition of the oldest remembered trajectory."""
+    """Offset in the output partition of the oldest trajectory that a restart must know."""
     letters: int = -1
     """Offset behind the last dead letter that was committed; −1 where that is not known."""
     v: int = 1
@@ -52,36 +52,45 @@ class _Place(msgspec.Struct):
     offset: int
 
 
+class _Range(msgspec.Struct):
+    start: int
+    end: int
+
+
 class _Body(msgspec.Struct):
     """What of a trajectory record is needed; the rest, tokens above all, is skipped unread."""
 
     trajectory_id: str
+    first: _Place
     last: _Place
     events: int
     missing: list[int]
+    missing_ranges: list[_Range] = []
     unreadable: list[int] = []
+    closed_offset: int | None = None
+    start_id: str | None = None
 
 
 _BODY: msgspec.json.Decoder[_Body] = msgspec.json.Decoder(_Body)
-
-
-class Emitted(NamedTuple):
-    """A trajectory that was written, as the fold remembers it."""
-
-    offset: int
-    """Where it stands in the output partition."""
-    subject: bytes
-    """Its id."""
-    remembered: Remembered
-    """Which events it had."""
 
 
 def emitted_of(record: LogRecord) -> Emitted:
     """What the fold remembered of the trajectory in ``record``; raises ``ValueError`` where it holds none."""
     try:
         body = _BODY.decode(record.value or b"")
-    except msgspec.MsgspecError as error:
+        listed = [(gap.start, gap.end) for gap in body.missing_ranges]
+        gaps = gaps_of(listed or [(number, number + 1) for number in body.missing])
+    except (msgspec.MsgspecError, ValueError) as error:
         raise ValueError(f"{record.topic}[{record.partition}]@{record.offset} is no trajectory: {error}") from error
-    top = body.events + len(body.missing) + len(body.unreadable) - 1
-    remembered = Remembered(top, frozenset(body.missing), body.last.offset)
-    return Emitted(record.offset, body.trajectory_id.encode(), remembered)
+    return Emitted(
+        offset=record.offset,
+        first=body.first.offset,
+        # Older releases did not say it: closed with its last record, as nearly all are.
+        closed_offset=body.last.offset + 1 if body.closed_offset is None else body.closed_offset,
+        remembered=Remembered(
+            subject=body.trajectory_id.encode(),
+            top=body.events + count(gaps) + len(body.unreadable) - 1,
+            gaps=gaps,
+            start_id=None if body.start_id is None else body.start_id.encode(),
+        ),
+    )

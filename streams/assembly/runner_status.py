@@ -25,9 +25,11 @@ class RunnerStatus:
     held_events: int
     """Events of open trajectories."""
     held_bytes: int
-    """Their memory, about."""
+    """Their memory."""
+    remembered_bytes: int
+    """Memory of what is known of closed trajectories."""
     duplicates: int
-    """Events dropped because their place was taken."""
+    """Events dropped because they had come before."""
     dead_letters: Mapping[DeadLetterError, int]
     """Records that could not be used, by what is wrong; ``late`` among them."""
     trajectories: int
@@ -40,6 +42,11 @@ class RunnerStatus:
     """Seconds that the latest transaction took."""
     all_commits_s: float
     """Seconds of all transactions together."""
+
+    @property
+    def conflicts(self) -> int:
+        """Events of another run under the id of a trajectory that was there."""
+        return self.dead_letters.get(DeadLetterError.CONFLICT, 0)
 
     @property
     def late(self) -> int:

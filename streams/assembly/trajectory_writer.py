@@ -10,7 +10,15 @@ from pydantic import BaseModel
 from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, decode_array, encode_array
 from headrace.schemas.events import LEAST_TEMPERATURE, SamplingSpan, VersionSpan
 from headrace.schemas.records.reference import Reference
-from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics, ToolUse, Trajectory, Turn
+from headrace.schemas.records.trajectory import (
+    Defect,
+    Segment,
+    SequenceRange,
+    ToolStatistics,
+    ToolUse,
+    Trajectory,
+    Turn,
+)
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import Message
 from headrace.streams.assembly.history import History
@@ -24,6 +32,7 @@ MAX_RECORD_BYTES = 24 * 1024 * 1024
 
 _PARTS: tuple[type[BaseModel], ...] = (
     Trajectory,
+    SequenceRange,
     Segment,
     VersionSpan,
     SamplingSpan,
@@ -70,5 +79,7 @@ def plainly_written(history: History) -> Message | None:
         history.first.offset,
         history.last.offset,
         history.closed_ms,
+        history.closed_offset,
+        history.start_id,
     )
     return None if written is None else Message(*written)

@@ -114,7 +114,7 @@ def _trajectory(trajectory: Trajectory, envelope: Envelope) -> Rows:
         "subagents_finished": trajectory.subagents_finished,
         "events": trajectory.events,
         "duplicates": trajectory.duplicates,
-        "missing": len(trajectory.missing),
+        "missing": trajectory.never_came,
         "defects": trajectory.defects,
         "versions": versions,
         "oldest_version": versions[0] if versions else None,

@@ -90,9 +90,11 @@ class Closed:
     @classmethod
     def of(cls, trajectory: Trajectory) -> "Closed":
         """As ``trajectory`` says."""
-        missing, unreadable = frozenset(trajectory.missing), frozenset(trajectory.unreadable)
-        numbers = range(trajectory.events + len(missing) + len(unreadable))
-        return cls(trajectory.first, trajectory.last, frozenset(numbers) - missing - unreadable, unreadable)
+        unreadable = frozenset(trajectory.unreadable)
+        had = set(range(trajectory.events + trajectory.never_came + len(unreadable))) - unreadable
+        for start, end in trajectory.gaps:
+            had.difference_update(range(start, end))
+        return cls(trajectory.first, trajectory.last, frozenset(had), unreadable)
 
 
 def redrive_alone(letter: Letter) -> Plan:

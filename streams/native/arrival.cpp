@@ -1,8 +1,6 @@
 #include "arrival.hpp"
 
-#include <algorithm>
 #include <cstring>
-#include <unordered_set>
 
 #include "envelope_time.hpp"
 #include "utf8.hpp"
@@ -37,31 +35,15 @@ bool is_attribute(std::string_view name) {
 struct Envelope {
     std::optional<std::string_view> kind, subject, sequence, time, traceparent;
     bool has_id = false, has_source = false, any_null = false, ascii = true, short_enough = true;
-    int64_t size = 0;
 
     explicit Envelope(const std::vector<RawHeader>& headers) {
-        constexpr size_t kFew = 32;
-        std::unordered_set<std::string_view> names;
-        const auto seen_later = [&](size_t index) {
-            if (headers.size() > kFew) return !names.insert(headers[index].name).second;
-            for (size_t later = index + 1; later < headers.size(); ++later) {
-                if (headers[later].name == headers[index].name) return true;
-            }
-            return false;
-        };
-        for (size_t index = headers.size(); index-- > 0;) {
-            if (!seen_later(index)) take(headers[index]);
-        }
+        for (const RawHeader& header : headers) take(header);
     }
 
 private:
     void take(const RawHeader& header) {
-        if (header.value) {
-            size += static_cast<int64_t>(header.value->size());
-            ascii = ascii && is_ascii(*header.value);
-        } else {
-            any_null = true;
-        }
+        if (header.value) ascii = ascii && is_ascii(*header.value);
+        else any_null = true;
         const std::string_view name = header.name;
         const size_t length = header.value ? header.value->size() : 0;
         if (length > kMaxHeaderBytes && is_attribute(name)) short_enough = false;
@@ -134,7 +116,7 @@ PyObject* arrival_of(const RawRecord& record) {
     arrival->offset = record.offset;
     arrival->timestamp = record.timestamp;
     arrival->sequence = envelope.sequence ? natural(*envelope.sequence) : -1;
-    arrival->size = envelope.size + (record.value ? static_cast<int64_t>(record.value->size()) : 0);
+    arrival->size = static_cast<int64_t>(packed);
     arrival->time_ms = kNoTime;
     if (envelope.time && envelope.has_id && envelope.has_source && envelope.ascii && !envelope.any_null &&
         envelope.short_enough) {
@@ -145,10 +127,11 @@ PyObject* arrival_of(const RawRecord& record) {
     arrival->value = packing.put(record.value);
     arrival->headers.at = packing.length();
     arrival->header_count = static_cast<uint32_t>(record.headers.size());
-    arrival->kind = arrival->traceparent = Piece();
+    arrival->kind = arrival->id = arrival->traceparent = Piece();
     for (const RawHeader& header : record.headers) {
         const Piece piece = packing.put(header);
         if (header.name == kType) arrival->kind = piece;
+        else if (header.name == kId) arrival->id = piece;
         else if (header.name == kTraceparent) arrival->traceparent = piece;
     }
     arrival->fact = fact_of(arrival->view(arrival->kind));

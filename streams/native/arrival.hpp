@@ -48,7 +48,7 @@ struct Arrival {
     int32_t partition;
     Fact fact;
     uint32_t header_count;
-    Piece key, value, headers, kind, traceparent;
+    Piece key, value, headers, kind, id, traceparent;
     char bytes[1];
 
     std::string_view view(Piece piece) const {

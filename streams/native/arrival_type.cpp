@@ -24,6 +24,8 @@ PyObject* get_key(PyObject* self, void*) { return piece_or_none(self, self_of(se
 PyObject* get_value(PyObject* self, void*) { return piece_or_none(self, self_of(self)->value); }
 PyObject* get_kind(PyObject* self, void*) { return piece_or_none(self, self_of(self)->kind); }
 
+PyObject* get_id(PyObject* self, void*) { return piece_or_none(self, self_of(self)->id); }
+
 PyObject* get_subject(PyObject* self, void*) {
     PyObject* subject = self_of(self)->subject;
     return Py_NewRef(subject ? subject : Py_None);
@@ -122,6 +124,7 @@ PyGetSetDef kAttributes[] = {
     {"key", get_key, nullptr, nullptr, nullptr},
     {"value", get_value, nullptr, nullptr, nullptr},
     {"headers", get_headers, nullptr, nullptr, nullptr},
+    {"id", get_id, nullptr, nullptr, nullptr},
     {"kind", get_kind, nullptr, nullptr, nullptr},
     {"subject", get_subject, nullptr, nullptr, nullptr},
     {"sequence", get_sequence, nullptr, nullptr, nullptr},

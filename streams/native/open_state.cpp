@@ -9,13 +9,13 @@ OpenState* self_of(PyObject* object) { return reinterpret_cast<OpenState*>(objec
 
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     PyObject* trajectory_id;
-    long long partition, first, log_ms_before, first_ms, last_ms;
+    long long partition, first, log_ms_before, first_ms, last_ms, closed_before;
     if (keywords != nullptr && PyDict_GET_SIZE(keywords) != 0) {
         PyErr_SetString(PyExc_TypeError, "an open trajectory is made of what stands in its place, without names");
         return nullptr;
     }
-    if (!PyArg_ParseTuple(arguments, "ULLLLL", &trajectory_id, &partition, &first, &log_ms_before, &first_ms,
-                          &last_ms)) {
+    if (!PyArg_ParseTuple(arguments, "ULLLLLL", &trajectory_id, &partition, &first, &log_ms_before, &first_ms,
+                          &last_ms, &closed_before)) {
         return nullptr;
     }
     Ref made(type->tp_alloc(type, 0));  // zeroed
@@ -27,6 +27,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->log_ms_before = log_ms_before;
     self->first_ms = first_ms;
     self->last_ms = last_ms;
+    self->closed_before = closed_before;
     self->end = Py_NewRef(Py_None);
     self->records = PyDict_New();
     self->unreadable = PyDict_New();
@@ -49,12 +50,14 @@ PyMemberDef kMembers[] = {
     {"log_ms_before", T_LONGLONG, offsetof(OpenState, log_ms_before), READONLY, nullptr},
     {"first_ms", T_LONGLONG, offsetof(OpenState, first_ms), 0, nullptr},
     {"last_ms", T_LONGLONG, offsetof(OpenState, last_ms), 0, nullptr},
+    {"closed_before", T_LONGLONG, offsetof(OpenState, closed_before), READONLY, nullptr},
     {"last", T_LONGLONG, offsetof(OpenState, last), 0, nullptr},
     {"quiet_since", T_LONGLONG, offsetof(OpenState, quiet_since), 0, nullptr},
     {"records", T_OBJECT_EX, offsetof(OpenState, records), READONLY, nullptr},
     {"unreadable", T_OBJECT_EX, offsetof(OpenState, unreadable), READONLY, nullptr},
     {"labels", T_OBJECT_EX, offsetof(OpenState, labels), READONLY, nullptr},
     {"contiguous", T_LONGLONG, offsetof(OpenState, contiguous), 0, nullptr},
+    {"runs", T_LONGLONG, offsetof(OpenState, runs), 0, nullptr},
     {"end", T_OBJECT, offsetof(OpenState, end), 0, nullptr},
     {"end_log_ms", T_LONGLONG, offsetof(OpenState, end_log_ms), 0, nullptr},
     {"duplicates", T_LONGLONG, offsetof(OpenState, duplicates), 0, nullptr},

@@ -16,20 +16,23 @@ namespace {
 
 struct Limits {
     long long max_event_bytes, max_trajectory_bytes, max_trajectory_events, max_open, max_open_bytes, record_bytes;
+    long long trajectory_bytes;
     long long idle_timeout_ms;
 };
 
 struct OrdinaryEvents {
     PyObject_HEAD
     PyTypeObject* trajectory_type;
-    PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered, *move_to_end;  // names
+    PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered;  // names
+    PyObject *ahead, *closed_count, *catch_up_at, *move_to_end;
     uint32_t facts;  // a bit for each that is ordinary
     Limits limits;
 };
 
 // The fold's fields that an ordinary event changes, as long as one call lasts.
 struct Fold {
-    Ref open, quiet, remembered;
+    Ref open, quiet, remembered, ahead;
+    long long closed_count = 0, catch_up_at = 0;  // nothing closes here
     long long log_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
 };
 
@@ -49,14 +52,16 @@ bool load(const OrdinaryEvents* self, PyObject* object, Fold& fold) {
     fold.open = Ref(PyObject_GetAttr(object, self->open));
     fold.quiet = Ref(PyObject_GetAttr(object, self->quiet));
     fold.remembered = Ref(PyObject_GetAttr(object, self->remembered));
-    if (!fold.open || !fold.quiet || !fold.remembered) return false;
-    if (!PyDict_Check(fold.open.get()) || !PyDict_Check(fold.remembered.get())) {
+    fold.ahead = Ref(PyObject_GetAttr(object, self->ahead));
+    if (!fold.open || !fold.quiet || !fold.remembered || !fold.ahead) return false;
+    if (!PyDict_Check(fold.open.get()) || !PyDict_Check(fold.remembered.get()) || !PyDict_Check(fold.ahead.get())) {
         PyErr_SetString(PyExc_TypeError, "a fold keeps its trajectories in dicts");
         return false;
     }
     return get_number(object, self->log_ms, fold.log_ms) && get_number(object, self->look_at, fold.look_at) &&
            get_number(object, self->held_events, fold.held_events) &&
-           get_number(object, self->held_bytes, fold.held_bytes);
+           get_number(object, self->closed_count, fold.closed_count) &&
+           get_number(object, self->catch_up_at, fold.catch_up_at) && get_number(object, self->held_bytes, fold.held_bytes);
 }
 
 bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
@@ -65,9 +70,15 @@ bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
            set_number(object, self->held_bytes, fold.held_bytes);
 }
 
+// Whether a payload begins and ends as an object does: what does not is looked at more closely.
+bool is_like_an_object(std::string_view value) {
+    return !value.empty() && value.front() == '{' && value.back() == '}';
+}
+
 bool is_plain(const OrdinaryEvents* self, const Arrival* arrival) {
     if (arrival->subject == nullptr || arrival->sequence < 0 || !arrival->value) return false;
     if (arrival->timestamp < 0 || arrival->timestamp >= kMaxTime) return false;
+    if (arrival->time_ms == kNoTime || !is_like_an_object(arrival->view(arrival->value))) return false;
     if (arrival->sequence >= self->limits.max_trajectory_events) return false;
     if (arrival->size > self->limits.max_event_bytes) return false;
     return self->facts >> arrival->fact & 1;
@@ -87,25 +98,29 @@ void hold(Fold& fold, long long log_ms, long long added) {
 
 // The first event of a trajectory that is not known yet, in its place.
 Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObject* object) {
-    const long long added = self->limits.record_bytes + arrival->size;
+    const std::string_view id = bytes_view(arrival->subject);
+    const auto id_bytes = static_cast<long long>(id.size());
+    const long long base = self->limits.trajectory_bytes + 2 * id_bytes;
+    const long long added = base + self->limits.record_bytes + arrival->size + id_bytes;
     if (arrival->sequence != 0 || !has_room(self, fold, added, added)) return Took::kNo;
     if (PyDict_GET_SIZE(fold.open.get()) >= self->limits.max_open || !names_trajectory(arrival)) return Took::kNo;
     const int known = PyDict_Contains(fold.remembered.get(), arrival->subject);
     if (known) return known < 0 ? Took::kFailed : Took::kNo;
+    const int written = PyDict_Contains(fold.ahead.get(), arrival->subject);
+    if (written) return written < 0 ? Took::kFailed : Took::kNo;
 
     const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
-    const std::string_view id = bytes_view(arrival->subject);
-    const Ref made(PyObject_CallFunction(reinterpret_cast<PyObject*>(self->trajectory_type), "s#iLLLL", id.data(),
+    const Ref made(PyObject_CallFunction(reinterpret_cast<PyObject*>(self->trajectory_type), "s#iLLLLL", id.data(),
                                          static_cast<Py_ssize_t>(id.size()), arrival->partition,
                                          static_cast<long long>(arrival->offset), fold.log_ms,
                                          static_cast<long long>(arrival->timestamp),
-                                         static_cast<long long>(arrival->timestamp)));
+                                         static_cast<long long>(arrival->timestamp), fold.closed_count));
     const Ref place(PyLong_FromLong(0));
     if (!made || !place) return Took::kFailed;
     auto* trajectory = reinterpret_cast<OpenState*>(made.get());
     trajectory->last = arrival->offset;
     trajectory->quiet_since = log_ms;
-    trajectory->contiguous = 1;
+    trajectory->contiguous = trajectory->runs = 1;
     trajectory->size = added;
     if (PyDict_SetItem(trajectory->records, place.get(), object) < 0 ||
         PyObject_SetItem(fold.open.get(), arrival->subject, made.get()) < 0 ||
@@ -122,7 +137,8 @@ Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
     const bool whole = trajectory->end == Py_None && trajectory->contiguous == arrival->sequence &&
                        PyDict_GET_SIZE(trajectory->records) == arrival->sequence &&
                        PyDict_GET_SIZE(trajectory->unreadable) == 0;
-    const long long added = self->limits.record_bytes + arrival->size;
+    const auto id_bytes = static_cast<long long>(PyBytes_GET_SIZE(arrival->subject));
+    const long long added = self->limits.record_bytes + arrival->size + id_bytes;
     if (!whole || !has_room(self, fold, trajectory->size + added, added)) return Took::kNo;
 
     const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
@@ -132,6 +148,7 @@ Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
     trajectory->last = arrival->offset;
     trajectory->quiet_since = log_ms;
     trajectory->contiguous += 1;
+    trajectory->runs = 1;
     trajectory->size += added;
     trajectory->first_ms = std::min(trajectory->first_ms, arrival->timestamp);
     trajectory->last_ms = std::max(trajectory->last_ms, arrival->timestamp);
@@ -142,6 +159,7 @@ Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
 Took take_one(const OrdinaryEvents* self, Fold& fold, PyObject* object) {
     if (!is_arrival(object)) return Took::kNo;
     const auto* arrival = reinterpret_cast<const Arrival*>(object);
+    if (arrival->offset >= fold.catch_up_at) return Took::kNo;
     if (arrival->timestamp > fold.log_ms && arrival->timestamp >= fold.look_at) return Took::kNo;  // closes something
     if (!is_plain(self, arrival)) return Took::kNo;
     PyObject* found = PyDict_GetItemWithError(fold.open.get(), arrival->subject);
@@ -191,20 +209,20 @@ bool find_facts(OrdinaryEvents* self, PyObject* kinds) {
 void destroy(PyObject* object) {
     auto* self = reinterpret_cast<OrdinaryEvents*>(object);
     for (PyObject* owned : {self->log_ms, self->look_at, self->held_events, self->held_bytes, self->open, self->quiet,
-                            self->remembered, self->move_to_end, reinterpret_cast<PyObject*>(self->trajectory_type)}) {
+                            self->remembered, self->ahead, self->closed_count, self->catch_up_at, self->move_to_end, reinterpret_cast<PyObject*>(self->trajectory_type)}) {
         Py_XDECREF(owned);
     }
     Py_TYPE(object)->tp_free(object);
 }
 
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-    static const char* names[] = {"trajectory", "kinds", "record_bytes", "max_event_bytes", "max_trajectory_bytes",
+    static const char* names[] = {"trajectory", "kinds", "record_bytes", "trajectory_bytes", "max_event_bytes", "max_trajectory_bytes",
                                   "max_trajectory_events", "max_open", "max_open_bytes", "idle_timeout_ms",
                                   nullptr};
     PyObject *trajectory, *kinds;
     Limits limits;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O$LLLLLLL", const_cast<char**>(names), &PyType_Type,
-                                     &trajectory, &kinds, &limits.record_bytes, &limits.max_event_bytes,
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O$LLLLLLLL", const_cast<char**>(names), &PyType_Type,
+                                     &trajectory, &kinds, &limits.record_bytes, &limits.trajectory_bytes, &limits.max_event_bytes,
                                      &limits.max_trajectory_bytes, &limits.max_trajectory_events, &limits.max_open,
                                      &limits.max_open_bytes, &limits.idle_timeout_ms)) {
         return nullptr;
@@ -225,6 +243,9 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->open = PyUnicode_InternFromString("_open");
     self->quiet = PyUnicode_InternFromString("_quiet");
     self->remembered = PyUnicode_InternFromString("_remembered");
+    self->ahead = PyUnicode_InternFromString("_ahead");
+    self->catch_up_at = PyUnicode_InternFromString("_catch_up_at");
+    self->closed_count = PyUnicode_InternFromString("closed_count");
     self->move_to_end = PyUnicode_InternFromString("move_to_end");
     if (PyErr_Occurred()) return nullptr;
     return find_facts(self, kinds) ? made.release() : nullptr;

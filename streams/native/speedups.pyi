@@ -38,6 +38,8 @@ class Arrival:
     @property
     def subject(self) -> bytes | None: ...
     @property
+    def id(self) -> bytes | None: ...
+    @property
     def sequence(self) -> int | None: ...
     @property
     def size(self) -> int: ...
@@ -57,6 +59,7 @@ class OpenState:
         log_ms_before: int,
         first_ms: int,
         last_ms: int,
+        closed_before: int,
         /,
     ) -> None: ...
 
@@ -69,6 +72,7 @@ class OrdinaryEvents:
         kinds: Sequence[bytes],
         *,
         record_bytes: int,
+        trajectory_bytes: int,
         max_event_bytes: int,
         max_trajectory_bytes: int,
         max_trajectory_events: int,
@@ -125,6 +129,8 @@ class TrajectoryWriter:
         first: int,
         last: int,
         time_ms: int,
+        closed_offset: int,
+        start_id: bytes | None,
         /,
     ) -> tuple[bytes, bytes, list[tuple[str, bytes]]] | None:
         """Key, value and headers of the record of the trajectory that the dict ``records`` adds up to, or ``None`` in

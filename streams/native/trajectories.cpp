@@ -4,6 +4,7 @@
 
 #include "arrival.hpp"
 #include "trace.hpp"
+#include "utf8.hpp"
 
 namespace headrace {
 namespace {
@@ -129,7 +130,7 @@ Outcome Assembly::write(const About& about, std::string& json) {
     json.append(",\"status\":").append(of_end(rules_.status));
     json.append(",\"answer\":").append(of_end(rules_.answer));
     json.append(",\"outcome\":").append(of_end(rules_.outcome));
-    json += ",\"missing\":[],\"unreadable\":[]";
+    json += ",\"missing\":[],\"missing_ranges\":[],\"missing_count\":0,\"unreadable\":[]";
     number(",\"events\":", static_cast<int64_t>(events_));
     number(",\"duplicates\":", about.duplicates);
     json += ",\"defects\":";
@@ -138,7 +139,11 @@ Outcome Assembly::write(const About& about, std::string& json) {
     number(",\"offset\":", about.first);
     number("},\"last\":{\"partition\":", about.partition);
     number(",\"offset\":", about.last);
-    number("},\"started_ms\":", std::max<int64_t>(0, earliest_));
+    number("},\"closed_offset\":", about.closed_offset);
+    json += ",\"start_id\":";
+    if (about.start_id) json.append("\"").append(*about.start_id).append("\"");
+    else json += "null";
+    number(",\"started_ms\":", std::max<int64_t>(0, earliest_));
     number(",\"ended_ms\":", std::max<int64_t>(0, latest_));
     json += ",\"traceparent\":";
     if (traceparent_.empty()) json += "null}";
@@ -164,6 +169,7 @@ Outcome write_trajectory(const TrajectoryRules& rules, PyObject* records, const 
                          std::string_view& traceparent) {
     const auto count = static_cast<size_t>(PyDict_GET_SIZE(records));
     if (count == 0 || !is_plain_text(about.trajectory_id)) return Outcome::kDoubt;
+    if (about.start_id && !(is_ascii(*about.start_id) && is_plain_text(*about.start_id))) return Outcome::kDoubt;
     if (room.payloads.size() > kEventsKept) room.payloads = {};
     if (room.json.capacity() > kBytesKept) room.json = {};
     room.json.clear();

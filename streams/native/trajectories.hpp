@@ -43,7 +43,8 @@ struct About {
     std::string_view trajectory_id;
     long long duplicates;
     int partition;
-    long long first, last;
+    long long first, last, closed_offset;
+    std::optional<std::string_view> start_id;
 };
 
 // Room that one trajectory after the other uses.

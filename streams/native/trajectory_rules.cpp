@@ -6,8 +6,10 @@ namespace {
 // What is written, part by part. A module that was built before a model gained a field must not go on without it.
 constexpr const char* kWritten[] = {
     "trajectory_id", "started", "segments", "turns", "tools", "critical_steps", "total_steps", "subagents_assigned",
-    "subagents_finished", "sampled_tokens", "status", "answer", "outcome", "missing", "unreadable", "events",
-    "duplicates", "defects", "first", "last", "started_ms", "ended_ms", "traceparent",
+    "subagents_finished", "sampled_tokens", "status", "answer", "outcome", "missing", "missing_ranges",
+    "missing_count", "unreadable", "events", "duplicates", "defects", "first", "last", "closed_offset", "start_id",
+    "started_ms", "ended_ms", "traceparent",
+    "start", "end",
     "token_ids", "loss_mask", "logprobs", "version_spans", "sampling_spans",
     "version", "start", "end",
     "temperature", "start", "end",

@@ -41,21 +41,28 @@ PyObject* write_record(Writing& writing, PyObject* records, const About& about, 
 }
 
 PyObject* write(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
-    if (count != 7 || !PyDict_Check(arguments[0])) {
-        PyErr_SetString(PyExc_TypeError, "write(records, trajectory_id, duplicates, partition, first, last, time_ms): "
-                                         "records must be a dict");
+    if (count != 9 || !PyDict_Check(arguments[0])) {
+        PyErr_SetString(PyExc_TypeError, "write(records, trajectory_id, duplicates, partition, first, last, time_ms, "
+                                         "closed_offset, start_id): records must be a dict");
         return nullptr;
     }
     Py_ssize_t id_length;
     const char* id = PyUnicode_AsUTF8AndSize(arguments[1], &id_length);
     if (id == nullptr) return nullptr;
-    long long numbers[5];
-    for (int index = 0; index < 5; ++index) {
+    long long numbers[6];
+    for (int index = 0; index < 6; ++index) {
         numbers[index] = PyLong_AsLongLong(arguments[index + 2]);
         if (numbers[index] == -1 && PyErr_Occurred()) return nullptr;
     }
-    const auto [duplicates, partition, first, last, time_ms] = numbers;
-    const About about{{id, static_cast<size_t>(id_length)}, duplicates, static_cast<int>(partition), first, last};
+    const auto [duplicates, partition, first, last, time_ms, closed_offset] = numbers;
+    About about{{id, static_cast<size_t>(id_length)}, duplicates, static_cast<int>(partition), first, last,
+                closed_offset, {}};
+    if (PyObject* start_id = arguments[8]; PyBytes_Check(start_id)) {
+        about.start_id = bytes_view(start_id);
+    } else if (start_id != Py_None) {
+        PyErr_SetString(PyExc_TypeError, "start_id must be bytes or None");
+        return nullptr;
+    }
     return guarded([&] { return write_record(*writing_of(object), arguments[0], about, time_ms); },
                    static_cast<PyObject*>(nullptr));
 }

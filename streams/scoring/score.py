@@ -25,6 +25,7 @@ RAISED = "raised"
 
 INCOMPLETE_FACTS = frozenset(
     {
+        Defect.CONFLICT,
         Defect.MISSING_EVENTS,
         Defect.NO_START,
         Defect.NO_END,

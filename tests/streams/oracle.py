@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.schemas.bounds import is_time
-from headrace.schemas.envelope import SEQUENCE, SUBJECT, TRACEPARENT, TYPE
+from headrace.schemas.envelope import ID, SEQUENCE, SUBJECT, TRACEPARENT, TYPE, EnvelopeError, from_headers
 from headrace.schemas.events import ClockTicked, TrajectoryEnded
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
@@ -26,14 +26,15 @@ from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.assembly.assemble import MAX_RECORD_BYTES, assemble, trajectory_message
 from headrace.streams.assembly.event_decoder import MAX_NESTING
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.gaps import gaps_of
 from headrace.streams.assembly.history import Event, History, Unreadable
 from headrace.streams.raw import LogRecord
 
 MODELS = {model.TYPE: model for model in EVENTS.models}
 TICK, END = ClockTicked.TYPE.encode(), TrajectoryEnded.TYPE.encode()
 MAX_ID_BYTES = 512
-RECORD_BYTES = 1024
-"""What a record counts beside its payload and headers."""
+TRAJECTORY_BYTES, RECORD_BYTES, PLACE_BYTES = 870, 335, 64
+"""What a trajectory, a record and the place of an unreadable one count beside their bytes."""
 
 Letters = dict[tuple[int, int], DeadLetterError]
 
@@ -96,8 +97,10 @@ class Arrival:
     """Its sequence number."""
     error: DeadLetterError | None
     """What is wrong with it."""
+    id: bytes | None
+    """Its own id."""
     size: int
-    """Bytes of payload and headers."""
+    """Bytes of key, payload and headers, and eight a header."""
     ends: bool
     """Whether it is a trajectory's end, and says at which number."""
 
@@ -115,6 +118,8 @@ class Life:
     """Index of the record at which it closed."""
     order: tuple[int, ...] = ()
     """By this the trajectories of a partition close one after the other."""
+    closed_offset: int = -1
+    """From there on its records come late."""
     too_large: bool = False
     size: int = 0
 
@@ -146,15 +151,17 @@ def life_of(subject: bytes, indices: Sequence[int], log: Log) -> Life:
         content = Content(life, log)
         life.size = content.size
         complete = content.end is not None and not content.missing
-        life.too_large = not complete and content.size > limits.max_trajectory_bytes
+        life.too_large = not complete and (content.size > limits.max_trajectory_bytes or content.gaps > limits.max_gaps)
         if complete or life.too_large:
             life.closed, life.order = index, (index, 1)
+            life.closed_offset = log.records[index].offset + 1
             life.after = list(indices[place + 1 :])
             return life
     closing = overdue(life, log)
     if closing < len(log.records):
         deadline, kind, since = deadline_of(life, log)
         life.closed, life.order = closing, (closing, 0, deadline, kind, since)
+        life.closed_offset = log.records[closing].offset
     return life
 
 
@@ -163,7 +170,8 @@ def deadline_of(life: Life, log: Log) -> tuple[int, int, int]:
     since = life.while_open[-1]
     idle = (log.now[since] + log.limits.idle_timeout_ms, 1, since)
     ends = [index for index in life.while_open if log.arrivals[index].ends]
-    first_end = next((index for index in ends if index not in Content(life, log).doubles), None)
+    content = Content(life, log)
+    first_end = next((index for index in ends if index not in content.doubles | content.conflicts), None)
     if first_end is None:
         return idle
     return min(idle, (log.now[first_end] + log.limits.hole_grace_ms, 0, first_end))
@@ -186,13 +194,22 @@ class Content:
         """Of unusable records without a place."""
         self.doubles: set[int] = set()
         """Indices of the records whose place was taken."""
+        self.conflicts: set[int] = set()
+        """Indices of the records whose place an event with another id had taken."""
         self.unusable: dict[int, DeadLetterError] = {}
         """By index."""
-        self.size = 0
+        self.size = TRAJECTORY_BYTES + 2 * len(life.subject)
         numbers_of_ends = []
         for index in life.while_open:
             arrival = log.arrivals[index]
             number, error = arrival.number, arrival.error
+            if number in self.readable:
+                first = log.arrivals[self.readable[number]].id
+                if None not in (first, arrival.id) and first != arrival.id:
+                    self.unusable[index] = DeadLetterError.CONFLICT
+                    self.labels.add(Defect.CONFLICT)
+                    self.conflicts.add(index)
+                    continue
             if number in self.readable or (error and number in self.spoiled):
                 self.doubles.add(index)
                 continue
@@ -207,13 +224,20 @@ class Content:
             else:
                 self.spoiled.pop(number, None)
                 self.readable[number] = index
-            self.size += RECORD_BYTES + (0 if error else arrival.size)
+            self.size += PLACE_BYTES if error else RECORD_BYTES + arrival.size + len(life.subject)
             if arrival.ends:
                 numbers_of_ends.append(number)
         there = self.readable.keys() | self.spoiled.keys()
         self.end = min(numbers_of_ends, default=None)
         self.top = max(there, default=-1) if self.end is None else self.end
+        self.gaps = sum(number - 1 not in there for number in there) - (0 in there)
+        """Gaps below the highest number, beyond the end or not."""
         self.missing = [number for number in range(self.top + 1) if number not in there]
+
+    def start_id(self, log: Log) -> bytes | None:
+        """The id of event 0, where it is there and of usual length."""
+        found = log.arrivals[self.readable[0]].id if 0 in self.readable else None
+        return found if found is not None and len(found) <= MAX_ID_BYTES else None
 
 
 def payload(life: Life, log: Log, letters: Letters) -> bytes:
@@ -241,7 +265,7 @@ def payload(life: Life, log: Log, letters: Letters) -> bytes:
         trajectory_id=life.subject.decode(),
         records={},
         unreadable=spoiled,
-        missing=tuple(content.missing),
+        missing=gaps_of((number, number + 1) for number in content.missing),
         late=(),
         labels=frozenset(labels),
         duplicates=len(content.doubles),
@@ -250,6 +274,8 @@ def payload(life: Life, log: Log, letters: Letters) -> bytes:
         first_ms=min(map(log.time_of, life.while_open)),
         last_ms=max(map(log.time_of, life.while_open)),
         closed_ms=log.now[life.closed],
+        closed_offset=life.closed_offset,
+        start_id=content.start_id(log),
     )
     traces = [
         context.traceparent
@@ -276,6 +302,9 @@ def bury_what_was_unusable(life: Life, log: Log, letters: Letters) -> None:
     for index in life.after:
         record, number = log.records[index], log.arrivals[index].number
         known = number is not None and number <= content.top and number not in content.missing
+        start, own = content.start_id(log), log.arrivals[index].id
+        if known and number == 0 and None not in (start, own) and start != own:
+            letters[record.partition, record.offset] = DeadLetterError.CONFLICT
         if not known:
             letters[record.partition, record.offset] = log.arrivals[index].error or DeadLetterError.LATE
 
@@ -299,7 +328,8 @@ def arrival_of(record: LogRecord, limits: FoldLimits) -> Arrival:
     headers = dict(record.headers)
     kind, text = headers.get(TYPE), headers.get(SEQUENCE) or b""
     number = int(text) if text.isdigit() and len(text) <= 18 else None
-    size = len(record.value or b"") + sum(len(content or b"") for content in headers.values())
+    size = len(record.key or b"") + len(record.value or b"")
+    size += sum(8 + len(name.encode()) + len(content or b"") for name, content in record.headers)
     error = None
     if kind is None or number is None:
         error = DeadLetterError.BAD_HEADERS
@@ -313,7 +343,18 @@ def arrival_of(record: LogRecord, limits: FoldLimits) -> Arrival:
         error = DeadLetterError.NULL_VALUE
     elif size > limits.max_event_bytes:
         error = DeadLetterError.OVERSIZE
-    return Arrival(number, error, size, kind == END and number is not None and number < limits.max_trajectory_events)
+    elif not (record.value.startswith(b"{") and record.value.endswith(b"}")) or not is_enveloped(record):
+        try:
+            event_of(record)
+        except UnreadableRecord as problem:
+            error = problem.error
+    return Arrival(
+        number,
+        error,
+        headers.get(ID),
+        size,
+        kind == END and number is not None and number < limits.max_trajectory_events,
+    )
 
 
 def event_of(record: LogRecord) -> Event:
@@ -322,6 +363,14 @@ def event_of(record: LogRecord) -> Event:
     if depth(json.loads(record.value or b"")) > MAX_NESTING:
         raise UnreadableRecord(DeadLetterError.INVALID, "nested too deep")
     return Event(envelope.time_ms, fact)  # type: ignore[arg-type]  # MODELS are the facts
+
+
+def is_enveloped(record: LogRecord) -> bool:
+    try:
+        from_headers(record.headers)
+    except EnvelopeError:
+        return False
+    return True
 
 
 def depth(value: Any) -> int:

@@ -6,6 +6,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.group import Reason
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import Lag
 from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag
@@ -24,8 +25,9 @@ def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object]
 
 STATUS = RunnerStatus(
     partition=3, position=10, log_end=12, log_ms=9_000, open_trajectories=2, oldest_open_ms=4_000, held_events=7,
-    held_bytes=900, duplicates=1, dead_letters={DeadLetterError.LATE: 2, DeadLetterError.BAD_JSON: 1}, trajectories=5,
-    commits=4, commits_failed=1, last_commit_s=0.02, all_commits_s=0.1,
+    held_bytes=900, remembered_bytes=300, duplicates=1, trajectories=5, commits=4,
+    dead_letters={DeadLetterError.LATE: 2, DeadLetterError.BAD_JSON: 1, DeadLetterError.CONFLICT: 4},
+    commits_failed=1, last_commit_s=0.02, all_commits_s=0.1,
 )  # fmt: skip
 
 
@@ -34,9 +36,11 @@ def test_the_assembler_says_what_it_holds_and_what_it_did_by_partition() -> None
     observe_assembler(lambda: [STATUS], MeterProvider([reader]).get_meter(METER))
     found = read(reader)
     dead = found.pop("headrace.assembler.dead_letters")
-    assert {(labels["error"], value) for labels, value in dead} == {("late", 2), ("bad_json", 1)}
+    counts = {labels["error"]: value for labels, value in dead}
+    assert counts == dict.fromkeys(DeadLetterError, 0) | {"late": 2, "bad_json": 1, "conflict": 4}
     assert {name.removeprefix("headrace.assembler."): value for name, ((_, value),) in found.items()} == {
-        "open": 2, "open.oldest": 5.0, "held": 7, "held.memory": 900, "closed": 5, "duplicates": 1, "late": 2,
+        "open": 2, "open.oldest": 5.0, "held": 7, "held.memory": 900, "remembered.memory": 300, "closed": 5,
+        "duplicates": 1, "conflicts": 4, "late": 2,
         "commits": 4, "aborts": 1, "commit.time": 0.1, "commit.last": 0.02,
     }  # fmt: skip
     assert {labels["partition"] for ((labels, _),) in found.values()} == {3}
@@ -48,7 +52,9 @@ def test_group_says_what_became_of_trajectories() -> None:
     observe_groups(grouping, MeterProvider([reader]).get_meter(METER))
     assert read(reader) == {
         "headrace.group.open": [({}, 3)],
-        "headrace.group.fates": [({"fate": "trained"}, 8), ({"fate": "stale"}, 1)],
+        "headrace.group.fates": [
+            ({"fate": fate}, {"trained": 8, "stale": 1}.get(fate, 0)) for fate in ("trained", *Reason)
+        ],
         "headrace.group.ignored": [({}, 2)],
     }
 

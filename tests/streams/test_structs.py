@@ -32,6 +32,7 @@ from headrace.streams.assembly import event_decoder, trajectory_writer
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.assemble import conclude
 from headrace.streams.assembly.event_decoder import read_event
+from headrace.streams.assembly.gaps import NO_GAPS
 from headrace.streams.assembly.history import History
 from headrace.streams.structs import Doubt, StructReader, encode_struct, writing
 from tests.streams.builders import T0, called, event, started
@@ -66,7 +67,7 @@ def outcome(name: str, value: bytes) -> list[Any]:
     records[place] = event("s1", place, FACTS[name], offset=place, value=value)
     where = Reference(partition=0, offset=0)
     arrivals = dict(enumerate(map(arrival_of, records)))
-    history = History("s1", arrivals, {}, (), (), frozenset(), 0, where, where, T0, T0, T0)
+    history = History("s1", arrivals, {}, NO_GAPS, (), frozenset(), 0, where, where, T0, T0, T0, 9)
     trajectory, dead = conclude(history)
     return [trajectory, [(letter.record.offset, letter.error.error, str(letter.error)) for letter in dead]]
 

@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.schemas.envelope import SEQUENCE, SUBJECT, TYPE
+from headrace.schemas.envelope import ID, SEQUENCE, SUBJECT, TYPE
 from headrace.schemas.events import TrajectoryEnded
 from headrace.schemas.records.dead_letter import DeadLetterError
+from headrace.schemas.records.group import Reason
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS
 from headrace.streams.assembly.assemble import settle
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import Dead, History
+from headrace.streams.assembly.recovery import emitted_of
 from headrace.streams.raw import StoredRecord
+from headrace.streams.scoring.score import hiding_defect
 from tests.streams.builders import T0, event, facts, log, session, tick, with_header, without
 
 HOUR = 3_600_000
@@ -50,7 +53,7 @@ def only(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> T
 def essence(result: Trajectory) -> Trajectory:
     """Without what depends on the order of arrival."""
     nowhere = result.first.model_copy(update={"offset": 0})
-    return result.model_copy(update={"first": nowhere, "last": nowhere, "duplicates": 0})
+    return result.model_copy(update={"first": nowhere, "last": nowhere, "closed_offset": 0, "duplicates": 0})
 
 
 class TestClosing:
@@ -151,11 +154,13 @@ class TestDuplicates:
         one, two = session("s1", "ask"), session("s2", "ask")
         assert len(closed(fold([*one, *two, *one], limits))) == 3
 
-    def test_no_id_is_forgotten_whose_events_a_restart_would_read_again(self) -> None:
-        limits = FoldLimits(remember=1, max_remembered=10)
-        long = session("long", "ask")
-        one, two = session("s1", "ask"), session("s2", "ask")
-        assert len(closed(fold([long[0], *one, *two, *one], limits))) == 2
+    def test_what_is_sent_again_keeps_no_id_from_being_forgotten(self) -> None:
+        limits = FoldLimits(remember=2, max_remembered=2)
+        again, others = session("s1", "ask"), [session(f"o{number}", "ask") for number in range(50)]
+        state = PartitionFold(limits)
+        for record in log([*again, *itertools.chain.from_iterable([*other, again[0]] for other in others)]):
+            state.arrive(record)
+            assert state.remembered_count <= 2
 
 
 class TestBounds:
@@ -169,6 +174,18 @@ class TestBounds:
         records = [session(name, "ask")[0] for name in ("s1", "s2", "s3", "s4")]
         histories = closed(fold(records, FoldLimits(max_open_bytes=4000)))
         assert [history.trajectory_id for history in histories] == ["s1", "s2"]
+
+    def test_beyond_the_memory_of_a_partition_the_largest_is_closed_and_not_a_stranger(self) -> None:
+        small, large = session("small", "ask"), session("large", "ask", "tool", "ask", "tool", "ask")
+        outcomes = fold([small[0], *large[:-1], *small[1:]], FoldLimits(max_open_bytes=7000))
+        assert [history.trajectory_id for history in closed(outcomes)] == ["large", "small"]
+        assert not closed(outcomes)[1].labels
+
+    def test_beyond_max_open_the_one_that_is_silent_for_longest_is_closed(self) -> None:
+        busy, flood = session("busy", "ask", "tool", "ask"), [session(f"f{number}", "ask")[0] for number in range(9)]
+        mixed = itertools.chain.from_iterable(zip(busy, flood, strict=False))
+        outcomes = fold([*mixed, *busy[len(flood) :]], FoldLimits(max_open=3))
+        assert next(history for history in closed(outcomes) if history.trajectory_id == "busy").labels == set()
 
     def test_a_trajectory_that_grows_too_large_is_closed_and_labelled(self) -> None:
         outcomes = fold(session("s1", "ask", "tool", "answer"), FoldLimits(max_trajectory_bytes=3000))
@@ -185,12 +202,79 @@ class TestBounds:
         (record,) = session("s1", "ask")[1:2]
         outcomes = fold([with_header(record, SEQUENCE, b"9" * 17), tick(T0 + HOUR)])
         assert dead(outcomes) == [(DeadLetterError.OVERSIZE, "s1")]
-        assert closed(outcomes)[0].missing == ()
+        assert not closed(outcomes)[0].missing
+
+    def test_an_event_far_ahead_takes_bytes_however_many_are_missing_before_it(self) -> None:
+        (far,) = session("s1", "ask")[1:2]
+        state, records = PartitionFold(FoldLimits()), log([with_header(far, SEQUENCE, b"65535"), tick(T0 + HOUR)])
+        (history,) = [outcome for record in records for outcome in state.arrive(record)]
+        assert isinstance(history, History)
+        message = settle(history)[0].message
+        assert (len(message.value) < 4000, state.remembered_bytes < 1000) == (True, True)
+        result = Trajectory.model_validate_json(message.value)
+        assert (result.missing, result.missing_count, result.gaps) == (list(range(256)), 65_535, [(0, 65_535)])
+        assert emitted_of(replace(records[0], value=message.value)).remembered == state._remembered[b"s1"]
+
+    def test_a_trajectory_of_too_many_gaps_is_closed(self) -> None:
+        every_other = [with_header(session("s1", "ask")[1], SEQUENCE, b"%d" % number) for number in range(0, 20, 2)]
+        limits = FoldLimits(max_gaps=4)
+        assert not closed(fold(every_other[:5], limits))
+        (history,) = closed(fold(every_other[:6], limits))
+        assert (history.labels >= {Defect.OVERSIZE}, trajectory(history).gaps[-1]) == (True, (9, 10))
+
+    def test_sending_one_event_of_a_closed_trajectory_again_and_again_closes_nothing_of_others(self) -> None:
+        limits = FoldLimits(remember=10, max_remembered=50)
+        again, other = session("again", "ask"), session("other", "ask", "tool", "ask")
+        between = [session(f"s{number}", "ask") for number in range(40)]
+        noise = itertools.chain.from_iterable([*each, *again[:1] * 5] for each in between)
+        outcomes = fold([*again, other[0], *noise, *other[1:]], limits)
+        named = {history.trajectory_id: history for history in closed(outcomes) if history.trajectory_id != "again"}
+        assert len(named) == 41
+        assert not any(history.labels for history in named.values())
 
     @pytest.mark.parametrize("name", ["idle_timeout_ms", "max_open", "remember"])
     def test_a_limit_below_one_is_refused_by_name(self, name: str) -> None:
         with pytest.raises(ValueError, match=name):
             FoldLimits(**{name: 0})
+
+
+def of_another_run(records: Sequence[StoredRecord]) -> list[StoredRecord]:
+    """The same places, under other ids."""
+    return [with_header(record, ID, b"run-2-%d" % number) for number, record in enumerate(records)]
+
+
+class TestTwoRunsUnderOneId:
+    def test_a_taken_place_with_another_id_is_a_dead_letter_and_the_trajectory_is_labelled(self) -> None:
+        one = session("s1", "ask", "tool", "answer")
+        two = of_another_run(session("s1", "ask", "ask", start={"task_id": "another"}))
+        outcomes = fold([*one[:2], *two])
+        assert dead(outcomes) == [(DeadLetterError.CONFLICT, "s1")] * 2
+        (history,) = closed(outcomes)
+        result = trajectory(history)
+        assert (result.defects[0], result.duplicates) == (Defect.CONFLICT, 0)
+        assert result.started is not None
+        assert result.started.task_id == "task"
+        assert Reason(result.defects[0]) is Reason.CONFLICT
+        assert hiding_defect(result) is Defect.CONFLICT
+
+    def test_a_place_with_the_same_id_is_a_duplicate(self) -> None:
+        records = session("s1", "ask", "answer")
+        assert only([*records[:2], *records]).defects == []
+
+    def test_an_event_without_an_id_says_nothing_of_whose_it_is(self) -> None:
+        records = session("s1", "ask", "answer")
+        outcomes = fold([*records[:2], without(records[1], ID), *records[2:]])
+        assert (dead(outcomes), closed(outcomes)[0].labels) == ([], set())
+
+    def test_once_it_is_closed_a_second_run_is_told_by_its_first_event(self) -> None:
+        one = session("s1", "ask", "answer")
+        outcomes = fold([*one, *of_another_run(session("s1", "ask", "answer", "ask"))])
+        assert dead(outcomes) == [(DeadLetterError.CONFLICT, "s1"), (DeadLetterError.LATE, "s1")]
+        assert [history.labels for history in closed(outcomes)] == [set()]
+
+    def test_a_start_that_is_sent_again_after_the_end_is_a_duplicate(self) -> None:
+        one = session("s1", "ask", "answer")
+        assert dead(fold([*one, *one])) == []
 
 
 Spoil = Callable[[StoredRecord], StoredRecord]
@@ -244,15 +328,40 @@ class TestBadRecords:
 
     def test_what_fails_only_when_decoded_is_a_dead_letter_at_close_and_labels(self) -> None:
         records = session("s1", "ask", "tool", "answer")
-        records[2] = replace(records[2], value=b'{"call_id": ')
+        records[2] = replace(records[2], value=b'{"call_id": }')
         records[3] = replace(records[3], value=b'{"call_id": 7}')
-        records[4] = without(records[4], "ce_time")
         (history,) = closed(fold(records))
         first, *letters = settle(history)
         result = Trajectory.model_validate_json(first.message.value)
-        assert (result.unreadable, result.events, result.defects) == ([2, 3, 4], 3, [Defect.BAD_EVENT])
+        assert (result.unreadable, result.events, result.defects) == ([2, 3], 4, [Defect.BAD_EVENT])
         errors = [letter.message.value for letter in letters]
-        assert [b"bad_json" in errors[0], b'"invalid"' in errors[1], b"bad_headers" in errors[2]] == [True] * 3
+        assert [b"bad_json" in errors[0], b'"invalid"' in errors[1]] == [True] * 2
+
+    @pytest.mark.parametrize(
+        ("spoil", "error"),
+        [
+            (lambda record: replace(record, value=b'{"call_id": '), DeadLetterError.BAD_JSON),
+            (lambda record: replace(record, value=b""), DeadLetterError.BAD_JSON),
+            (lambda record: replace(record, value=b"[]"), DeadLetterError.INVALID),
+            (lambda record: without(record, "ce_time"), DeadLetterError.BAD_HEADERS),
+            (lambda record: without(record, "ce_id"), DeadLetterError.BAD_HEADERS),
+            (lambda record: with_header(record, "ce_source", None), DeadLetterError.BAD_HEADERS),
+            (lambda record: with_header(record, "ce_time", b"yesterday"), DeadLetterError.BAD_HEADERS),
+        ],
+    )
+    def test_what_shows_in_headers_or_at_the_payloads_ends_is_a_dead_letter_before_its_trajectory_closes(
+        self, spoil: Spoil, error: DeadLetterError
+    ) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        outcomes = fold([*records[:2], spoil(records[2])])
+        assert (dead(outcomes), closed(outcomes)) == ([(error, "s1")], [])
+        result = only([*records[:2], spoil(records[2]), *records[3:]])
+        assert (result.unreadable, result.events, result.defects) == ([2], 5, [Defect.BAD_EVENT])
+
+    def test_an_object_with_space_around_it_is_read(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        records[2] = replace(records[2], value=b" " + (records[2].value or b"") + b"\n")
+        assert only(records).defects == []
 
 
 NAMES = ("a", "b", "c", "d")

@@ -162,6 +162,6 @@ async def test_from_where_it_is_told_or_else_the_last_ones_are_read(kafka: str) 
         offsets = [(await each).offset for each in sent]
     told, _ = await recovered_outputs(kafka, target, begin=offsets[3], remember=2)
     last, end = await recovered_outputs(kafka, target, begin=None, remember=4)
-    assert [emitted.subject for emitted in told] == [b"t3", b"t4"]
-    assert [emitted.subject for emitted in last] == [b"t1", b"t2", b"t3", b"t4"]
+    assert [emitted.remembered.subject for emitted in told] == [b"t3", b"t4"]
+    assert [emitted.remembered.subject for emitted in last] == [b"t1", b"t2", b"t3", b"t4"]
     assert end == offsets[-1] + 1

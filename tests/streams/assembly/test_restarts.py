@@ -89,6 +89,7 @@ MODELLED = st.builds(
     hole_grace_ms=st.sampled_from([1, 20, 300]),
     max_event_bytes=st.sampled_from([1500, 1_000_000]),
     max_trajectory_bytes=st.sampled_from([5_000, 1_000_000]),
+    max_gaps=st.sampled_from([1, 2, 256]),
     max_trajectory_events=st.sampled_from([6, 65_536]),
 )
 """Limits that the oracle knows: all of single trajectories."""

@@ -31,12 +31,13 @@ from headrace.streams.assembly.assemble import assemble, settle
 from headrace.streams.assembly.event_decoder import MAX_NESTING
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.gaps import NO_GAPS
 from headrace.streams.assembly.history import Event, History
 from headrace.streams.assembly.segments import SegmentFold
 from tests.streams.builders import T0, called, event, facts, log, started
 
 NOWHERE = Reference(partition=0, offset=0)
-EMPTY = History("s1", {}, {}, (), (), frozenset(), 0, NOWHERE, NOWHERE, T0, T0, T0)
+EMPTY = History("s1", {}, {}, NO_GAPS, (), frozenset(), 0, NOWHERE, NOWHERE, T0, T0, T0, 9)
 
 
 def assembled(*between: Record, start: Record | None = None) -> Trajectory:

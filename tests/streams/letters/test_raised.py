@@ -140,7 +140,7 @@ def test_an_event_of_the_year_9999_is_a_dead_letter_and_labels_its_trajectory() 
     records[1] = with_header(records[1], TIME, b"9999-12-31T23:59:59.000-23:59")
     for record in log(records):
         assembly.take(record)
-    trajectory, letter = payloads(assembly.pending)
+    letter, trajectory = payloads(assembly.pending)
     assert (letter.error, trajectory.unreadable) == (DeadLetterError.BAD_TIME, [1])
 
 

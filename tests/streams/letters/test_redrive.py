@@ -118,7 +118,7 @@ def refused(plans: Sequence[Plan]) -> str:
 
 def essence(trajectory: Trajectory) -> dict[str, object]:
     """Everything that does not say where and under which id."""
-    return trajectory.model_dump(exclude={"trajectory_id", "first", "last"})
+    return trajectory.model_dump(exclude={"trajectory_id", "first", "last", "closed_offset", "start_id"})
 
 
 class TestOfAClosedTrajectory:

@@ -30,6 +30,7 @@ def state(fold: PartitionFold, position: int) -> dict[str, object]:
         "held": (fold.held_events, fold.held_bytes),
         "resume": fold.resume_point(position),
         "deadline": fold.deadline_ms,
+        "closed": fold.closed_count,
         "orders": [list(order) for order in (fold._open, fold._quiet, fold._ended, fold._remembered)],
         "open": [
             {name: getattr(trajectory, name) for name in PlainOpenState.__slots__ if name != "records"}
@@ -132,7 +133,7 @@ def test_only_what_can_be_an_id_opens_a_trajectory(subject: bytes) -> None:
 
 
 def test_a_trajectory_opens_in_the_same_state_with_the_module_and_without() -> None:
-    states = [make("s1", 3, 7, 11, 13, 17) for make in (OpenState, PlainOpenState)]
+    states = [make("s1", 3, 7, 11, 13, 17, 19) for make in (OpenState, PlainOpenState)]
     found = [{name: getattr(state, name) for name in PlainOpenState.__slots__} for state in states]
     assert found[0] == found[1]
     assert OpenState is not PlainOpenState

@@ -32,6 +32,7 @@ from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.assemble import _conclude, conclude
+from headrace.streams.assembly.gaps import NO_GAPS
 from headrace.streams.assembly.history import History
 from headrace.streams.assembly.trajectory_writer import _WRITER, plainly_written
 from headrace.streams.native.available import SPEEDUPS
@@ -48,7 +49,8 @@ def history_of(records: Sequence[StoredRecord], **changes: Any) -> History:
     """A history of all ``records``."""
     first, last = (Reference(partition=3, offset=offset) for offset in (7, 7 + len(records)))
     arrivals = dict(enumerate(map(arrival_of, records)))
-    return structs.replace(History("s1", arrivals, {}, (), (), frozenset(), 2, first, last, T0, T0, T0), **changes)
+    made = History("s1", arrivals, {}, NO_GAPS, (), frozenset(), 2, first, last, T0, T0, T0, 99, b"id-0")
+    return structs.replace(made, **changes)
 
 
 words = st.sampled_from(
