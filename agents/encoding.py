@@ -1,25 +1,31 @@
 """From what the host's thread noted to a Kafka record: validated, serialised and measured, off the host's thread."""
 
+import json
 import math
+import time
 from array import array
-from typing import Any, NamedTuple, TypeAlias
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from json.encoder import encode_basestring
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_type_hints
 
 from opentelemetry.context import Context
 from opentelemetry.trace import get_current_span
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
 
-from headrace.schemas.envelope import Envelope
+from headrace.agents.json_form import SLICE, JsonForm, TooLarge, array_size, is_int64
+from headrace.schemas.arrays import ArrayType
+from headrace.schemas.envelope import Envelope, to_headers
+from headrace.schemas.events import EndStatus, Purpose, Role, ToolErrorClass, ToolStatus
 from headrace.schemas.ids import uuid7
-from headrace.schemas.model import Part, Record
+from headrace.schemas.model import Record
 from headrace.schemas.topics import Topic
-from headrace.schemas.wire import Message, encode
+from headrace.schemas.wire import Message
 
-MAX_DEPTH = 64
-"""Nesting of a payload past which the rest is described rather than copied."""
-
-MAX_DESCRIPTION = 1_000
-"""Characters of the description of a value that JSON has no form for."""
+SURROGATE = "surrogate"
+"""What an event is counted as whose text was not Unicode: the broken characters became ``?``."""
 
 
 class Note(NamedTuple):
@@ -49,34 +55,77 @@ class InvalidEvent(ValueError):
     """The noted fields do not make an event; the message says which field and why."""
 
 
-def encode_note(note: Note, source: str) -> Message:
-    """``note`` as a Kafka record from ``source``; raises :class:`InvalidEvent`.
+class Encoded(NamedTuple):
+    """An event ready to be sent."""
 
-    Values that JSON has no form for (a set, an exception, a lone surrogate) are described in words rather than
-    costing the whole event; that slower way is taken only where the direct one fails.
+    message: Message
+    """The Kafka record."""
+    altered: dict[str, int]
+    """Values that it holds in another form than the host gave, by kind: ``unserialisable``, ``surrogate``."""
+    described: str
+    """Type of the first value that is described; empty where none is."""
+
+
+class _Huge:
+    """In the place of a list or dict that no event has room for, so that nobody copies or reads it."""
+
+
+HUGE: Final = _Huge()
+
+_ENUMS = frozenset({EndStatus, Purpose, Role, ToolErrorClass, ToolStatus})
+
+
+def encode_note(note: Note, source: str, limit: int) -> Encoded:
+    """``note`` as a Kafka record from ``source``.
+
+    Fields for any JSON (``result``, ``arguments``, ``messages``, ``answer``, ``task``, and what an event has beyond the
+    fields of its type) are written by :class:`~headrace.agents.json_form.JsonForm`, which describes what it must not
+    read. Other fields have a type, and no room for a description: where the value is of another type, an iterator, no
+    finite number or one of more than 64 bits, :class:`InvalidEvent` is raised and names the field. Raises ``TooLarge``
+    where the payload exceeds ``limit`` bytes.
     """
+    model, form = note.model, JsonForm(limit)
+    typed: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    try:
+        for name, value in note.fields.items():
+            form_of = _shape(model).get(name)
+            if value is HUGE:
+                raise TooLarge
+            if form_of is None:
+                written[name] = form.text(value)
+            elif isinstance(form_of, ArrayType):
+                typed[name] = _numbers(form_of, name, value, limit)
+            elif form_of == "typed":
+                typed[name] = _typed(form, model, name, value)
+            else:
+                written[name] = _open(form, name, value, form_of)
+        payload = model.model_validate(typed)
+        value = payload.model_dump_json(exclude=set(written))
+    except TooLarge:
+        raise
+    except InvalidEvent as error:
+        raise InvalidEvent(f"{model.TYPE}: {error}") from error
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False, include_context=False)[:3]
+        text = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
+        raise InvalidEvent(f"{model.TYPE}: {text}") from error
+    except Exception as error:  # a class that claims to be a plain one and is not
+        raise InvalidEvent(f"{model.TYPE}: {type(error).__name__}") from error
+    body, broken = _bytes("".join((value[:-1], *_members(written, value == "{}"), "}")))
+    if len(body) > limit:
+        raise TooLarge
     envelope = Envelope(
         id=uuid7(),
-        type=note.model.TYPE,
+        type=model.TYPE,
         source=source,
         time_ms=note.time_ns // 1_000_000,
         subject=note.trajectory_id,
         sequence=note.seq,
         traceparent=traceparent(note.context),
     )
-    try:
-        try:
-            return encode(note.model.model_validate(note.fields), key=note.trajectory_id, envelope=envelope)
-        except (PydanticSerializationError, ValueError) as error:
-            if isinstance(error, ValidationError):
-                raise
-            return encode(note.model.model_validate(_plain(note.fields)), key=note.trajectory_id, envelope=envelope)
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False, include_context=False)[:3]
-        text = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
-        raise InvalidEvent(f"{note.model.TYPE}: {text}") from error
-    except Exception as error:  # fields hold the host's objects, and their methods may raise anything
-        raise InvalidEvent(f"{note.model.TYPE}: {type(error).__name__}") from error
+    altered = form.altered + Counter({SURROGATE: broken})
+    return Encoded(Message(note.trajectory_id.encode(), body, to_headers(envelope)), dict(altered), form.described)
 
 
 def traceparent(context: Context) -> str | None:
@@ -87,23 +136,101 @@ def traceparent(context: Context) -> str | None:
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}"
 
 
-def is_larger_than(fields: dict[str, Any], limit: int) -> bool:
-    """Whether one field alone is longer than ``limit``: known without serialising it, which would hold the GIL."""
-    return any(isinstance(value, str | bytes | list | dict) and len(value) > limit for value in fields.values())
+@lru_cache
+def _shape(model: type[Record]) -> dict[str, ArrayType | str]:
+    """How each field of ``model`` is written: an array's type, ``any``, ``object``, ``objects`` or ``typed``."""
+    forms = {Any: "any", dict[str, Any]: "object", list[dict[str, Any]]: "objects"}
+    shape: dict[str, ArrayType | str] = {}
+    for name, hint in get_type_hints(model, include_extras=True).items():
+        if name in model.model_fields:
+            options = [each for each in get_args(hint) if each is not NoneType] if NoneType in get_args(hint) else []
+            option = options[0] if options else hint
+            arrays = [each for each in getattr(option, "__metadata__", ()) if isinstance(each, ArrayType)]
+            shape[name] = arrays[0] if arrays else forms.get(option, "typed")
+    return shape
 
 
-def _plain(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """A copy of ``value`` that JSON can carry. ``above`` are the ids of the containers around it: cycles end there."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if value is None or isinstance(value, bool | int | array | Record | Part):
+def _open(form: JsonForm, name: str, value: Any, shape: str) -> str:
+    """The text of a field for any JSON, or for an object, or for a list of objects."""
+    if shape == "objects" and value is not None:
+        items = list(value) if type(value) in (list, tuple) else [value]
+        texts = [_open(form, f"{name}.{place}", item, "object") for place, item in enumerate(items)]
+        return f"[{','.join(texts)}]"
+    text = form.text(value)
+    if shape == "object" and text[0] != "{":
+        raise InvalidEvent(f"{name}: expected a dict, not {type(value).__name__}")
+    return text
+
+
+def _typed(form: JsonForm, model: type[Record], name: str, value: Any) -> Any:
+    """``value`` made of plain parts, for the model to validate."""
+    kind = type(value)
+    if value is model.model_fields[name].default or kind is bool or kind in _ENUMS:
         return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if id(value) not in above and len(above) < MAX_DEPTH:
-        inside = (*above, id(value))
-        if isinstance(value, dict):
-            return {_plain(str(key)): _plain(item, inside) for key, item in value.items()}
-        if isinstance(value, list | tuple | set | frozenset):
-            return [_plain(item, inside) for item in value]
-    return _plain(f"<{type(value).__name__}>" if id(value) in above else repr(value)[:MAX_DESCRIPTION])
+    if kind is str:
+        form.reserve(len(value))
+        if value.isascii():
+            return value
+        text, broken = _bytes(value)
+        form.altered[SURROGATE] += broken
+        return text.decode()
+    if kind is float:
+        if not math.isfinite(value):
+            raise InvalidEvent(f"{name}: {value} is no finite number")
+        return value
+    if kind is int:
+        if not is_int64(value):
+            raise InvalidEvent(f"{name}: a number of more than 64 bits")
+        return value
+    return json.loads(form.text(value))
+
+
+def _numbers(form: ArrayType, name: str, value: Any, limit: int) -> Any:
+    """``value`` as an array, made slice by slice; the wire form, arrays of the right type and ``None`` as they are."""
+    kind = type(value)
+    if value is None or (kind is str and len(value) <= limit) or (kind is array and value.typecode == form.typecode):
+        return value
+    if kind in (list, tuple, array):
+        length = len(value)
+    elif (size := array_size(value, kind)) is not None and value.ndim == 1:
+        length = size
+    else:
+        raise InvalidEvent(f"{name}: expected a list or an array of numbers, not {kind.__name__}")
+    if length > limit:
+        raise TooLarge
+    numbers = array(form.typecode)
+    for start in range(0, length, SLICE):
+        items = value[start : start + SLICE]
+        items = items if kind in (list, tuple, array) else items.tolist()
+        if not set(map(type, items)) <= {int, float, bool}:
+            items = [_number(name, item) for item in items]
+        try:
+            numbers.extend(items)
+        except (TypeError, OverflowError) as error:
+            raise InvalidEvent(f"{name}: {error}") from error
+        time.sleep(0)
+    return numbers
+
+
+def _number(name: str, item: Any) -> Any:
+    kind = type(item)
+    if kind in (int, float, bool):
+        return item
+    if array_size(item, kind) != 1:
+        raise InvalidEvent(f"{name}: expected numbers, not {kind.__name__}")
+    return item.item()
+
+
+def _members(written: dict[str, str], first: bool) -> Iterator[str]:
+    """``written`` as members of an object that has others before them, unless they come ``first``."""
+    for name, text in written.items():
+        yield f"{'' if first else ','}{encode_basestring(name)}:{text}"
+        first = False
+
+
+def _bytes(text: str) -> tuple[bytes, int]:
+    """``text`` as UTF-8, and whether it had to be changed for that (0 or 1)."""
+    try:
+        return text.encode(), 0
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace"), 1

@@ -26,9 +26,10 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from opentelemetry.context import get_current
 
+from headrace.agents.identifier import BadIdentifier
 from headrace.agents.sender import Sender, SenderConfig
 from headrace.agents.tally import DropReason, Tally
-from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory
+from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory, snapshot, text_of
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
 from headrace.schemas.topics import FEEDBACK
 
@@ -38,7 +39,8 @@ R = TypeVar("R")
 KAFKA_VARIABLE = "HEADRACE_KAFKA"
 """Environment variable with the Kafka address, for programs that do not name one."""
 
-_OPEN: "weakref.WeakSet[Headrace]" = weakref.WeakSet()
+_OPEN: "dict[int, weakref.ref[Headrace]]" = {}
+"""Those that are not closed. A dict, because a copy of it is made in one step, whatever other threads add."""
 
 
 class Headrace:
@@ -93,7 +95,8 @@ class Headrace:
         )
         self._sender = Sender(self._config, Tally())
         self._inherited: list[Sender] = []
-        _OPEN.add(self)
+        key = id(self)
+        _OPEN[key] = weakref.ref(self, lambda _: _OPEN.pop(key, None))
 
     def trajectory(
         self,
@@ -105,8 +108,8 @@ class Headrace:
         cohort_key: str | None = None,
         harness_version: str = "",
         run: str = "default",
-        role: Role = Role.TRAINABLE,
-        purpose: Purpose = Purpose.TRAIN,
+        role: Role | str = Role.TRAINABLE,
+        purpose: Purpose | str = Purpose.TRAIN,
         parent_trajectory_id: str | None = None,
         consent: bool = True,
         tenant: str | None = None,
@@ -118,7 +121,9 @@ class Headrace:
         """An attempt at ``task_id`` begins; fields as in :class:`headrace.schemas.events.TrajectoryStarted`.
 
         Use it in a ``with`` (or ``async with``), which ends it, or call ``.end()`` yourself. ``trajectory_id`` is made
-        up (UUIDv7) unless given.
+        up (UUIDv7) unless given. Identifiers are text of 1 to 512 characters; numbers and UUIDs become text. With any
+        other the trajectory is not recorded: the log says which argument it is, and its events are counted as dropped
+        (``bad_identifier``).
         """
         fields = {
             "task_id": task_id,
@@ -134,7 +139,7 @@ class Headrace:
             "consent": consent,
             "tenant": tenant,
             "sample_rate": sample_rate,
-            "task": {} if task is None else task.copy() if type(task) is dict else task,
+            "task": {} if task is None else snapshot(task, self._config.max_event_bytes),
             **extra,
         }
         return open_trajectory(self._sender, fields, trajectory_id)
@@ -223,16 +228,23 @@ class Headrace:
         comment: str | None = None,
         **extra: Any,
     ) -> None:
-        """Somebody, or something, judged a trajectory: now, or long after it ended, from any process."""
+        """Somebody, or something, judged a trajectory: now, or long after it ended, from any process.
+
+        Without a trajectory's id and a signal, or with a ``value`` that is no finite number, nothing is sent; that is
+        counted (``bad_identifier``, ``invalid``) and told in the log.
+        """
         sender = self._sender
         try:
             if sender.refusal is not None:
                 sender.tally.drop(sender.refusal, FeedbackGiven.TYPE)
                 return
-            fields = {"signal": signal, "value": value, "delay_s": delay_s, "comment": comment, **extra}
-            sender.put((FEEDBACK, str(trajectory_id), None, time_ns(), get_current(), FeedbackGiven, fields))
+            about, kind = text_of(sender, trajectory_id, "trajectory_id"), text_of(sender, signal, "signal")
+            fields = {"signal": kind, "value": value, "delay_s": delay_s, "comment": comment, **extra}
+            sender.put((FEEDBACK, about, None, time_ns(), get_current(), FeedbackGiven, fields))
+        except BadIdentifier as error:
+            sender.tally.drop(DropReason.BAD_IDENTIFIER, f"{error}. The feedback is not sent")
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
-            sender.tally.drop(DropReason.INTERNAL, repr(error))
+            sender.tally.drop(DropReason.INTERNAL, type(error).__name__)
 
     @property
     def stats(self) -> SdkStatsReported:
@@ -252,7 +264,7 @@ class Headrace:
 
         Done by itself at exit, but not where a signal ends the process at once: handle SIGTERM (``sys.exit``) for that.
         """
-        _OPEN.discard(self)
+        _OPEN.pop(id(self), None)
         return self._sender.close(self._config.flush_deadline_s if deadline_s is None else deadline_s)
 
     async def aclose(self, deadline_s: float | None = None) -> bool:
@@ -322,13 +334,17 @@ def _task(
         return f"unnamed ({type(error).__name__})"
 
 
+def _open() -> list[Headrace]:
+    return [headrace for each in list(_OPEN.values()) if (headrace := each()) is not None]
+
+
 def _close_all() -> None:
-    for headrace in list(_OPEN):
+    for headrace in _open():
         headrace.close()
 
 
 def _after_fork() -> None:
-    for headrace in list(_OPEN):
+    for headrace in _open():
         headrace._start_afresh()
 
 

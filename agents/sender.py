@@ -8,7 +8,6 @@ The host's thread only appends. Validation, serialisation and all I/O happen her
 import asyncio
 import itertools
 import multiprocessing.util
-import socket
 import threading
 import time
 from collections import deque
@@ -23,17 +22,15 @@ from aiokafka.errors import KafkaError
 
 from headrace.agents.client_log import THREAD_NAME, ration_client_log
 from headrace.agents.delivery import Delivery
-from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note, is_larger_than
-from headrace.agents.tally import LOG, DropReason, Tally
+from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note
+from headrace.agents.json_form import LABEL, TooLarge
+from headrace.agents.sender_loop import GATES, Gate, SenderLoop, place_of
+from headrace.agents.tally import LOG, Alteration, DropReason, Tally
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import SdkStatsReported
 from headrace.schemas.ids import uuid7
 from headrace.schemas.topics import SDK_STATS
 from headrace.schemas.wire import encode
-
-# Loads the codec that resolving a name needs: on the sender thread it would be loaded at some later time, and a fork in
-# the middle of that leaves the child without it for good.
-"".encode("idna")
 
 CHUNK = 16
 """Events encoded before the thread lets go of the GIL: the host never waits longer for it than these take."""
@@ -50,9 +47,16 @@ STATS_S = 1.0
 CLOSE_S = 6.0
 """Longest wait for the thread to end after its last flush. It ends at once unless a connection hangs."""
 
+STALLED_S = 30.0
+"""A thread that came to no wait for so many seconds stands still, and that is told."""
+
+RESTART_S = 1.0
+"""Pause before the work of a thread is begun again after a failure; doubled each time up to a minute."""
+
 NEVER_QUEUED = {
     DropReason.QUEUE_FULL,
     DropReason.AFTER_END,
+    DropReason.BAD_IDENTIFIER,
     DropReason.NO_TRAJECTORY,
     DropReason.FORKED,
     DropReason.CLOSED,
@@ -99,6 +103,8 @@ class Sender:
         self._nudge = asyncio.Event()
         self._stop = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._gate = Gate()
+        self._stall_told = 0.0
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
 
@@ -106,11 +112,14 @@ class Sender:
         """Take the fields of a :class:`Note` on, or count them as dropped; returns at once either way. Any thread."""
         queue = self._queue
         if len(queue) + self._delivery.unsettled >= self._limit:
+            self._look()
             self.tally.drop(DropReason.QUEUE_FULL, f"{self._limit} events wait for {self.config.bootstrap}")
             return
         queue.append(note)
         if self._thread is None:
             self._start()
+        elif self._gate.busy_since:
+            self._look()
 
     def stats(self) -> SdkStatsReported:
         """Counts since the start of the process. Exact once the agent is quiet; any thread."""
@@ -122,10 +131,12 @@ class Sender:
             sent=self._delivery.sent,
             queued=waiting + self._delivery.unsettled,
             dropped=dropped,
+            altered=self.tally.altered(),
         )
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was put before is acknowledged or dropped; ``False`` where ``timeout_s`` passed first."""
+        self._look()
         if not self._alive or self._loop is None:
             return not self._queue
         waiting = asyncio.run_coroutine_threadsafe(self._flushed(time.monotonic() + timeout_s), self._loop)
@@ -153,7 +164,19 @@ class Sender:
                 f"{left} events were not acknowledged by {self.config.bootstrap} in {timeout_s:g} s",
                 events=left,
             )
+        self.tally.remind(at_once=True)
         return complete and not left
+
+    def _look(self) -> None:
+        """Tell where the thread is, if it stands still, once a minute; called by the host's threads."""
+        now, since, thread = time.monotonic(), self._gate.busy_since, self._thread
+        if not since or thread is None or now - since < STALLED_S or now - self._stall_told < 2 * STALLED_S:
+            return
+        self._stall_told = now
+        LOG.error(
+            "the SDK's sender has stood still for %.0f s, %s; %d events wait",
+            now - since, place_of(thread), len(self._queue),
+        )  # fmt: skip
 
     @property
     def _alive(self) -> bool:
@@ -164,29 +187,40 @@ class Sender:
             if self._thread is not None:
                 return
             ration_client_log()
-            self._loop = _Loop()
+            self._loop = SenderLoop(self._gate)
             self._thread = threading.Thread(target=self._run, args=(self._loop,), name=THREAD_NAME, daemon=True)
             self._thread.start()
             # Children of multiprocessing leave without running atexit; these they do run.
             multiprocessing.util.Finalize(None, self.close, (self.config.flush_deadline_s,), exitpriority=0)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._gate.enter()
+        GATES.add(self._gate)
+        pause = RESTART_S
         try:
-            loop.run_until_complete(self._main())
-        except Exception:  # noqa: BLE001 - the host must not see it, whatever it is
-            self.refusal = DropReason.INTERNAL
-            LOG.exception("the SDK's sender ended: further events are dropped")
+            while True:
+                try:
+                    loop.run_until_complete(self._main())
+                    return
+                except Exception:  # noqa: BLE001 - the host must not see it, whatever it is
+                    LOG.exception("the SDK's sender failed, and begins again in %g s", pause)
+                loop.run_until_complete(asyncio.sleep(pause))
+                pause = min(2 * pause, 60.0)
         finally:
+            GATES.discard(self._gate)
             loop.close()
+            self._gate.leave()
 
     async def _main(self) -> None:
         stop = asyncio.create_task(self._stop.wait())
         work = [asyncio.create_task(part) for part in (self._encode(), self._delivery.run(), self._report())]
-        done, _ = await asyncio.wait([stop, *work], return_when=asyncio.FIRST_COMPLETED)
-        await self._send_stats()
-        for task in (stop, *work):
-            task.cancel()
-        await asyncio.gather(stop, *work, return_exceptions=True)
+        try:
+            done, _ = await asyncio.wait([stop, *work], return_when=asyncio.FIRST_COMPLETED)
+            await self._send_stats()
+        finally:
+            for task in (stop, *work):
+                task.cancel()
+            await asyncio.gather(stop, *work, return_exceptions=True)
         for task in done - {stop}:
             task.result()  # none of them ends by itself: this raises what ended it
 
@@ -208,18 +242,21 @@ class Sender:
     def _take(self, note: Note) -> None:
         self._taken += 1
         ticket = next(self._tickets)
-        if is_larger_than(note.fields, self.config.max_event_bytes):
+        try:
+            message, altered, described = encode_note(note, self.config.source, self.config.max_event_bytes)
+        except TooLarge:
             self.tally.drop(DropReason.OVERSIZE, f"{note.model.TYPE} over {self.config.max_event_bytes} bytes")
             return
-        try:
-            message = encode_note(note, self.config.source)
         except InvalidEvent as error:
             self.tally.drop(DropReason.INVALID, error)
             return
-        if len(message.value) > self.config.max_event_bytes:
-            why = f"{note.model.TYPE} of {len(message.value)} bytes, max_event_bytes is {self.config.max_event_bytes}"
-            self.tally.drop(DropReason.OVERSIZE, why)
-        elif self._delivery.unsettled_bytes + len(message.value) > self.config.queue_bytes:
+        except Exception as error:  # noqa: BLE001 - one event must not stop the others
+            self.tally.drop(DropReason.INTERNAL, f"{note.model.TYPE}: {error!r}")
+            return
+        for kind, values in altered.items():
+            why = f"{note.model.TYPE} holds a {described}, which is not read" if kind == LABEL else note.model.TYPE
+            self.tally.alter(Alteration(kind), why, values=values)
+        if self._delivery.unsettled_bytes + len(message.value) > self.config.queue_bytes:
             self.tally.drop(DropReason.QUEUE_BYTES, f"queue_bytes is {self.config.queue_bytes}")
         else:
             self._delivery.offer(ticket, note.topic, message)
@@ -237,6 +274,7 @@ class Sender:
         reported = SdkStatsReported()
         while True:
             await asyncio.sleep(self.config.stats_interval_s)
+            self.tally.remind()
             if self.stats() != reported:
                 reported = self.stats()
                 await self._send_stats()
@@ -261,13 +299,3 @@ class Sender:
             )
         except (KafkaError, TimeoutError) as error:
             LOG.debug("statistics were not reported: %r", error)
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that resolves names on its own thread: the default executor is gone when an interpreter exits,
-    and that is when a short program's events are sent."""
-
-    async def getaddrinfo(
-        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
-    ) -> Any:
-        return socket.getaddrinfo(host, port, family, type, proto, flags)

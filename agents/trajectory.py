@@ -1,7 +1,8 @@
 """Handles that an agent holds: a trajectory, a tool call, a sub-agent. Every method notes an event and returns.
 
-Arguments are noted by reference (lists and dicts one level deep are copied): what is nested inside them must not be
-changed for the tenth of a second until the sender has read them. No method raises; what goes wrong is counted.
+Arguments are noted by reference (plain lists and dicts are copied, one level deep): what is nested inside them should
+not be changed for the tenth of a second until the sender has read them; the event has what it reads then, which may be
+neither the old nor the new. No method raises, whatever it is given; what goes wrong is counted, and told in the log.
 """
 
 import asyncio
@@ -14,8 +15,10 @@ from typing import Any, Self
 
 from opentelemetry.context import get_current
 
+from headrace.agents.encoding import HUGE
+from headrace.agents.identifier import BadIdentifier, identifier, is_plain
 from headrace.agents.sender import Sender
-from headrace.agents.tally import DropReason
+from headrace.agents.tally import Alteration, DropReason
 from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
@@ -38,8 +41,16 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
 
-_UNSAID = Sampling()
-_UNCOUNTED = Usage()
+_UNSAID: Sampling = ModelCalled.model_fields["sampling"].default
+_UNCOUNTED: Usage = ModelCalled.model_fields["usage"].default
+
+REQUIRED = ("task_id", "agent")
+"""Identifiers that every trajectory has."""
+
+OPTIONAL = ("group_id", "cohort_key", "run", "parent_trajectory_id", "tenant")
+"""Identifiers that may be left out."""
+
+_STATUSES = tuple(EndStatus)
 
 CURRENT: "ContextVar[Trajectory | None]" = ContextVar("headrace_trajectory", default=None)
 """The trajectory of the innermost ``with`` around the running code."""
@@ -51,7 +62,7 @@ class Trajectory:
     Thread-safe. Belongs to the process that opened it: after a fork the child's events are dropped (``forked``).
     """
 
-    __slots__ = ("_calls", "_numbers", "_refusal", "_sender", "_token", "id", "model_calls")
+    __slots__ = ("_calls", "_items", "_numbers", "_refusal", "_sender", "_token", "id", "model_calls")
 
     def __init__(self, sender: Sender, trajectory_id: str, refusal: DropReason | None = None) -> None:
         self.id = trajectory_id
@@ -60,6 +71,7 @@ class Trajectory:
         """Model calls noted so far."""
         self._sender = sender
         self._refusal = refusal
+        self._items = sender.config.max_event_bytes
         self._numbers = itertools.count()
         self._calls = itertools.count(1)
         self._token: Token[Trajectory | None] | None = None
@@ -76,7 +88,7 @@ class Trajectory:
             # The number is taken before the queue is asked: an event that finds no room leaves a visible hole.
             sender.put((EVENTS, self.id, next(self._numbers), time_ns(), get_current(), model, fields))
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
-            sender.tally.drop(DropReason.INTERNAL, repr(error))
+            sender.tally.drop(DropReason.INTERNAL, type(error).__name__)
 
     def model_called(
         self,
@@ -97,17 +109,18 @@ class Trajectory:
     ) -> None:
         """The model was asked and answered; fields as in :class:`headrace.schemas.events.ModelCalled`."""
         self.model_calls += 1
+        items = self._items
         fields = {
             "model": model,
             "prefix_length": prefix_length,
             "prefix_sha256": prefix_sha256,
-            "context_ids": _snapshot(context_ids),
-            "sampled_ids": _snapshot(sampled_ids),
-            "logprobs": _snapshot(logprobs),
+            "context_ids": snapshot(context_ids, items),
+            "sampled_ids": snapshot(sampled_ids, items),
+            "logprobs": snapshot(logprobs, items),
             "version_spans": version_spans,
             "sampling": sampling,
             "finish_reason": finish_reason,
-            "messages": _snapshot(messages),
+            "messages": snapshot(messages, items),
             "latency_s": latency_s,
             "usage": usage,
         }
@@ -115,12 +128,18 @@ class Trajectory:
 
     def tool(self, name: str, arguments: dict[str, Any] | None = None, *, call_id: str | None = None) -> "ToolCall":
         """A call of tool ``name``, for a ``with`` around the code that does it; set ``.result`` inside."""
-        unique = f"c{next(self._calls)}" if call_id is None else call_id
+        if call_id is None:
+            unique = f"c{next(self._calls)}"
+        elif is_plain(call_id):
+            unique = call_id
+        else:
+            unique = _identified(self._sender, call_id, "call_id") or f"c{next(self._calls)}"
         return ToolCall(self, name, {} if arguments is None else arguments, unique)
 
     def pruned(self, pruned_ids: Sequence[str], tokens_before: int, tokens_after: int, **extra: Any) -> None:
         """Pieces of the context were removed."""
-        fields = {"pruned_ids": _snapshot(pruned_ids), "tokens_before": tokens_before, "tokens_after": tokens_after}
+        ids = snapshot(pruned_ids, self._items)
+        fields = {"pruned_ids": ids, "tokens_before": tokens_before, "tokens_after": tokens_after}
         self._note(ContextPruned, fields, extra)
 
     def summarized(self, tokens_before: int, tokens_after: int, summary: str | None = None, **extra: Any) -> None:
@@ -129,16 +148,31 @@ class Trajectory:
         self._note(ContextSummarized, fields, extra)
 
     def subagent(
-        self, name: str, *, task_id: str, stage: int = 0, role: Role = Role.FROZEN, **start: Any
+        self, name: str, *, task_id: str, stage: int = 0, role: Role | str = Role.FROZEN, **start: Any
     ) -> "Subagent":
         """A sub-agent with its own trajectory, for a ``with`` around its work. ``start`` as in ``trajectory()``."""
         return Subagent(self, name, stage, {"task_id": task_id, "role": role, **start})
 
     def end(
-        self, status: EndStatus = EndStatus.COMPLETED, answer: Any = None, outcome: float | None = None, **extra: Any
+        self,
+        status: EndStatus | str = EndStatus.COMPLETED,
+        answer: Any = None,
+        outcome: float | None = None,
+        **extra: Any,
     ) -> None:
-        """The attempt is over; what is noted afterwards is dropped (``after_end``)."""
-        self._note(TrajectoryEnded, {"status": status, "answer": _snapshot(answer), "outcome": outcome, **extra}, {})
+        """The attempt is over; what is noted afterwards is dropped (``after_end``).
+
+        ``status``: an :class:`~headrace.schemas.events.EndStatus` or its text, ``"completed"``. With any other the
+        trajectory ends as failed, and its ``error`` says so. ``outcome``: a finite number; with any other the event is
+        dropped (``invalid``), because no number could be made up for it.
+        """
+        if type(status) is not EndStatus and not (type(status) is str and status in _STATUSES):
+            said = repr(status[:40]) if type(status) is str else f"of type {type(status).__name__}"
+            why = f"status is {said}: expected one of {', '.join(_STATUSES)}"
+            self._sender.tally.alter(Alteration.END_STATUS, why)
+            status, extra = EndStatus.FAILED, {"error": why} | extra
+        fields = {"status": status, "answer": snapshot(answer, self._items), "outcome": outcome, **extra}
+        self._note(TrajectoryEnded, fields, {})
         self._refusal = self._refusal or DropReason.AFTER_END
 
     def __enter__(self) -> Self:
@@ -178,16 +212,20 @@ class ToolCall:
         self.result: Any = None
         """What the tool gave back: set it inside the ``with``."""
         self._trajectory = trajectory
-        self._error_class: ToolErrorClass | None = None
+        self._error_class: ToolErrorClass | str | None = None
         self._started = 0.0
 
-    def error(self, error_class: ToolErrorClass, result: Any = None) -> None:
-        """The tool failed, in a way that the agent handles itself."""
+    def error(self, error_class: ToolErrorClass | str, result: Any = None) -> None:
+        """The tool failed, in a way that the agent handles itself. ``error_class``: a
+        :class:`~headrace.schemas.events.ToolErrorClass` or its text, ``"timeout"``."""
         self._error_class = error_class
         self.result = result
 
+    def _copied(self, value: Any) -> Any:
+        return snapshot(value, self._trajectory._items)
+
     def __enter__(self) -> Self:
-        fields = {"call_id": self.call_id, "tool": self.tool, "arguments": _snapshot(self.arguments)}
+        fields = {"call_id": self.call_id, "tool": self.tool, "arguments": self._copied(self.arguments)}
         self._trajectory._note(ToolCalled, fields, {})
         self._started = perf_counter()
         return self
@@ -203,7 +241,7 @@ class ToolCall:
             "tool": self.tool,
             "status": ToolStatus.OK if self._error_class is None else ToolStatus.ERROR,
             "error_class": self._error_class,
-            "result": _snapshot(self.result),
+            "result": self._copied(self.result),
             "latency_s": latency_s,
         }
         self._trajectory._note(ToolReturned, fields, {})
@@ -260,17 +298,58 @@ class Subagent:
 
 
 def open_trajectory(sender: Sender, start: dict[str, Any], trajectory_id: str | None = None) -> Trajectory:
-    """A new trajectory with its first event, ``trajectory.started``, noted. Never raises."""
-    usable = isinstance(trajectory_id, str) and trajectory_id.isprintable() and 0 < len(trajectory_id) <= 200
-    trajectory = Trajectory(sender, trajectory_id if usable and trajectory_id else uuid7())
+    """A new trajectory with its first event, ``trajectory.started``, noted. Never raises.
+
+    Where an identifier is none (``None``, empty, longer than ``MAX_CHARACTERS``, of another type), the log says which
+    and what is expected, and every event of the trajectory is counted as dropped (``bad_identifier``): under another
+    identifier it would be data about something else. Numbers and UUIDs become text, and the log says that too.
+    """
+    try:
+        for name in REQUIRED:
+            if not is_plain(start[name]):
+                start[name] = text_of(sender, start[name], name)
+        for name in OPTIONAL:
+            value = start.get(name)
+            if value is not None and not is_plain(value):
+                start[name] = text_of(sender, value, name)
+        if trajectory_id is not None and not is_plain(trajectory_id):
+            trajectory_id = text_of(sender, trajectory_id, "trajectory_id")
+    except BadIdentifier as error:
+        sender.tally.drop(DropReason.BAD_IDENTIFIER, f"{error}. The trajectory is not recorded")
+        return Trajectory(sender, uuid7(), DropReason.BAD_IDENTIFIER)
+    trajectory = Trajectory(sender, trajectory_id or uuid7())
     trajectory._note(TrajectoryStarted, start, {})
     return trajectory
 
 
-def _snapshot(value: Any) -> Any:
-    """``value``, copied one level deep where hosts are wont to go on changing it: plain lists and dicts."""
+def text_of(sender: Sender, value: object, argument: str) -> str:
+    """``value`` as an identifier, with a line in the log where it is another type's; raises :class:`BadIdentifier`."""
+    text = identifier(value, argument)
+    if not isinstance(value, str):
+        sender.tally.alter(
+            Alteration.IDENTIFIER, f"{argument} is of type {type(value).__name__}, and became the str {text[:40]!r}"
+        )
+    return text
+
+
+def _identified(sender: Sender, value: object, argument: str) -> str | None:
+    """:func:`text_of`, or ``None`` where ``value`` identifies nothing, which is counted."""
+    try:
+        return text_of(sender, value, argument)
+    except BadIdentifier as error:
+        sender.tally.alter(Alteration.IDENTIFIER, f"{error}. One was made up")
+        return None
+
+
+def snapshot(value: Any, most: int) -> Any:
+    """``value``, copied one level deep where hosts are wont to go on changing it: plain lists and dicts.
+
+    One with more than ``most`` items has no room in an event, and is not copied either.
+    """
     kind = type(value)
-    return value.copy() if kind is list or kind is dict else value
+    if kind is list or kind is dict:
+        return value.copy() if len(value) <= most else HUGE
+    return value
 
 
 def _leave(token: "Token[Trajectory | None]") -> None:

@@ -416,6 +416,8 @@ class SdkStatsReported(Record):
     """Events waiting in memory."""
     dropped: dict[Name, Annotated[int, Within(MAX_TOTAL)]] = {}
     """Events given up, by reason."""
+    altered: dict[str, int] = {}
+    """Values sent otherwise than the agent gave them (described, made text), by kind."""
 
 
 FACTS: tuple[type[Record], ...] = (

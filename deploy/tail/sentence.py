@@ -119,7 +119,8 @@ def _(fact: events.FeedbackGiven, short: Short) -> str:
 @sentence.register
 def _(fact: events.SdkStatsReported, short: Short) -> str:
     dropped = [f"{count:,} dropped: {reason}" for reason, count in sorted(fact.dropped.items())]
-    return _joined(f"{fact.emitted:,} emitted", f"{fact.sent:,} sent", f"{fact.queued:,} queued", *dropped)
+    altered = [f"{count:,} altered: {kind}" for kind, count in sorted(fact.altered.items())]
+    return _joined(f"{fact.emitted:,} emitted", f"{fact.sent:,} sent", f"{fact.queued:,} queued", *dropped, *altered)
 
 
 @sentence.register

@@ -302,7 +302,14 @@ def _feedback(feedback: events.FeedbackGiven, envelope: Envelope) -> Rows:
 
 def _sdk_stats(stats: events.SdkStatsReported, envelope: Envelope) -> Rows:
     row: Row = {name: getattr(stats, name) for name in ("emitted", "sent", "queued")}
-    yield tables.SDK_STATS, row | {"dropped": sorted(stats.dropped.items())}
+    yield (
+        tables.SDK_STATS,
+        row
+        | {
+            "dropped": sorted(stats.dropped.items()),
+            "altered": sorted(stats.altered.items()),
+        },
+    )
 
 
 _DERIVED: dict[type[Record], Callable[[Any, Envelope], Rows]] = {

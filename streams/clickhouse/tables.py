@@ -345,6 +345,7 @@ SDK_STATS = Table(
         Column("sent", PLACE, "Events acknowledged by the broker."),
         Column("queued", PLACE, "Events waiting in memory."),
         Column("dropped", COUNTS_BY_NAME, "Events given up, by reason."),
+        Column("altered", COUNTS_BY_NAME, "Values sent otherwise than the agent gave them, by kind."),
     ),
     key=("source", "time", "id"),
 )

@@ -2,17 +2,35 @@
 
 import json
 from array import array
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from headrace.agents.encoding import InvalidEvent, Note, encode_note, is_larger_than
-from headrace.schemas.events import ModelCalled, ToolReturned, TrajectoryStarted
+from headrace.agents.encoding import HUGE, InvalidEvent, Note, encode_note
+from headrace.agents.json_form import TooLarge
+from headrace.schemas.events import (
+    ContextPruned,
+    FeedbackGiven,
+    ModelCalled,
+    ToolCalled,
+    ToolReturned,
+    TrajectoryEnded,
+    TrajectoryStarted,
+)
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
-from headrace.schemas.wire import decode
+from headrace.schemas.wire import Message, decode
+
+LIMIT = 100_000
+
+
+def encoded(model: type[Record], fields: dict[str, Any], context: Context | None = None) -> Message:
+    return encode_note(note(model, fields, context), "shop", LIMIT).message
 
 
 def note(model: type[Record], fields: dict[str, Any], context: Context | None = None) -> Note:
@@ -20,12 +38,12 @@ def note(model: type[Record], fields: dict[str, Any], context: Context | None = 
 
 
 def returned(result: Any) -> Any:
-    message = encode_note(note(ToolReturned, {"call_id": "c1", "tool": "search", "result": result}), "test")
+    message = encoded(ToolReturned, {"call_id": "c1", "tool": "search", "result": result})
     return json.loads(message.value)["result"]
 
 
 def test_the_envelope_carries_time_number_and_trajectory() -> None:
-    envelope, payload = decode(*_parts(encode_note(note(TrajectoryStarted, {"task_id": "q", "agent": "a"}), "shop")))
+    envelope, payload = decode(*_parts(encoded(TrajectoryStarted, {"task_id": "q", "agent": "a"})))
     assert (envelope.subject, envelope.sequence, envelope.time_ms) == ("t-1", 3, 1_700_000_000_123)
     assert (envelope.source, envelope.type, envelope.traceparent) == ("shop", TrajectoryStarted.TYPE, None)
     assert payload == TrajectoryStarted(task_id="q", agent="a")
@@ -34,48 +52,98 @@ def test_the_envelope_carries_time_number_and_trajectory() -> None:
 def test_the_host_s_span_becomes_the_traceparent() -> None:
     span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
     context = set_span_in_context(span, Context())
-    message = encode_note(note(TrajectoryStarted, {"task_id": "q", "agent": "a"}, context), "shop")
+    message = encoded(TrajectoryStarted, {"task_id": "q", "agent": "a"}, context)
     assert decode(*_parts(message))[0].traceparent == f"00-{0xABC:032x}-{0xDEF:016x}-01"
 
 
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(InvalidEvent, match=r"trajectory.started.v1: agent: Field required"):
-        encode_note(note(TrajectoryStarted, {"task_id": "q"}), "test")
+        encoded(TrajectoryStarted, {"task_id": "q"})
 
 
-def test_what_json_has_no_form_for_is_described() -> None:
-    assert returned({"a": {1, 2}}) == {"a": [1, 2]}
-    assert returned([object])[0].startswith("<class")
-    assert returned("broken \ud800 text") == "broken ? text"
-    assert returned([float("nan"), object()])[0] is None
+def test_what_json_has_no_form_for_is_described_and_counted() -> None:
+    generator = (n for n in [1, 2])
+    fields = {"call_id": "c1", "tool": "search", "result": {"a": {1}, "rows": generator, "n": float("nan")}}
+    done = encode_note(note(ToolReturned, fields), "shop", LIMIT)
+    result = json.loads(done.message.value)["result"]
+    assert result["a"] == [1]
+    assert result["rows"] == {"unserialisable": "generator"}
+    assert result["n"] == {"unserialisable": "float", "text": "nan"}
+    assert (done.altered, done.described) == ({"unserialisable": 2}, "generator")
+    assert list(generator) == [1, 2], "the host's generator was not advanced"
 
 
-def test_a_result_that_contains_itself_ends_at_itself() -> None:
-    loop: list[Any] = [1]
-    loop.append(loop)
-    assert returned(loop) == [1, "<list>"]
+def test_text_that_is_no_unicode_is_mended_and_counted() -> None:
+    done = encode_note(note(TrajectoryEnded, {"answer": "broken \ud800 text", "error": "\udc00"}), "shop", LIMIT)
+    assert json.loads(done.message.value) | {"status": "completed"} == {
+        "status": "completed", "answer": "broken ? text", "error": "?", "outcome": None,
+    }  # fmt: skip
+    assert done.altered == {"surrogate": 2}
 
 
-def test_a_result_that_cannot_describe_itself_costs_the_event_and_nothing_else() -> None:
-    class Hostile:
-        def __repr__(self) -> str:
-            raise RuntimeError("no")
+@pytest.mark.parametrize(
+    ("model", "fields", "named"),
+    [
+        (ModelCalled, {"model": "m", "context_ids": (n for n in [1])}, "context_ids: expected a list or an array"),
+        (ModelCalled, {"model": "m", "context_ids": map(int, "12")}, "context_ids: .* not map"),
+        (ModelCalled, {"model": "m", "context_ids": [1, object()]}, "context_ids: expected numbers, not object"),
+        (ModelCalled, {"model": "m", "context_ids": [2**40]}, "context_ids"),
+        (ModelCalled, {"model": "m", "version_spans": iter([1])}, "version_spans"),
+        (ModelCalled, {"model": "m", "messages": ["hello"]}, "messages.0: expected a dict, not str"),
+        (ModelCalled, {"model": "m", "usage": {"prompt_tokens": 2**70}}, "usage.prompt_tokens"),
+        (ToolCalled, {"call_id": "c", "tool": "t", "arguments": [1]}, "arguments: expected a dict, not list"),
+        (ToolReturned, {"call_id": "c", "tool": "t", "error_class": "mine"}, "error_class: .*invalid_arguments"),
+        (ContextPruned, {"pruned_ids": (n for n in "ab"), "tokens_before": 1, "tokens_after": 1}, "pruned_ids"),
+        (ContextPruned, {"pruned_ids": [], "tokens_before": 2**70, "tokens_after": 1}, "tokens_before: .* 64 bits"),
+        (TrajectoryEnded, {"outcome": float("nan")}, "outcome: nan is no finite number"),
+        (FeedbackGiven, {"signal": "s", "value": float("inf")}, "value: inf is no finite number"),
+        (FeedbackGiven, {"signal": "s", "value": iter([1.0])}, "value"),
+    ],
+)  # fmt: skip
+def test_a_field_with_a_type_takes_nothing_else_and_no_iterator_is_advanced(
+    model: type[Record], fields: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidEvent, match=named):
+        encoded(model, fields)
+    assert all(list(value) for value in fields.values() if isinstance(value, Iterator)), "it still has all it had"
 
-    with pytest.raises(InvalidEvent, match="RuntimeError"):
-        returned(Hostile())
+
+def test_messages_that_are_a_stream_are_described_inside_their_list() -> None:
+    stream = map(dict, [])
+    value = json.loads(encoded(ModelCalled, {"model": "m", "messages": stream}).value)
+    assert value["messages"] == [{"unserialisable": "map"}]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_token_ids_come_as_any_sequence_of_numbers(kind: Any) -> None:
+    fields = {"model": "m", "context_ids": kind(list(range(5_000))), "sampled_ids": [np.int64(7), 8]}
+    _, payload = decode(*_parts(encoded(ModelCalled, fields)))
+    assert isinstance(payload, ModelCalled)
+    assert payload.context_ids == array("i", range(5_000))
+    assert payload.sampled_ids == array("i", [7, 8])
+
+
+def test_every_field_that_an_event_has_beyond_its_type_is_sent() -> None:
+    value = json.loads(encoded(TrajectoryEnded, {"answer": 1, 'quo"te': [1], "more": Path("/a")}).value)
+    assert (value['quo"te'], value["more"], value["status"]) == ([1], "/a", "completed")
 
 
 def test_token_arrays_survive_the_slow_way() -> None:
     fields = {"model": "m\ud800", "context_ids": array("i", [1, 2]), "sampled_ids": [3], "logprobs": array("f", [-1])}
-    _, payload = decode(*_parts(encode_note(note(ModelCalled, fields), "test")))
+    _, payload = decode(*_parts(encoded(ModelCalled, fields)))
     assert isinstance(payload, ModelCalled)
     assert payload.model == "m?"
     assert payload.context_ids == array("i", [1, 2])
 
 
-def test_a_large_field_is_seen_before_it_is_serialised() -> None:
-    assert is_larger_than({"result": "x" * 11}, 10)
-    assert not is_larger_than({"result": "x" * 10, "n": 10**9}, 10)
+@pytest.mark.parametrize("result", ["x" * LIMIT, {"a": [{"b": "x" * LIMIT}]}, [0] * LIMIT, "é" * (LIMIT - 100)])
+def test_what_is_larger_than_an_event_may_be_is_not_encoded(result: Any) -> None:
+    with pytest.raises(TooLarge):
+        returned(result)
+    with pytest.raises(TooLarge):
+        encoded(ModelCalled, {"model": "m", "context_ids": [0] * (LIMIT + 1)})
+    with pytest.raises(TooLarge):
+        encoded(ToolReturned, {"call_id": "c", "tool": "t", "result": HUGE})
 
 
 def _parts(message: Any) -> tuple[Any, bytes]:

@@ -1,18 +1,21 @@
 """The SDK on the host's side, without a broker: nothing raises into the agent, nothing blocks it, every loss counts."""
 
 import asyncio
+import itertools
 import os
 import threading
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from headrace.agents.encoding import Note, traceparent
+from headrace.agents.encoding import HUGE, Note, traceparent
 from headrace.agents.sdk import Headrace
 from headrace.agents.trajectory import Trajectory
+from headrace.schemas.events import EndStatus
 
 NOWHERE = "127.0.0.1:9"
 """The discard port: nothing listens there, so every event stays in the queue."""
@@ -289,6 +292,92 @@ def test_what_is_no_event_is_counted_with_its_reason(headrace: Headrace, caplog:
     assert sum("(invalid)" in record.message for record in caplog.records) == 1, "logged once, then only counted"
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [("order-17", "order-17"), (7, "7"), (UUID(int=7), str(UUID(int=7))), ("näher", "näher")]
+)
+def test_numbers_that_are_identifiers_become_text_and_the_log_says_so(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, given: Any, kept: str
+) -> None:
+    t = headrace.trajectory(task_id=given, agent=given, group_id=given, trajectory_id=given)
+    headrace.feedback(given, given, 1.0)
+    started, feedback = notes
+    assert [started.fields[name] for name in ("task_id", "agent", "group_id")] == [kept] * 3
+    assert (t.id, started.trajectory_id, feedback.trajectory_id, feedback.fields["signal"]) == (kept,) * 4
+    altered = headrace.stats.altered.get("identifier", 0)
+    assert altered == (0 if isinstance(given, str) else 6)
+    assert ("task_id is of type" in caplog.text) == bool(altered)
+
+
+@pytest.mark.parametrize("given", [None, "", "x" * 513, 2**64, True, 1.5, b"t", ["t"], object(), "\ud800"])
+@pytest.mark.parametrize("argument", ["task_id", "agent", "group_id", "trajectory_id", "parent_trajectory_id"])
+def test_what_identifies_nothing_is_named_at_the_call_and_nothing_is_recorded_under_another_name(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, argument: str, given: Any
+) -> None:
+    if given is None and argument not in ("task_id", "agent"):
+        pytest.skip("may be left out")
+    with headrace.trajectory(**({"task_id": "q", "agent": "a"} | {argument: given})) as t, t.tool("search"):
+        pass
+    assert notes == []
+    assert headrace.stats.dropped == {"bad_identifier": 3}
+    assert argument in caplog.text
+    assert "expected a str" in caplog.text
+
+
+@pytest.mark.parametrize(("about", "signal"), [(None, "s"), ("", "s"), (object(), "s"), ("t", None), ("t", "")])
+def test_feedback_about_nothing_is_not_sent(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, about: Any, signal: Any
+) -> None:
+    headrace.feedback(about, signal, 1.0)
+    assert (notes, headrace.stats.dropped) == ([], {"bad_identifier": 1})
+    assert ("trajectory_id" if signal == "s" else "signal") in caplog.text
+
+
+def test_a_trajectory_ends_with_a_status_or_its_text(headrace: Headrace, notes: list[Note]) -> None:
+    headrace.trajectory(task_id="q", agent="a").end("budget_exhausted", answer=1)
+    headrace.trajectory(task_id="q", agent="a").end(EndStatus.ABORTED)
+    assert [notes[1].fields["status"], notes[3].fields["status"]] == ["budget_exhausted", "aborted"]
+
+
+@pytest.mark.parametrize("status", ["completd", "", None, 3, object()])
+def test_a_status_that_does_not_exist_ends_the_trajectory_as_failed_and_says_why(
+    headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, status: Any
+) -> None:
+    headrace.trajectory(task_id="q", agent="a").end(status, answer="blue")
+    fields = notes[1].fields
+    assert (fields["status"], fields["answer"]) == ("failed", "blue")
+    assert "expected one of completed, budget_exhausted" in fields["error"]
+    assert fields["error"] in caplog.text
+    assert headrace.stats.altered == {"end_status": 1}
+
+
+@pytest.mark.parametrize("make", [list, lambda size: dict.fromkeys(size)])
+def test_a_list_that_no_event_has_room_for_is_not_even_copied(
+    headrace: Headrace, notes: list[Note], make: Callable[[range], Any]
+) -> None:
+    with headrace.trajectory(task_id="q", agent="a") as t, t.tool("read") as call:
+        call.result = make(range(1024 * 1024 + 1))
+    assert notes[2].fields["result"] is HUGE
+
+
+def test_a_host_keeps_the_generator_that_its_tool_returned(headrace: Headrace) -> None:
+    def numbers() -> Iterator[int]:
+        yield from range(1_000)
+
+    @headrace.tool()
+    def search(query: str) -> Iterator[int]:
+        return numbers()
+
+    with headrace.trajectory(task_id="q", agent="a") as t:
+        found = search("shoes")
+        with t.tool("count") as call:
+            call.result = {"endless": itertools.count()}
+        first = next(found)
+        headrace.flush(0.3)
+    assert [first, *found] == list(range(1_000))
+    assert headrace.stats.altered == {"unserialisable": 2}
+    assert headrace.stats.dropped == {}
+
+
 def test_threads_share_a_trajectory_without_losing_or_repeating_a_number(headrace: Headrace, notes: list[Note]) -> None:
     t = headrace.trajectory(task_id="q", agent="a")
 
@@ -335,6 +424,7 @@ def test_a_forked_child_starts_afresh_and_leaves_the_parent_s_trajectories_alone
     if (child := os.fork()) == 0:
         inherited.model_called("m")
         headrace.trajectory(task_id="q2", agent="a")
+        headrace.flush(0.1)
         os.write(write, headrace.stats.model_dump_json().encode())
         os._exit(0)
     os.waitpid(child, 0)

@@ -1,0 +1,126 @@
+"""A fork finds the sender's thread where it holds nothing; parent and child both go on, each with its own events."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headrace.agents import sender as sender_module
+from headrace.agents.sdk import Headrace
+from headrace.agents.sender_loop import GATES, Gate
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+
+
+@pytest.fixture
+def headrace() -> Iterator[Headrace]:
+    sdk = Headrace("localhost:9", source="test", flush_deadline_s=0)
+    yield sdk
+    sdk.close()
+
+
+def in_a_child(question: Callable[[], bool]) -> bool:
+    """What a forked child answers."""
+    if (child := os.fork()) == 0:
+        answer = False
+        try:
+            answer = question()
+        finally:
+            os._exit(not answer)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class Held:
+    """A lock as a library has them: held for a moment by each call of ``function``."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.lock = threading.Lock()
+        self.taken = threading.Event()
+        self.function = function
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        with self.lock:
+            self.taken.set()
+            time.sleep(0.1)
+            return self.function(*arguments, **keywords)
+
+    def is_free(self) -> bool:
+        return self.lock.acquire(timeout=1.0)
+
+
+def test_a_lock_that_the_resolver_holds_is_free_in_the_child(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(socket.getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", held)
+    headrace.trajectory(task_id="q", agent="a")
+    assert held.taken.wait(10)
+    assert in_a_child(held.is_free)
+
+
+def test_a_lock_that_encoding_holds_is_free_in_the_child(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(sender_module.encode_note)
+    monkeypatch.setattr(sender_module, "encode_note", held)
+    headrace.trajectory(task_id="q", agent="a")
+    assert held.taken.wait(10)
+    assert in_a_child(held.is_free)
+
+
+def test_what_libraries_do_at_their_first_use_was_done_on_import() -> None:
+    """In a fresh interpreter: importing the SDK is enough for the codec that names need."""
+    code = "import headrace.agents.sdk, sys; sys.exit('encodings.idna' not in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_parent_goes_on_after_a_fork(headrace: Headrace) -> None:
+    for number in range(20):
+        headrace.trajectory(task_id=f"q{number}", agent="a")
+        assert in_a_child(lambda: not GATES)
+    headrace.flush(0.2)
+    assert headrace._sender._taken == 20, "its thread was let go each time"
+    assert [gate.hold(time.monotonic() + 5) for gate in GATES] == [True]
+    for gate in GATES:
+        gate.release()
+
+
+def test_a_fork_waits_for_a_thread_no_longer_than_it_must() -> None:
+    gate = Gate()
+    let_go = threading.Event()
+
+    def work() -> None:
+        gate.enter()
+        let_go.wait(30)
+        gate.leave()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not gate.busy_since:
+        time.sleep(0.001)
+    assert gate.hold(time.monotonic() + 0.05) is False
+    let_go.set()
+    thread.join()
+    assert gate.hold(time.monotonic() + 5) is True
+    gate.release()
+
+
+def test_a_thread_that_forks_does_not_wait_for_itself() -> None:
+    gate = Gate()
+    gate.enter()
+    began = time.monotonic()
+    assert gate.hold(began + 30) is False
+    assert time.monotonic() - began < 20, "a bound only against waiting"
+    gate.leave()
+
+
+@pytest.mark.kafka
+def test_children_forked_at_random_moments_send_and_so_does_their_parent(kafka: str) -> None:
+    """In a fresh interpreter, where nothing was used before: about 100 ms after its start is when it went wrong."""
+    argv = [sys.executable, "-m", "tests.chaos.forks", "--parents", "60", "--kafka", kafka]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
