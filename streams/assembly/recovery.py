@@ -12,6 +12,8 @@ written fall out; what had closed by a record is remembered, and forgotten, as i
 into being again. What is a dead letter before ``next`` was sent before the crash.
 """
 
+from contextlib import suppress
+
 import msgspec
 
 from headrace.streams.assembly.gaps import count, gaps_of
@@ -57,10 +59,9 @@ class _Range(msgspec.Struct):
     end: int
 
 
-class _Body(msgspec.Struct):
-    """What of a trajectory record is needed; the rest, tokens above all, is skipped unread."""
+class _Tail(msgspec.Struct, kw_only=True):
+    """What of a trajectory record is needed beside its id."""
 
-    trajectory_id: str
     first: _Place
     last: _Place
     events: int
@@ -71,13 +72,24 @@ class _Body(msgspec.Struct):
     start_id: str | None = None
 
 
+class _Body(_Tail):
+    """With its id; the rest, tokens above all, is skipped unread."""
+
+    trajectory_id: str
+
+
+_TAIL = b',"missing":['
+"""Where the part that is needed begins. Tokens and turns stand before it, and no text holds it: in a text each quote
+has a backslash before it, and after the field itself only numbers, labels and ids follow."""
+
 _BODY: msgspec.json.Decoder[_Body] = msgspec.json.Decoder(_Body)
+_TAIL_OF_BODY: msgspec.json.Decoder[_Tail] = msgspec.json.Decoder(_Tail)
 
 
 def emitted_of(record: LogRecord) -> Emitted:
     """What the fold remembered of the trajectory in ``record``; raises ``ValueError`` where it holds none."""
     try:
-        body = _BODY.decode(record.value or b"")
+        body = _body_of(record)
         listed = [(gap.start, gap.end) for gap in body.missing_ranges]
         gaps = gaps_of(listed or [(number, number + 1) for number in body.missing])
     except (msgspec.MsgspecError, ValueError) as error:
@@ -94,3 +106,17 @@ def emitted_of(record: LogRecord) -> Emitted:
             start_id=None if body.start_id is None else body.start_id.encode(),
         ),
     )
+
+
+def _body_of(record: LogRecord) -> _Body:
+    """What is needed of ``record``: from its key and its end, where it is written as we write it; else from all of it.
+
+    A restart reads thousands of records of 100 KB; all but their last few hundred bytes are of no use to it.
+    """
+    value = record.value or b""
+    begin = value.rfind(_TAIL)
+    if begin >= 0 and record.key:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            tail = _TAIL_OF_BODY.decode(b"{" + value[begin + 1 :])
+            return _Body(record.key.decode(), **{name: getattr(tail, name) for name in tail.__struct_fields__})
+    return _BODY.decode(value)
