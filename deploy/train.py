@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
+from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
 from headrace.deploy.ranks import job_ranks, leads, name_of_rank
-from headrace.deploy.settings import PREFIX, Settings
+from headrace.deploy.settings import PREFIX, Settings, base_model_dir
 from headrace.deploy.telemetry import observe_progress_of
 from headrace.deploy.training_checks import ends_in_a_sentence, require_model_and_device, require_topics
 from headrace.deploy.until_stopped import until_stopped
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _OF_SETTINGS = {"kafka": "bootstrap", "run": "run", "model_dir": "model_dir", "store_url": "store_url"}
 """Settings of a process and the trainer's option that each stands for."""
+
+MINIATURE_RATE = 8e-4
+"""Learning rate of the base model that is shipped: that of the demo."""
 
 _WHERE = {"bootstrap": f"--kafka HOST:PORT, {PREFIX}KAFKA, or bootstrap in the file"}
 """Where an option can be set, if it is set nowhere."""
@@ -73,8 +77,31 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
         "signing_key": str(settings.signing_key),
     }
     config = read_configuration(TrainerConfig, [Layer("defaults", defaults), *layers], where=_WHERE)
+    if not any("learning_rate" in _table(layer, "optimizer") for layer in layers):
+        config = replace(config, optimizer=replace(config.optimizer, learning_rate=_rate_of(config)))
     places = {name: getattr(config, name) for name in ("model_dir", "checkpoint_dir", "signing_key")}
     return replace(config, **{name: place.expanduser() for name, place in places.items() if place is not None})
+
+
+def _table(layer: Layer, name: str) -> Mapping[str, Any]:
+    found = layer.values.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _rate_of(config: "TrainerConfig") -> float:
+    """The learning rate where nobody set one: that of the miniature, for which it is known.
+
+    Raises :class:`StackError` for any other model. What suits one ruins another: 8e-4, at which the miniature learns,
+    is hundreds of times what a model of billions of parameters bears.
+    """
+    if config.model_dir.expanduser() == base_model_dir():
+        return MINIATURE_RATE
+    raise StackError(
+        f"optimizer.learning_rate is not set, and no one value suits every model. For {config.model_dir} start from "
+        "1e-6 where all weights are trained (5e-7 from tens of billions of parameters on), from 2e-5 with lora, from "
+        "1e-4 to 1e-3 below some ten million parameters: learning_rate under [optimizer] in the file, or "
+        "--set optimizer.learning_rate=1e-6."
+    )
 
 
 def train(

@@ -19,6 +19,7 @@ from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.outage import OutageSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
+from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
 from headrace.trainer.weights.store_url import RUN_NAME, scheme_of
 
 _ELSEWHERE = frozenset(
@@ -113,10 +114,11 @@ class TrainerConfig:
     """Adapters to train in place of all weights: {"rank": 16, "targets": ["q_proj", "v_proj"]}."""
     layers: LayerSettings = field(default_factory=LayerSettings)
     """What a pass trades for what: {"activation_checkpointing": true}."""
-    canaries: int = 4
-    """Token sequences published with each version for engines to reproduce."""
-    canary_length: int = 32
-    """Tokens of each."""
+    canaries: int | None = None
+    """Token sequences published with each version for engines to reproduce; unset: 4, or 64 with bfloat16 weights,
+    whose rounding hides what few tokens would show."""
+    canary_length: int | None = None
+    """Tokens of each, as far as the model takes so many; unset: 32, or 64 with bfloat16 weights."""
     outages: OutageSettings = field(default_factory=OutageSettings)
     """How it waits for a full disk, an object store or a broker: {"patience_s": 600}."""
     keep_checkpoints: int = 2
@@ -133,7 +135,7 @@ class TrainerConfig:
         scheme_of(self.store_url)  # refuses an address of another form
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype {self.dtype!r}: choose float32 or bfloat16")
-        for name in ("groups_per_step", "constant_length", "substeps", "max_tokens_per_pass", "threads", "canaries"):
+        for name in ("groups_per_step", "constant_length", "substeps", "max_tokens_per_pass", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         self.schedule.checked()
@@ -145,8 +147,23 @@ class TrainerConfig:
             raise ValueError("max_staleness, duplicate_window and steps must not be negative")
         if self.max_steps_ahead is not None and self.max_steps_ahead < 0:
             raise ValueError(f"max_steps_ahead is {self.max_steps_ahead}: it must not be negative")
-        if self.keep_checkpoints < 1 or self.canary_length < 2:
-            raise ValueError("keep_checkpoints must be at least 1 and canary_length at least 2")
+        if self.keep_checkpoints < 1:
+            raise ValueError(f"keep_checkpoints is {self.keep_checkpoints}: it must be at least 1")
+        count, length = self.canary_shape
+        if count < 1 or length < 2 or count * length > MAX_CANARY_TOKENS:
+            raise ValueError(
+                f"canaries is {count} and canary_length {length}: at least 1 of 2 tokens are needed, and "
+                f"{MAX_CANARY_TOKENS} tokens at most"
+            )
+
+    @property
+    def canary_shape(self) -> tuple[int, int]:
+        """How many canaries there are, and the tokens of each."""
+        count, length = (64, 64) if self.dtype == "bfloat16" else (4, 32)
+        return (
+            count if self.canaries is None else self.canaries,
+            length if self.canary_length is None else self.canary_length,
+        )
 
     @property
     def signing_key_file(self) -> Path:

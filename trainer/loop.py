@@ -286,6 +286,7 @@ class Trainer:
                 alarms=alarms,
                 grad_norms=with_norm(before.grad_norms, metrics["grad_norm"], config.divergence),
                 said=[announcement(each, run=config.run) for each in news],
+                parent=self._checkpoint.manifest(),
                 told=lambda effect: self._reached(effect, version),
             )
             self._progress.enter(Phase.SAVING)

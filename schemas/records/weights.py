@@ -15,6 +15,8 @@ class Canary(Part):
     """(T,) the whole sequence."""
     logprobs: LogProbs
     """(T − 1,) the trainer's log-probability of each token after the first."""
+    parent_logprobs: LogProbs | None = None
+    """(T − 1,) the same under the parent version; ``None`` where it has none, or was asked other tokens."""
 
 
 class Manifest(Part):
@@ -34,6 +36,10 @@ class Manifest(Part):
     """Number of tensors."""
     canaries: list[Canary]
     """What an engine must reproduce after the swap."""
+    dtype: str = ""
+    """Type of the weights: ``float32`` or ``bfloat16``; empty: not said."""
+    exact: bool = False
+    """Whether the canaries were computed in float32 from the weights as they are published, whatever their type."""
 
 
 class Weights(Record):
@@ -80,3 +86,11 @@ class Applied(Record):
     """Seconds in which requests stood still."""
     canary_max_error: NonNegativeFloat
     """Largest absolute difference of log-probabilities over the canaries."""
+    canary_rms_error: NonNegativeFloat | None = None
+    """Root mean square of the differences, in nats."""
+    canary_evidence: str = ""
+    """What the swap was believed for: ``position``, ``change`` or ``distance``; empty: not said."""
+    canary_position: float | None = None
+    """Where the engine lies between the version that it served before (0) and this one (1), by least squares."""
+    canary_position_error: NonNegativeFloat | None = None
+    """Standard error of that position."""

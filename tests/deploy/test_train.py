@@ -38,6 +38,18 @@ def test_every_shipped_file_is_described_beside_it() -> None:
     assert set(re.findall(r"\]\((.+\.toml)\)", page)) == {file.name for file in SHIPPED}
 
 
+def test_a_learning_rate_is_asked_for_unless_the_model_is_the_one_that_is_shipped(tmp_path: Path) -> None:
+    settings = load_settings(kafka="b:1")
+    assert trainer_config(settings).optimizer.learning_rate == 8e-4
+    assert trainer_config(settings, None, ["optimizer.weight_decay=0.1"]).optimizer.learning_rate == 8e-4
+    for model in (["model_dir=~/models/Qwen3-8B"], [f"model_dir={tmp_path}", "optimizer.name=muon"]):
+        with pytest.raises(StackError, match=r"optimizer.learning_rate is not set.*1e-6.*2e-5 with lora"):
+            trainer_config(settings, None, model)
+        assert trainer_config(settings, None, [*model, "optimizer.learning_rate=3e-6"]).optimizer.learning_rate == 3e-6
+    with pytest.raises(StackError, match="learning_rate"):
+        trainer_config(load_settings(kafka="b:1", model_dir=str(tmp_path)))
+
+
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_every_shipped_file_loads(file: Path) -> None:
     config = trainer_config(load_settings(kafka="b:1"), file)
@@ -131,7 +143,8 @@ def test_what_is_not_there_is_said_before_anything_starts(
     option: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    done = CliRunner().invoke(cli, ["train", "--kafka", "b:1", "--data", str(tmp_path), "--set", option])
+    options = ["--set", option, "--set", "optimizer.learning_rate=1e-6"]
+    done = CliRunner().invoke(cli, ["train", "--kafka", "b:1", "--data", str(tmp_path), *options])
     assert done.exit_code == 1
     assert f"Error: {said}" in done.output
     assert not [*tmp_path.iterdir()]
@@ -184,7 +197,7 @@ async def test_a_trainer_runs_from_a_file_shows_its_progress_and_ends_when_asked
     file.write_text(
         f'bootstrap = "{kafka}"\nrun = "filed"\nmodel_dir = "{tiny_model(tmp_path / "model")}"\n'
         "groups_per_step = 2\nmax_staleness = 100\nthreads = 1\n"
-        f'[writers]\ntensorboard_dir = "{tmp_path / "runs"}"\n'
+        f'[optimizer]\nlearning_rate = 1e-3\n[writers]\ntensorboard_dir = "{tmp_path / "runs"}"\n'
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "headrace.deploy.cli", "train", "--config", str(file), "--data", str(tmp_path),

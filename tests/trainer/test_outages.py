@@ -175,5 +175,5 @@ async def test_an_s3_server_that_goes_down_is_waited_for_and_what_it_then_takes_
     fetched = [await fetch_weights(pointer, store, tmp_path / "cache") for pointer in pointers]
     newest = load_newest(settings.checkpoint_dir, "down")
     assert fetched[2].file.read_bytes() == newest.weights.read_bytes()
-    assert fetched[2].canaries == tuple(newest.manifest().canaries)
+    assert fetched[2].manifest == newest.manifest()
     assert len({each.sha256 for each in fetched}) == 3

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from headrace.schemas.records.weights import Manifest
 from headrace.trainer.announce import Announcement, announcement
 from headrace.trainer.checkpoints.checkpoint import (
     MODEL_FOLDER,
@@ -15,6 +16,7 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect, Told, tell_nobody
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.published import published_names
+from headrace.trainer.weights.canary import with_parent
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE, make_manifest, make_pointer, manifest_bytes
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
@@ -31,15 +33,18 @@ def save_checkpoint(
     alarms: dict[str, int],
     said: Sequence[Announcement],
     grad_norms: Sequence[float] = (),
+    parent: Manifest | None = None,
     told: Told = tell_nobody,
 ) -> Checkpoint:
     """Make policy ``version`` durable; its ``Weights`` record, signed with ``key``, is said after ``said``.
+    ``parent`` is the manifest of the version that it was trained from.
 
     Raises ``TrainingDiverged`` where the policy is not made of numbers, ``CheckpointNotWritten`` where the disk does
     not take it. Either way the checkpoints that stand are as they were.
     """
     learner.check_weights()
-    canaries = learner.canaries(seed=version)
+    # The same tokens throughout a run: what this version gives them is what the next one is compared with.
+    canaries = with_parent(learner.canaries(seed=config.seed), parent.canaries if parent else ())
     writer = CheckpointWriter(config.checkpoint_dir, version, told)
     with disk_trouble(config.checkpoint_dir):
         learner.write_model(writer.partial / MODEL_FOLDER)
@@ -53,6 +58,8 @@ def save_checkpoint(
             parent=version - 1 if version else None,
             tensors=len(published_names(learner.model)),
             canaries=canaries,
+            dtype=config.dtype,
+            exact=learner.exact_canaries,
         )
         (writer.partial / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))
     pointer = announcement(make_pointer(store, manifest, step=version, key=key), run=config.run)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
 from headrace.schemas.ids import derived_id, uuid7
@@ -21,8 +22,9 @@ from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.safe_text import redacted
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
 from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
-from headrace.trainer.follower.swap import UNVERIFIED, canary_error, release_unverified, swap, version_of
+from headrace.trainer.follower.swap import UNVERIFIED, ask, release_unverified, swap, version_of
 from headrace.trainer.follower.trust import leaves_a_gap, problem_with
+from headrace.trainer.follower.verdict import Evidence, Rows, Verdict, judge_swap, rms, rows_of
 from headrace.trainer.follower.versions import Versions, learn, refuse, target
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
 from headrace.trainer.weights.signing import require_public_key
@@ -43,6 +45,9 @@ STORE_FAILING = "store_failing"
 
 REFUSALS = frozenset({CANARY_MISMATCH, WEIGHTS_UNUSABLE, SWAP_REFUSED})
 """Kinds that refuse a version for good."""
+
+_DISTANCES = {"float32": (0.02, 1e-3), "bfloat16": (0.15, 0.15)}
+"""Type of the weights → tolerance and noise (nats, root mean square) where none is set."""
 
 _UNTRUSTED_ALERTS = 10
 """Records that are not trusted and raise an alert each, in a process's life; further ones are only logged."""
@@ -72,11 +77,12 @@ class FollowerConfig:
     trust: tuple[str, ...] = ()
     """Public keys of the trainers whose versions are loaded, as ``headrace keys`` prints them. Several while a key is
     replaced. The local stack sets its own; without any a follower does not start."""
-    canary_tolerance: float = 0.02
-    """Largest difference of a log-probability (nats) that may stay between engine and trainer after a swap."""
-    canary_noise: float = 1e-3
-    """Difference (nats) that means nothing: what two implementations make of the same weights. Float32 on both sides
-    gives 1e-5 to 1e-4; an engine in half precision some 5e-2, and needs a larger tolerance, too."""
+    canary_tolerance: float | None = None
+    """Largest distance (nats, root mean square) between the log-probabilities of engine and trainer that is believed
+    after a swap; unset: 0.02 for float32 weights, 0.15 for bfloat16."""
+    canary_noise: float | None = None
+    """Distance that means nothing where no version is known to have been served before; unset: 0.001 for float32
+    weights, 0.15 for bfloat16. An engine that computes in half precision with float32 weights needs 0.15 for both."""
     poll_interval_s: float = 0.5
     """How often the engine is asked what it serves, in seconds."""
     engine_timeout_s: float = 60.0
@@ -104,28 +110,26 @@ class FollowerConfig:
             require_public_key(key)
         if not 0 <= self.fetch_patience_s < math.inf:
             raise ValueError(f"fetch_patience_s must be finite and not negative, not {self.fetch_patience_s}")
-        if not 0 < self.canary_noise <= self.canary_tolerance < math.inf:
-            raise ValueError(
-                f"canary_noise ({self.canary_noise}) must be positive and at most canary_tolerance "
-                f"({self.canary_tolerance}), which must be finite"
-            )
+        for dtype in _DISTANCES:
+            tolerance, noise = self.canary_bounds(dtype)
+            if not 0 < noise < math.inf or not 0 < tolerance < math.inf:
+                raise ValueError(
+                    f"canary_noise ({noise}) and canary_tolerance ({tolerance}) must be positive and finite"
+                )
         if not 0 < self.poll_interval_s < math.inf:
             raise ValueError(f"poll_interval_s must be positive, not {self.poll_interval_s}")
         if self.keep_versions < 1 or self.fetch_attempts < 1:
             raise ValueError("keep_versions and fetch_attempts must be at least 1")
 
+    def canary_bounds(self, dtype: str) -> tuple[float, float]:
+        """Tolerance and noise (nats, root mean square) for weights of type ``dtype``."""
+        tolerance, noise = _DISTANCES.get(dtype, _DISTANCES["float32"])
+        tolerance = tolerance if self.canary_tolerance is None else self.canary_tolerance
+        return tolerance, min(tolerance, noise if self.canary_noise is None else self.canary_noise)
+
 
 Announce = Callable[[Topic, Record, str], Awaitable[None]]
 """Puts a record under an id into a topic, and returns once the broker has it."""
-
-
-def allowed_error(before: float, *, tolerance: float, noise: float) -> float:
-    """Largest canary error (nats) to be believed after a swap that began with the error ``before``.
-
-    A step of the optimiser may move log-probabilities by less than ``tolerance``: then a swap that silently changed
-    nothing would pass. So it must also bring the engine at least half of the way, down to ``noise``.
-    """
-    return min(tolerance, max(noise, before / 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,10 @@ class Follower:
     """What is known of the run's versions; its caller adds those that it learns of."""
     verified: str | None = None
     """Manifest hash of what the engine serves, once verified by this process; ``None`` when that is in doubt."""
+    reference: LocalWeights | None = None
+    """The version that was verified last, by this process."""
+    usual: float | None = None
+    """Smallest distance (nats, root mean square) from the trainer's log-probabilities that this engine has had."""
     failing_since: float | None = None
     """Monotonic time since which engine or store have been failing."""
     alerted: set[str] = field(default_factory=set)
@@ -232,32 +240,62 @@ class Follower:
         self.missing.pop(pointer.sha256, None)
         self.verified = None
         try:
-            return await self._apply(local, claimed=served == pointer.version)
+            return await self._apply(local, served=served)
         except VersionRefused as error:
             return await self._refuse(pointer, SWAP_REFUSED, f"the engine refused it: {error}")
 
-    async def _apply(self, local: LocalWeights, *, claimed: bool) -> bool:
-        """Have the engine serve ``local``; ``claimed`` says that it claims to already, which is then checked first."""
-        pointer = local.pointer
-        before = await canary_error(self.engine, local.canaries)
-        if claimed and before <= self.config.canary_noise:
-            return await self._accept(local, swap_s=0.0, error=before)
+    async def _apply(self, local: LocalWeights, *, served: int | None) -> bool:
+        """Have the engine serve ``local``; where ``served`` says that it does already, that is checked first."""
+        pointer, canaries = local.pointer, local.manifest.canaries
+        new = rows_of([canary.logprobs for canary in canaries])
+        tolerance, noise = self.config.canary_bounds(local.manifest.dtype)
+        old = self._reference(local, served)
+        before = await ask(self.engine, canaries, 1 if old is None else 2)
+        if old is not None and rms(before[0] - old) > tolerance:
+            old = None  # it stamps that version and serves another
+        if served == pointer.version and rms(before[0] - new) <= noise:
+            figures = float(np.nanmax(np.abs(before[0] - new))), rms(before[0] - new)
+            return await self._accept(local, Verdict(None, figures[1], figures[0], Evidence.DISTANCE), swap_s=0.0)
+        if self.reference is None or self.reference.pointer.version != served:
+            self.usual = None  # it was restarted, perhaps as another one
         swap_s = await swap(self.engine, pointer.version, local.file, local.sha256)
-        error = await canary_error(self.engine, local.canaries)
-        allowed = allowed_error(before, tolerance=self.config.canary_tolerance, noise=self.config.canary_noise)
-        if error <= allowed:
-            return await self._accept(local, swap_s=swap_s, error=error)
+        after = await ask(self.engine, canaries, len(before))
+        verdict = judge_swap(
+            new, before, after, old=old, exact=local.manifest.exact, usual=self.usual, tolerance=tolerance, noise=noise
+        )
+        if verdict.problem is None:
+            return await self._accept(local, verdict, swap_s=swap_s)
         if version_of(await self.engine.served()) != pointer.version:
             return True  # The engine was restarted under the comparison, which says nothing: the next call tries again.
         return await self._refuse(
             pointer,
             CANARY_MISMATCH,
-            f"after the swap the engine's log-probabilities differ by up to {error:.3g} nats from the trainer's, "
-            f"before it by {before:.3g}; allowed are {allowed:.3g}",
-            canary_max_error=error if math.isfinite(error) else None,
+            verdict.problem,
+            canary_max_error=verdict.max_error if math.isfinite(verdict.max_error) else None,
+            canary_rms_error=verdict.rms_error if math.isfinite(verdict.rms_error) else None,
+            canary_position=verdict.position,
+            canary_position_error=verdict.position_error,
         )
 
-    async def _accept(self, local: LocalWeights, *, swap_s: float, error: float) -> bool:
+    def _reference(self, local: LocalWeights, served: int | None) -> Rows | None:
+        """The trainer's log-probabilities under the version that the engine stamps; ``None`` where they are not known,
+        or where that version's weights are the very same."""
+        canaries = local.manifest.canaries
+        if served is None or served == local.pointer.version:
+            return None
+        if self.reference is not None and self.reference.pointer.version == served:
+            if self.reference.sha256 == local.sha256:
+                return None
+            known = {bytes(each.token_ids): each.logprobs for each in self.reference.manifest.canaries}
+            found = [known.get(bytes(each.token_ids)) for each in canaries]
+        elif served == local.pointer.parent:
+            found = [each.parent_logprobs for each in canaries]
+        else:
+            return None
+        rows = [each for each in found if each is not None]
+        return rows_of(rows) if len(rows) == len(canaries) else None
+
+    async def _accept(self, local: LocalWeights, verdict: Verdict, *, swap_s: float) -> bool:
         """Acknowledge a version that the engine serves and that was verified; returns ``True``: nothing is left to do.
 
         ``swap_s`` is 0 where it was served already, which is told only if no record told of it before.
@@ -270,15 +308,24 @@ class Follower:
                 version=pointer.version,
                 download_s=local.download_s,
                 swap_s=swap_s,
-                canary_max_error=error,
+                canary_max_error=verdict.max_error,
+                canary_rms_error=verdict.rms_error,
+                canary_evidence=verdict.evidence,
+                canary_position=verdict.position,
+                canary_position_error=verdict.position_error,
             )
             # Each swap is a fact of its own, also that of a version which was served before.
             await self.announce(APPLIED, applied, uuid7())
         self.verified = pointer.sha256
+        self.reference = local
+        self.usual = verdict.rms_error if self.usual is None else min(self.usual, verdict.rms_error)
         self.versions = replace(self.versions, good=pointer.version)
         self.alerted -= {NO_GOOD_VERSION, WEIGHTS_MISSING}
         drop_old(self.config.cache_dir, self.config.keep_versions, needed=[local.file])
-        logger.info("serving version %d: still for %.3f s, off by %.2g nats", pointer.version, swap_s, error)
+        logger.info(
+            "serving version %d: still for %.3f s, off by %.2g nats, believed for its %s",
+            pointer.version, swap_s, verdict.rms_error, verdict.evidence,
+        )  # fmt: skip
         return True
 
     async def _fetch(self, pointer: Weights) -> LocalWeights:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.follower.engine import Engine, EngineError, EngineRefused, score_all
-from headrace.trainer.weights.canary import max_error
+from headrace.trainer.follower.verdict import Rows, rows_of
 
 UNVERIFIED = "unverified"
 """Stamp of tokens from weights that are not known to be any version's."""
@@ -56,9 +56,9 @@ async def release_unverified(engine: Engine) -> None:
     await engine.resume()
 
 
-async def canary_error(engine: Engine, canaries: Sequence[Canary]) -> float:
-    """Largest absolute difference (nats) between what the engine answers and what the version's trainer computed."""
-    return max_error(canaries, await score_all(engine, [canary.token_ids for canary in canaries]))
+async def ask(engine: Engine, canaries: Sequence[Canary], times: int) -> list[Rows]:
+    """What the engine answers about ``canaries``, asked ``times`` times, one after the other."""
+    return [rows_of(await score_all(engine, [canary.token_ids for canary in canaries])) for _ in range(times)]
 
 
 async def _start_update(engine: Engine) -> None:

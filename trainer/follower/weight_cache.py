@@ -11,12 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.schemas.records.weights import Canary, Manifest, Weights
+from headrace.schemas.records.weights import Manifest, Weights
+from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
 from headrace.trainer.weights.publish import WEIGHTS_FILE, fetch_manifest, weights_path
 from headrace.trainer.weights.store import MAX_OBJECT_BYTES, ObjectStore, file_sha256
-
-MAX_CANARY_TOKENS = 2**18
-"""Tokens of all canaries of a version, which an engine is asked to score."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 100
@@ -38,8 +36,8 @@ class LocalWeights:
     """Its safetensors file, absolute."""
     sha256: str
     """Hash of the file (hex)."""
-    canaries: tuple[Canary, ...]
-    """What an engine must reproduce."""
+    manifest: Manifest
+    """With the canaries that an engine must reproduce."""
     download_s: float
     """Seconds to fetch and verify."""
 
@@ -67,7 +65,8 @@ def checked_file(manifest: Manifest, pointer: Weights) -> tuple[str, str]:
             "tokens at most"
         )
     for number, canary in enumerate(manifest.canaries):
-        if len(canary.token_ids) < 2 or min(canary.token_ids) < 0 or len(canary.logprobs) != len(canary.token_ids) - 1:
+        given = [each for each in (canary.logprobs, canary.parent_logprobs) if each is not None]
+        if len(canary.token_ids) < 2 or min(canary.token_ids) < 0 or {*map(len, given)} != {len(canary.token_ids) - 1}:
             raise UnusableWeights(f"canary {number} is not token ids with a log-probability for each after the first")
     return expected, sha256
 
@@ -89,7 +88,7 @@ async def fetch_weights(pointer: Weights, store: ObjectStore, folder: Path) -> L
     if not file.is_file() or await asyncio.to_thread(file_sha256, file) != sha256:
         await store.download(path, file, sha256=sha256, size=manifest.sizes[path])
     file.touch()
-    return LocalWeights(pointer, file, sha256, tuple(manifest.canaries), time.perf_counter() - began)
+    return LocalWeights(pointer, file, sha256, manifest, time.perf_counter() - began)
 
 
 def drop_old(folder: Path, keep: int, needed: Collection[Path] = ()) -> None:

@@ -24,10 +24,11 @@ from headrace.trainer.learning.optimizers import Optimizer
 from headrace.trainer.learning.schedules import rate_share
 from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
-from headrace.trainer.model.load import save_model, vocabulary_size, weights_sha256
+from headrace.trainer.model.load import longest_sequence, save_model, vocabulary_size, weights_sha256
+from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.model.precision import unpublished_weights
 from headrace.trainer.model.published import as_published, published_tensors
-from headrace.trainer.parallel.policy import Policy, open_policy
+from headrace.trainer.parallel.policy import Policy, WholePolicy, open_policy
 from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
 
@@ -231,18 +232,34 @@ class Learner:
             logprobs[tokens], entropy[tokens] = result.logprobs.cpu().numpy(), result.entropy.cpu().numpy()
         return _Evaluation(self._ranks.sum(logprobs), self._ranks.sum(entropy))
 
+    @property
+    def exact_canaries(self) -> bool:
+        """Whether canaries are computed in float32 from the published weights. FSDP2 rounds what goes into each layer
+        to the type of passes, so that sharded policies in bfloat16 do not."""
+        return self._dtype == torch.float32 or isinstance(self._policy, WholePolicy)
+
     @torch.no_grad()
     def canaries(self, seed: int) -> list[Canary]:
         """Token sequences drawn by ``seed`` with the log-probabilities that the present policy has as it is published.
 
+        They are computed in float32 where :attr:`exact_canaries` says so, else as passes are.
+
         Raises :class:`TrainingDiverged` where one is not a number: such a policy must not be published.
         """
-        prompts = make_prompts(
-            vocabulary_size(self.model), seed, count=self._config.canaries, length=self._config.canary_length
-        )
-        packed = pack([(prompt, [0] + [1] * (len(prompt) - 1)) for prompt in prompts])
-        with as_published(self.model):
-            logprobs = self._policy.logprobs(packed).logprobs.cpu().numpy()
+        count, length = self._config.canary_shape
+        length = min(length, longest_sequence(self.model))
+        prompts = make_prompts(vocabulary_size(self.model), seed, count=count, length=length)
+        together = max(1, self._config.max_tokens_per_pass // len(prompts[0]))
+        found = []
+        whole = isinstance(self._policy, WholePolicy)
+        with as_published(self.model, self._dtype if whole else None):
+            for first in range(0, len(prompts), together):
+                chosen = prompts[first : first + together]
+                packed = pack([(prompt, [0] + [1] * (len(prompt) - 1)) for prompt in chosen])
+                # What is published has its type already: the policy would make copies in the type of passes.
+                result = token_logprobs(self.model, packed) if whole else self._policy.logprobs(packed)
+                found.append(result.logprobs.cpu().numpy())
+        logprobs = np.concatenate(found)
         if not np.isfinite(logprobs).all():
             raise TrainingDiverged("the policy gives log-probabilities that are not numbers: lower learning_rate")
         rows: Sequence[Floats] = np.split(logprobs, len(prompts))

@@ -34,7 +34,9 @@ class OptimizerSettings:
     name: OptimizerName = OptimizerName.ADAMW
     """``adamw``, or ``muon`` for the hidden matrices with AdamW for the rest."""
     learning_rate: float = 1e-3
-    """Before the schedule. Muon's steps are scaled to the size of AdamW's."""
+    """Before the schedule. Muon's steps are scaled to the size of AdamW's. The default is for miniatures; the commands
+    ask for a value wherever the model is not the one that is shipped: 1e-6 for billions of parameters, 2e-5 with
+    adapters."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's decay of the first and of the second moment."""
     epsilon: float = 1e-8

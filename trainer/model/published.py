@@ -50,25 +50,45 @@ def published_tensors(model: nn.Module, dtype: torch.dtype, *, keep: bool = True
 
 
 @contextlib.contextmanager
-def as_published(model: nn.Module) -> Iterator[None]:
+def as_published(model: nn.Module, rounded: torch.dtype | None = None) -> Iterator[None]:
     """While inside, ``model`` computes with merged weights, without gradients.
 
-    A layer's are made when it begins and let go when it ends: no second model is held. Of a sharded model all ranks
-    enter together, and what they compute in is the caller's to see to, as ever (``weight_copies``, FSDP).
+    With ``rounded`` they are those of the published tensors of that type, and are computed with in float32: exact
+    log-probabilities of what engines load, to which the rounding of activations adds nothing. Without, what is computed
+    in is the caller's to see to, as ever (``weight_copies``, FSDP).
+
+    A layer's weights are made when it begins and let go when it ends: no second model is held. Of a sharded model all
+    ranks enter together, without ``rounded``.
     """
     with torch.no_grad(), contextlib.ExitStack() as inside:
-        for layer in decoder_layers(model) if has_adapters(model) else ():
+        layers = decoder_layers(model) if rounded or has_adapters(model) else []
+        if rounded:
+            in_layers = {id(weight) for layer in layers for weight in layer.parameters()}
+            outside = [weight for weight in model.parameters() if id(weight) not in in_layers]
+            inside.enter_context(with_weights(model, {id(weight): _exact(weight, rounded) for weight in outside}))
+        for layer in layers:
             adapters, merged = whole_adapters(layer), inside.enter_context(contextlib.ExitStack())
             # Between FSDP's own hooks: after it has gathered the layer's weights, before it lets them go.
-            inside.callback(layer.register_forward_pre_hook(partial(_merge, adapters, merged)).remove)
+            inside.callback(layer.register_forward_pre_hook(partial(_merge, adapters, merged, rounded)).remove)
             inside.callback(layer.register_forward_hook(partial(_let_go, merged), prepend=True).remove)
         yield
 
 
-def _merge(adapters: Sequence[Adapter], merged: contextlib.ExitStack, layer: nn.Module, _: object) -> None:
-    copies: dict[int, Tensor] = {}
+def _exact(weight: Tensor, rounded: torch.dtype) -> Tensor:
+    return weight.to(rounded).float()
+
+
+def _merge(
+    adapters: Sequence[Adapter],
+    merged: contextlib.ExitStack,
+    rounded: torch.dtype | None,
+    layer: nn.Module,
+    _: object,
+) -> None:
+    copies = {id(weight): _exact(weight, rounded) for weight in layer.parameters()} if rounded else {}
     for adapter in adapters:
-        copies[id(adapter.weight)] = adapter.merged(adapter.weight)
+        whole = adapter.merged(adapter.weight)
+        copies[id(adapter.weight)] = _exact(whole, rounded) if rounded else whole
         copies[id(adapter.up)] = torch.zeros_like(adapter.up)
     merged.enter_context(with_weights(layer, copies))
 

@@ -1,8 +1,9 @@
 """Canaries: token sequences whose log-probabilities under a version are known, so that no swap has to be believed.
 
-The trainer publishes a few with each version; a follower asks its engine for the same log-probabilities after the swap
-and acknowledges only where they agree. Random tokens do it: they reach every embedding row alike, need no tokenizer,
-and an engine that kept the old weights of any layer answers visibly otherwise.
+The trainer publishes some with each version, the same tokens throughout a run, with its log-probabilities under that
+version and under the one before. A follower asks its engine for them before and after the swap, and
+``follower.verdict`` says what to believe. Random tokens do it: they reach every embedding row alike and need no
+tokenizer.
 """
 
 import math
@@ -14,6 +15,9 @@ import numpy as np
 from headrace.schemas.arrays import IntArray
 from headrace.schemas.records.weights import Canary
 
+MAX_CANARY_TOKENS = 2**18
+"""Tokens of all canaries of a version, which an engine is asked to score."""
+
 
 def make_prompts(vocabulary_size: int, seed: int, *, count: int = 4, length: int = 32) -> list[IntArray]:
     """``count`` sequences of ``length`` uniformly drawn token ids below ``vocabulary_size``; the same for a seed."""
@@ -21,6 +25,12 @@ def make_prompts(vocabulary_size: int, seed: int, *, count: int = 4, length: int
         raise ValueError(f"no canary of {count} x {length} tokens out of {vocabulary_size}")
     drawn = np.random.default_rng(seed).integers(0, vocabulary_size, (count, length))
     return [array("i", row.tolist()) for row in drawn]
+
+
+def with_parent(canaries: Sequence[Canary], parent: Sequence[Canary]) -> list[Canary]:
+    """``canaries`` with the log-probabilities that those of the ``parent`` version give to the same tokens."""
+    known = {bytes(each.token_ids): each.logprobs for each in parent}
+    return [each.model_copy(update={"parent_logprobs": known.get(bytes(each.token_ids))}) for each in canaries]
 
 
 def max_error(canaries: Sequence[Canary], engine_logprobs: Sequence[Sequence[float]]) -> float:

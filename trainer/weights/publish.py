@@ -28,7 +28,15 @@ def weights_path(run: str, version: int) -> str:
 
 
 def make_manifest(
-    weights: Path, *, run: str, version: int, parent: int | None, tensors: int, canaries: Sequence[Canary]
+    weights: Path,
+    *,
+    run: str,
+    version: int,
+    parent: int | None,
+    tensors: int,
+    canaries: Sequence[Canary],
+    dtype: str = "",
+    exact: bool = False,
 ) -> Manifest:
     """The manifest of the safetensors file ``weights`` as version ``version`` of ``run``."""
     path = f"{weights_path(run, version)}/{WEIGHTS_FILE}"
@@ -40,6 +48,8 @@ def make_manifest(
         sizes={path: weights.stat().st_size},
         tensors=tensors,
         canaries=list(canaries),
+        dtype=dtype,
+        exact=exact,
     )
 
 

@@ -16,7 +16,6 @@ from headrace.trainer.follower.reconcile import (
     WEIGHTS_UNUSABLE,
     Follower,
     FollowerConfig,
-    allowed_error,
 )
 from headrace.trainer.follower.swap import UNVERIFIED
 from headrace.trainer.follower.versions import Versions, learn
@@ -55,15 +54,20 @@ class Scene:
         self.announced.append(record)
         self.ids.append(id)
 
-    async def publish(self, version, value=None, said=None):
-        """Version ``version`` whose weights are ``value``; its canary says they are ``said``."""
+    async def publish(self, version, value=None, said=None, parent_value=None):
+        """Version ``version`` whose weights are ``value``; its canary says they are ``said``, and its parent's were
+        ``parent_value``."""
         value = float(version + 1) if value is None else value
         file = self.folder / f"{version}.txt"
         file.write_text(str(value))
         logprob = -(value if said is None else said)
-        canaries = [Canary(token_ids=[1, 2, 3], logprobs=[logprob, logprob])]
+        before = None if parent_value is None else [-parent_value] * 2
+        canaries = [Canary(token_ids=[1, 2, 3], logprobs=[logprob, logprob], parent_logprobs=before)]
         parent = version - 1 if version else None
-        manifest = make_manifest(file, run="run", version=version, parent=parent, tensors=1, canaries=canaries)
+        manifest = make_manifest(
+            file, run="run", version=version, parent=parent, tensors=1, canaries=canaries,
+            dtype="float32", exact=True,
+        )  # fmt: skip
         await upload(self.store, manifest, file)
         pointer = make_pointer(self.store, manifest, step=version, key=KEY)
         self.follower.versions = learn(self.follower.versions, pointer)
@@ -152,11 +156,41 @@ async def test_a_swap_that_changed_nothing_is_found_even_where_a_step_moves_less
     assert scene.applied()[-1] == 2
 
 
-@pytest.mark.parametrize(
-    ("before", "allowed"), [(3.0, 0.02), (0.04, 0.02), (0.004, 0.002), (0.0001, 0.001), (float("inf"), 0.02)]
-)
-def test_a_swap_must_bring_the_engine_half_of_the_way(before, allowed):
-    assert allowed_error(before, tolerance=0.02, noise=0.001) == pytest.approx(allowed)
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_versions_that_were_skipped_are_no_reason_to_believe_a_swap_that_changed_nothing(scene, deaf):
+    await scene.publish(0, 1.0)
+    await scene.follower.reconcile()
+    await scene.publish(1, 1.0001, parent_value=1.0)
+    await scene.publish(2, 1.0002, parent_value=1.0001)
+    scene.fake.deaf = deaf
+    await scene.follower.reconcile()
+    assert scene.applied() == ([0, 0] if deaf else [0, 2])
+    assert scene.alerts() == ([CANARY_MISMATCH] if deaf else [])
+    if not deaf:
+        applied = scene.announced[-1]
+        assert applied.canary_evidence == "position"
+        assert applied.canary_position == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_restarted_follower_knows_the_version_before_from_the_new_ones_canaries(scene, deaf):
+    first = await scene.publish(0, 1.0)
+    await scene.follower.reconcile()
+    second = await scene.publish(1, 1.0001, parent_value=1.0)
+    scene.restart(known=[first, second], good=0)
+    scene.fake.deaf = deaf
+    await scene.follower.reconcile()
+    assert scene.alerts() == ([CANARY_MISMATCH] if deaf else [])
+    assert (scene.applied()[-1] == 1) is not deaf
+
+
+async def test_the_same_weights_under_a_new_number_are_believed_though_nothing_changes(scene):
+    await scene.publish(0, 1.0)
+    await scene.follower.reconcile()
+    await scene.publish(1, 1.0, parent_value=1.0)
+    await scene.follower.reconcile()
+    assert scene.applied() == [0, 1]
+    assert scene.announced[-1].canary_evidence == "distance"
 
 
 async def test_a_refused_version_is_not_tried_again_and_a_newer_one_is(scene):

@@ -6,12 +6,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace.schemas.records.weights import Canary, Manifest
 from headrace.trainer.follower.weight_cache import (
-    MAX_CANARY_TOKENS,
     UnusableWeights,
     checked_file,
     drop_old,
     fetch_weights,
 )
+from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
@@ -32,7 +32,7 @@ async def test_a_version_is_fetched_from_its_place_in_the_store(tmp_path):
     assert local.file.read_text() == "weights"
     assert local.file.is_relative_to(tmp_path / "cache")
     assert local.file.stem == local.sha256
-    assert [list(canary.token_ids) for canary in local.canaries] == [[1, 2]]
+    assert [list(canary.token_ids) for canary in local.manifest.canaries] == [[1, 2]]
 
 
 async def test_what_is_on_disk_already_is_used_once_its_hash_was_checked(tmp_path):
@@ -78,6 +78,7 @@ CANARY = Canary(token_ids=[1, 2], logprobs=[-1.0])
         ({"canaries": [Canary(token_ids=[1, 2, 3], logprobs=[-1.0])]}, "canary 0"),
         ({"canaries": [CANARY, Canary(token_ids=[1, -2], logprobs=[-1.0])]}, "canary 1"),
         ({"canaries": [Canary(token_ids=[1], logprobs=[])]}, "canary 0"),
+        ({"canaries": [CANARY.model_copy(update={"parent_logprobs": [-1.0, -2.0]})]}, "canary 0"),
     ],
 )
 async def test_a_manifest_out_of_bounds_is_refused_before_anything_is_fetched(tmp_path, changed, problem):
