@@ -1,8 +1,9 @@
 """What a worker process runs: score, group or both, each a Faust app with a consumer group, and so a lag, of its own.
 
 A batch goes: decode, fold, and settle what came of it with its offsets in one transaction a partition. A crash
-anywhere undoes a batch, and it is done once more. What cannot be decoded goes to ``dead-letters`` and the agent goes
-on; any other exception ends the process.
+anywhere undoes a batch, and it is done once more; so does a Kafka that is away, which is waited for. What cannot be
+decoded, or what our own code raises for, goes to ``dead-letters`` and the agent goes on; any other exception ends the
+process.
 """
 
 import asyncio

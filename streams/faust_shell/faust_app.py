@@ -6,7 +6,7 @@ nothing: what was made of a record is written in one transaction with the offset
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
@@ -14,12 +14,14 @@ from typing import Any, ClassVar, Protocol, cast
 import aiokafka
 import faust
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocol
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode.services import Service, WaitResults
 from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent
 
+from headrace.schemas.log import open_admin
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.eager import Begun
 from headrace.streams.faust_shell.passed_over import PassedOver
@@ -140,6 +142,25 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
     )
     app.transport = _Transport(app.conf.broker_consumer, app)
     return app
+
+
+async def assigned_by_group(app: faust.App, bootstrap: str, topics: Collection[str]) -> set[TP]:
+    """Partitions of ``topics`` that the consumer group of ``app`` holds to be this process's, as of now.
+
+    None while the group is rebalancing. Asks the group's coordinator, since a process that was frozen is the last to
+    know. Raises aiokafka's errors.
+    """
+    consumer = cast("_CommittedConsumer", app.consumer)._thread._consumer
+    own = consumer._coordinator.member_id
+    async with open_admin(bootstrap) as admin:
+        (described,) = await admin.describe_consumer_groups([str(app.conf.id)])
+    found: set[TP] = set()
+    for _, _, state, _, _, members, *_ in described.groups:
+        for member_id, *_, assignment in (member[:6] for member in members if state == "Stable"):
+            if member_id == own and assignment:
+                places = ConsumerProtocol.ASSIGNMENT.decode(assignment).assignment
+                found |= {TP(topic, number) for topic, numbers in places if topic in topics for number in numbers}
+    return found
 
 
 def passed_over(app: faust.App) -> PassedOver:

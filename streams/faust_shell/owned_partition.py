@@ -30,11 +30,13 @@ from headrace.schemas.log import (
     committed_offsets,
     create_topics,
     decide_unmarked,
+    new_producer,
     open_consumer,
-    open_producer,
     partitions_of,
     scan,
     send,
+    start_client,
+    stop_producer,
     until_decided,
 )
 from headrace.schemas.topics import Topic
@@ -149,13 +151,14 @@ class OwnedPartition:
     async def _take(self) -> None:
         started = time.monotonic()
         config = self._ownership
-        self._producer = await self._open.enter_async_context(
-            open_producer(
-                config.bootstrap,
-                transactional_id=f"{config.group}-{self._partition}",
-                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            )
+        self._producer = new_producer(
+            config.bootstrap,
+            transactional_id=f"{config.group}-{self._partition}",
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
         )
+        # Nothing waits in it between two transactions: while the broker is away there is nothing to wait for.
+        self._open.push_async_callback(stop_producer, self._producer)
+        await start_client(self._producer)
         sources = [TopicPartition(topic.name, self._partition) for topic in config.sources]
         commits = await committed_offsets(config.bootstrap, config.group, sources)
         self.offsets = {source.topic: commit.offset for source, commit in commits.items() if commit.offset >= 0}
@@ -197,12 +200,17 @@ class OwnedPartition:
     def _owner_changed(self) -> OwnerChanged:
         return OwnerChanged(
             f"another process of {self._ownership.group!r} has {self._name} now: this one was silent for too long. Or "
-            "the broker was away for longer than a transaction may take. Nothing is lost; start it again."
+            "the broker was away for longer than a transaction may take. Nothing is lost."
         )
 
     @property
     def _name(self) -> str:
         return " and ".join(f"{topic.name}[{self._partition}]" for topic in self._ownership.sources)
+
+
+def not_ours(group: str, partitions: Collection[int]) -> OwnerChanged:
+    """Why partitions are not taken that the consumer group ``group`` does not hold to be this process's."""
+    return OwnerChanged(f"partitions {sorted(partitions)} are another's in the group {group!r}, or nobody's yet")
 
 
 async def take_all(ownership: Ownership, partitions: Iterable[int]) -> dict[int, OwnedPartition]:

@@ -2,13 +2,16 @@
 
 Faust says which partitions are this process's, and reads. What a batch did is settled a partition in one transaction:
 decisions, state and offset (:class:`OwnedPartition`), so a decision is announced exactly once, and a worker that was
-suspended while another took its partitions can write nothing when it wakes up. Its process ends, and starts anew.
+suspended while another took its partitions can write nothing when it wakes up. A Kafka that is away is waited for, and
+what was under way is done again (``outage.py``).
 """
 
 import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -20,15 +23,18 @@ from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity
 from headrace.streams.faust_shell.faust_app import (
     all_done,
+    assigned_by_group,
     batches,
     current,
     raw_topic,
     stored_record,
 )
+from headrace.streams.faust_shell.outage import Outages, PartitionsRevoked
 from headrace.streams.faust_shell.owned_partition import (
     OwnedPartition,
     Ownership,
     create_state_topic,
+    not_ours,
     release_all,
     take_all,
 )
@@ -127,6 +133,8 @@ class GroupWorker:
         self._source_partitions = partitions
         self._lock = asyncio.Lock()
         self._assigned_anew = False
+        self._outages = Outages("group", self._lose)
+        self._lost = False
         self._partitions: dict[int, _Partition] = {}
         self._continuity = Continuity(app, bootstrap, REWARDS)
         app.agent(raw_topic(app, REWARDS), name="group")(self._run)
@@ -143,11 +151,15 @@ class GroupWorker:
     async def _run(self, stream: Any) -> None:
         async for events in batches(stream, self.batch):
             async with self._lock:
-                await self._take()
-                ours = [event for event in current(self.app, events) if event.message.partition in self._partitions]
-                await self._fold([stored_record(event) for event in ours])
-                for event in ours:
-                    event.ack()
+                with suppress(PartitionsRevoked):
+                    await self._outages.through(partial(self._take_batch, events))
+
+    async def _take_batch(self, events: list[faust.Event]) -> None:
+        await self._take()
+        ours = [event for event in current(self.app, events) if event.message.partition in self._partitions]
+        await self._fold([stored_record(event) for event in ours])
+        for event in ours:
+            event.ack()
 
     async def _fold(self, records: list[StoredRecord]) -> None:
         arrived: dict[int, list[StoredRecord]] = defaultdict(list)
@@ -180,15 +192,19 @@ class GroupWorker:
     async def _tick(self) -> None:
         """Close what is due on partitions where nothing flows."""
         async with self._lock:
-            await self._take()
-            for number, partition in self._partitions.items():
-                idle_s = monotonic() - partition.seen_at - IDLE_GRACE_S
-                now_ms = partition.groups.newest_ms + round(idle_s * 1000)
-                if idle_s > 0 and partition.groups.is_due(now_ms) and await self._continuity.caught_up(number):
-                    changes = Changes()
-                    partition.groups.expire_due(now_ms, changes)
-                    await partition.settle(changes, [], {})
-                    self._tally(changes)
+            with suppress(PartitionsRevoked):
+                await self._outages.through(self._close_due)
+
+    async def _close_due(self) -> None:
+        await self._take()
+        for number, partition in self._partitions.items():
+            idle_s = monotonic() - partition.seen_at - IDLE_GRACE_S
+            now_ms = partition.groups.newest_ms + round(idle_s * 1000)
+            if idle_s > 0 and partition.groups.is_due(now_ms) and await self._continuity.caught_up(number):
+                changes = Changes()
+                partition.groups.expire_due(now_ms, changes)
+                await partition.settle(changes, [], {})
+                self._tally(changes)
 
     def _tally(self, changes: Changes) -> None:
         for record, _, _ in changes.outputs:
@@ -202,7 +218,11 @@ class GroupWorker:
         """After a rebalance: the partitions that are ours now, each from where its last owner came to."""
         if not self._assigned_anew:
             return
-        self._assigned_anew = False
+        assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name}
+        if self._lost:
+            held = {tp.partition for tp in await assigned_by_group(self.app, self._bootstrap, {REWARDS.name})}
+            if assigned - held:
+                raise not_ours(str(self.app.conf.id), assigned - held)
         state = await create_state_topic(
             self._bootstrap,
             STATE,
@@ -212,7 +232,6 @@ class GroupWorker:
         ownership = Ownership(
             self._bootstrap, str(self.app.conf.id), (REWARDS,), state, writes=(TRAINING, REJECTED, DEAD_LETTERS, ALERTS)
         )
-        assigned = {tp.partition for tp in self.app.consumer.assignment() if tp.topic == REWARDS.name}
         for number, owned in (await take_all(ownership, assigned)).items():
             entries, aside = read_entries(owned.state)
             owned.state.clear()
@@ -224,15 +243,26 @@ class GroupWorker:
         self._continuity.begin(
             {number: each.owned.offsets.get(REWARDS.name, 0) for number, each in self._partitions.items()}
         )
+        self._assigned_anew = self._lost = False
 
     async def _let_go(self, *_: Any, **__: Any) -> None:
         """Before a rebalance, and at the end: finish the batch in hand, then touch nothing."""
+        self._outages.revoked.set()
         async with self._lock:
-            self._assigned_anew = False
-            self._continuity.end()
-            partitions, self._partitions = self._partitions, {}
-            await release_all(each.owned for each in partitions.values())
+            await self._release()
+            self._assigned_anew = self._lost = False
+
+    async def _lose(self) -> None:
+        """While Kafka is away: let go of the partitions, to take them again and to do again what was not settled."""
+        await self._release()
+        self._assigned_anew = self._lost = True
+
+    async def _release(self) -> None:
+        self._continuity.end()
+        partitions, self._partitions = self._partitions, {}
+        await release_all(each.owned for each in partitions.values())
 
     async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the partitions of the assignment are ours."""
+        self._outages.revoked.clear()
         self._assigned_anew = True

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from headrace.schemas.read_back import Place, read_back
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
+from headrace.streams.faust_shell.outage import PartitionsRevoked
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
@@ -17,10 +18,6 @@ from headrace.streams.typed_record import typed
 
 Hand: TypeAlias = dict[Place, Trajectory]
 """Trajectories that need not be read back, by partition and offset."""
-
-
-class PartitionsRevoked(Exception):
-    """The partitions go to somebody else: the batch in hand is his."""
 
 
 class Decider:

@@ -4,15 +4,17 @@ A trajectory whose spec needs neither feedback nor judges is scored as it comes 
 through a :class:`Join` a partition. Order of a batch: fold → ask judges, score → settle. What a batch did is settled a
 partition in one transaction (:class:`OwnedPartition`): rewards, dead letters, state and the offsets of both topics. So
 a reward is said once and in one form, though a judge that is asked again after a crash might say otherwise, and a
-worker that was suspended while another took its partitions can write nothing when it wakes up. Its process ends, and
-starts anew.
+worker that was suspended while another took its partitions can write nothing when it wakes up. A Kafka that is away is
+waited for, and what was under way is done again (``outage.py``).
 """
 
 import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -22,11 +24,20 @@ from headrace.schemas.bounds import is_time
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity
-from headrace.streams.faust_shell.faust_app import all_done, batches, current, raw_topic, stored_record
+from headrace.streams.faust_shell.faust_app import (
+    all_done,
+    assigned_by_group,
+    batches,
+    current,
+    raw_topic,
+    stored_record,
+)
+from headrace.streams.faust_shell.outage import Outages, PartitionsRevoked
 from headrace.streams.faust_shell.owned_partition import (
     OwnedPartition,
     Ownership,
     create_state_topic,
+    not_ours,
     release_all,
     take_all,
 )
@@ -36,7 +47,7 @@ from headrace.streams.letters.raised import raised
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.registry import Rewards
-from headrace.streams.scoring.decider import Decider, Hand, PartitionsRevoked
+from headrace.streams.scoring.decider import Decider, Hand
 from headrace.streams.scoring.due_rewards import announcements
 from headrace.streams.scoring.feedback_clock import FeedbackClock
 from headrace.streams.scoring.feedback_join import Attempt, Changes, Join, JoinLimits
@@ -151,7 +162,8 @@ class ScoreWorker:
         self._decider = Decider(bootstrap, rewards, batch=batch, judging=judging, judge_wait_s=judge_wait_s)
         self._lock = asyncio.Lock()
         self._assigned_anew = False
-        self._revoked = asyncio.Event()
+        self._outages = Outages("score", self._lose)
+        self._lost = False
         self._partitions: dict[int, _Partition] = {}
         self._reported: Counter[str] = Counter()
         app.agent(raw_topic(app, TRAJECTORIES), name="score")(self._run)
@@ -167,14 +179,15 @@ class ScoreWorker:
     async def _run(self, stream: Any) -> None:
         async for events in batches(stream, self.batch):
             async with self._lock:
-                await self._take()
-                ours = [event for event in current(self.app, events) if event.message.partition in self._partitions]
-                try:
-                    await self._fold([stored_record(event) for event in ours])
-                except PartitionsRevoked:
-                    continue
-                for event in ours:
-                    event.ack()
+                with suppress(PartitionsRevoked):
+                    await self._outages.through(partial(self._take_batch, events))
+
+    async def _take_batch(self, events: list[faust.Event]) -> None:
+        await self._take()
+        ours = [event for event in current(self.app, events) if event.message.partition in self._partitions]
+        await self._fold([stored_record(event) for event in ours])
+        for event in ours:
+            event.ack()
 
     async def _fold(self, records: Sequence[LogRecord]) -> None:
         intakes: dict[int, _Intake] = defaultdict(_Intake)
@@ -190,17 +203,20 @@ class ScoreWorker:
     async def _tick(self) -> None:
         """Close the windows that have ended, and forget what need not be remembered."""
         async with self._lock:
-            await self._take()
             try:
-                for number, partition in self._partitions.items():
-                    now_ms = await self._passed_ms(number) if len(partition.join) else 0
-                    while not self._revoked.is_set() and partition.join.is_due(now_ms):
-                        intake = _Intake()
-                        partition.join.pass_time(now_ms, intake.changes, at_most=self.batch)
-                        await self._settle({number: intake}, {})
+                await self._outages.through(self._close_due)
             except PartitionsRevoked:
                 return
         self._report()
+
+    async def _close_due(self) -> None:
+        await self._take()
+        for number, partition in self._partitions.items():
+            now_ms = await self._passed_ms(number) if len(partition.join) else 0
+            while not self._outages.revoked.is_set() and partition.join.is_due(now_ms):
+                intake = _Intake()
+                partition.join.pass_time(now_ms, intake.changes, at_most=self.batch)
+                await self._settle({number: intake}, {})
 
     async def _passed_ms(self, number: int) -> int:
         """Log time of a partition."""
@@ -216,7 +232,7 @@ class ScoreWorker:
         """Make rewards of what is due, then write each partition's by itself, side by side."""
         changes = {number: intake.changes for number, intake in intakes.items()}
         joins = {number: self._partitions[number].join for number in intakes}
-        await self._decider.decide(changes, joins, hand, self._revoked)
+        await self._decider.decide(changes, joins, hand, self._outages.revoked)
         await all_done([self._partitions[number].settle(intake) for number, intake in intakes.items()])
 
     def _report(self) -> None:
@@ -231,7 +247,12 @@ class ScoreWorker:
         """After a rebalance: the partitions that are ours now, each from where its last owner came to."""
         if not self._assigned_anew:
             return
-        self._assigned_anew = False
+        places = self.app.consumer.assignment()
+        if self._lost:
+            names = {topic.name for topic in self._reads}
+            mine = {place for place in places if place.topic in names}
+            if elsewhere := mine - await assigned_by_group(self.app, self.bootstrap, names):
+                raise not_ours(str(self.app.conf.id), {place.partition for place in elsewhere})
         state = await create_state_topic(
             self.bootstrap,
             STATE,
@@ -241,7 +262,6 @@ class ScoreWorker:
         ownership = Ownership(
             self.bootstrap, str(self.app.conf.id), self._reads, state, writes=(REWARDS, DEAD_LETTERS, ALERTS)
         )
-        places = self.app.consumer.assignment()
         assigned, *others = ({tp.partition for tp in places if tp.topic == topic.name} for topic in self._reads)
         if any(other != assigned for other in others):
             raise RuntimeError(
@@ -257,18 +277,27 @@ class ScoreWorker:
             self._continuity[topic.name].begin(
                 {number: each.owned.offsets.get(topic.name, 0) for number, each in self._partitions.items()}
             )
+        self._assigned_anew = self._lost = False
 
     async def _let_go(self, *_: Any, **__: Any) -> None:
         """Before a rebalance, and at the end: finish the batch in hand, or drop it where judges are at it."""
-        self._revoked.set()
+        self._outages.revoked.set()
         async with self._lock:
-            self._assigned_anew = False
-            for each in self._continuity.values():
-                each.end()
-            partitions, self._partitions = self._partitions, {}
-            await release_all(each.owned for each in partitions.values())
+            await self._release()
+            self._assigned_anew = self._lost = False
+
+    async def _lose(self) -> None:
+        """While Kafka is away: let go of the partitions, to take them again and to do again what was not settled."""
+        await self._release()
+        self._assigned_anew = self._lost = True
+
+    async def _release(self) -> None:
+        for each in self._continuity.values():
+            each.end()
+        partitions, self._partitions = self._partitions, {}
+        await release_all(each.owned for each in partitions.values())
 
     async def _take_over(self, *_: Any, **__: Any) -> None:
         """After a rebalance: the partitions of the assignment are ours."""
-        self._revoked.clear()
+        self._outages.revoked.clear()
         self._assigned_anew = True

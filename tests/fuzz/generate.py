@@ -14,6 +14,7 @@ from typing import Any
 
 import zstandard
 
+from headrace.schemas.bounds import is_time
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.ids import derived_id
@@ -119,7 +120,8 @@ def _ordinary(chance: random.Random, number: int, name: str) -> Case:
 
 def _feedback(name: str, time_ms: int, signal: str, value: float, id: str | None = None) -> StoredRecord:
     given = FeedbackGiven(signal=signal, value=value)
-    envelope = Envelope(id or derived_id("said", name, time_ms), given.TYPE, "/test", time_ms, name)
+    agent_ms = time_ms if is_time(time_ms) else T0
+    envelope = Envelope(id or derived_id("said", name, time_ms), given.TYPE, "/test", agent_ms, name)
     message = encode(given, key=name, envelope=envelope)
     return StoredRecord(FEEDBACK.name, 0, 0, time_ms, message.key, message.value, message.headers)
 

@@ -8,13 +8,14 @@ import pytest
 
 from headrace.schemas.log import open_producer, send
 from headrace.schemas.topics import TRAJECTORIES
+from headrace.streams.faust_shell.outage import PartitionsRevoked
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import RewardSpec
-from headrace.streams.scoring.decider import Decider, PartitionsRevoked
+from headrace.streams.scoring.decider import Decider
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Changes, Join, JoinLimits
 from headrace.streams.scoring.score_intake import take_feedback, take_trajectory
 from tests.streams.attempts import START_MS, attempt, trajectory_message

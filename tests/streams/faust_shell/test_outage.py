@@ -1,0 +1,164 @@
+"""A Kafka that is frozen or away is waited for, in the same process: what was under way is done again, once."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
+
+from headrace.deploy.children import end_of
+from headrace.schemas.topics import REJECTED, REWARDS, TRAINING
+from headrace.schemas.wire import Message
+from headrace.streams.faust_shell import outage
+from headrace.streams.faust_shell.outage import Outages, PartitionsRevoked
+from headrace.streams.faust_shell.owned_partition import (
+    TRANSACTION_TIMEOUT_MS,
+    OwnedPartition,
+    OwnerChanged,
+    Ownership,
+    create_state_topic,
+)
+from headrace.streams.grouping.group_worker import STATE
+from headrace.streams.scoring.score import reward_message
+from tests.conftest import RunningKafka
+from tests.streams.attempts import rewarded
+from tests.streams.test_workers import by_id, produce, records, until, worker
+
+
+class Shell:
+    """Counts what is lost, and fails as often as it is told."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.lost = 0
+        self.outages = Outages("test", self.lose)
+
+    async def lose(self) -> None:
+        self.lost += 1
+
+    async def attempt(self) -> str:
+        await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        return "done"
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "PAUSE_S", 0.01)
+
+
+async def test_what_fails_while_kafka_is_away_is_done_again(caplog: pytest.LogCaptureFixture) -> None:
+    shell = Shell(KafkaConnectionError("gone"), OwnerChanged("fenced"), TimeoutError(), OSError("reset"))
+    with caplog.at_level(logging.WARNING):
+        assert await shell.outages.through(shell.attempt) == "done"
+    assert shell.lost == 4
+    first, last = caplog.messages
+    assert "test waits for Kafka" in first
+    assert "it goes on by itself (KafkaConnectionError: " in first
+    assert "test goes on, after" in last
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("error", [ValueError("ours"), TopicAuthorizationFailedError("rewards")])
+async def test_what_waiting_does_not_mend_is_raised(error: Exception) -> None:
+    shell = Shell(error)
+    with pytest.raises(type(error)):
+        await shell.outages.through(shell.attempt)
+    assert shell.lost == 0
+
+
+async def test_partitions_that_are_asked_back_are_waited_for_no_longer() -> None:
+    shell = Shell(*[KafkaConnectionError("gone")] * 10_000)
+    waiting = asyncio.ensure_future(shell.outages.through(shell.attempt))
+    await asyncio.sleep(0.05)
+    shell.outages.revoked.set()
+    with pytest.raises(PartitionsRevoked):
+        await waiting
+    with pytest.raises(PartitionsRevoked):
+        await shell.outages.through(shell.attempt)
+
+
+async def test_what_is_under_way_may_end_when_partitions_are_asked_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell()
+
+    async def slow() -> str:
+        await asyncio.sleep(0.1)
+        return "done"
+
+    working = asyncio.ensure_future(shell.outages.through(slow))
+    await asyncio.sleep(0.01)
+    shell.outages.revoked.set()
+    assert await working == "done"
+    shell.outages.revoked.clear()
+    monkeypatch.setattr(outage, "GRACE_S", 0.01)
+    hanging = asyncio.ensure_future(shell.outages.through(asyncio.Event().wait))
+    await asyncio.sleep(0.01)
+    shell.outages.revoked.set()
+    with pytest.raises(PartitionsRevoked):
+        await hanging
+
+
+def pairs(prefix: str, count: int) -> list[Message]:
+    """Rewards of ``count`` groups of two, each of which is trained."""
+    made = [rewarded(f"{prefix}{n}-{m}", float(m), group=f"{prefix}{n}") for n in range(count) for m in range(2)]
+    return [reward_message(each) for each in made]
+
+
+def decided(bootstrap: str, prefix: str) -> int:
+    """Groups in ``training``; fails where one is there twice."""
+    found = records(bootstrap, TRAINING, prefix)
+    assert len(by_id(found)) == len(found)
+    return len(found)
+
+
+async def _fence(bootstrap: str) -> None:
+    """Somebody starts a producer under the worker's names, and goes away."""
+    state = await create_state_topic(bootstrap, STATE, partitions=REWARDS.partitions, about="Of group.")
+    ownership = Ownership(bootstrap, "headrace-group", (REWARDS,), state, (TRAINING, REJECTED))
+    for number in range(REWARDS.partitions):
+        await (await OwnedPartition.take(ownership, number)).release()
+
+
+@pytest.mark.kafka
+def test_a_worker_that_is_fenced_while_its_partitions_are_its_own_goes_on(
+    running_kafka: RunningKafka, tmp_path: Path
+) -> None:
+    kafka = running_kafka.bootstrap
+    with worker(kafka, tmp_path, processors=["group"]) as running:
+        produce(kafka, REWARDS, pairs("before-", 30))
+        until(lambda: decided(kafka, "before-") == 30, "groups are decided", running.log)
+        asyncio.run(_fence(kafka))
+        produce(kafka, REWARDS, pairs("after-", 30))
+        until(lambda: decided(kafka, "after-") == 30, "groups are decided after the fence", running.log)
+        assert running.poll() is None, end_of(running.log)
+        said = running.log.read_text()
+        assert "group waits for Kafka" in said
+        assert "group goes on, after" in said
+        assert "Traceback" not in said
+        running.terminate()
+        assert running.wait(30) == 0, end_of(running.log)
+
+
+@pytest.mark.kafka
+def test_a_broker_that_is_frozen_for_longer_than_a_transaction_and_one_that_is_killed_are_waited_for(
+    running_kafka: RunningKafka, tmp_path: Path
+) -> None:
+    kafka = running_kafka.bootstrap
+    with worker(kafka, tmp_path, processors=["score", "group"]) as running:
+        produce(kafka, REWARDS, pairs("calm-", 30))
+        until(lambda: decided(kafka, "calm-") == 30, "groups are decided", running.log)
+        produce(kafka, REWARDS, pairs("frozen-", 600))
+        running_kafka.freeze()
+        time.sleep(TRANSACTION_TIMEOUT_MS / 1000 + 10)
+        running_kafka.freeze(False)
+        until(lambda: decided(kafka, "frozen-") == 600, "groups are decided after the thaw", running.log, 120)
+        produce(kafka, REWARDS, pairs("killed-", 600))
+        running_kafka.kill()
+        time.sleep(10)
+        running_kafka.start()
+        until(lambda: decided(kafka, "killed-") == 600, "groups are decided after the restart", running.log, 120)
+        assert running.poll() is None, end_of(running.log)
+        assert "Traceback" not in running.log.read_text()
