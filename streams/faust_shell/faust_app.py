@@ -151,6 +151,7 @@ async def assigned_by_group(app: faust.App, bootstrap: str, topics: Collection[s
     know. Raises aiokafka's errors.
     """
     consumer = cast("_CommittedConsumer", app.consumer)._thread._consumer
+    assert consumer is not None, "asked before the app has started"
     own = consumer._coordinator.member_id
     async with open_admin(bootstrap) as admin:
         (described,) = await admin.describe_consumer_groups([str(app.conf.id)])
