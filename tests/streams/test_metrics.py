@@ -9,7 +9,7 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import Lag
-from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag
+from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag, observe_state
 
 
 def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object], float]]]:
@@ -57,6 +57,15 @@ def test_group_says_what_became_of_trajectories() -> None:
         ],
         "headrace.group.ignored": [({}, 2)],
     }
+
+
+def test_state_that_was_set_aside_is_counted_from_zero() -> None:
+    aside = [0]
+    reader = InMemoryMetricReader()
+    observe_state("score", lambda: aside[0], MeterProvider([reader]).get_meter(METER))
+    assert read(reader) == {"headrace.state.set_aside": [({"processor": "score"}, 0)]}
+    aside[0] = 3
+    assert read(reader) == {"headrace.state.set_aside": [({"processor": "score"}, 3)]}
 
 
 def test_lag_is_read_anew_at_every_look() -> None:

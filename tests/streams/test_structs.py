@@ -1,6 +1,7 @@
 """What is read into structs is what the pydantic models would have read, byte for byte in the trajectory, or is left to
 them."""
 
+import base64
 import json
 from array import array
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
+from headrace.schemas.arrays import FREE_INFLATION, MAX_BYTES
 from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
@@ -25,6 +28,7 @@ from headrace.schemas.events import (
     TrajectoryStarted,
 )
 from headrace.schemas.model import Record
+from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.schemas.topics import EVENTS
@@ -35,6 +39,7 @@ from headrace.streams.assembly.event_decoder import read_event
 from headrace.streams.assembly.gaps import NO_GAPS
 from headrace.streams.assembly.history import History
 from headrace.streams.structs import Doubt, StructReader, encode_struct, writing
+from tests.schemas.test_finite import BAD
 from tests.streams.builders import T0, called, event, started
 
 # Every field that is read is in one of these, and every kind of value.
@@ -227,3 +232,34 @@ def test_a_model_that_no_struct_can_stand_for_is_refused_at_once() -> None:
     for model, why in ((Checked, "single fields"), (Paired, "not known here")):
         with pytest.raises(TypeError, match=why):
             StructReader(model)
+
+
+@pytest.mark.parametrize("number", [*BAD, "1e308", "9" * 308, "123456789012345678901"])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("returned", '"call_id":"c1","tool":"search","result":{"a":[@]}'),
+        ("tool", '"call_id":"c1","tool":"search","arguments":{"a":@}'),
+        ("tool", '"call_id":"c1","tool":"search","colour":@'),
+        ("ended", '"answer":[@]'),
+        ("ended", '"outcome":@'),
+        ("started", '"task_id":"t","agent":"a","task":{"a":@}'),
+    ],
+)
+def test_a_number_that_is_not_finite_is_refused_in_every_way_of_reading(name: str, fields: str, number: str) -> None:
+    value = f"{{{fields.replace('@', number)}}}".encode()
+    is_as_by_models(name, value)
+    if number in BAD:
+        _, dead = outcome(name, value)
+        assert [error for _, error, _ in dead] == [DeadLetterError.INVALID]
+
+
+@pytest.mark.parametrize("field", ["context_ids", "sampled_ids", "logprobs"])
+@pytest.mark.parametrize("size", [FREE_INFLATION["i"], FREE_INFLATION["i"] + 4_000, MAX_BYTES])
+def test_a_short_text_becomes_as_much_in_every_way_of_reading(field: str, size: int) -> None:
+    fields = json.loads(FACTS["called"].model_dump_json()) | {"logprobs": None, "version_spans": []}
+    packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(bytes(size))).decode()
+    fields |= {"sampled_ids": f"zstd:{packed}"} if field == "logprobs" else {}
+    value = json.dumps(fields | {field: f"zstd:{packed}"}, separators=(",", ":")).encode()
+    is_as_by_models("called", value)
+    assert bool(outcome("called", value)[1]) == (size > FREE_INFLATION["i"])
