@@ -1,5 +1,6 @@
 """Group on Faust against a real broker: decided once, said once, whatever happens to its workers."""
 
+import asyncio
 import os
 import signal
 import time
@@ -12,14 +13,20 @@ import pytest
 from headrace.deploy.children import end_of
 from headrace.schemas.envelope import from_headers
 from headrace.schemas.events import Purpose
+from headrace.schemas.log import open_producer
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
-from headrace.schemas.topics import REJECTED, REWARDS, TRAINING, Topic
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, Topic
 from headrace.schemas.wire import decode
 from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S
+from headrace.streams.faust_shell.owned_partition import create_state_topic
+from headrace.streams.faust_shell.state_reader import KIND
 from headrace.streams.grouping.group import output_message
 from headrace.streams.grouping.group_policy import parse_policies
+from headrace.streams.grouping.group_worker import STATE
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
@@ -143,3 +150,24 @@ def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(k
             put(kafka, rewards("zombie-more", 50))
             check(kafka, "zombie-", heir.log)
         assert sleeper.poll() is None, end_of(sleeper.log)
+
+
+def test_state_that_cannot_be_read_stops_nothing(kafka: str, tmp_path: Path) -> None:
+    """What was written by hand, or by code of another version, into a partition that a worker then takes."""
+
+    async def plant() -> None:
+        state = await create_state_topic(kafka, STATE, partitions=REWARDS.partitions, about="Of group.")
+        async with open_producer(kafka) as producer:
+            for partition in range(REWARDS.partitions):
+                await (await producer.send(state.name, b'{"kind":"group","total":NaN}', b'["group","odd"]', partition))
+
+    asyncio.run(plant())
+    with worker(kafka, tmp_path, processors=["group"], group_policies=POLICIES) as running:
+        put(kafka, rewards("aside-", 10))
+        check(kafka, "aside-", running.log)
+        assert running.poll() is None, end_of(running.log)
+    letters = [decode(each.headers, each.value)[1] for each in records(kafka, DEAD_LETTERS, "")]
+    places = {each.partition for each in letters if isinstance(each, DeadLetter) and each.topic == STATE}
+    assert places == set(range(REWARDS.partitions))
+    alerts = [decode(each.headers, each.value)[1] for each in records(kafka, ALERTS, "")]
+    assert {each.kind for each in alerts if isinstance(each, Alert)} >= {KIND}
