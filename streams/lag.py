@@ -27,8 +27,12 @@ from headrace.streams.clickhouse.columns import Row
 
 log = logging.getLogger(__name__)
 
-MAX_GROUPS = 64
-"""Groups measured; a broker that others use too may know thousands."""
+OTHERS_A_ROUND = 64
+"""Groups that had no place in headrace's topics and are asked again in one measurement, in turns: a broker that others
+use too may know thousands."""
+
+_ASKED_AT_ONCE = 16
+"""Groups whose places are asked side by side."""
 
 _PEEK_S = 1.0
 """How long the next records of groups that are behind are waited for."""
@@ -92,6 +96,26 @@ def lag_row(lag: Lag, now_ms: int) -> Row:
     }
 
 
+class Groups:
+    """Which groups to ask for their places: ours and new ones every time, strangers now and then."""
+
+    def __init__(self) -> None:
+        self._strangers: dict[str, None] = {}
+
+    def due(self, names: Iterable[str]) -> list[str]:
+        """Those of ``names``, all groups of the broker, that are to be asked now."""
+        known = set(names)
+        self._strangers = {name: None for name in self._strangers if name in known}
+        again = list(self._strangers)[:OTHERS_A_ROUND]
+        return sorted((known - self._strangers.keys()) | set(again))
+
+    def told(self, name: str, ours: bool) -> None:
+        """``ours``: whether ``name`` has places in headrace's topics."""
+        self._strangers.pop(name, None)
+        if not ours:
+            self._strangers[name] = None  # behind all others, which are asked again before it
+
+
 class LagMeter:
     """Measures on one broker; opened by :meth:`run`."""
 
@@ -113,11 +137,12 @@ class LagMeter:
 
         A measurement that fails is logged and left out.
         """
+        known = Groups()
         async with _clients(self._bootstrap) as (admin, consumer):
             while not stop.is_set():
                 try:
                     now_ms = _now_ms()
-                    self.latest = await _measure(admin, consumer, self._groups, now_ms)
+                    self.latest = await _measure(admin, consumer, self._groups, now_ms, known)
                     if write is not None and self.latest:
                         await write(self.latest, now_ms)
                 except (KafkaError, OSError) as error:
@@ -129,7 +154,7 @@ class LagMeter:
 async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> list[Lag]:
     """The lag of ``groups`` as of now, or of every group that has committed offsets of headrace's topics."""
     async with _clients(bootstrap) as (admin, consumer):
-        return await _measure(admin, consumer, None if groups is None else sorted(groups), _now_ms())
+        return await _measure(admin, consumer, None if groups is None else sorted(groups), _now_ms(), Groups())
 
 
 @asynccontextmanager
@@ -146,17 +171,20 @@ def _now_ms() -> int:
 
 
 async def _measure(
-    admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, groups: list[str] | None, now_ms: int
+    admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, groups: list[str] | None, now_ms: int, known: Groups
 ) -> list[Lag]:
     names = {topic.name for topic in TOPICS}
     if groups is None:
-        groups = sorted(group for group, *_ in await admin.list_consumer_groups())
+        groups = known.due(group for group, *_ in await admin.list_consumer_groups())
     places: dict[str, dict[TopicPartition, int]] = {}
-    for group in groups[:MAX_GROUPS]:
-        commits = await admin.list_consumer_group_offsets(group)
-        ours = {partition: place_of(commit) for partition, commit in commits.items() if partition.topic in names}
-        if ours:
-            places[group] = ours
+    for at in range(0, len(groups), _ASKED_AT_ONCE):
+        asked = groups[at : at + _ASKED_AT_ONCE]
+        answers = await asyncio.gather(*map(admin.list_consumer_group_offsets, asked))
+        for group, commits in zip(asked, answers, strict=True):
+            ours = {partition: place_of(commit) for partition, commit in commits.items() if partition.topic in names}
+            known.told(group, bool(ours))
+            if ours:
+                places[group] = ours
     partitions = {partition for ours in places.values() for partition in ours}
     # Ends after commits: the other way round, a group could seem to be ahead of the log.
     ends = await consumer.end_offsets(list(partitions)) if partitions else {}

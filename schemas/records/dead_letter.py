@@ -21,6 +21,7 @@ class DeadLetterError(StrEnum):
     BAD_TIME = "bad_time"
     RAISED = "raised"
     CONFLICT = "conflict"
+    UNSTORABLE = "unstorable"
 
 
 class DeadLetter(Record):

@@ -14,9 +14,6 @@ from headrace.streams.raw import LogRecord
 
 _TableRows: TypeAlias = list[tuple[Table, Row]]
 
-_MISFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
-"""What a value raises that its column cannot hold, such as a sequence number past 32 bits."""
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -25,39 +22,58 @@ class Batch:
     tables: list[tuple[Table, pa.Table]]
     """Rows by table, in the records' order."""
     unreadable: list[tuple[LogRecord, UnreadableRecord]]
-    """Records that have no rows, and why."""
+    """Records that nobody can read, and why."""
+    unstorable: list[tuple[LogRecord, UnreadableRecord]]
+    """Records that can be read and whose rows do not fit their tables, and why."""
+
+
+def unstorable(why: object) -> UnreadableRecord:
+    """Why a record that can be read is in no table."""
+    message = f"it is in the log, and was taken from there; ClickHouse alone lacks it: {why}"
+    return UnreadableRecord(DeadLetterError.UNSTORABLE, message)
 
 
 def convert(records: Iterable[LogRecord]) -> Batch:
-    """``records`` as rows of their tables; what cannot be read is set aside and stops nothing."""
-    readable: list[tuple[LogRecord, _TableRows]] = []
-    unreadable: list[tuple[LogRecord, UnreadableRecord]] = []
+    """``records`` as rows of their tables; what cannot be read, or does not fit, is set aside and stops nothing.
+
+    Whatever is raised for one record is that record's: only running out of memory ends the process.
+    """
+    batch = Batch([], [], [])
+    fitting: list[tuple[LogRecord, _TableRows]] = []
     for record in records:
         try:
-            readable.append((record, _rows_of(record)))
+            envelope, payload = decode(record.headers, record.value)
         except UnreadableRecord as error:
-            unreadable.append((record, error))
+            batch.unreadable.append((record, error))
+            continue
+        place = Place(record.partition, record.offset)
+        try:
+            fitting.append((record, to_rows(envelope, payload, place, record.value or b"")))
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is of this record alone
+            batch.unstorable.append((record, unstorable(f"{type(error).__name__}: {error}")))
     try:
-        return Batch(_tables(rows for _, rows in readable), unreadable)
-    except _MISFIT:
-        # Seldom, so a batch is only gone through record by record once it has failed.
-        fitting = []
-        for record, rows in readable:
-            try:
-                _tables([rows])
-                fitting.append(rows)
-            except _MISFIT as error:
-                misfit = UnreadableRecord(DeadLetterError.INVALID, f"a value does not fit its column: {error}")
-                unreadable.append((record, misfit))
-        return Batch(_tables(fitting), unreadable)
+        batch.tables.extend(_tables(rows for _, rows in fitting))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - found out record by record, which is seldom and so is done only now
+        batch.tables.extend(_tables(_those_that_fit(fitting, batch)))
+    return batch
 
 
-def _rows_of(record: LogRecord) -> _TableRows:
-    envelope, payload = decode(record.headers, record.value)
-    try:
-        return to_rows(envelope, payload, Place(record.partition, record.offset), record.value or b"")
-    except ValueError as error:
-        raise UnreadableRecord(DeadLetterError.INVALID, f"{envelope.type}: {error}") from error
+def _those_that_fit(records: list[tuple[LogRecord, _TableRows]], batch: Batch) -> list[_TableRows]:
+    """The rows that fit; the others' records are added to those of ``batch`` that are unstorable."""
+    fitting = []
+    for record, rows in records:
+        try:
+            _tables([rows])
+            fitting.append(rows)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - Arrow raises types of its own and Python's
+            batch.unstorable.append((record, unstorable(f"a value does not fit its column: {error}")))
+    return fitting
 
 
 def _tables(rows_of_records: Iterable[_TableRows]) -> list[tuple[Table, pa.Table]]:

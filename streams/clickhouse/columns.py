@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Row: TypeAlias = dict[str, Any]
 """A row by column name; columns that are left out get their type's empty value."""
@@ -32,6 +33,11 @@ class ColumnType:
 
 
 _MS = pa.timestamp("ms", "UTC")
+EARLIEST_MS = -2_208_988_800_000
+"""1900, where ClickHouse's times begin, in Unix milliseconds."""
+LATEST_MS = 10_413_791_999_999
+"""The end of 2299, where they end."""
+
 TEXT = ColumnType("String", pa.string(), "")
 LABEL = ColumnType("LowCardinality(String)", pa.string(), "")
 JSON_TEXT = ColumnType("String", pa.string(), "", codec="ZSTD(3)")
@@ -133,7 +139,11 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def arrow_table(table: Table, rows: Sequence[Row]) -> pa.Table:
-    """``rows`` as one Arrow table; raises ``KeyError`` where a row has a name that ``table`` has not."""
+    """``rows`` as one Arrow table.
+
+    Raises ``KeyError`` where a row has a name that ``table`` has not, and what Arrow raises, or ``OverflowError``, for
+    a value that its column cannot hold.
+    """
     filled = set[str]().union(*rows)
     unknown = filled - {column.name for column in table.columns}
     if unknown:
@@ -144,7 +154,19 @@ def arrow_table(table: Table, rows: Sequence[Row]) -> pa.Table:
         else pa.repeat(pa.scalar(column.type.empty, column.type.arrow), len(rows))
         for column in table.columns
     ]
+    for column, array in zip(table.columns, arrays, strict=True):
+        _check_times(column, array)
     return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+
+
+def _check_times(column: Column, array: pa.Array) -> None:
+    # ClickHouse takes a time that its type cannot hold, and shows another one.
+    if column.type is not TIME or not len(array):
+        return
+    bounds = pc.min_max(pc.cast(array, pa.int64()))
+    for value in (bounds["min"].as_py(), bounds["max"].as_py()):
+        if not EARLIEST_MS <= value <= LATEST_MS:
+            raise pa.ArrowInvalid(f"{column.name} is {value} ms, and a time is from 1900 to 2299")
 
 
 def markdown(tables: Iterable[Table], views: Iterable[View] = ()) -> str:

@@ -15,6 +15,8 @@ found the same announcement, and the second insert is dropped. The tables' Repla
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from headrace.streams.clickhouse.columns import Table
 from headrace.streams.raw import LogRecord
 
@@ -49,6 +51,20 @@ def announced_cut(metadata: str) -> int | None:
 def deduplication_token(topic: str, partition: int, first: int, end: int, table: Table) -> str:
     """Names the insert of the batch ``[first, end)`` into ``table``: ``events:2:7104-7999:events``."""
     return f"{topic}:{partition}:{first}-{end - 1}:{table.name}"
+
+
+def halves(rows: pa.Table) -> tuple[pa.Table, pa.Table] | None:
+    """``rows`` of several records cut in two between records; ``None`` where they are of one record.
+
+    Rows stand in the order of their column ``offset``. The same rows are always cut alike.
+    """
+    offsets = rows.column("offset").to_pylist()
+    middle = len(offsets) // 2
+    ends = [n for n in range(1, len(offsets)) if offsets[n] != offsets[n - 1]]
+    if not ends:
+        return None
+    cut = min(ends, key=lambda end: abs(end - middle))
+    return rows.slice(0, cut), rows.slice(cut)
 
 
 @dataclass(slots=True)

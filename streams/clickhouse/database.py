@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import clickhouse_connect
 import pyarrow as pa
-from clickhouse_connect.driver.exceptions import ClickHouseError
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
 from headrace.schemas.safe_text import redacted
 from headrace.streams.clickhouse.columns import (
@@ -107,8 +107,23 @@ def insert(client: "Client", table: Table, rows: pa.Table, token: str) -> None:
     client.insert_arrow(table.name, rows, settings={"insert_deduplication_token": token, "async_insert": 0})
 
 
+class RowsRefused(Exception):
+    """ClickHouse answered that it cannot store these rows; asking again changes nothing."""
+
+
+_REFUSALS = frozenset({6, 27, 38, 41, 53, 69, 70, 72, 117, 131, 307, 321, 349, 469})
+"""Codes of ClickHouse that are about values: of text that does not parse, types, ranges, sizes and constraints."""
+
+
 class Stopped(Exception):
     """The process shall end while it waits for ClickHouse."""
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same call may succeed later."""
+    if isinstance(error, DatabaseError) and error.code in _REFUSALS:
+        return False
+    return isinstance(error, ClickHouseError | OSError)
 
 
 class PatientClient:
@@ -127,8 +142,20 @@ class PatientClient:
         await self._call(ensure_tables, self._client)
 
     async def insert(self, table: Table, rows: pa.Table, token: str) -> None:
-        """Insert ``rows``, once however often it is tried. Raises :class:`Stopped` where it did not get through."""
-        await self._call(insert, self._client, table, rows, token)
+        """Insert ``rows``, once however often it is tried.
+
+        Raises :class:`RowsRefused` where ClickHouse takes the table's columns and not these rows, :class:`Stopped`
+        where it did not get through, and ``ValueError`` where the table has other columns than this release writes.
+        """
+        try:
+            await self._call(insert, self._client, table, rows, token)
+        except DatabaseError as error:
+            # Before rows are blamed: the table may have been changed, or made anew, since this process started.
+            await self._call(ensure_tables, self._client)
+            try:
+                await self._call(insert, self._client, table, rows, token)
+            except DatabaseError:
+                raise RowsRefused(str(error)) from error
 
     async def insert_once(self, table: Table, rows: pa.Table, token: str) -> None:
         """As :meth:`insert`, with a single try, for rows that may be lost; raises what the client raises."""
@@ -142,7 +169,7 @@ class PatientClient:
 
     async def _call(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type((ClickHouseError, OSError)),
+            retry=retry_if_exception(_may_pass),
             wait=wait_exponential_jitter(multiplier=0.1, max=self._retry_most_s),
             sleep=self._sleep,
             before_sleep=self._warn,

@@ -9,6 +9,10 @@ comes.
 A record that cannot be read becomes a dead letter, unless its topic has a processor that makes one: `events`
 (assemble), `trajectories` (score), `rewards` (group). Those, and damaged dead letters, are named in the sink's own
 log and have no row.
+
+A record that can be read and does not fit its table, or that ClickHouse refuses, becomes a dead letter from whatever
+topic it came, `unstorable`, with one alert a batch; the rest of its batch is stored. Refused rows are found by halving
+the insert, each half with a token of its own, so that a batch that is repeated is halved alike.
 """
 
 import asyncio
@@ -19,24 +23,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+import pyarrow as pa
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
+from headrace.schemas.ids import derived_id
 from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, send
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
-from headrace.streams.clickhouse.batches import convert
-from headrace.streams.clickhouse.columns import arrow_table
-from headrace.streams.clickhouse.cuts import Pending, announced_cut, cut_metadata, deduplication_token
-from headrace.streams.clickhouse.database import PatientClient, Stopped
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
+from headrace.schemas.wire import Message, UnreadableRecord, record_message
+from headrace.streams.clickhouse.batches import convert, unstorable
+from headrace.streams.clickhouse.columns import Table, arrow_table
+from headrace.streams.clickhouse.cuts import Pending, announced_cut, cut_metadata, deduplication_token, halves
+from headrace.streams.clickhouse.database import PatientClient, RowsRefused, Stopped
 from headrace.streams.clickhouse.tables import LAG
 from headrace.streams.lag import Lag, LagMeter, lag_row
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.raw import LogRecord
 
 log = logging.getLogger(__name__)
 
 SOURCE = "/streams/sink"
+KIND = "record_unstorable"
+"""Kind of the alert about records that ClickHouse cannot store."""
 
 READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, DEAD_LETTERS.name})
 """Topics whose bad records are dead letters by somebody else's hand, or are dead letters themselves."""
@@ -168,14 +178,37 @@ class _Sink:
     async def _write_batch(self, place: TopicPartition, records: Sequence[LogRecord], first: int, end: int) -> None:
         async with self._slots:
             batch = await asyncio.to_thread(convert, records)
+            refused: dict[int, str] = {}
             for table, rows in batch.tables:
-                token = deduplication_token(place.topic, place.partition, first, end, table)
-                await self._database.insert(table, rows, token)
-        for record, error in batch.unreadable:
+                refused |= await self._insert(place, table, rows, first, end)
+        by_offset = {record.offset: record for record in records}
+        unstored = batch.unstorable + [(by_offset[offset], unstorable(why)) for offset, why in refused.items()]
+        letters = [each for each in batch.unreadable if each[0].topic not in READ_BY_A_PROCESSOR] + unstored
+        for record, error in batch.unreadable + unstored:
             log.warning("no row for %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
-            if record.topic not in READ_BY_A_PROCESSOR:
-                letter = dead_letter_message(record, error, source=SOURCE)
-                await (await send(self._producer, DEAD_LETTERS, letter))
+        for record, error in letters:
+            await (await send(self._producer, DEAD_LETTERS, dead_letter_message(record, error, source=SOURCE)))
+        if unstored:
+            await (await send(self._producer, ALERTS, unstored_alert(place.topic, place.partition, first, unstored)))
+
+    async def _insert(
+        self, place: TopicPartition, table: Table, rows: pa.Table, first: int, end: int
+    ) -> dict[int, str]:
+        """Insert ``rows`` of the batch ``[first, end)``; returns the records that ClickHouse refused, by offset."""
+        left, refused = [(rows, first, end)], dict[int, str]()
+        while left:
+            part, begin, stop = left.pop()
+            token = deduplication_token(place.topic, place.partition, begin, stop, table)
+            try:
+                await self._database.insert(table, part, token)
+            except RowsRefused as error:
+                parts = halves(part)
+                if parts is None:
+                    refused[part.column("offset")[0].as_py()] = str(error)
+                    continue
+                middle = parts[1].column("offset")[0].as_py()
+                left += [(parts[0], begin, middle), (parts[1], middle, stop)]
+        return refused
 
     async def _written_to(self, partition: TopicPartition) -> int:
         """The offset up to which everything is in the database."""
@@ -184,6 +217,33 @@ class _Sink:
             # Also past transaction markers, which are offsets without a record; else they would look like lag.
             pending.first = max(pending.first, await self._consumer.position(partition))
         return pending.first
+
+
+def unstored_alert(
+    topic: str, partition: int, first: int, unstored: Sequence[tuple[LogRecord, UnreadableRecord]]
+) -> Message:
+    """The alert about records of the batch that starts at ``first``: one a batch, the same when it is repeated."""
+    record, why = unstored[0]
+    place = f"{topic}[{partition}]@{record.offset}"
+    alert = Alert(
+        run="",
+        source=SOURCE,
+        kind=KIND,
+        severity=Severity.WARNING,
+        message=(
+            f"{len(unstored)} records are in no table of ClickHouse, the first of them {place}: {why}"[:1000]
+            + ". They are in dead-letters, whole."
+        ),
+        details={"topic": topic, "partition": partition, "offset": record.offset, "records": len(unstored)},
+    )
+    return record_message(
+        alert,
+        id=derived_id(Alert.TYPE, SOURCE, topic, partition, first),
+        key="",
+        source=SOURCE,
+        time_ms=time_of(record),
+        subject=place,
+    )
 
 
 async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:

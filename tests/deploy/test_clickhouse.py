@@ -325,3 +325,15 @@ async def test_a_form_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> 
         await _read_form(await body_of(10, "identity"))
     with pytest.raises(UnknownEncoding):
         await _read_form(await body_of(1, "gzip"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"insert_deduplication_token": "c"}])
+def test_rows_that_were_not_stored_are_not_acknowledged(client: Client, settings: dict[str, str]) -> None:
+    client.command("ALTER TABLE t ADD CONSTRAINT named CHECK s != 'x'")
+    rows = pa.table({"a": pa.array([1, 2], pa.uint64()), "s": ["x", "y"]})
+    with pytest.raises(DatabaseError, match="VIOLATED_CONSTRAINT"):
+        client.insert_arrow("t", rows, settings=settings)
+    with pytest.raises(DatabaseError, match="VIOLATED_CONSTRAINT"):
+        client.insert("t", [[1, "x"]], column_names=["a", "s"])
+    client.insert_arrow("t", rows.slice(1), settings=settings)
+    assert client.query("SELECT a, s FROM t").result_rows == [(2, "y")]

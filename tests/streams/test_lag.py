@@ -10,7 +10,7 @@ from aiokafka.structs import OffsetAndMetadata
 from headrace.schemas.log import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.recovery import Checkpoint
-from headrace.streams.lag import Lag, LagMeter, lag_row, lags, measure_lag, place_of
+from headrace.streams.lag import OTHERS_A_ROUND, Groups, Lag, LagMeter, lag_row, lags, measure_lag, place_of
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
@@ -42,6 +42,35 @@ def test_a_row_has_the_tables_columns() -> None:
     assert lag_row(Lag("g", "events", 2, 5, 1.5), 7) == {
         "time": 7, "consumer_group": "g", "topic": "events", "partition": 2, "records": 5, "seconds": 1.5,
     }  # fmt: skip
+
+
+def test_no_group_of_ours_is_left_out_however_many_strangers_there_are() -> None:
+    strangers = [f"a-{number:04}" for number in range(10 * OTHERS_A_ROUND)]
+    groups, asked = Groups(), dict.fromkeys([*strangers, "ours", "zz"], 0)
+    for turn in range(30):
+        if turn == 5:
+            asked["new"] = 0
+        for name in (due := groups.due(asked)):
+            asked[name] += 1
+            groups.told(name, name in ("ours", "new") or (name == "zz" and turn > 10))
+        assert turn == 0 or len(due) <= OTHERS_A_ROUND + 3
+    assert (asked["ours"], asked["new"]) == (30, 25)
+    # A stranger is asked again in its turn, and so one that becomes ours is found.
+    assert {asked[name] for name in strangers} <= {3, 4}
+    assert asked["zz"] > 10
+    assert "ours" not in groups.due(["zz"])
+
+
+@pytest.mark.kafka
+async def test_a_group_is_measured_behind_many_others(kafka: str) -> None:
+    async with open_producer(kafka) as producer:
+        await (await producer.send(EVENTS.name, value=b"x", partition=0))
+    partition = TopicPartition(EVENTS.name, 0)
+    for group in (*(f"a-{number:03}" for number in range(OTHERS_A_ROUND + 6)), "zzz-last"):
+        async with open_consumer(kafka, group=group) as consumer:
+            consumer.assign([partition])
+            await consumer.commit({partition: 0})
+    assert "zzz-last" in {lag.group for lag in await measure_lag(kafka)}
 
 
 @pytest.mark.kafka

@@ -8,21 +8,30 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.client import Client
-from clickhouse_connect.driver.exceptions import ClickHouseError
+from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
 from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ToolCalled
 from headrace.schemas.ids import derived_id
 from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, FEEDBACK, REWARDS
 from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, encode
 from headrace.streams.clickhouse.batches import convert
-from headrace.streams.clickhouse.database import READER, PatientClient, Stopped, open_client
+from headrace.streams.clickhouse.columns import arrow_table
+from headrace.streams.clickhouse.cuts import halves
+from headrace.streams.clickhouse.database import READER, PatientClient, Stopped, ensure_tables, open_client
+from headrace.streams.clickhouse.database import insert as insert_rows
 from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
+from headrace.streams.letters.dead_letters import original_bytes
 from headrace.streams.raw import StoredRecord
 
 SINK = """
@@ -40,7 +49,7 @@ serve_clickhouse(folder / "data", secrets=folder / "secrets", host="127.0.0.1", 
 """
 
 
-def event(trajectory: str, sequence: int) -> Message:
+def event(trajectory: str, sequence: int, tool: str = "search") -> Message:
     envelope = Envelope(
         id=derived_id(trajectory, sequence),
         type=ToolCalled.TYPE,
@@ -49,7 +58,7 @@ def event(trajectory: str, sequence: int) -> Message:
         subject=trajectory,
         sequence=sequence,
     )
-    return encode(ToolCalled(call_id=str(sequence), tool="search"), key=trajectory, envelope=envelope)
+    return encode(ToolCalled(call_id=str(sequence), tool=tool), key=trajectory, envelope=envelope)
 
 
 def stored(message: Message, offset: int = 0, topic: str = "events") -> StoredRecord:
@@ -228,12 +237,95 @@ async def test_the_lag_of_every_group_is_measured(kafka: str, clickhouse: str) -
         await until(clickhouse, query, 4)
 
 
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_its_batch_is_stored(
+    kafka: str, clickhouse: str
+) -> None:
+    client = open_client(clickhouse)
+    await asyncio.to_thread(ensure_tables, client)
+    # What an operator may do to a table; the server alone knows that a row breaks it.
+    client.command("ALTER TABLE events ADD CONSTRAINT named CHECK tool != 'forbidden'")
+    too_large = Reward(
+        trajectory_id="r", trajectory=Reference(partition=0, offset=0), spec="s@1", total=1.0, ended_ms=1,
+        sampled_tokens=2**40,
+    )  # fmt: skip
+    fits = too_large.model_copy(update={"sampled_tokens": 7})
+    async with open_producer(kafka) as producer:
+        for number in range(200):
+            tool = "forbidden" if number in (0, 17, 18, 199) else "allowed"
+            message = event("unstorable-1", number, tool)
+            await (await send(producer, EVENTS, message))
+        for number, reward in enumerate((fits, too_large, fits)):
+            message = encode(reward, key="r", envelope=Envelope(f"reward-{number}", Reward.TYPE, "/test", 1, "r"))
+            await (await send(producer, REWARDS, message))
+    sent = {
+        (record.topic, record.partition, record.offset): record.value
+        for topic in (EVENTS, REWARDS)
+        async for record in read_to_end(kafka, topic)
+        if b'"forbidden"' in (record.value or b"") or b"1099511627776" in (record.value or b"")
+    }
+    assert len(sent) == 5
+    try:
+        for group in ("unstorable", "unstorable-again"):
+            # Batches are the same in both lives: tokens make the second a repetition, dead letters have the same ids.
+            async with running_sink(SinkConfig(kafka, clickhouse, group=group, batch_records=64)):
+                await until(clickhouse, events_of("unstorable", "uniqExact(seq)"), 196)
+                await until(clickhouse, "SELECT uniqExact(bad_offset) FROM dead_letters WHERE error = 'unstorable'", 5)
+    finally:
+        client.command("ALTER TABLE events DROP CONSTRAINT named")
+    assert count(clickhouse, events_of("unstorable", final="FINAL")) == 196
+    assert count(clickhouse, "SELECT uniqExact(id) FROM rewards WHERE trajectory_id = 'r'") == 2
+    letters: dict[str, DeadLetter] = {}
+    async for record in read_to_end(kafka, DEAD_LETTERS):
+        letter = decode_payload(DeadLetter.TYPE, record.value)
+        assert isinstance(letter, DeadLetter)
+        if letter.error is DeadLetterError.UNSTORABLE:
+            letters[dict(record.headers)["ce_id"].decode()] = letter
+    assert {
+        (letter.topic, letter.partition, letter.offset): original_bytes(letter) for letter in letters.values()
+    } == sent
+    alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
+    assert {alert.kind for alert in alerts if isinstance(alert, Alert)} == {"record_unstorable"}
+
+
+async def test_a_table_of_another_type_is_no_records_fault() -> None:
+    """The rows are not blamed: the sink ends with what to do, and goes on where it was once that is done."""
+    stop = asyncio.Event()
+    database = PatientClient("http://127.0.0.1:1", secrets=None, stop=stop, retry_most_s=0.05)
+    asked: list[object] = []
+
+    async def call(function: object, *arguments: object) -> None:
+        asked.append(function)
+        if function is insert_rows:
+            raise DatabaseError("type mismatch", code=53)
+        raise ValueError("column seq of table events is String")
+
+    database._call = call  # type: ignore[method-assign, assignment]
+    with pytest.raises(ValueError, match="column seq of table events"):
+        await database.insert(EVENTS_TABLE, arrow_table(EVENTS_TABLE, [{"seq": 1}]), "t")
+    assert len(asked) == 2
+
+
+def test_rows_are_halved_between_records_until_one_is_left() -> None:
+    rows = pa.table({"offset": [3, 3, 3, 5, 9, 9]})
+    left, single = [rows], []
+    while left:
+        parts = halves(left.pop())
+        if parts is None:
+            single.append(parts)
+        else:
+            left += parts
+            assert not set(parts[0]["offset"].to_pylist()) & set(parts[1]["offset"].to_pylist())
+    assert len(single) == 3
+
+
 def test_a_value_that_does_not_fit_its_column_is_set_aside_alone() -> None:
     batch = convert([stored(event("t", 1), 0), stored(event("t", 2**40), 1), stored(event("t", 3), 2)])
     ((table, rows),) = batch.tables
     assert (table.name, rows.column("seq").to_pylist()) == ("events", [1, 3])
-    ((record, error),) = batch.unreadable
-    assert (record.offset, error.error) == (1, DeadLetterError.INVALID)
+    ((record, error),) = batch.unstorable
+    assert (record.offset, error.error, batch.unreadable) == (1, DeadLetterError.UNSTORABLE, [])
 
 
 def test_every_kind_of_damage_is_set_aside() -> None:
