@@ -100,7 +100,7 @@ def test_what_is_not_set_aside_is_taken_by_the_database(clickhouse: str) -> None
     names = sorted(EXAMPLES)
     records = [record_of(names[n % len(names)], rng.choice, n) for n in range(1500)]
     readable = [record for record in records if is_readable(record)]
-    assert 200 < len(readable) < 1500
+    assert 100 < len(readable) < 1500
     batch = convert(records)
     assert len(batch.unreadable) == len(records) - len(readable)
     client = open_client(clickhouse)
