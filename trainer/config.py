@@ -141,6 +141,12 @@ class TrainerConfig:
         self.schedule.checked()
         if self.lora.rank and self.optimizer.name == OptimizerName.MUON:
             raise ValueError("lora and muon: Muon is for whole matrices, and an adapter is half of one; choose adamw")
+        if self.lora.rank and self.dtype == "bfloat16" and not self.chosen_loss().proximal:
+            raise ValueError(
+                "lora and bfloat16: engines serve the merged weights rounded to bfloat16, in which small adapters are "
+                "partly lost, so another policy samples than the one that is trained; correct for it (correction: "
+                '{"importance": "truncate"}, or the loss decoupled), or choose dtype float32'
+            )
         if not self.max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}: it must be above 0")
         if self.max_staleness < 0 or self.duplicate_window < 0 or (self.steps is not None and self.steps < 0):

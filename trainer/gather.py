@@ -53,6 +53,8 @@ class Gathered:
     """Versions of each member that is trained, when the batch was made."""
     rejected_ages: list[int] = field(default_factory=list)
     """Versions of each member that was turned away since the last step, when it was."""
+    lost: int = 0
+    """Records of ``training`` that retention took before they were read, since the last step."""
     wait_s: float = 0.0
     """Seconds in which nothing was there to be read, while no step was training."""
     resolve_s: float = 0.0
@@ -93,6 +95,7 @@ class Gatherer:
         """
         version = position.version
         gathered = Gathered(position, offsets=dict(position.offsets), rejected_ages=list(position.rejected_ages))
+        gathered.lost = position.lost
         if position.pending:
             await self._readmit(gathered)
         started = time.monotonic()
@@ -123,6 +126,7 @@ class Gatherer:
                 "offsets": dict(gathered.offsets),
                 "pending": [group.as_trained() for group in gathered.groups],
                 "rejected_ages": list(gathered.rejected_ages),
+                "lost": gathered.lost,
                 "attempts": attempts,
                 "announcements": list(gathered.said),
             }
@@ -175,6 +179,9 @@ class Gatherer:
     def _admit(self, looked: _Looked, gathered: Gathered, version: int) -> None:
         for arrival in looked.arrivals:
             gathered.offsets[arrival.reference.partition] = arrival.reference.offset + 1
+            if arrival.lost:
+                gathered.lost += arrival.lost
+                gathered.said.append(self._lost(arrival, version))
             if arrival.problem is not None:
                 where = f"training {arrival.reference.partition}:{arrival.reference.offset}"
                 gathered.said.append(
@@ -188,6 +195,18 @@ class Gatherer:
             if arrival.group is not None:
                 decided = admit(arrival.group, arrival.reference, looked.trajectories, self._rules, version)
                 self._add(gathered, *decided)
+
+    def _lost(self, arrival: Arrival, version: int) -> Announcement:
+        partition, last = place_of(arrival.reference)
+        message = (
+            f"training {partition}: the records from {last + 1 - arrival.lost} to {last} were gone before this trainer "
+            f"read them, up to {arrival.lost} groups: retention or somebody deleted them. Their trajectories stay "
+            "pending in the ledger and are never trained. Lengthen retention.ms of `training`, or do not let a trainer "
+            "rest for longer."
+        )
+        return trainer_alert(
+            "groups_lost", message, run=self._rules.run, version=version, partition=partition, records=arrival.lost
+        )
 
     async def _readmit(self, gathered: Gathered) -> None:
         """Take up the pending groups again, with the members that were admitted; for the others all is told."""

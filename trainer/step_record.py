@@ -64,6 +64,7 @@ def loop_metrics(
         "seconds_train": train_s,
         "tokens_per_second": learnt["tokens_read"] / max(train_s, 1e-9),
         "rejected": float(len(gathered.rejected_ages)),
+        "records_lost": float(gathered.lost),
         **counts_by_age("admitted", gathered.admitted_ages),
         **counts_by_age("rejected", gathered.rejected_ages),
     }

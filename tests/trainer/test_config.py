@@ -29,6 +29,7 @@ def config(**settings):
         ("constant_length", 0),
         ("max_grad_norm", 0.0),
         ("lora and muon", {"lora": LoraSettings(rank=4), "optimizer": OptimizerSettings(name="muon")}),
+        ("lora and bfloat16", {"lora": LoraSettings(rank=4), "dtype": "bfloat16", "loss": "dapo"}),
         ("decay_steps", {"schedule": ScheduleSettings(shape="cosine")}),
         ("max_staleness", -1),
         ("keep_checkpoints", 0),
@@ -40,6 +41,13 @@ def config(**settings):
 def test_a_setting_that_cannot_work_is_named(setting, value):
     with pytest.raises(ValueError, match=setting):
         config(**(value if isinstance(value, dict) else {setting: value}))
+
+
+def test_adapters_in_bfloat16_go_with_a_loss_that_knows_the_policy_that_sampled():
+    adapters = {"lora": LoraSettings(rank=4), "dtype": "bfloat16"}
+    assert config(**adapters, loss="decoupled")
+    assert config(**adapters, loss="dapo", correction=CorrectionSettings(importance="truncate"))
+    assert config(lora=LoraSettings(rank=4), loss="dapo")
 
 
 def test_the_hash_is_of_what_is_learnt_and_not_of_where():

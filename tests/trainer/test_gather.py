@@ -5,6 +5,7 @@ from collections import deque
 
 import pytest
 
+from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.reference import Reference
 from headrace.trainer.admission.admission import AdmissionRules, place_of
@@ -162,3 +163,19 @@ async def test_at_the_end_what_was_looked_at_ahead_is_given_up_and_nothing_of_it
     await gatherer.close()
     assert settled.announcements == []
     assert first.offsets == {0: 2}
+
+
+async def test_what_was_gone_before_it_was_read_is_told_counted_and_not_looked_for_again():
+    log, settled = Log(), Settled()
+    log.coming.append(Arrival(Reference(partition=0, offset=41), None, lost=40))
+    for name in "ab":
+        log.write(name, version=0)
+    gathered = await gatherer_of(log, settled).gather(BEGINNING, asyncio.Event())
+    (alert,) = [Alert.model_validate_json(each.payload) for each in settled.announcements if each.topic == "alerts"]
+    assert (alert.kind, alert.details["records"]) == ("groups_lost", 40)
+    assert "from 2 to 41" in alert.message
+    assert gathered.lost == settled.positions[-1].lost == 40
+    again = await gatherer_of(log, settled).gather(settled.positions[-1], asyncio.Event())
+    assert again.lost == 40
+    metrics = loop_metrics(gathered, {"tokens_read": 1.0}, train_s=1.0, since_step_s=1.0, before_s={})
+    assert metrics["records_lost"] == 40

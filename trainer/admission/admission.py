@@ -132,7 +132,7 @@ def _age_fault(member: Member, trajectory: Trajectory, rules: AdmissionRules, ve
 def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules) -> Reason | None:
     if trajectory is None or trajectory.trajectory_id != member.trajectory_id:
         return Reason.UNRESOLVED
-    if trajectory.started is not None and trajectory.started.run != rules.run:
+    if trajectory.started is None or trajectory.started.run != rules.run:
         return Reason.OTHER_RUN
     bounds, segments = rules.bounds, _trained_segments(trajectory)
     longest = min(rules.max_positions, bounds.max_segment_tokens or rules.max_positions)

@@ -55,6 +55,9 @@ class Arrival:
     """``None`` where it is nothing to train: of another run, seen before, or unreadable."""
     problem: str | None = None
     """Why it could not be read."""
+    lost: int = 0
+    """Records up to and including this place that retention took before they were read; at most so many were groups.
+    Then there is no group, and the place is the last one that is gone."""
 
 
 class Intake:
@@ -83,6 +86,7 @@ class Intake:
         self._ride_out = ride_out
         self._heard_at = time.monotonic()
         self._seen: dict[int, OrderedDict[str, int]] = {}
+        self._next: dict[int, int] = {}
         self._arrived: deque[Arrival] = deque()
 
     async def start(self, offsets: Mapping[int, int]) -> None:
@@ -97,6 +101,7 @@ class Intake:
         self._groups.assign(partitions)
         self._groups.pause(*partitions)
         begins = await self._groups.beginning_offsets(partitions)
+        self._arrived.clear()
         for partition in partitions:
             self._seen[partition.partition] = OrderedDict()
             position = max(offsets.get(partition.partition, 0), begins[partition])
@@ -106,6 +111,9 @@ class Intake:
             ):
                 self._arrival(record)
             self._groups.seek(partition, position)
+            # Where no position was taken up before, nobody waited for what is gone.
+            self._next[partition.partition] = offsets.get(partition.partition, position)
+            self._note_lost(partition.partition, begins[partition])
         self._groups.resume(*partitions)
         places = await partitions_of(self._trajectories, TRAJECTORIES)
         self._trajectories.assign(places)
@@ -119,12 +127,30 @@ class Intake:
 
     async def _poll(self, timeout_s: float) -> None:
         batches = await self._groups.getmany(timeout_ms=int(timeout_s * 1000), max_records=256)
-        for records in batches.values():
+        # Offsets are left out for markers, too, so where the log begins is asked for.
+        jumped = [place for place, records in batches.items() if records[0].offset > self._next[place.partition]]
+        try:
+            begins = await self._groups.beginning_offsets(jumped) if jumped else {}
+        except BaseException:
+            for place, records in batches.items():
+                self._groups.seek(place, records[0].offset)  # or nobody would ever read them
+            raise
+        for place, begin in begins.items():
+            self._note_lost(place.partition, begin)
+        for place, records in batches.items():
             self._arrived.extend(self._arrival(record) for record in records)
+            self._next[place.partition] = records[-1].offset + 1
         if not batches and time.monotonic() - self._heard_at > _SILENCE_S:
             await self._groups.end_offsets(self._groups.assignment())  # the client itself never says that it is cut off
         if batches or time.monotonic() - self._heard_at > _SILENCE_S:
             self._heard_at = time.monotonic()
+
+    def _note_lost(self, partition: int, begin: int) -> None:
+        """Let an arrival tell what is gone, where the log of ``partition`` begins behind the next record to be read."""
+        lost = begin - self._next[partition]
+        if lost > 0:
+            self._arrived.append(Arrival(Reference(partition=partition, offset=begin - 1), None, lost=lost))
+            self._next[partition] = begin
 
     async def reread(self, references: Collection[Reference]) -> dict[Place, TrainingGroup]:
         """Groups that arrived before, by place; one that is past its retention is absent."""

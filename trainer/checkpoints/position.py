@@ -40,6 +40,8 @@ class Position(Part):
     """Groups before the offsets that were admitted and have no fate yet, with the members that were."""
     rejected_ages: list[int] = []
     """Versions of each trajectory that was turned away since the last step."""
+    lost: NonNegativeInt = 0
+    """Records of ``training`` that were gone before they were read, since the last step."""
     attempts: NonNegativeInt = 0
     """Processes that began to train the pending groups."""
     skipped: NonNegativeInt = 0

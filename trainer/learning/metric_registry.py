@@ -132,6 +132,12 @@ _BATCH = (
     Metric("tokens_trained", _TOKENS, "Sampled tokens.", Subject.BATCH),
     Metric("tokens_read", _TOKENS, "Tokens of the batch, context included.", Subject.BATCH),
     Metric("rejected", "{trajectory}", "Trajectories turned away while the batch was gathered.", Subject.BATCH),
+    Metric(
+        "records_lost",
+        "{record}",
+        "Records of `training` that retention took before the trainer read them.",
+        Subject.BATCH,
+    ),
 )
 _TIME = (
     Metric("tokens_per_second", "{token/s}", "Tokens read a second of training.", Subject.TIME),

@@ -4,6 +4,11 @@
 
 Engines swap whole weights, so what is published is the merged model: W + (α / r) · B A, computed anew from the frozen W
 each time (``published``). Nothing is merged in place and taken out again, which would not give W back.
+
+In bfloat16 the published matrix is rounded, and an element of B A that is below half a unit in the last place of W's
+(1/512 of its size) is lost or becomes a whole unit. What is trained is the unmerged model, what samples is the rounded
+one: two policies. The trainer therefore asks for a correction by the recorded log-probabilities where both settings
+meet, and ``mismatch_kl`` says how far apart they are.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from headrace.schemas.log import open_producer, send
 from headrace.schemas.records.reference import Reference
@@ -64,3 +67,53 @@ async def test_other_runs_and_unreadable_records_pass_by_and_are_counted(kafka):
     assert [each.group and each.group.group_id for each in arrivals] == [None, None, "ours/y"]
     assert [bool(each.problem) for each in arrivals] == [False, True, False]
     assert arrivals[0].reference == Reference(partition=2, offset=0)
+
+
+async def delete_before(kafka, partition, offset):
+    """What retention does, at once."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(TRAINING.name, partition): RecordsToDelete(offset)})
+    finally:
+        await admin.close()
+
+
+async def until(intake, last):
+    """What arrives of the run until its group ``last`` does, with what was lost."""
+    found = []
+    for _ in range(100):
+        found += [each for each in await intake.next_arrivals(100, timeout_s=0.2) if each.group or each.lost]
+        if found and found[-1].group and found[-1].group.group_id == last:
+            return found
+    raise AssertionError(f"{last} did not arrive: {found}")
+
+
+@pytest.mark.kafka
+async def test_what_retention_took_before_it_was_read_is_told_at_a_start_and_in_the_middle(kafka):
+    await feed_groups(kafka, list("abcdef"), run="gone", partition=0)
+    async with open_intake(kafka, run="gone", window=1000) as intake:
+        await intake.start({0: 0})
+        places = [each.reference.offset for each in await until(intake, "gone/f")]
+    await delete_before(kafka, 0, places[3])
+
+    async with open_intake(kafka, run="gone", window=1000) as intake:
+        await intake.start({0: places[1]})
+        lost, *found = await until(intake, "gone/f")
+        assert (lost.reference, lost.group) == (Reference(partition=0, offset=places[3] - 1), None)
+        assert lost.lost == places[3] - places[1]
+        assert [each.group.group_id for each in found] == ["gone/d", "gone/e", "gone/f"]
+
+        reading = intake._groups.assignment()
+        intake._groups.pause(*reading)  # else the client has them before they are gone
+        await feed_groups(kafka, list("ghij"), run="gone", partition=0)
+        await delete_before(kafka, 0, places[5] + 3)
+        intake._groups.resume(*reading)
+        lost, *found = await until(intake, "gone/j")
+        assert lost.reference == Reference(partition=0, offset=places[5] + 2)
+        assert lost.lost == 2
+        assert all(each.group for each in found)
+
+    async with open_intake(kafka, run="gone", window=1000) as intake:
+        await intake.start({})
+        assert not any(each.lost for each in await until(intake, "gone/j"))  # nobody waited for them

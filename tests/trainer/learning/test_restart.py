@@ -12,7 +12,7 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.learning.schedules import ScheduleSettings
-from headrace.trainer.losses.settings import KlSettings
+from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.load import load_model
 from headrace.trainer.model.lora import LoraSettings
@@ -33,7 +33,12 @@ SETTINGS = {
     "bfloat16": {"optimizer": ADAMW, "dtype": "bfloat16"},
     "bfloat16, muon": {"optimizer": MUON, "dtype": "bfloat16", "substeps": 2},
     "lora": {"optimizer": ADAMW, "lora": LORA},
-    "lora, bfloat16": {"optimizer": ADAMW, "lora": LORA, "dtype": "bfloat16"},
+    "lora, bfloat16": {
+        "optimizer": ADAMW,
+        "lora": LORA,
+        "dtype": "bfloat16",
+        "correction": CorrectionSettings(importance="truncate"),
+    },
     "checkpointed": {"optimizer": ADAMW, "dtype": "bfloat16", "layers": LayerSettings(activation_checkpointing=True)},
     "reference": {"optimizer": ADAMW, "dtype": "bfloat16", "kl": KlSettings(0.1)},
 }

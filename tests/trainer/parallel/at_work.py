@@ -48,7 +48,11 @@ CASES: dict[str, dict[str, object]] = {
     "activations computed again": {"layers": LayerSettings(activation_checkpointing=True), "max_tokens_per_pass": 12},
     "bfloat16": {"dtype": "bfloat16"},
     "adapters": {"lora": LoraSettings(rank=4)},
-    "adapters on bfloat16": {"lora": LoraSettings(rank=4), "dtype": "bfloat16"},
+    "adapters on bfloat16": {
+        "lora": LoraSettings(rank=4),
+        "dtype": "bfloat16",
+        "correction": CorrectionSettings(importance="truncate"),
+    },
     "muon": {"optimizer": OptimizerSettings(name="muon")},
 }
 """Settings by the name of the case."""

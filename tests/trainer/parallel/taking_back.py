@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import DivergenceSettings
 from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.losses.settings import CorrectionSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.model.shards import local_shard
@@ -28,7 +29,11 @@ MUON: dict[str, object] = {
     "layers": LayerSettings(activation_checkpointing=True),
     "max_tokens_per_pass": 24,
 }
-ADAPTERS: dict[str, object] = {"lora": LoraSettings(rank=4), "dtype": "bfloat16"}
+ADAPTERS: dict[str, object] = {
+    "lora": LoraSettings(rank=4),
+    "dtype": "bfloat16",
+    "correction": CorrectionSettings(importance="truncate"),
+}
 RUNS = {
     "muon-calm": MUON,
     "muon-planted": MUON,
