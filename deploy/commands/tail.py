@@ -68,6 +68,7 @@ def command(
 
     from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.state import address_of
+    from headrace.deploy.tail.fields import check_filters, models_of
     from headrace.deploy.tail.filters import Condition, Filters
     from headrace.deploy.tail.line import as_json as as_object
     from headrace.deploy.tail.line import line
@@ -80,6 +81,7 @@ def command(
     try:
         conditions = tuple(Condition.parse(each) for each in where)
         filters = Filters(types, trajectory, run, agent, conditions)
+        check_filters(filters, topic, models_of(topic))
         begin = parse_start(start or ("beginning" if filters.are_set else "-10"), time.time_ns() // 1_000_000)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
