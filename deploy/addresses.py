@@ -6,14 +6,11 @@ from urllib.parse import urlsplit
 def kafka_address(text: str) -> str:
     """``text`` if it is host:port[,host:port…]; raises ``ValueError`` otherwise."""
     for broker in text.split(","):
-        host, _, port = broker.strip().rpartition(":")
-        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        if (
-            not bare
-            or any(each in bare for each in "/@[] \t\n")
-            or (":" in bare and bare is host)
-            or not _is_port(port)
-        ):
+        host, _, port = broker.strip(" ").rpartition(":")
+        in_brackets = host.startswith("[") and host.endswith("]")  # an address of IPv6
+        bare = host[1:-1] if in_brackets else host
+        strange = not bare.isprintable() or any(each in bare for each in "/@[] ") or (":" in bare and not in_brackets)
+        if not bare or strange or not _is_port(port):
             raise ValueError("which is not host:port[,host:port…]")
     return text
 

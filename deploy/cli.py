@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.errors import StackError
+from headrace.deploy.errors import StackError, path_problem
 from headrace.deploy.terminal import error_text
 
 _COMMANDS = Path(__file__).with_name("commands")
@@ -77,6 +77,10 @@ class LazyGroup(click.Group):
             raise
         except StackError as error:
             raise click.ClickException(error_text(error)) from error
+        except OSError as error:
+            if (said := path_problem(error)) is None:
+                raise
+            raise click.ClickException(error_text(said)) from error
         except ModuleNotFoundError as error:
             if (extra := extra_with(error.name or "")) is None:
                 raise

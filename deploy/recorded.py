@@ -6,6 +6,7 @@ A file has one JSON object a line: recorded runs in OpenAI's form, as ``headrace
 
 import heapq
 import json
+from codecs import BOM_UTF8
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -110,11 +111,11 @@ def _runs(file: Path, agent: str, report: Callable[[BadLine], None]) -> Sequence
     dataset = Dataset(file.stem, agent=agent)
     found = survey(file, dataset, report)
     messages: list[Message] = []
-    with file.open(encoding="utf-8-sig", newline="\n") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if number not in found.trials:
                 continue
-            run, trial = parse_run(line.encode()), found.trials[number]
+            run, trial = parse_run(line.removeprefix(BOM_UTF8)), found.trials[number]
             task_id = str(run.task_id)
             facts = run_to_facts(run, dataset, trial, found.group_sizes[task_id])
             messages += fact_messages(facts, dataset, dataset.trajectory_id(task_id, trial), START_MS)

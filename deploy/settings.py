@@ -10,6 +10,7 @@ systemd and Kubernetes:
 import inspect
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -29,6 +30,12 @@ ConfigT = TypeVar("ConfigT")
 Port = Annotated[int, Field(ge=1, le=65535)]
 HttpAddress = Annotated[str, AfterValidator(http_address)]
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+def _run(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError("which is not up to 100 letters, digits, dots, dashes and underscores")
+    return name
 
 
 def _level(name: str) -> str:
@@ -87,7 +94,7 @@ class Settings(BaseSettings):
     otlp: HttpAddress | None = None
     """Address of an OpenTelemetry collector (OTLP over HTTP, http://host:4318) for metrics and spans; unset: none."""
 
-    run: str = "default"
+    run: Annotated[str, AfterValidator(_run)] = "default"
     """Name of the training run."""
     member: str | None = None
     """Name of this process among its like, as a pod's in a StatefulSet: after a crash it has its partitions back at

@@ -1,5 +1,6 @@
 """What headrace prints: everything for a terminal goes through here, so that no record moves a person's cursor."""
 
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import click
 
 from headrace.schemas.safe_text import printable, printable_json, printable_lines, redacted
+
+_TWO_STOPS = re.compile(r"([.?!])\.\Z")
 
 
 def tell(*lines: str, err: bool = False) -> None:
@@ -53,5 +56,5 @@ def tell_error(text: str) -> None:
 
 
 def error_text(error: BaseException | str) -> str:
-    """An error as a person reads it: without secrets, its own line ends kept."""
-    return printable_lines(redacted(str(error)))
+    """An error as a person reads it: without secrets, its own line ends kept, one full stop at the end."""
+    return _TWO_STOPS.sub(r"\1", printable_lines(redacted(str(error))))

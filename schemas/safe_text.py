@@ -14,7 +14,7 @@ HIDDEN = "***"
 """What stands in the place of a secret."""
 
 _SECRET_NAME = (
-    r"(?:password|passwd|passphrase|pwd|secret|credential|signature|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
     r"auth[_-]?token|access[_-]?token|session[_-]?token|security[_-]?token)s?"
 )
 # Quantifiers have bounds: without them a text of one repeated word would take quadratic time.
@@ -27,7 +27,7 @@ _USER_INFO = re.compile(
 )
 _USER_INFO_WITHOUT_SCHEME = re.compile(r"""(?:(?<=[\s"'=,(\[])|\A)[^\s/@:"'=,(\[]{1,128}:[^\s@/"']{1,256}@(?=[\w\[])""")
 _QUERY = re.compile(
-    rf"([?&;][\w.%-]{{0,64}}?(?:{_SECRET_NAME}|token|key|sig|auth)[\w.%-]{{0,64}}=)[^&\s#\"'<>;]{{1,4096}}",
+    rf"([?&;][\w.%-]{{0,64}}?(?:{_SECRET_NAME}|token|key|sig|signature|auth|credential)[\w.%-]{{0,64}}=)[^&\s#\"'<>;]{{1,4096}}",
     re.IGNORECASE,
 )
 _ASSIGNED = re.compile(

@@ -27,6 +27,9 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     """
     if out.exists() and any(out.iterdir()):
         raise StackError(f"--out {out} is not empty: name a new folder, an existing model is never overwritten")
+    part = out.with_name(out.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)  # what cannot be written to is known before the work
 
     import torch
 
@@ -48,9 +51,6 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     tell(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
     last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), Screen().trained)
 
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
     save_model(model, part)
     for name, content in (("tokenizer", words.tokenizer_json()), ("tokenizer_config", words.tokenizer_config())):
         (part / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.picture_file import check_picture
 from headrace.deploy.terminal import tell, tell_json, tell_lines
 
 
@@ -42,6 +43,8 @@ def command(
     from headrace.streams.diff.read import read_sides
     from headrace.streams.diff.side import DiffSide
 
+    if picture is not None:
+        check_picture(picture)
     bootstrap = address_of("kafka", kafka, data)
 
     async def read() -> tuple[DiffSide, DiffSide]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.deploy.picture_file import check_picture
 from headrace.deploy.terminal import tell as say
 from headrace.deploy.terminal import tell_json, tell_lines
 
@@ -58,8 +59,8 @@ def command(
         raise click.UsageError("Give --version, or --trajectory, or --event.")
     if (run is not None or members) and version is None:
         raise click.UsageError("--run and --members go with --version: a trajectory knows its run.")
-    if picture is not None and picture.suffix not in (".svg", ".png", ".pdf"):
-        raise click.UsageError("--picture takes a FILE that ends in .svg, .png or .pdf.")
+    if picture is not None:
+        check_picture(picture)
     bootstrap = address_of("kafka", kafka, data)
     try:
         if version is not None:

@@ -61,6 +61,8 @@ def show(spec: str) -> None:
 @_agent
 def score(spec: str, files: tuple[Path, ...], agent: str) -> None:
     """Score the trajectories in FILE… with SPEC: a JSON object a line."""
+    if not files:
+        raise click.UsageError("Name a FILE of recorded runs or trajectories: there is nothing to score.")
 
     from headrace.deploy.reward_elsewhere import score_lines
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.schemas.safe_text import plain_text
 from headrace.streams.diff.diff import ABSENT, Diff
 from headrace.streams.diff.side import TRAINED
 
@@ -33,7 +34,10 @@ def draw(found: Diff, path: Path) -> None:
     _groups(groups, found)
     specs = " → ".join(", ".join(specs) for specs in found.specs)
     figure.suptitle(
-        f"{found.before} → {found.after}   ({specs};  {found.compared:,} trajectories)", x=0.01, ha="left", fontsize=13
+        plain_text(f"{found.before} → {found.after}   ({specs};  {found.compared:,} trajectories)"),
+        x=0.01,
+        ha="left",
+        fontsize=13,
     )
     figure.savefig(path)
 
@@ -121,7 +125,7 @@ def _groups(axes: "Axes", found: Diff) -> None:
         axes.text(0.5, 0.5, "none enters, none leaves", ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    names = [reason.replace("zero_variance_", "").replace("_", " ") for reason in reasons]
+    names = [plain_text(reason.replace("zero_variance_", "").replace("_", " ")) for reason in reasons]
     for counts, colour, label in ((entering, _ENTERS, "enter"), ([-count for count in leaving], _LEAVES, "leave")):
         bars = axes.barh(names, counts, color=colour, height=0.6, label=f"{label} ({sum(map(abs, counts)):,})")
         axes.bar_label(bars, [f"{abs(count):,}" if count else "" for count in counts], padding=4)

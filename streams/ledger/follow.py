@@ -54,7 +54,7 @@ class FollowConfig:
     """Seconds after which a check is given up and begun again where it was, as when the broker went away."""
 
     def __post_init__(self) -> None:
-        if self.every_s <= 0 or self.round_s <= 0 or self.patience < 1:
+        if not (self.every_s > 0 and self.round_s > 0) or self.patience < 1:
             raise ValueError(
                 f"every_s ({self.every_s}) and round_s ({self.round_s}) must be above 0, "
                 f"and patience ({self.patience}) at least 1"

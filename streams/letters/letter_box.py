@@ -73,6 +73,12 @@ class LetterBox:
         self._note(record, payload)
 
     def _note(self, record: LogRecord, payload: DeadLetter | Repaired | Redriven) -> None:
+        try:
+            if not isinstance(payload, Redriven):
+                content_of(payload)
+        except ValueError:  # no base64: whoever wrote it, it holds no record
+            self.unreadable += 1
+            return
         origin = (payload.topic, payload.partition, payload.offset)
         known = self._letters.get(origin)
         if isinstance(payload, DeadLetter):

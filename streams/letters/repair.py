@@ -72,7 +72,7 @@ class Content:
 
 
 def content_of(letter: DeadLetter | Repaired) -> Content:
-    """What ``letter`` holds."""
+    """What ``letter`` holds. Raises ``ValueError`` where that is no base64."""
     headers = tuple((name, _decoded(value)) for name, value in letter.headers)
     return Content(_decoded(letter.key), _decoded(letter.value), headers)
 
@@ -99,8 +99,8 @@ def edited(
             ) from error
         for path, text in fields:
             _set(document, path, text)
-        new = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-    return replace(content, value=new).with_headers((name, text.encode()) for name, text in headers)
+        new = _utf8(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+    return replace(content, value=new).with_headers([(name, _utf8(text)) for name, text in headers])
 
 
 def readable(topic: str, content: Content) -> tuple[Envelope, Record]:
@@ -159,7 +159,7 @@ def _set(document: Any, path: str, text: str) -> None:
     """Set the field at ``path`` in place."""
     try:
         new = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         new = text
     *outer, last = path.split(".")
     holder = document
@@ -174,7 +174,18 @@ def _set(document: Any, path: str, text: str) -> None:
 
 
 def _item(holder: Any, name: str) -> Any:
-    return holder[int(name)] if isinstance(holder, list) and name.isdigit() and int(name) < len(holder) else None
+    return holder[int(name)] if isinstance(holder, list) and _is_index(name) and int(name) < len(holder) else None
+
+
+def _is_index(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) < 10
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise CannotRepair(f"half of a surrogate pair is no text: {text[error.start : error.end]!r}") from error
 
 
 def _decoded(text: str | None) -> bytes | None:

@@ -22,7 +22,8 @@ def _generous_umask() -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[Path]:
-    return [path for path in (folder, *folder.rglob("*")) if stat.S_IMODE(path.lstat().st_mode) & 0o077]
+    modes = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    return [path for path, mode in modes.items() if not stat.S_ISLNK(mode) and mode & 0o077]
 
 
 async def test_whatever_the_umask_everything_a_stack_and_its_parts_write_is_private(

@@ -19,7 +19,7 @@ def scheme_of(url: str) -> str:
         )
     if holds_secret(url):
         raise ValueError(
-            f"store_url {redacted(url)} holds credentials: set them in the environment, as it stands in every event "
-            "of weights"
+            f"store_url {redacted(url)} holds a password or key, which belongs in the environment: the address "
+            "stands in every event of weights"
         )
     return parts.scheme

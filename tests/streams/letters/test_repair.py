@@ -7,8 +7,9 @@ import pytest
 from headrace.schemas.envelope import SEQUENCE
 from headrace.schemas.events import ToolCalled
 from headrace.schemas.records.dead_letter import DeadLetterError, Repaired
-from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.letters.dead_letters import dead_letter_of
+from headrace.schemas.wire import Message, UnreadableRecord, decode
+from headrace.streams.letters.dead_letters import dead_letter_of, letter_message
+from headrace.streams.letters.letter_box import LetterBox
 from headrace.streams.letters.repair import (
     CannotRepair,
     Content,
@@ -18,6 +19,7 @@ from headrace.streams.letters.repair import (
     readable,
     repair_message,
 )
+from headrace.streams.raw import StoredRecord
 from tests.streams.builders import event, with_header, without
 
 CALL = event("t", 3, ToolCalled(call_id="c", tool="search", arguments={"query": "ada"}), offset=9)
@@ -125,3 +127,32 @@ def test_the_hash_tells_every_content_from_every_other() -> None:
 def test_where_json_breaks_is_counted_in_bytes(value: bytes | None, place: int | None) -> None:
     found = json_error(value)
     assert (found and found[0]) == place
+
+
+@pytest.mark.parametrize(("name", "text"), [("tool", r'"\ud800"'), ("arguments.query", r'["\udcff"]')])
+def test_half_of_a_surrogate_pair_is_no_repair(name: str, text: str) -> None:
+    with pytest.raises(CannotRepair, match="half of a surrogate pair is no text"):
+        edited(CONTENT, fields=[(name, text)])
+
+
+def test_odd_edits_are_refused_or_taken_as_text_and_never_fail() -> None:
+    with pytest.raises(CannotRepair, match="half of a surrogate pair is no text"):
+        edited(CONTENT, headers=[("ce_type", "\udcff")])
+    with pytest.raises(CannotRepair, match="nothing to hold a field"):
+        edited(CONTENT, fields=[("arguments.query.²", "1")])
+    deep = "[" * 200_000
+    assert json.loads(edited(CONTENT, fields=[("tool", deep)]).value or b"")["tool"] == deep
+
+
+def test_a_letter_whose_bytes_are_no_base64_is_counted_and_stops_nobody() -> None:
+    letter = dead_letter_of(CALL, BROKEN, "t")
+    box = LetterBox()
+    for offset, odd in enumerate(("é", "abc", "\x1b[31m!")):
+        broken = letter.model_copy(update={"value": odd, "offset": offset})
+        box.add(stored(letter_message(broken), offset))
+    box.add(stored(letter_message(letter), 7))
+    assert (box.unreadable, [each.dead for each in box.letters]) == (3, [letter])
+
+
+def stored(message: Message, offset: int) -> StoredRecord:
+    return StoredRecord("dead-letters", 0, offset, 0, message.key, message.value, message.headers)
