@@ -3,10 +3,10 @@
 import shutil
 from collections.abc import Iterable
 
+from headrace.deploy.data_folder import make_folder
 from headrace.deploy.errors import StackError
 from headrace.deploy.parts import Part
 from headrace.deploy.ports import is_free
-from headrace.deploy.private import make_folder
 from headrace.deploy.settings import PREFIX, Settings
 
 _MIB = 1024 * 1024

@@ -9,8 +9,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from headrace.deploy.data_folder import keep_files_private, make_folder
 from headrace.deploy.errors import StackError
-from headrace.deploy.private import keep_files_private, make_folder
 from headrace.deploy.settings import Settings
 from headrace.deploy.stack import Stack, running_stack
 from headrace.deploy.state import State, is_locked, read_state

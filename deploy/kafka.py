@@ -105,7 +105,13 @@ async def kafka_jars(cache: Path, say: Callable[[str], None] = lambda _: None) -
             f"HEADRACE_CACHE to a folder that has kafka-{KAFKA_VERSION}/libs, or set HEADRACE_KAFKA to the address of "
             "a Kafka that you have."
         )
-    libs.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        libs.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StackError(
+            f"The cache {cache} (HEADRACE_CACHE) cannot be written to: {error.strerror}. Name another folder; Kafka's "
+            "jars are downloaded into it."
+        ) from error
     async with _locked(libs.parent / "download.lock"):
         if libs.is_dir():  # Somebody else was faster.
             return libs
@@ -123,7 +129,7 @@ async def kafka_jars(cache: Path, say: Callable[[str], None] = lambda _: None) -
                 "dependency:copy-dependencies",
                 f"-DoutputDirectory={downloaded}",
             )
-            if await run_to_end(Command(argv), log) != 0 or not downloaded.is_dir():
+            if await run_to_end(Command(argv, _JAVA_ENVIRONMENT), log) != 0 or not downloaded.is_dir():
                 raise StackError(
                     f"Maven could not download Kafka {KAFKA_VERSION}: check the network and ~/.m2/settings.xml, "
                     f"or set HEADRACE_KAFKA to the address of a Kafka that you have. The end of {log}:\n{end_of(log)}"

@@ -2,21 +2,21 @@
 
 import logging
 
-from headrace.schemas.safe_text import printable, printable_lines, redacted
+from headrace.schemas.safe_text import printable_lines, redacted
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class LogFormatter(logging.Formatter):
-    """One line a message, its control characters escaped; a traceback keeps its lines. Secrets are taken out of both,
-    whichever library logged them."""
+    """Control characters are escaped, and the second and later lines of a message stand back, so that no content of a
+    record passes for an entry of its own. Secrets are taken out, whichever library logged them."""
 
     def __init__(self, form: str = FORMAT) -> None:
         super().__init__(form)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the library's name
         """The line without its traceback."""
-        record.message = printable(record.message)
+        record.message = record.message.replace("\n", "\n    ")
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:

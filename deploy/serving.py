@@ -11,6 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from headrace.deploy.errors import StackError
+from headrace.deploy.ports import is_free
 
 
 class _Server(uvicorn.Server):
@@ -69,6 +70,8 @@ def serve(app: ASGIApp, *, host: str, port: int, ready: Callable[[], None], grac
     try:
         asyncio.run(server.serve())
     except SystemExit as error:  # uvicorn's way to say that it could not bind; it has logged why
+        if is_free(port):
+            raise StackError(f"nothing is served on {host}:{port}: the application did not start, see above") from error
         raise StackError(f"cannot listen on {host}:{port}: choose another port or stop what uses it") from error
     if not server.started:
         raise StackError(f"nothing is served on {host}:{port}: the application did not start, see the log above")

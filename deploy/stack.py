@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 from headrace.deploy.checks import check_disk, check_memory, check_ports
 from headrace.deploy.children import bound_log
+from headrace.deploy.data_folder import private_files, tighten
 from headrace.deploy.errors import StackError
 from headrace.deploy.parts import PARTS, Part, address, resolve, select
-from headrace.deploy.private import private_files, tighten
 from headrace.deploy.settings import Settings
 from headrace.deploy.state import PartStatus, StackState, State, locked, write_state
 from headrace.deploy.supervisor import Progress, SupervisedPart

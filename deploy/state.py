@@ -3,9 +3,11 @@
 The lock is held for as long as the supervisor lives, however it ends; the file alone proves nothing.
 """
 
+import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,8 +15,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
+from headrace.deploy.data_folder import make_folder
 from headrace.deploy.errors import StackError
-from headrace.deploy.private import make_folder
 from headrace.deploy.settings import PREFIX, load_settings
 from headrace.schemas.safe_text import HIDDEN, redacted_values
 
@@ -121,23 +123,41 @@ def is_locked(data: Path) -> bool:
 
 def write_state(data: Path, state: StackState) -> None:
     """Replace ``stack.json`` in one go, so that a reader never sees half of it."""
+    text = json.dumps(state.as_json(), indent=1) + "\n"
     fresh = _state_file(data).with_suffix(".new")
-    fresh.write_text(json.dumps(state.as_json(), indent=1) + "\n")
-    os.replace(fresh, _state_file(data))
+    try:
+        fresh.write_text(text)
+        os.replace(fresh, _state_file(data))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # On a full disk the blocks that the file has already are all there is: readers that see half of it look again.
+        with _state_file(data).open("r+") as file:
+            file.write(text)
+            file.truncate()
 
 
 def read_state(data: Path) -> StackState:
     """The stack that runs on ``data``; raises :class:`StackError` where none does."""
-    try:
-        raw = json.loads(_state_file(data).read_text()) if is_locked(data) else None
-    except FileNotFoundError:  # It has not written anything yet, or is about to be gone.
-        raw = None
+    raw = _raw_state(data) if is_locked(data) else None
     if raw is None:
         raise StackError(
             f"No stack runs on {data}: `headrace up` starts one, --data (HEADRACE_DATA) names another folder."
         )
     parts = {name: PartStatus(**part | {"state": State(part["state"])}) for name, part in raw["parts"].items()}
     return StackState(**raw | {"parts": parts})
+
+
+def _raw_state(data: Path) -> Any:
+    """What ``stack.json`` holds; ``None`` where there is none: nothing was written yet, or it is about to be gone."""
+    for _ in range(20):
+        try:
+            return json.loads(_state_file(data).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError:  # half written
+            time.sleep(0.05)
+    return None
 
 
 def address_of(name: str, given: str | None = None, data: str | None = None) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from headrace.deploy.children import Child, exit_of, stop
+from headrace.deploy.data_folder import full_disk
 from headrace.deploy.errors import StackError
 from headrace.deploy.notify import ReadySocket
 from headrace.deploy.parts import Part, address, metrics_address
@@ -19,6 +20,8 @@ from headrace.deploy.state import PartStatus, State
 
 RESTART_WINDOW_S = 60.0
 """Deaths longer ago do not count."""
+ROOM_POLL_S = 2.0
+"""Seconds between two looks for room on a full disk."""
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 8.0
 
@@ -121,9 +124,14 @@ class SupervisedPart:
             finally:
                 self.serves.clear()
             if not self._came_up.done():  # It never served: a fault of the setting, which a retry does not cure.
+                if (full := full_disk(self._settings.data)) is not None:
+                    why = f"{full}, and run the command again. {why}"
                 self._enter(State.FAILED, why.partition("\n")[0])
                 self._came_up.set_exception(StackError(why))
                 return
+            if (full := full_disk(self._settings.data)) is not None:
+                await self._until_room(f"{full}; {self.part.name} is started again then.\n{why}")
+                continue
             now = time.monotonic()
             deaths.append(now)
             while deaths[0] < now - RESTART_WINDOW_S:
@@ -136,6 +144,13 @@ class SupervisedPart:
             self._enter(State.RESTARTING, why)
             await asyncio.sleep(backoff_s(len(deaths)))
             self.restarts += 1
+
+    async def _until_room(self, why: str) -> None:
+        """Wait for room on the disk: a death for want of it is nobody's fault, and no number of them is too many."""
+        self._enter(State.RESTARTING, why)
+        while full_disk(self._settings.data) is not None:  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(ROOM_POLL_S)
+        self.restarts += 1
 
     async def _bring_up(self) -> None:
         for need in self.part.needs:

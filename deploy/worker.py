@@ -9,6 +9,7 @@ from functools import partial
 
 from headrace.agents.client_log import ration_client_log
 from headrace.deploy.assembler_memory import fit_memory_to_assembler
+from headrace.deploy.data_folder import keep_files_private, make_folder
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import log_to_stderr
 from headrace.deploy.notify import notify_ready
@@ -22,7 +23,6 @@ from headrace.deploy.part_options import (
     workers_config,
 )
 from headrace.deploy.ports import HOST
-from headrace.deploy.private import keep_files_private
 from headrace.deploy.ranks import name_of_rank
 from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import observe_lag_of, start_telemetry
@@ -139,6 +139,7 @@ def _clickhouse(settings: Settings) -> int:
     from headrace.deploy.clickhouse import serve_clickhouse
 
     port = _needed_port(settings, "clickhouse_port")
+    make_folder(settings.data)
     secrets = settings.secrets_of_embedded
     serve_clickhouse(settings.data / "clickhouse", secrets=secrets, host=HOST, port=port, ready=notify_ready)
     return 0

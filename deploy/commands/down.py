@@ -21,7 +21,14 @@ def command(data: str | None, timeout: float) -> None:
     folder = load_settings(data=data).data
     pid = read_state(folder).pid
     deadline = time.monotonic() + timeout
-    os.kill(pid, signal.SIGTERM)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError as error:
+        raise StackError(
+            f"The stack on {folder} (process {pid}) is another user's, and only that user may end it."
+        ) from error
+    except ProcessLookupError:  # it has ended by itself
+        pass
     while is_locked(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     if is_locked(folder):

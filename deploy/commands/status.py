@@ -13,10 +13,14 @@ from headrace.deploy.terminal import tell, tell_json
 def command(data: str | None, as_json: bool) -> None:
     """Show the running stack: addresses, states, restarts, logs. Status 1 unless every part serves."""
 
+    from headrace.deploy.data_folder import full_disk
     from headrace.deploy.settings import load_settings
     from headrace.deploy.state import State, read_state
 
-    state = read_state(load_settings(data=data).data)
+    folder = load_settings(data=data).data
+    state = read_state(folder)
+    if (full := full_disk(folder)) is not None:
+        tell(f"{full}; what ended for want of it is started again then.", err=True)
     if as_json:
         tell_json(state.as_json(), indent=1)
     else:

@@ -7,13 +7,13 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from headrace.deploy.data_folder import make_folder
 from headrace.deploy.demo.circle import Phases, Plan, go_round
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.summary import Summary, render
 from headrace.deploy.errors import StackError
 from headrace.deploy.foreground import show
-from headrace.deploy.private import make_folder
 from headrace.deploy.settings import Settings, load_settings
 from headrace.deploy.stack import running_stack
 from headrace.deploy.state import is_locked

@@ -32,7 +32,7 @@ from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
 from headrace.schemas.log import open_producer, send
 from headrace.schemas.topics import TOPICS
 from headrace.schemas.wire import Message
-from tests.deploy.test_private import open_to_others
+from tests.deploy.test_data_folder import open_to_others
 
 SECRET = "cAnArYs3cret"
 NASTY = "\x1b[31m\x9b2J\r\n\u202e\x7f" + r"$\frac{$ <script>alert(1)</script> & ]]> --"

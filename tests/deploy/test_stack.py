@@ -1,17 +1,20 @@
 """The stack with light parts: order, readiness, deaths, restarts, giving up, and what other shells see."""
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from headrace.deploy import supervisor
 from headrace.deploy.errors import StackError
 from headrace.deploy.parts import Part
 from headrace.deploy.settings import Settings
 from headrace.deploy.stack import Stack, running_stack
-from headrace.deploy.state import State, address_of, is_locked, read_state
+from headrace.deploy.state import State, address_of, is_locked, locked, read_state
 from headrace.deploy.supervisor import Progress, backoff_s
 
 Light = Callable[..., Part]
@@ -205,3 +208,68 @@ async def test_an_address_is_given_else_set_else_the_running_stacks(
 
 def test_pauses_between_restarts_double_up_to_a_bound() -> None:
     assert [backoff_s(deaths) for deaths in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+
+
+async def test_what_an_earlier_process_wrote_is_not_shown_as_this_ones(
+    settings: Settings, light: Light, ready_then: Callable[[str], str]
+) -> None:
+    settings.logs.mkdir(parents=True)
+    (settings.logs / "sink.log").write_text("trouble of last week\n")
+    dies = light("sink", "raise SystemExit('trouble of today')")
+    with pytest.raises(StackError, match="trouble of today") as said:
+        async with running_stack(settings, parts=(dies,)):
+            pass
+    assert "last week" not in str(said.value)
+    assert (settings.logs / "sink.log").read_text().startswith("trouble of last week")
+
+
+async def test_a_full_disk_is_waited_for_and_named(
+    settings: Settings, light: Light, ready_then: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Progress] = []
+    room = settings.data / "room"
+    monkeypatch.setattr(supervisor, "ROOM_POLL_S", 0.02)
+    monkeypatch.setattr(supervisor, "full_disk", lambda data: None if room.exists() else "The disk is full: make room")
+    dies = "import pathlib\nwhile not pathlib.Path({!r}).exists(): raise SystemExit('no space')\ntime.sleep(600)"
+    few = settings.model_copy(update={"max_restarts": 1})
+    began = ready_then("time.sleep(0.3)\n" + dies.format(str(room)))
+    async with running_stack(few, on_progress=told.append, parts=(light("sink", began),)) as stack:
+        await until(lambda: stack.parts["sink"].state is State.RESTARTING)
+        room.touch()
+        await until(lambda: stack.parts["sink"].state is State.READY)
+        restarting = [progress.message for progress in told if progress.state is State.RESTARTING]
+        assert restarting[0].startswith("The disk is full: make room; sink is started again then.\nsink (process ")
+
+
+async def test_the_state_is_written_where_it_stands_once_the_disk_is_full(
+    settings: Settings, light: Light, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    told: list[str] = []
+    async with running_stack(settings, parts=(light("sink"),), on_note=told.append) as stack:
+        monkeypatch.setattr(os, "replace", full)
+        stack.kill_part("sink")
+        await until(lambda: stack.parts["sink"].restarts == 1 and stack.parts["sink"].state is State.READY)
+        assert read_state(settings.data).parts == stack.parts
+        assert told == []
+
+
+async def test_what_a_killed_stack_left_does_not_pass_for_the_next(settings: Settings, light: Light) -> None:
+    async with running_stack(settings, parts=(light("sink"),)):
+        left = (settings.data / "stack.json").read_text()
+    (settings.data / "stack.json").write_text(left)
+    with locked(settings.data), pytest.raises(StackError, match="No stack runs"):
+        read_state(settings.data)
+
+
+async def test_an_address_with_a_password_is_not_kept_and_asked_for(settings: Settings, light: Light) -> None:
+    with_password = settings.model_copy(update={"clickhouse": "http://u:canary@127.0.0.1:1"})
+    here = replace(light("clickhouse"), external=lambda _: asyncio.sleep(0))
+    async with running_stack(with_password, parts=(here, light("sink"))) as stack:
+        assert stack.addresses["clickhouse"] == "http://u:canary@127.0.0.1:1"
+        assert read_state(settings.data).clickhouse == "http://***@127.0.0.1:1"
+        assert "canary" not in (settings.data / "stack.json").read_text()
+        with pytest.raises(StackError, match=r"at http://\*\*\*@127.* set HEADRACE_CLICKHOUSE here"):
+            address_of("clickhouse", data=str(settings.data))

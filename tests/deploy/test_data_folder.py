@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.deploy.data_folder import make_folder, tighten
 from headrace.deploy.errors import StackError
 from headrace.deploy.parts import Part
-from headrace.deploy.private import make_folder, tighten
 from headrace.deploy.settings import Settings
 from headrace.deploy.stack import running_stack
 

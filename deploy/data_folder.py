@@ -1,9 +1,10 @@
-"""What a stack keeps is its owner's alone: folders 0700, files 0600, whatever the umask is.
+"""The data folder: what a stack keeps there is its owner's alone, folders 0700, files 0600, whatever the umask is.
 
 Kafka's log and ClickHouse's tables hold what users said, the stack's own files how to reach everything.
 """
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ OURS = frozenset(
 """What a stack makes in its data folder. What else lies there is somebody's own and stays as it is."""
 
 _UMASK = 0o077
+_ROOM_BYTES = 16 * 1024**2
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -61,6 +63,14 @@ def tighten(data: Path) -> int:
     ours = [path for path in held if path.name in OURS or path.name.startswith(".headrace")]
     whole = [data] if len(ours) == len(held) else []
     return sum(_tightened(path) for root in ours for path in _tree(root)) + sum(map(_tightened, whole))
+
+
+def full_disk(data: Path) -> str | None:
+    """That the disk of ``data`` is full, in a sentence; ``None`` where there is room."""
+    usage = shutil.disk_usage(data)
+    if usage.free >= min(_ROOM_BYTES, usage.total // 64):
+        return None
+    return f"The disk of {data} is full, {usage.free / 1024**2:.1f} MiB are free: make room"
 
 
 def _tree(root: Path) -> Iterator[Path]:

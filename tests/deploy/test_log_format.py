@@ -1,0 +1,40 @@
+"""A log of ours holds no secret, and no line that a record's content made up."""
+
+import io
+import logging
+
+import pytest
+
+from headrace.deploy.log_format import LogFormatter
+
+
+@pytest.fixture
+def log() -> tuple[logging.Logger, io.StringIO]:
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.Logger("part")
+    logger.addHandler(handler)
+    return logger, output
+
+
+def test_secrets_are_taken_out_of_messages_arguments_and_tracebacks(log: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, output = log
+    logger.warning("%s is away", "http://u:canary@h:1/?password=canary")
+    try:
+        raise ConnectionError("u:canary@h:9092 refused")
+    except ConnectionError:
+        logger.exception("lost")
+    assert "canary" not in output.getvalue()
+    assert "WARNING part: http://***@h:1/?password=*** is away" in output.getvalue()
+    assert "ConnectionError: ***@h:9092 refused" in output.getvalue()
+    assert "Traceback" in output.getvalue()
+
+
+def test_no_content_passes_for_an_entry_nor_moves_a_terminal(log: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, output = log
+    logger.info("event %s is late", "x\nERROR part: the trainer is dead\r\x1b[2J\u202e")
+    assert output.getvalue().splitlines() == [
+        "INFO part: event x",
+        r"    ERROR part: the trainer is dead\r\x1b[2J\u202e is late",
+    ]
