@@ -1,7 +1,8 @@
 """A program that does the assembly, as separate processes, and how its speed is taken: the same for ours and peers.
 
 Nothing is asked of a contender but to commit its offsets. How far it came is read from the broker, its CPU time from
-the operating system. What comes before a share of the load is not counted: joining, and the JIT's warming up.
+the operating system. What comes first is not counted: joining, and the JIT's warming up. A JVM goes on getting faster
+for many seconds, so where there is one, every contender has the same seconds of work before it is timed.
 """
 
 import asyncio
@@ -21,7 +22,10 @@ from headrace.deploy.children import Child, Command, end_of
 from tests.benchmarks.cluster import Cluster, cpu_s, memory_mb
 
 WARM_UP = 1 / 3
-"""Share of what is processed that is not counted."""
+"""Share of what is processed that is not counted, where no seconds are given."""
+
+TIMED = 2 / 9
+"""Share of the load that is timed after seconds of warming up, times a contender's own share."""
 
 _POLL_S = 0.05
 _TICK_S = 0.01
@@ -138,11 +142,19 @@ def check(children: Iterable[Child]) -> None:
 
 
 async def sample(
-    cluster: Cluster, children: list[Child], done: Callable[[], Awaitable[int]], total: int, share: float = 1.0
+    cluster: Cluster,
+    children: list[Child],
+    done: Callable[[], Awaitable[int]],
+    total: int,
+    share: float = 1.0,
+    *,
+    warm_s: float | None = None,
 ) -> Sample:
     """Take the time from ``WARM_UP`` of ``share`` of ``total`` to its end; ``done`` says how far they are.
 
-    Raises ``RuntimeError`` where a process ends before, or nothing moves for a minute and a half.
+    With ``warm_s`` the time begins once they have worked for so many seconds, and ends after two ninths of ``share`` of
+    ``total``: the same for all, however fast they are. Raises ``RuntimeError`` where a process ends before, nothing
+    moves for a minute and a half, or the load is too small to be timed after ``warm_s``.
     """
     processes = [psutil.Process(child.pid) for child in children]
 
@@ -157,8 +169,17 @@ async def sample(
             await asyncio.sleep(_POLL_S)
         return now, monotonic(), cpu_s(processes), cpu_s([cluster.broker])
 
-    begin = await reached(share * total * WARM_UP)
-    end = await reached(share * total)
+    if warm_s is None:
+        first, last = share * total * WARM_UP, share * total
+    else:
+        await reached(1)
+        await asyncio.sleep(warm_s)
+        first = await done()
+        last = first + share * total * TIMED
+        if last > total:
+            raise RuntimeError(f"{first} of {total} were done within {warm_s:g} s: the load is too small to be timed")
+    begin = await reached(first)
+    end = await reached(last)
     count, wall, cpu, broker = (after - before for before, after in zip(begin, end, strict=True))
     return Sample(int(count), wall, cpu, broker, memory_mb(processes))
 

@@ -46,10 +46,18 @@ class Size:
     """Events that wait for their end when a process is killed."""
     rounds: int
     """Samples of each row; the table has their medians."""
+    assembled_rounds: int
+    """The same of events → trajectories: ratios of its rows are worth a sentence from a dozen on."""
+    warm_s: float | None
+    """Seconds that a contender works before it is timed, there; ``None``: a third of its load."""
 
 
-FULL = Size(trajectories=200_000, scored=16_000, flow_s=40, open_events=100_000, rounds=5)
-QUICK = Size(trajectories=80_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1)
+FULL = Size(
+    trajectories=600_000, scored=16_000, flow_s=40, open_events=100_000, rounds=5, assembled_rounds=12, warm_s=15.0
+)
+QUICK = Size(
+    trajectories=80_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1, assembled_rounds=1, warm_s=None
+)
 
 _QUIET = 1.0
 """Above this load something else runs here."""
@@ -63,7 +71,9 @@ async def _latency(size: Size, figures: Figures, say: Say) -> Figures:
 
 
 MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] = {
-    "throughput": lambda size, _, say: throughput.measure(size.trajectories, size.rounds, say),
+    "throughput": lambda size, _, say: throughput.measure(
+        size.trajectories, size.assembled_rounds, say, warm_s=size.warm_s
+    ),
     "workers": lambda size, _, say: workers.measure(size.scored, size.rounds, say),
     "latency": _latency,
     "recovery": lambda size, _, say: recovery.measure(size.open_events, size.rounds, say),

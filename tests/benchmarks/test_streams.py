@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import latency, report, throughput
+from tests.benchmarks import bench_policy, latency, report, throughput
 from tests.benchmarks.flow import SIZE, schedule
 from tests.benchmarks.load import EVENTS_EACH
 from tests.benchmarks.peers import CONTENDERS, quix_python
@@ -87,3 +87,21 @@ def test_a_peer_that_was_done_before_it_was_looked_at_is_not_measured() -> None:
     figures = {"events": 10, "bytes_an_event": 600, "open": 1, "titles": {name: name for name in samples}}
     page = report.throughput(figures | {"samples": samples, "about": about})
     assert "| bare-aiokafka | 0.0 | 0.0 | not measured | not measured |" in page
+
+
+def test_a_ratio_is_said_with_its_interval_and_only_of_enough_rounds() -> None:
+    rates = [100.0, 120.0, 90.0, 110.0, 105.0, 95.0, 100.0, 130.0, 80.0, 100.0, 101.0, 99.0]
+    one = [SAMPLE | {"count": rate, "wall_s": 1.0} for rate in rates]
+    four = [SAMPLE | {"count": 3 * rate, "wall_s": 1.0} for rate in rates]
+    assert report.scaling(one[:11], four, "four") == ""
+    said = report.scaling(one, four, "four")
+    assert said.startswith(" Our four processes do 3.0 × one (95 % interval ")
+    low, high = map(float, said.rpartition("interval ")[2].rstrip(").").split("–"))
+    assert 2.5 < low < 3.0 < high < 3.5
+
+
+def test_the_policy_clients_program_runs() -> None:
+    found = bench_policy.run(requests=20, in_flight=4, rounds=1)
+    assert found.keys() == {"policy client", "httpx"}
+    assert all(len(rounds) == 1 and rounds[0] > 0 for rounds in found.values())
+    assert "ms a request" in bench_policy.table(found)

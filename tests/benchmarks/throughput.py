@@ -35,9 +35,14 @@ async def _count(kafka: Cluster, contender: Contender, start: Start, events: int
 
 
 async def measure(
-    trajectories: int, rounds: int, say: Callable[[str], None], contenders: Sequence[Contender] = CONTENDERS
+    trajectories: int,
+    rounds: int,
+    say: Callable[[str], None],
+    contenders: Sequence[Contender] = CONTENDERS,
+    *,
+    warm_s: float | None = None,
 ) -> dict[str, Any]:
-    """``rounds`` samples of each contender by name, on a log of ``trajectories``.
+    """``rounds`` samples of each contender by name, on a log of ``trajectories``, each warmed up for ``warm_s`` seconds.
 
     Raises ``RuntimeError`` where one does not write as many trajectories as there are.
     """
@@ -49,7 +54,8 @@ async def measure(
             for contender in contenders:
                 start = await prepared(kafka, contender)
                 with running(contender, start) as children:
-                    one = await sample(kafka, children, partial(kafka.done, start.group), events, contender.share)
+                    far = partial(kafka.done, start.group)
+                    one = await sample(kafka, children, far, events, contender.share, warm_s=warm_s)
                     if number == 0 and contender.counted:
                         await _count(kafka, contender, start, events)
                 await kafka.drop(start.group)
@@ -59,6 +65,7 @@ async def measure(
         "events": events,
         "bytes_an_event": round(poured.bytes / events),
         "open": OPEN,
+        "warm_s": warm_s,
         "titles": {contender.name: contender.title for contender in contenders},
         "samples": samples,
     }

@@ -36,9 +36,11 @@ def test_a_topics_page_for_machines_has_examples_that_can_be_sent() -> None:
     assert shown["key"] == "group id, else cohort key, else trajectory id"
     assert MODELS[reward["name"]].model_validate(reward["example"]["value"])
     assert reward["example"]["headers"]["ce_type"] == reward["name"]
-    assert {"path": "total", "type": "number or null", "required": True}.items() <= next(
-        field for field in reward["fields"] if field["path"] == "total"
-    ).items()
+    assert {
+        "path": "total",
+        "type": "number ≥ -1000000000000.0 ≤ 1000000000000.0 or null",
+        "required": True,
+    }.items() <= next(field for field in reward["fields"] if field["path"] == "total").items()
 
 
 def test_an_unknown_topic_is_answered_with_the_known_ones() -> None:
