@@ -15,6 +15,7 @@ from headrace.deploy.errors import StackError
 OURS = frozenset(
     {
         *("kafka", "clickhouse", "faust", "objects", "checkpoints", "weights", "logs", "demo"),
+        *("clickhouse-secrets", "keys"),
         *("stack.json", "stack.new", "stack.lock", "ports.json", "reward.png"),
     }
 )

@@ -165,7 +165,7 @@ def check_options(settings: Settings, parts: Collection[str]) -> None:
         update={name: value for name, value in assumed.items() if getattr(settings, name) is None}
     )
     problems = []
-    for name in sorted(set(settings.options) & set(parts)):
+    for name in sorted(set(settings.options) & {*parts, *WITHOUT_OPTIONS}):
         if not settings.options[name]:
             continue
         if name in WITHOUT_OPTIONS:

@@ -33,6 +33,11 @@ def tell_page(text: str) -> None:
     click.echo(printable_lines(text), nl=False)
 
 
+def tell_table(text: str) -> None:
+    """Print an answer of ClickHouse: its tabs and line ends divide columns and rows."""
+    click.echo("\t".join(map(printable_lines, text.split("\t"))), nl=False)
+
+
 def tell_json(value: Any, *, indent: int | None = None) -> None:
     """Print ``value`` as JSON; characters that are not printable are escaped, so that it is JSON for every reader."""
     click.echo(printable_json(value, indent=indent))

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from headrace.deploy.terminal import tell
+
 
 @click.command("keys")
 @click.option("--data", type=click.Path(file_okay=False), help="The trainer's data folder (HEADRACE_DATA).")
@@ -30,6 +32,6 @@ def command(data: str | None, key: Path | None) -> None:
 
     file = (key or load_settings(data=data).signing_key).expanduser()
     try:
-        click.echo(load_or_create_key(file).public)
+        tell(load_or_create_key(file).public)
     except (SigningKeyError, OSError) as error:
         raise StackError(str(error)) from error

@@ -2,6 +2,8 @@
 
 import click
 
+from headrace.deploy.terminal import tell_table
+
 
 @click.command("query")
 @click.argument("sql")
@@ -35,4 +37,4 @@ def command(sql: str, output_format: str, clickhouse: str | None, data: str | No
             client.close()
     except (ClickHouseError, OSError, ValueError) as error:
         raise StackError(f"ClickHouse: {error}") from error
-    click.echo(answer.decode(errors="replace"), nl=False)
+    tell_table(answer.decode(errors="replace"))

@@ -91,7 +91,7 @@ async def measure(url: str, requests: int, in_flight: int, rounds: int) -> dict[
 def run(requests: int, in_flight: int, rounds: int) -> dict[str, list[float]]:
     """:func:`measure` against a server of its own."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = multiprocessing.get_context("spawn").Process(target=serve, args=(listener,), daemon=True)
+        server = multiprocessing.get_context("fork").Process(target=serve, args=(listener,), daemon=True)
         server.start()
         try:
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"

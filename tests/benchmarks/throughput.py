@@ -42,7 +42,7 @@ async def measure(
     *,
     warm_s: float | None = None,
 ) -> dict[str, Any]:
-    """``rounds`` samples of each contender by name, on a log of ``trajectories``, each warmed up for ``warm_s`` seconds.
+    """``rounds`` samples of each contender by name, on a log of ``trajectories``, each warmed for ``warm_s`` seconds.
 
     Raises ``RuntimeError`` where one does not write as many trajectories as there are.
     """
