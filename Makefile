@@ -24,18 +24,22 @@ demo: install
 native: install
 	$(BIN)/python setup.py -q build_ext --inplace
 
-# The extension module under AddressSanitizer and UBSan, and its tests with it. Python itself leaks at its end on purpose.
+# The extension module under AddressSanitizer and UBSan: its tests, then a minute of a coverage-guided fuzzer. Python
+# itself leaks at its end, on purpose.
 SANITIZED := build/sanitized/speedups.so
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
+SANITIZED_RUN := HEADRACE_SANITIZED=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" $(BIN)/python
 sanitize: install
 	mkdir -p $(dir $(SANITIZED))
-	$(CXX) -std=c++20 -O1 -g -fno-omit-frame-pointer -fvisibility=hidden -shared -fPIC \
-		-fsanitize=address,undefined -fno-sanitize-recover=all -DHEADRACE_SOURCES='""' \
+	$(CXX) -std=c++20 -O1 -g -fPIC -c tests/streams/native/coverage.cpp -o build/sanitized/coverage.o
+	$(CXX) -std=c++20 -O1 -g -fno-omit-frame-pointer -fvisibility=hidden -shared -fPIC $(SANITIZERS) \
+		-fsanitize-coverage=trace-pc -DHEADRACE_SOURCES='""' \
 		$$($(BIN)/python -c "import sysconfig; print('-I' + sysconfig.get_paths()['include'])") \
-		streams/native/*.cpp -o $(SANITIZED)
-	HEADRACE_SANITIZED=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-		LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		$(BIN)/pytest -q -p tests.streams.native.sanitized tests/streams/native tests/streams/assembly/test_restarts.py \
+		streams/native/*.cpp build/sanitized/coverage.o -o $(SANITIZED)
+	$(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized tests/streams/native \
 		--deselect tests/streams/native/test_arrivals.py::test_it_was_built_from_the_sources_that_are_here
+	$(SANITIZED_RUN) -m tests.streams.native.fuzz --seconds 60
 
 lint: install
 	$(BIN)/ruff format --check .

@@ -27,8 +27,10 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect, Segment, Trajectory
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import TRAJECTORIES
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.assemble import assemble, settle
-from headrace.streams.assembly.event_decoder import MAX_NESTING
+from headrace.streams.assembly.event_decoder import MAX_NESTING, read_event
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.gaps import NO_GAPS
@@ -233,9 +235,12 @@ class TestTurns:
         )
         assert result.tools["t"].errors == {"timeout": 1, "unclassified": 1}
 
-    def test_an_absurd_latency_does_not_spoil_the_record(self) -> None:
-        result = assembled(ToolReturned(call_id="a", tool="t", latency_s=float("inf")))
-        assert Trajectory.model_validate_json(result.model_dump_json()).tools["t"].seconds == 0
+    @pytest.mark.parametrize("seconds", [b"1e400", b"1e10", b"NaN", b"-1"])
+    def test_an_absurd_latency_is_a_bad_event_and_does_not_spoil_the_record(self, seconds: bytes) -> None:
+        returned = b'{"call_id":"a","tool":"t","latency_s":' + seconds + b"}"
+        record = event("s1", 1, ToolReturned(call_id="a", tool="t"), value=returned)
+        with pytest.raises(UnreadableRecord):
+            read_event(arrival_of(record))
 
     def test_what_comes_before_the_first_model_call_is_a_turn_without_sampling(self) -> None:
         result = assembled(ToolCalled(call_id="a", tool="t"), called([1], [2, 3]))
