@@ -1,7 +1,7 @@
 """Token arrays on the wire: base64 of little-endian bytes, zstd-compressed where that pays.
 
 ``array("i", [5, 6])`` ↔ ``"BQAAAAYAAAA="``; past ``COMPRESS_FROM`` bytes ↔ ``"zstd:KLUv/…"``. Three types share the
-form: ``TokenIds`` (int32), ``LogProbs`` (float32, finite), ``LossMask`` (int8, 0 or 1). A plain list of numbers is
+form: ``TokenIds`` (int32), ``LogProbs`` (float32, at most 0), ``LossMask`` (int8, 0 or 1). A plain list of numbers is
 accepted when a model is built in Python; the wire always carries the string.
 """
 
@@ -152,10 +152,16 @@ def _any(values: IntArray) -> None:
     """Every int32 is a possible token id: models differ, and the trainer checks against its vocabulary."""
 
 
-def _finite(values: FloatArray) -> None:
+MAX_LOGPROB = 1e-3
+"""Largest log-probability that is taken: a probability is at most 1, and rounding in float32 adds far less."""
+
+
+def _logprobs(values: FloatArray) -> None:
     # As doubles, so many float32 add up to something finite unless one of them is not.
     if not math.isfinite(sum(values)):
         raise ValueError("a log-probability is not finite: leave log-probabilities out where they are not known")
+    if values and max(values) > MAX_LOGPROB:
+        raise ValueError(f"a log-probability is {max(values):g}: it must be at most 0")
 
 
 def _bits(values: IntArray) -> None:
@@ -164,5 +170,5 @@ def _bits(values: IntArray) -> None:
 
 
 TokenIds = Annotated[IntArray, ArrayType("i", "token ids (int32, little-endian)", _any)]
-LogProbs = Annotated[FloatArray, ArrayType("f", "log-probabilities (float32, little-endian)", _finite)]
+LogProbs = Annotated[FloatArray, ArrayType("f", "log-probabilities (float32, little-endian)", _logprobs)]
 LossMask = Annotated[IntArray, ArrayType("b", "loss mask (int8, 0 or 1)", _bits)]

@@ -10,6 +10,7 @@ from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.divergence import DivergenceSettings
 from headrace.trainer.learning.optimizers import OptimizerName, OptimizerSettings
+from headrace.trainer.learning.plausibility import PlausibilitySettings
 from headrace.trainer.learning.schedules import ScheduleSettings
 from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
@@ -84,6 +85,8 @@ class TrainerConfig:
     """Gradients are scaled down to this norm."""
     divergence: DivergenceSettings = field(default_factory=DivergenceSettings)
     """When a step is taken back, and what follows: {"max_norm_ratio": 20}."""
+    plausibility: PlausibilitySettings = field(default_factory=PlausibilitySettings)
+    """When recorded log-probabilities are not believed: {"too_low": 16}."""
     substeps: int = 1
     """Optimiser updates a batch is divided into; a token is in one of them."""
     max_staleness: int = 4

@@ -86,6 +86,8 @@ class Gatherer:
         self._progress = progress
         self._groups_per_step = groups_per_step
         self._ahead: asyncio.Task[list[_Looked]] | None = None
+        self._held: list[_Looked] = []
+        """Looked at for a step that turned out to need fewer: members of the one before it came back to it."""
         self._taken_over = asyncio.Event()
 
     async def gather(self, position: Position, stop: asyncio.Event) -> Gathered | None:
@@ -99,8 +101,11 @@ class Gatherer:
         if position.pending:
             await self._readmit(gathered)
         started = time.monotonic()
-        for looked in await self._take_over():
-            self._admit(looked, gathered, version)
+        ahead = await self._take_over()
+        while ahead and len(gathered.groups) < self._groups_per_step:
+            rest = self._admit(ahead.pop(0), gathered, version)
+            ahead = [rest, *ahead] if rest.arrivals else ahead
+        self._held = ahead
         gathered.resolve_s += time.monotonic() - started
         self._progress.gathered(len(gathered.groups))
         while (missing := self._groups_per_step - len(gathered.groups)) > 0:
@@ -150,7 +155,8 @@ class Gatherer:
 
     async def _look_ahead(self, version: int) -> list[_Looked]:
         found: list[_Looked] = []
-        groups = records = 0
+        groups = sum(arrival.group is not None for looked in self._held for arrival in looked.arrivals)
+        records = 0
         while groups < self._groups_per_step and records < _MOST_AHEAD and not self._taken_over.is_set():
             looked = await self._look(self._groups_per_step - groups, version)
             groups += sum(arrival.group is not None for arrival in looked.arrivals)
@@ -160,11 +166,12 @@ class Gatherer:
 
     async def _take_over(self) -> list[_Looked]:
         """What was looked at ahead; nothing where nobody looked."""
+        held, self._held = self._held, []
         if self._ahead is None:
-            return []
+            return held
         ahead, self._ahead = self._ahead, None
         self._taken_over.set()
-        return await ahead
+        return [*held, *await ahead]
 
     async def _look(self, at_most: int, version: int) -> _Looked:
         """Records that are there or come within a moment, and what they point at."""
@@ -176,8 +183,11 @@ class Gatherer:
         trajectories = await self._intake.resolve(places)
         return _Looked(arrivals, trajectories, arrived - started, time.monotonic() - arrived)
 
-    def _admit(self, looked: _Looked, gathered: Gathered, version: int) -> None:
-        for arrival in looked.arrivals:
+    def _admit(self, looked: _Looked, gathered: Gathered, version: int) -> _Looked:
+        """Decide on records until there are enough groups; returns those that are left."""
+        for number, arrival in enumerate(looked.arrivals):
+            if len(gathered.groups) == self._groups_per_step:
+                return replace(looked, arrivals=looked.arrivals[number:])
             gathered.offsets[arrival.reference.partition] = arrival.reference.offset + 1
             if arrival.lost:
                 gathered.lost += arrival.lost
@@ -195,6 +205,7 @@ class Gatherer:
             if arrival.group is not None:
                 decided = admit(arrival.group, arrival.reference, looked.trajectories, self._rules, version)
                 self._add(gathered, *decided)
+        return replace(looked, arrivals=[])
 
     def _lost(self, arrival: Arrival, version: int) -> Announcement:
         partition, last = place_of(arrival.reference)

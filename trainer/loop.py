@@ -34,9 +34,11 @@ from headrace.trainer.checkpoints.save import save_checkpoint
 from headrace.trainer.config import TrainerConfig as TrainerConfig
 from headrace.trainer.effects import Effect, Reached, tell_nobody
 from headrace.trainer.gather import Gathered, Gatherer
+from headrace.trainer.implausible import without
 from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged, norm_limit, with_norm
 from headrace.trainer.learning.learner import Learner
+from headrace.trainer.learning.plausibility import ImplausibleLogprobs
 from headrace.trainer.model.load import longest_sequence, vocabulary_size
 from headrace.trainer.outage import Interrupted
 from headrace.trainer.parallel.follow import follow
@@ -246,6 +248,10 @@ class Trainer:
             if tries > settings.retries:
                 await self._skip(gathered, Reason.DIVERGED, f"{made}, tried {tries} times")
                 return
+        if isinstance(made, ImplausibleLogprobs):
+            # The next step begins with the members that are left, and with groups in the place of those that are not.
+            await self._settle(without(gathered.position, gathered.groups, made.trajectories, run=self._config.run))
+            return
         checkpoint, step = made
         self._progress.enter(Phase.PUBLISHING)
         await self._publisher.publish(checkpoint)
@@ -256,8 +262,8 @@ class Trainer:
         """Let go of what was begun and not told."""
         await self._gatherer.close()
 
-    async def _train(self, gathered: Gathered) -> tuple[Checkpoint, Step] | TrainingDiverged:
-        """What the learner makes of the groups, durable; or why it must not be."""
+    async def _train(self, gathered: Gathered) -> tuple[Checkpoint, Step] | TrainingDiverged | ImplausibleLogprobs:
+        """What the learner makes of the groups, durable; or why it must not be, or not of all of them."""
         config, version, before = self._config, self.version + 1, self._checkpoint.state
         batch = make_batch(prepare_groups(gathered.groups, batch_recipe(config), step=version))
         limit = norm_limit(before.grad_norms, config.divergence, max_grad_norm=config.max_grad_norm)
@@ -291,7 +297,7 @@ class Trainer:
             )
             self._progress.enter(Phase.SAVING)
             checkpoint = await self._publisher.save(partial(self._in_thread, write), version)
-        except TrainingDiverged as error:
+        except (TrainingDiverged, ImplausibleLogprobs) as error:
             return error.with_traceback(None)  # its frames would keep the learner alive
         return checkpoint, step
 

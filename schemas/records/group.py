@@ -56,6 +56,7 @@ class Reason(StrEnum):
     TOO_LONG = "too_long"
     GROUP_TOO_LONG = "group_too_long"
     UNRESOLVED = "unresolved"
+    IMPLAUSIBLE_LOGPROBS = "implausible_logprobs"
     DIVERGED = "diverged"
     CRASHED = "crashed"
     RAISED = "raised"

@@ -7,7 +7,7 @@ from functools import partial
 
 from pydantic import BaseModel
 
-from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, decode_array, encode_array
+from headrace.schemas.arrays import COMPRESS_FROM, MAX_BYTES, MAX_LOGPROB, decode_array, encode_array
 from headrace.schemas.events import LEAST_TEMPERATURE, SamplingSpan, VersionSpan
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import (
@@ -61,6 +61,7 @@ _WRITER = SPEEDUPS and SPEEDUPS.TrajectoryWriter(
     sha256=hashlib.sha256,
     max_tokens=MAX_TOKENS,
     least_temperature=LEAST_TEMPERATURE,
+    max_logprob=MAX_LOGPROB,
     max_record_bytes=MAX_RECORD_BYTES,
     id_prefix=ID_PREFIX,
     headers=any_headers(),

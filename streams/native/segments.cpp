@@ -11,11 +11,12 @@ constexpr size_t kTokenBytes = 4;
 
 int64_t count_of(std::string_view token_bytes) { return static_cast<int64_t>(token_bytes.size() / kTokenBytes); }
 
-bool are_finite(std::string_view floats) {
+// As `_logprobs` of schemas/arrays.py: what is beyond is for Python to refuse.
+bool are_logprobs(std::string_view floats, double most) {
     for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
         float value;
         std::memcpy(&value, floats.data() + at, sizeof value);
-        if (!std::isfinite(value)) return false;
+        if (!std::isfinite(value) || value > most) return false;
     }
     return true;
 }
@@ -74,7 +75,7 @@ Outcome SegmentFold::read_tokens(const Payload& call, Tokens& tokens) const {
     Outcome outcome = read(rules_.fields.context_ids, 'i', tokens.has_context, tokens.context);
     if (outcome == Outcome::kDone) outcome = read(rules_.fields.sampled_ids, 'i', tokens.has_sampled, tokens.sampled);
     if (outcome == Outcome::kDone) outcome = read(rules_.fields.logprobs, 'f', tokens.has_logprobs, tokens.logprobs);
-    return outcome == Outcome::kDone && !are_finite(tokens.logprobs) ? Outcome::kDoubt : outcome;
+    return outcome == Outcome::kDone && !are_logprobs(tokens.logprobs, rules_.max_logprob) ? Outcome::kDoubt : outcome;
 }
 
 bool SegmentFold::spans_tile(const Payload& call, int64_t sampled) const {

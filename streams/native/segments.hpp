@@ -37,7 +37,7 @@ struct SegmentRules {
     CallFields fields;
     PyObject* sha256;  // hashlib.sha256
     size_t max_tokens;
-    double least_temperature;
+    double least_temperature, max_logprob;
 };
 
 class SegmentFold {

@@ -113,6 +113,7 @@ class TrajectoryWriter:
         sha256: Callable[..., Any],
         max_tokens: int,
         least_temperature: float,
+        max_logprob: float,
         max_record_bytes: int,
         id_prefix: bytes,
         headers: Sequence[tuple[str, bytes]],

@@ -70,14 +70,14 @@ PyObject* write(PyObject* object, PyObject* const* arguments, Py_ssize_t count) 
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     static const char* names[] = {"shapes", "fields", "defects", "array_type", "encode_array", "decode_array",
                                   "compress_from", "max_array_bytes", "sha1", "sha256", "max_tokens",
-                                  "least_temperature", "max_record_bytes", "id_prefix", "headers", nullptr};
+                                  "least_temperature", "max_logprob", "max_record_bytes", "id_prefix", "headers", nullptr};
     PyObject *shapes, *fields, *defects, *array_type, *encode, *decode, *sha1, *sha256, *id_prefix, *headers;
     Py_ssize_t max_tokens, max_record_bytes;
     long long compress_from, max_array_bytes;
-    double least_temperature;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "$O!OOOOOLLOOndnSO", const_cast<char**>(names), &PyDict_Type,
+    double least_temperature, max_logprob;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "$O!OOOOOLLOOnddnSO", const_cast<char**>(names), &PyDict_Type,
                                      &shapes, &fields, &defects, &array_type, &encode, &decode, &compress_from,
-                                     &max_array_bytes, &sha1, &sha256, &max_tokens, &least_temperature, &max_record_bytes, &id_prefix,
+                                     &max_array_bytes, &sha1, &sha256, &max_tokens, &least_temperature, &max_logprob, &max_record_bytes, &id_prefix,
                                      &headers)) {
         return nullptr;
     }
@@ -89,7 +89,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
         rules.codec = {Ref::borrowed(array_type), Ref::borrowed(encode), Ref::borrowed(decode), compress_from,
                        max_array_bytes};
         rules.sha256 = Ref::borrowed(sha256);
-        rules.segments = {&rules.codec, {}, sha256, static_cast<size_t>(max_tokens), least_temperature};
+        rules.segments = {&rules.codec, {}, sha256, static_cast<size_t>(max_tokens), least_temperature, max_logprob};
         rules.max_record_bytes = static_cast<size_t>(max_record_bytes);
         return rules.find(shapes, fields, defects) && writing->record.make(headers, id_prefix, sha1, sha256);
     }, false);

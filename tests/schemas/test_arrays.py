@@ -104,3 +104,14 @@ def test_a_log_probability_that_is_not_a_number_is_refused() -> None:
 def test_a_mask_holds_only_bits() -> None:
     with pytest.raises(ValidationError, match="0 and 1"):
         Carrier(mask=array("b", [2]))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1e-6, -1e30])
+def test_rounding_makes_no_log_probability_impossible(value: float) -> None:
+    assert Carrier(logprobs=array("f", [-1.0, value])).logprobs == array("f", [-1.0, value])
+
+
+@pytest.mark.parametrize("value", [0.002, 5.0])
+def test_a_probability_above_one_is_refused(value: float) -> None:
+    with pytest.raises(ValidationError, match="at most 0"):
+        Carrier(logprobs=array("f", [-1.0, value]))

@@ -25,7 +25,7 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.losses.settings import CorrectionSettings, LossSettings
-from tests.trainer.builders import AT
+from tests.trainer.builders import AT, UNCHECKED
 
 VOCABULARY, PLACES, HIDDEN = 12, 5, 16
 LENGTHS = (2, 3, 4, 5)
@@ -157,7 +157,7 @@ def config_of(settings: BanditSettings) -> TrainerConfig:
         "localhost:1", "bandit", Path(), Path(), "file:///nowhere",
         loss=settings.loss, loss_settings=settings.loss_settings, correction=settings.correction,
         optimizer=OptimizerSettings(learning_rate=settings.learning_rate), substeps=settings.substeps,
-        constant_length=PLACES,
+        constant_length=PLACES, plausibility=UNCHECKED,
     )  # fmt: skip
 
 

@@ -11,8 +11,11 @@ from headrace.schemas.records.group import Member, TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
+from headrace.trainer.learning.plausibility import PlausibilitySettings
 
 AT = Reference(partition=0, offset=0)
+UNCHECKED = PlausibilitySettings(too_low=None, too_high=None)
+"""For log-probabilities that are made up."""
 
 
 def segment(

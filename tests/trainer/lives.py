@@ -6,11 +6,13 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import tell_nobody
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.parallel.ranks import ALONE
+from tests.trainer.builders import UNCHECKED
 
 
 def trainer_config(kafka, run, base, folder, **settings):
     """Small steps, checkpoints and objects under ``folder``."""
-    known = {"groups_per_step": 2, "max_staleness": 100, "threads": 1, "store_url": f"file://{folder}/objects"}
+    known = {"groups_per_step": 2, "max_staleness": 100, "threads": 1, "plausibility": UNCHECKED}
+    known |= {"store_url": f"file://{folder}/objects"}
     return TrainerConfig(**{"bootstrap": kafka, "run": run, "model_dir": base} | {
         "checkpoint_dir": folder / run} | known | settings)  # fmt: skip
 

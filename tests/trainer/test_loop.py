@@ -32,7 +32,7 @@ from headrace.trainer.weights.canary import max_error
 from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key
 from headrace.trainer.weights.store import ObjectStore
-from tests.trainer.builders import member, segment, training_group, trajectory
+from tests.trainer.builders import UNCHECKED, member, segment, training_group, trajectory
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, records, send_groups
 from tests.trainer.lives import payloads, train_until
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.kafka
 @pytest.fixture
 def config(kafka, tmp_path, base, request):
     def _config(run, **settings):
-        known = {"groups_per_step": 2, "max_staleness": 100, "threads": 1}
+        known = {"groups_per_step": 2, "max_staleness": 100, "threads": 1, "plausibility": UNCHECKED}
         places = {"checkpoint_dir": tmp_path / "checkpoints", "store_url": f"file://{tmp_path}/objects"}
         return TrainerConfig(kafka, run, base, **(places | known | settings))
 

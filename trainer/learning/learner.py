@@ -21,6 +21,7 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers, not_finite
 from headrace.trainer.learning.metrics import mismatch_metrics, reference_kl, staleness_metrics, substep_metrics
 from headrace.trainer.learning.optimizers import Optimizer
+from headrace.trainer.learning.plausibility import ImplausibleLogprobs, implausible_trajectories
 from headrace.trainer.learning.schedules import rate_share
 from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
@@ -98,13 +99,16 @@ class Learner:
 
         Each of the batch's trajectories is in one of ``substeps`` updates, each of its sequences in one pass of it.
         Raises :class:`TrainingDiverged` where the loss or the gradient is not finite or the gradient's norm is above
-        ``norm_limit``, before that update is made; updates before it were made.
+        ``norm_limit``, before that update is made; updates before it were made. Raises :class:`ImplausibleLogprobs`
+        where recorded log-probabilities are not believed, before any update is made.
         """
         tally = _Tally()
         learning_rate = self._optimizer.set_rate(rate_share(self._config.schedule, version))
         several = min(self._config.substeps, len(batch.rewards)) > 1
         # Where there is one update alone, its own pass is the policy before the step.
         known = self._evaluate(batch) if several or self._loss.proximal else None
+        if known is not None:
+            self._check_plausible(batch, version, known)
         prox = known.logprobs if known is not None and self._loss.proximal else batch.behaviour_logprobs
         corrected = correct(
             torch.from_numpy(prox),
@@ -115,7 +119,8 @@ class Learner:
         )
         whole = Update(batch, prox, corrected.weights.numpy())
         for part in whole.parts(self._config.substeps):
-            self._update(part.normalised(self._loss, self._config.constant_length), version, tally, norm_limit)
+            update = part.normalised(self._loss, self._config.constant_length)
+            self._update(update, version, tally, norm_limit, check_record=known is None)
         trained = tally.evaluation()
         before = trained if known is None else known
         tokens = len(batch.packed.targets)
@@ -144,8 +149,8 @@ class Learner:
             metrics |= reference_kl(before.logprobs, batch.behaviour_logprobs, np.concatenate(tally.reference))
         return metrics
 
-    def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float) -> None:
-        """One optimiser update, a pass at a time."""
+    def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float, *, check_record: bool) -> None:
+        """One optimiser update, a pass at a time. ``check_record``: nobody has looked yet whether it is plausible."""
         self._optimizer.zero_grad()
         loss, whole = self._loss, dict[str, float]()
         if loss.whole_trajectories and update.longest_trajectory > self._config.max_tokens_per_pass:
@@ -168,6 +173,9 @@ class Learner:
             reference[tokens] = compared.cpu().numpy()
             added = {"loss": value.item(), **clipped}
             sums += np.array([added[name] for name in _SUMS])
+        evaluation = _Evaluation(self._ranks.sum(logprobs), self._ranks.sum(entropy))
+        if check_record:
+            self._check_plausible(update.batch, version, evaluation)
         sums = self._ranks.sum(sums)
         for name, known in whole.items():
             sums[_SUMS.index(name)] = known
@@ -175,10 +183,22 @@ class Learner:
         check_numbers(sums[0], norm, limit=norm_limit, version=version)
         self._optimizer.step()
         tally.sums += sums
-        tally.evaluations.append(_Evaluation(self._ranks.sum(logprobs), self._ranks.sum(entropy)))
+        tally.evaluations.append(evaluation)
         if self._config.kl.coefficient:
             tally.reference.append(self._ranks.sum(reference))
         tally.grad_norms.append(norm)
+
+    def _check_plausible(self, batch: Batch, version: int, before: _Evaluation) -> None:
+        """Raises :class:`ImplausibleLogprobs`, on all ranks alike: what they know of the batch has the same bits."""
+        found = implausible_trajectories(
+            before.logprobs,
+            batch.behaviour_logprobs,
+            version - batch.versions,
+            batch.trajectories,
+            self._config.plausibility,
+        )
+        if found:
+            raise ImplausibleLogprobs(found)
 
     def _linearised(self, update: Update) -> tuple[Update, dict[str, float]]:
         """The update token by token, where a trajectory is too long for one pass, and what is known of it already.

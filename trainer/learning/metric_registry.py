@@ -69,7 +69,8 @@ class Metric:
 _SHARE, _TOKENS, _NATS, _VERSIONS = "{share}", "{token}", "{nat}", "{version}"
 
 _LEARNING = (
-    Metric("reward_mean", "{reward}", "Mean reward of the batch's trajectories.", Subject.LEARNING),
+    Metric("reward_mean", "{reward}", "Mean reward of the batch's trajectories: of those that are trained, so groups "
+           "without variance are not in it.", Subject.LEARNING),
     Metric("loss", "1", "The loss that was minimised, mean over the step's updates.", Subject.LEARNING),
     Metric("advantage_abs_mean", "{reward}", "Mean size of the tokens' advantages.", Subject.LEARNING),
     Metric("entropy", _NATS, "Mean entropy of the policy before the step over sampled tokens: near 0, it has stopped "

@@ -9,6 +9,7 @@ from headrace.trainer.checkpoints.resume import resume_learner
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
+from headrace.trainer.learning.plausibility import ImplausibleLogprobs
 from headrace.trainer.parallel.orders import Order, broadcast_batch, hear
 from headrace.trainer.parallel.ranks import Ranks, lost_ranks
 
@@ -44,6 +45,6 @@ def _obey(learner: Learner, ranks: Ranks, order: Order, number: int, text: str) 
                 learner.write_model(Path(text))
             case Order.WRITE_OPTIMIZER:
                 learner.write_optimizer(Path(text))
-    except (TrainingDiverged, OSError) as error:
+    except (TrainingDiverged, ImplausibleLogprobs, OSError) as error:
         # All ranks have met it, rank 0 too, and it decides what follows.
         _log.warning("%s on rank %d: %s", order.name, ranks.rank, error)

@@ -16,6 +16,7 @@ import torch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.learning.plausibility import PlausibilitySettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.policy import load_policy
 from headrace.trainer.parallel.settings import ParallelSettings
@@ -66,6 +67,7 @@ def our_config(
         checkpoint_dir=model_dir,
         store_url="file:///none",
         loss="dr_grpo",
+        plausibility=PlausibilitySettings(too_low=None, too_high=None),  # log-probabilities are made up
         constant_length=CONSTANT_LENGTH,
         optimizer=OptimizerSettings(learning_rate=LEARNING_RATE),
         max_tokens_per_pass=max_tokens,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from pydantic import BaseModel, field_validator, model_validator
 
+from headrace.schemas.arrays import encode_array
 from headrace.schemas.bounds import MAX_STEPS, MAX_TIME_MS
 from headrace.schemas.envelope import TRACEPARENT
 from headrace.schemas.events import (
@@ -288,6 +289,19 @@ def test_the_first_trace_that_is_one_counts() -> None:
     assert Trajectory.model_validate_json(written.value).traceparent == traces[2].decode()
 
 
+def test_a_probability_above_one_is_doubted_and_makes_a_labelled_trajectory_and_a_dead_letter() -> None:
+    good = called([1, 2], [3, 4])
+    value = good.model_dump_json().replace(
+        encode_array(array("f", [-0.5, -0.5])), encode_array(array("f", [-0.5, 5.0]))
+    )
+    record = event("s1", 1, good, value=value.encode())
+    history = history_of([event("s1", 0, started()), record])
+    assert plainly_written(history) is None
+    trajectory, dead = conclude(history)
+    assert b"bad_event" in trajectory.message.value
+    assert len(dead) == 1
+
+
 @pytest.mark.parametrize("time_ms", [-5, MAX_TIME_MS])
 def test_an_event_whose_time_is_out_of_bounds_is_doubted(time_ms: int) -> None:
     history = history_of([event("s1", 0, started(), time_ms=time_ms), event("s1", 1, TrajectoryEnded())])
@@ -339,5 +353,5 @@ def test_a_module_that_was_built_for_other_records_is_refused_at_once() -> None:
         SPEEDUPS.TrajectoryWriter(
             shapes=shapes, fields=["trajectory_id", "colour"], defects=[], array_type=array, encode_array=str,
             decode_array=array, compress_from=1, max_array_bytes=1, sha1=bytes, sha256=bytes, max_tokens=1,
-            least_temperature=0.01, max_record_bytes=1, id_prefix=b"", headers=[],
+            least_temperature=0.01, max_logprob=0, max_record_bytes=1, id_prefix=b"", headers=[],
         )  # fmt: skip

@@ -29,6 +29,7 @@ from headrace.trainer.weights.canary import make_prompts
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
 from headrace.trainer.weights.signing import SigningKey, load_or_create_key
 from headrace.trainer.weights.store import ObjectStore, file_sha256
+from tests.trainer.builders import UNCHECKED
 from tests.trainer.feed import feed_groups
 from tests.trainer.serving import Server, serving
 from tests.trainer.tiny import VOCABULARY, forward_logprobs, tiny_policy
@@ -192,7 +193,15 @@ async def test_what_the_trainer_trains_the_engine_serves(scene, policies, tmp_pa
     await feed_groups(scene.bootstrap, list("abcd"), run=scene.run)
     places = {"checkpoint_dir": tmp_path / "checkpoints", "store_url": scene.store_url, "signing_key": tmp_path / "key"}
     settings = TrainerConfig(
-        scene.bootstrap, scene.run, policies[0], **places, groups_per_step=2, max_staleness=9, threads=1, steps=2
+        scene.bootstrap,
+        scene.run,
+        policies[0],
+        **places,
+        groups_per_step=2,
+        max_staleness=9,
+        threads=1,
+        steps=2,
+        plausibility=UNCHECKED,
     )
     stop = asyncio.Event()
     trusted = replace(scene.config, trust=(load_or_create_key(tmp_path / "key").public,))

@@ -16,12 +16,13 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.learning.plausibility import ImplausibleLogprobs, PlausibilitySettings
 from headrace.trainer.losses.registry import LOSSES
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.weights.canary import max_error
-from tests.trainer.builders import admitted, off_policy_batch, segment, tiny_model, trajectory
+from tests.trainer.builders import UNCHECKED, admitted, off_policy_batch, segment, tiny_model, trajectory
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,7 @@ def directory(tmp_path_factory):
 
 def config_of(directory, *, learning_rate=1e-3, **settings):
     settings.setdefault("optimizer", OptimizerSettings(learning_rate=learning_rate))
+    settings.setdefault("plausibility", UNCHECKED)
     return TrainerConfig("localhost:1", "run", directory, directory / "checkpoints", "file:///nowhere", **settings)
 
 
@@ -304,6 +306,23 @@ def test_a_restored_optimiser_goes_on_bit_by_bit(directory, tmp_path):
 def test_another_models_optimiser_is_refused(directory):
     with pytest.raises(ValueError, match="checkpoint_dir"):
         learner_of(directory).restore_optimizer({"rng": torch.get_rng_state(), "exp_avg/other.weight": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("settings", [{}, {"substeps": 3}, {"loss": "decoupled"}], ids=str)
+def test_a_poisoned_record_is_found_before_anything_moves(directory, settings):
+    learner = learner_of(directory, plausibility=PlausibilitySettings(), **settings)
+    batch = on_policy_batch(learner)
+    before = weights_of(learner)
+    for poison, lag in ((-20.0, 3), (0.0, 0)):
+        recorded = np.where(np.isin(batch.trajectories, (6, 7)), np.float32(poison), batch.behaviour_logprobs)
+        with pytest.raises(ImplausibleLogprobs) as raised:
+            learner.step(replace(batch, behaviour_logprobs=recorded), lag)
+        assert raised.value.trajectories == (6, 7)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
+    learner.step(batch, 0)
+    untouched = learner_of(directory, **settings)
+    untouched.step(batch, 0)
+    assert all(torch.equal(a, b) for a, b in zip(weights_of(untouched), weights_of(learner), strict=True))
 
 
 def test_a_loss_that_is_no_number_changes_nothing(directory):

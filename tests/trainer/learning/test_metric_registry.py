@@ -12,7 +12,7 @@ from headrace.trainer.learning.metric_page import metric_lines, metric_page
 from headrace.trainer.learning.metric_registry import METRICS, Metric, Subject, metric_named
 from headrace.trainer.losses.settings import CorrectionSettings, Importance, KlSettings
 from headrace.trainer.model.load import load_model
-from tests.trainer.builders import admitted, segment, tiny_model, trajectory
+from tests.trainer.builders import UNCHECKED, admitted, segment, tiny_model, trajectory
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from tests.trainer.builders import admitted, segment, tiny_model, trajectory
 )
 def test_every_metric_of_a_real_step_is_declared(tmp_path, settings):
     model_dir = tiny_model(tmp_path / "model")
-    config = TrainerConfig("b:1", "r", model_dir, tmp_path, "file:///s", **settings)
+    config = TrainerConfig("b:1", "r", model_dir, tmp_path, "file:///s", plausibility=UNCHECKED, **settings)
     reference = load_model(model_dir) if config.kl.needs_base else None
     group = admitted("g", trajectory("a", segment("ccSSS")), trajectory("b", segment("cSScS")), advantages=[1.0, -1.0])
     measured = Learner(load_model(model_dir), config, reference).step(make_batch([group]), 0)

@@ -19,7 +19,7 @@ from headrace.trainer.model.lora import LoraSettings
 from headrace.trainer.model.policy import load_policy, load_reference
 from headrace.trainer.weights.canary import max_error
 from headrace.trainer.weights.store import file_sha256
-from tests.trainer.builders import admitted, segment, tiny_model, trajectory
+from tests.trainer.builders import UNCHECKED, admitted, segment, tiny_model, trajectory
 from tests.trainer.zoo import write_model
 
 ADAMW = OptimizerSettings(learning_rate=1e-3, weight_decay=0.01)
@@ -50,7 +50,9 @@ def base(request, tmp_path_factory):
 
 
 def config_of(base, **settings):
-    return TrainerConfig("b:1", "run", base, base / "checkpoints", "file:///s", **settings)
+    return TrainerConfig(
+        "b:1", "run", base, base / "checkpoints", "file:///s", **{"plausibility": UNCHECKED} | settings
+    )
 
 
 def opened(config, written=None):

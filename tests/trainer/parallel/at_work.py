@@ -30,7 +30,7 @@ from headrace.trainer.parallel.lead import Leader
 from headrace.trainer.parallel.policy import ShardedPolicy
 from headrace.trainer.parallel.ranks import ALONE, RankLost, Ranks, join_ranks
 from headrace.trainer.parallel.settings import ParallelSettings
-from tests.trainer.builders import off_policy_batch
+from tests.trainer.builders import UNCHECKED, off_policy_batch
 
 STEPS = 4
 VERSION = 3
@@ -61,7 +61,8 @@ IDLE = ("bfloat16", "adapters on bfloat16", "muon", "cispo in passes")
 
 
 def config_of(folder: Path, **settings: object) -> TrainerConfig:
-    return TrainerConfig("localhost:1", "run", folder / "base", folder, "file:///nowhere", **settings)
+    known = {"plausibility": UNCHECKED} | settings
+    return TrainerConfig("localhost:1", "run", folder / "base", folder, "file:///nowhere", **known)
 
 
 def batches() -> list[Batch]:

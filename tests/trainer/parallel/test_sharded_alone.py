@@ -10,7 +10,7 @@ from headrace.trainer.checkpoints.resume import resume_learner
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.parallel.settings import ParallelSettings
-from tests.trainer.builders import off_policy_batch, tiny_model
+from tests.trainer.builders import UNCHECKED, off_policy_batch, tiny_model
 
 VERSION = 3
 
@@ -29,6 +29,7 @@ def config_of(folder, *, shard_alone, dtype):
         folder / "base",
         folder,
         "file:///nowhere",
+        plausibility=UNCHECKED,
         dtype=dtype,
         optimizer=OptimizerSettings(learning_rate=1e-3),
         parallel=ParallelSettings(shard_alone=shard_alone),

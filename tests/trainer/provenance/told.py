@@ -24,7 +24,7 @@ from headrace.streams.grouping.group import output_message
 from headrace.streams.scoring.score import reward_message
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.loop import run_trainer
-from tests.trainer.builders import member, tiny_model, training_group
+from tests.trainer.builders import UNCHECKED, member, tiny_model, training_group
 from tests.trainer.feed import attempt, feed_trajectories, hash_of, message_of, send_groups
 
 
@@ -104,6 +104,7 @@ def train(kafka: str, folder: Path, run: str, steps: int, **settings: object) ->
         tiny_model(folder / "base"),
         folder / "checkpoints",
         f"file://{folder}/objects",
+        plausibility=UNCHECKED,
         **({"groups_per_step": 2, "max_staleness": 100, "threads": 1} | settings),
     )
 

@@ -1,0 +1,62 @@
+"""Members whose recorded log-probabilities are implausible: turned away before the step, and how that is told. Pure."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from headrace.schemas.records.alert import Severity
+from headrace.schemas.records.group import Reason, Stage
+from headrace.trainer.admission.admission import rejection
+from headrace.trainer.alerts import trainer_alert
+from headrace.trainer.announce import announcement
+from headrace.trainer.batches.batch import AdmittedGroup
+from headrace.trainer.checkpoints.position import Position
+
+
+def without(position: Position, groups: Sequence[AdmittedGroup], numbers: Collection[int], *, run: str) -> Position:
+    """The position in which the members of ``groups`` with these ``numbers`` in the batch's order are turned away.
+
+    The others stay pending with the advantages that the whole group gave them; a group without any is done with. The
+    step that was not made is no attempt of those that are left.
+    """
+    pending, rejections, touched, first = [], [], [], 0
+    for group in groups:
+        last = first + len(group.members)
+        kept = tuple(one for number, one in enumerate(group.members, first) if number not in numbers)
+        rejections += [
+            rejection(
+                one.member,
+                Reason.IMPLAUSIBLE_LOGPROBS,
+                run=run,
+                task_id=group.task_id,
+                group_id=group.group_id,
+                stage=Stage.TRAINING,
+            )
+            for number, one in enumerate(group.members, first)
+            if number in numbers
+        ]
+        if kept:
+            pending.append(replace(group, members=kept).as_trained())
+        if len(kept) < len(group.members):
+            touched.append(group)
+        first = last
+    alert = trainer_alert(
+        "implausible_logprobs",
+        f"{len(rejections)} of {first} trajectories for the step after version {position.version} are rejected: their "
+        "recorded log-probabilities cannot be those that they were sampled with; see what recorded them (an engine "
+        "that reports others than it samples from, tokens paired wrongly), or whether somebody forges events",
+        run=run,
+        version=position.version,
+        severity=Severity.WARNING,
+        groups=touched,
+        trajectories=[each.trajectory_id for each in rejections[:16]],
+    )
+    ages = [position.version - (each.policy_version or 0) for each in rejections]
+    return position.model_copy(
+        update={
+            "revision": position.revision + 1,
+            "pending": pending,
+            "rejected_ages": [*position.rejected_ages, *ages],
+            "attempts": 0,
+            "announcements": [*(announcement(each, run=run) for each in rejections), alert],
+        }
+    )
