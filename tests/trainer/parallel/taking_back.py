@@ -32,7 +32,7 @@ MUON: dict[str, object] = {
 ADAPTERS: dict[str, object] = {
     "lora": LoraSettings(rank=4),
     "dtype": "bfloat16",
-    "correction": CorrectionSettings(importance="truncate"),
+    "correction": CorrectionSettings(importance="truncate", ratio_max=0.05),  # at its bound almost everywhere
 }
 RUNS = {
     "muon-calm": MUON,
