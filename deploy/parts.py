@@ -1,5 +1,6 @@
 """The parts of the local stack, as a value: what each needs, how it is started, how it is known to serve."""
 
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import metrics_url
 
 _EXTERNAL_TIMEOUT_S = 10.0
+
+_log = logging.getLogger(__name__)
 
 Say: TypeAlias = Callable[[str], None]
 """Shows a person what a part is busy with."""
@@ -152,14 +155,40 @@ async def _kafka(settings: Settings, say: Say) -> Command:
 
 async def _kafka_answers(settings: Settings) -> None:
     assert settings.kafka is not None
+    from headrace.schemas.topic_clock import set_clocks
+
     await wait_until_answers(settings.kafka, settings.start_timeout_s)
     await _create_topics(settings.kafka)
+    await set_clocks(settings.kafka)  # of data that an older version made
 
 
 async def _kafka_external(settings: Settings) -> None:
     assert settings.kafka is not None
     await wait_until_answers(settings.kafka)
     await _create_topics(settings.kafka)
+    await _warn_of_short_memory(settings.kafka)
+
+
+async def _warn_of_short_memory(bootstrap: str) -> None:
+    """Say where somebody's Kafka forgets committed offsets before the events that they are of."""
+    from aiokafka.errors import KafkaError
+
+    from headrace.schemas.topic_clock import OFFSETS_RETENTION, offsets_retention_minutes
+    from headrace.schemas.topics import EVENTS
+
+    wanted = EVENTS.retention_ms // 60_000
+    try:
+        found = await offsets_retention_minutes(bootstrap)
+    except KafkaError as error:
+        _log.warning("%s of the Kafka at %s could not be read: %s", OFFSETS_RETENTION, bootstrap, error)
+        return
+    if found is not None and found < wanted:
+        _log.warning(
+            "the Kafka at %s forgets the offsets of a process that is stopped for %.3g days (%s=%d), and keeps events "
+            "for %.3g: a stack that slept for longer must then read all of them again. Set %s=%d in its "
+            "server.properties.",
+            bootstrap, found / 1440, OFFSETS_RETENTION, found, wanted / 1440, OFFSETS_RETENTION, wanted,
+        )  # fmt: skip
 
 
 async def _create_topics(bootstrap: str) -> None:

@@ -16,6 +16,9 @@ from headrace.schemas.records.weights import Applied, Weights
 _DAY_MS = 24 * 3600 * 1000
 _MIB = 1024 * 1024
 
+TIMESTAMP_TYPE = "message.timestamp.type"
+"""Setting that says whose clock a topic's timestamps are."""
+
 FOREVER = -1
 """Retention of what provenance rests on."""
 
@@ -40,6 +43,8 @@ class Topic:
     """Largest record that the broker takes, in bytes."""
     compacted: bool = False
     """Whether the newest record of each key stays, and older ones may go."""
+    broker_time: bool = False
+    """Whether the broker stamps records as they come in; else they bear the log time of what they were made of."""
 
     @property
     def configs(self) -> dict[str, str]:
@@ -48,6 +53,7 @@ class Topic:
             "cleanup.policy": "compact" if self.compacted else "delete",
             "retention.ms": str(self.retention_ms),
             "max.message.bytes": str(self.max_bytes),
+            TIMESTAMP_TYPE: "LogAppendTime" if self.broker_time else "CreateTime",
         }
 
 
@@ -62,9 +68,15 @@ EVENTS = Topic(
     "What agents did.",
     retention_ms=30 * _DAY_MS,
     max_bytes=4 * _MIB,
+    broker_time=True,
 )
 FEEDBACK = Topic(
-    "feedback", "trajectory id", (events.FeedbackGiven,), PARTITIONS, "What people and systems said of it."
+    "feedback",
+    "trajectory id",
+    (events.FeedbackGiven,),
+    PARTITIONS,
+    "What people and systems said of it.",
+    broker_time=True,
 )
 SDK_STATS = Topic(
     "sdk-stats", "source", (events.SdkStatsReported,), 1, "What SDKs sent and dropped.", retention_ms=30 * _DAY_MS

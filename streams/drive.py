@@ -102,15 +102,21 @@ def drive(
 
 class _Assemble:
     def __init__(self, limits: FoldLimits) -> None:
+        self._limits = limits
         self._fold = PartitionFold(limits)
 
     def take(self, record: StoredRecord) -> list[Outgoing]:
         return [outgoing for outcome in self._fold.arrive(record) for outgoing in settle(outcome)]
 
     def pass_time(self, until_ms: int) -> list[Outgoing]:
-        fact = ClockTicked(unix_ms=until_ms)
-        envelope = Envelope(id="tick", type=fact.TYPE, source=SOURCE, time_ms=until_ms, subject="clock")
-        return [Outgoing(EVENTS, encode(fact, key="clock", envelope=envelope), until_ms)]
+        times = self._limits.tick_times(self._fold.log_ms, until_ms) if self._fold.open_count else [until_ms]
+        return list(map(_tick, times))
+
+
+def _tick(time_ms: int) -> Outgoing:
+    fact = ClockTicked(unix_ms=time_ms)
+    envelope = Envelope(id=f"tick-{time_ms}", type=fact.TYPE, source=SOURCE, time_ms=time_ms, subject="clock")
+    return Outgoing(EVENTS, encode(fact, key="clock", envelope=envelope), time_ms)
 
 
 class _Replaced:

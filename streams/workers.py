@@ -16,6 +16,7 @@ from typing import Any
 import faust
 
 from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.topic_clock import check_clocks
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
@@ -66,6 +67,8 @@ class WorkersConfig:
     group_policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Reward spec → how its rewards become groups: ``{"checkout": {"by": "cohort", "baseline": "running"}}``; ``*`` is
     every other spec. The fields are those of ``GroupPolicy``."""
+    trust_producers_time: bool = False
+    """Start although ``feedback`` has the timestamps of its producers: windows then end by their clocks."""
     limits: GroupLimits = field(init=False)
     """The group's times in the fold's terms."""
     policies: GroupPolicies = field(init=False)
@@ -102,7 +105,8 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Seq
     SIGINT. ``ready`` is called once all of them have their partitions.
 
     Returns the exit status: 0 after a signal, 1 where a processor failed (the log says why). Raises ``LookupError``
-    where topics are missing, and ``ValueError`` where feedback cannot be joined by partition. Owns the process's event
+    where topics are missing, and ``ValueError`` where feedback cannot be joined by partition or timestamps are not of
+    the broker's clock. Owns the process's event
     loop and signals.
     """
     rewards = parse_rewards(config.rewards)
@@ -112,6 +116,10 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Seq
             f"{FEEDBACK.name} has {feedback} partitions and {TRAJECTORIES.name} {sources}: feedback is joined by "
             "partition, so both need as many, as events has. Make the topic anew; its records can be copied by key."
         )
+    if not config.trust_producers_time:
+        read = {"score": (TRAJECTORIES, FEEDBACK), "group": (REWARDS,)}
+        topics = [topic for name in config.processors for topic in read[name]]
+        asyncio.run(check_clocks(config.bootstrap, topics, override="workers.trust_producers_time"))
     folder = config.data_dir / "faust"
     apps = []
     for name in config.processors:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.topic_clock import check_clocks
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_runner import PartitionRunner, RunnerConfig
@@ -63,6 +64,11 @@ class AssemblerConfig:
     """Most memory of what is remembered; beyond it fewer are."""
     max_remembered: int = _DEFAULTS.max_remembered
     """A restart reads what was written since the oldest open trajectory began; at so many, that one is closed."""
+    shares_output: bool = False
+    """Another group's assembler writes to ``trajectories`` too. A start without a committed offset then takes what
+    stands there for that group's, but for the last ``remember``; else for its own, whose offset the broker forgot."""
+    trust_producers_time: bool = False
+    """Start although ``events`` has the timestamps of its producers: one of them can then time out others' work."""
 
     def __post_init__(self) -> None:
         if self.commit_interval_s <= 0:
@@ -102,7 +108,8 @@ async def run_assembler(
     recovered; ``watch`` is called at the start, with what metrics ask.
 
     Raises ``LookupError`` where a topic is missing, ``ValueError`` where ``trajectories`` has other partitions than
-    ``events``, ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
+    ``events`` or timestamps are not of the broker's clock,
+    ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
     """
     if SPEEDUPS is None:
         logger.warning(
@@ -121,6 +128,8 @@ async def run_assembler(
                 f"{EVENTS.name} has {len(partitions[0])} partitions and {TRAJECTORIES.name} {len(partitions[1])}: "
                 f"partition p of one is assembled into partition p of the other, so give both as many"
             )
+        if not config.trust_producers_time:
+            await check_clocks(config.bootstrap, (EVENTS, TRAJECTORIES), override="assemble.trust_producers_time")
         runners = _Runners(config, consumer, ready)
         if watch is not None:
             watch(runners.statuses)
@@ -153,7 +162,9 @@ class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
     def __init__(self, config: AssemblerConfig, consumer: AIOKafkaConsumer, ready: Callable[[], None]) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Holds the first failure of a runner."""
-        self._config = RunnerConfig(config.bootstrap, config.group, config.commit_interval_s, config.limits)
+        self._config = RunnerConfig(
+            config.bootstrap, config.group, config.commit_interval_s, config.limits, config.shares_output
+        )
         self._consumer = consumer
         self._ready: Callable[[], None] | None = ready
         self._tasks: dict[asyncio.Task[None], PartitionRunner] = {}

@@ -17,8 +17,8 @@ same bytes. Records stay the raw bytes they came as; on arrival only their heade
 | a trajectory closes when …                              | labelled                             |
 |---------------------------------------------------------|--------------------------------------|
 | its end and everything before it are there              |                                      |
-| its end is there and ``hole_grace_ms`` of log time went | ``missing_events``                   |
-| nothing came for ``idle_timeout_ms`` of log time        | ``no_end``                           |
+| its end is there and ``hole_grace_ms`` have passed      | ``missing_events``                   |
+| nothing came for ``idle_timeout_ms``                    | ``no_end``                           |
 | it, or the partition's memory, is at its bound          | ``oversize``, and what else is wrong |
 
 Where a bound over all is reached, what takes the room is closed: the largest for memory, the longest silent for the
@@ -26,7 +26,7 @@ count, the oldest where a restart would have too much to read. A record of a clo
 other.
 
 Log time is the latest timestamp within bounds in the partition. What a record's time closes is closed before the record
-is looked at.
+is looked at. Of the gaps between records only so much passes for the two timeouts as :mod:`fold_limits` says.
 """
 
 from collections import OrderedDict, deque
@@ -68,6 +68,10 @@ class PartitionFold:
     ) -> None:
         self.limits = limits
         self.log_ms = log_ms
+        self.idle_ms = 0
+        """Time that has passed for the idle timeout, from wherever the fold began."""
+        self.grace_ms = 0
+        """The same for the grace of holes."""
         self.duplicates = 0
         """Records dropped because they had come before."""
         self.held_events = 0
@@ -84,7 +88,8 @@ class PartitionFold:
         self._open: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by first record
         self._quiet: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by latest record
         self._ended: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by end; those that wait for missing events
-        self._look_at = _NEVER  # no deadline is earlier than this log time
+        # No deadline is earlier than this log time: what counts never passes faster than the log's time.
+        self._look_at = _NEVER
         self._ordinary = SPEEDUPS and SPEEDUPS.OrdinaryEvents(
             OpenTrajectory,
             sorted(KINDS - {END, TICK}),
@@ -96,6 +101,8 @@ class PartitionFold:
             max_open=limits.max_open,
             max_open_bytes=limits.max_open_bytes,
             idle_timeout_ms=limits.idle_timeout_ms,
+            idle_step_ms=limits.idle_step_ms,
+            grace_step_ms=limits.grace_step_ms,
         )
         for each in written:
             self._ahead_in_order.append(each)
@@ -126,8 +133,13 @@ class PartitionFold:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Log time at which the next trajectory closes if nothing else comes; ``None`` with none open."""
-        return min((deadline for deadline, _ in self._deadlines()), default=None)
+        """Log time at which the next trajectory closes if only ticks come; ``None`` with none open."""
+        return min((self.log_ms + left for left, _ in self._deadlines()), default=None)
+
+    @property
+    def waits_for_holes(self) -> bool:
+        """Whether a trajectory has its end and waits for events that are missing."""
+        return bool(self._ended)
 
     @property
     def oldest_open_ms(self) -> int | None:
@@ -158,7 +170,10 @@ class PartitionFold:
             self._catch_up(record.offset)
         log_ms_before = self.log_ms
         if record.timestamp > log_ms_before and is_time(record.timestamp):
+            gap_ms = record.timestamp - log_ms_before
             self.log_ms = record.timestamp
+            self.idle_ms += min(gap_ms, self.limits.idle_step_ms)
+            self.grace_ms += min(gap_ms, self.limits.grace_step_ms)
             if self.log_ms >= self._look_at:
                 self._close_overdue(record.offset, out)
         arrival = arrival_of(record)
@@ -177,7 +192,7 @@ class PartitionFold:
                 return out
             trajectory = self._start(arrival, subject, log_ms_before)
         self._quiet.move_to_end(subject)
-        trajectory.touch(arrival, self.log_ms)
+        trajectory.touch(arrival, self.log_ms, self.idle_ms)
         self._add(trajectory, subject, arrival, out)
         if self.held_bytes > self.limits.max_open_bytes or len(self._open) > self.limits.max_open or out:
             self._make_room(arrival.offset, out)
@@ -248,7 +263,7 @@ class PartitionFold:
 
     def _note_end(self, trajectory: OpenTrajectory, subject: bytes, sequence: int) -> None:
         if trajectory.end is None:
-            trajectory.end_log_ms = self.log_ms
+            trajectory.ended_at = self.grace_ms
             self._ended[subject] = trajectory
             self._look_at = min(self._look_at, self.log_ms + self.limits.hole_grace_ms)
         trajectory.end = sequence if trajectory.end is None else min(trajectory.end, sequence)
@@ -294,16 +309,16 @@ class PartitionFold:
             self.duplicates += 1
 
     def _deadlines(self) -> Iterator[tuple[int, bytes]]:
-        """The next deadline of each kind."""
+        """How long the next trajectory of each kind still has, in milliseconds; below 0 it is overdue."""
         for subject, trajectory in self._ended.items():
-            yield trajectory.end_log_ms + self.limits.hole_grace_ms, subject
+            yield trajectory.ended_at + self.limits.hole_grace_ms - self.grace_ms, subject
             break
         for subject, trajectory in self._quiet.items():
-            yield trajectory.quiet_since + self.limits.idle_timeout_ms, subject
+            yield trajectory.quiet_since + self.limits.idle_timeout_ms - self.idle_ms, subject
             break
 
     def _close_overdue(self, offset: int, out: list[History | Dead]) -> None:
-        while overdue := [entry for entry in self._deadlines() if entry[0] <= self.log_ms]:
+        while overdue := [entry for entry in self._deadlines() if entry[0] <= 0]:
             # min() takes the first of equals: an end before a silence
             self._close(min(overdue, key=itemgetter(0))[1], offset, out)
         deadline = self.deadline_ms

@@ -1,6 +1,22 @@
-"""What the fold of one ``events`` partition may take: time (log time, not the wall's) and memory."""
+"""What the fold of one ``events`` partition may take: time (log time, not the wall's) and memory.
+
+    log time       0 s    20 s    40 s    ── Kafka is away ──    700 s    720 s
+    counted        0 s    20 s    40 s                           100 s    120 s
+
+A trajectory waits in time as it counts: the gap before a record counts for a tenth of the timeout at most (a second is
+never too much). The log cannot tell an outage from silence, in which agents could have written and did not; the
+assembler can, and writes ``clock.ticked`` into a silent partition with open trajectories, more often than that. So
+silence passes, and what could not be written is waited for. It follows from the records alone.
+"""
 
 from dataclasses import dataclass, fields
+
+_SHARE = 10
+_LEAST_STEP_MS = 1000
+
+
+def _step_ms(timeout_ms: int) -> int:
+    return min(timeout_ms, max(timeout_ms // _SHARE, _LEAST_STEP_MS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,7 +24,7 @@ class FoldLimits:
     """Bounds of a partition's fold. A trajectory that reaches one is closed and labelled, never lost."""
 
     idle_timeout_ms: int = 600_000
-    """A trajectory without an event for as long is closed."""
+    """A trajectory without an event for as long, as time counts, is closed."""
     hole_grace_ms: int = 5_000
     """How long an ended trajectory waits for events that are still missing."""
     max_event_bytes: int = (1024 + 16) * 1024
@@ -29,6 +45,26 @@ class FoldLimits:
     """Most memory of what is remembered; beyond it fewer are."""
     max_remembered: int = 200_000
     """A restart reads what was written since the oldest open trajectory began; at so many, that one is closed."""
+
+    @property
+    def idle_step_ms(self) -> int:
+        """The most that the gap before one record counts for the idle timeout."""
+        return _step_ms(self.idle_timeout_ms)
+
+    @property
+    def grace_step_ms(self) -> int:
+        """The most that the gap before one record counts for the grace of a hole."""
+        return _step_ms(self.hole_grace_ms)
+
+    def tick_times(self, log_ms: int, until_ms: int) -> list[int]:
+        """When ``clock.ticked`` must stand in a log that is at ``log_ms`` and silent until ``until_ms``, so that
+        everything open times out that has its time over by then; Unix milliseconds, ``until_ms`` the last.
+        """
+        times: list[int] = []
+        for timeout, step in ((self.hole_grace_ms, self.grace_step_ms), (self.idle_timeout_ms, self.idle_step_ms)):
+            at = times[-1] if times else log_ms
+            times += range(at + step, min(until_ms, log_ms + timeout + step), step)
+        return [*times, until_ms]
 
     def __post_init__(self) -> None:
         for setting in fields(self):

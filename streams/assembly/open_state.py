@@ -29,7 +29,7 @@ class PlainOpenState:
     last: int = 0
     """Offset of its latest record."""
     quiet_since: int = 0
-    """Log time of its latest record."""
+    """When its latest record came, by the clock of the idle timeout."""
     records: dict[int, Arrival] = field(default_factory=dict)
     """By sequence number, in order of arrival."""
     unreadable: dict[int, Defect] = field(default_factory=dict)
@@ -42,8 +42,8 @@ class PlainOpenState:
     """Runs of places that are taken: one, where all came in order."""
     end: int | None = None
     """Sequence number of its end."""
-    end_log_ms: int = 0
-    """Log time when its end came."""
+    ended_at: int = 0
+    """When its end came, by the clock of the grace of holes."""
     duplicates: int = 0
     """Records with a sequence number that was there."""
     size: int = 0

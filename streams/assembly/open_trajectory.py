@@ -36,15 +36,15 @@ class OpenTrajectory(OpenState):
     def _is_taken(self, sequence: int) -> bool:
         return sequence in self.records or sequence in self.unreadable
 
-    def touch(self, arrival: Arrival, log_ms: int) -> None:
-        """Note that ``arrival`` named it."""
+    def touch(self, arrival: Arrival, log_ms: int, idle_ms: int) -> None:
+        """Note that ``arrival`` named it, at ``log_ms`` by the log's clock and ``idle_ms`` by that of the timeout."""
         self.last = arrival.offset
         time_ms = arrival.timestamp if is_time(arrival.timestamp) else log_ms
         if time_ms < self.first_ms:
             self.first_ms = time_ms
         if time_ms > self.last_ms:
             self.last_ms = time_ms
-        self.quiet_since = log_ms
+        self.quiet_since = idle_ms
 
     def advance(self) -> None:
         """Move ``contiguous`` over what is there."""

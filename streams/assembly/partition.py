@@ -105,6 +105,10 @@ class PartitionAssembly:
             index += 1
             yield
 
+    def warn(self, alert: Outgoing) -> None:
+        """Send ``alert`` with the next commit."""
+        self._put(alert)
+
     def _alert(self, dead: Sequence[Dead]) -> None:
         """An alert where our own code raised for a trajectory: at its first event."""
         first = next((each for each in dead if each.error.error is DeadLetterError.RAISED), None)

@@ -76,7 +76,8 @@ async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        "auto.offset.reset": "earliest",
+        # What retention takes while it is read must be said; the restart does. See PartitionRunner.
+        "auto.offset.reset": "error",
         "enable.partition.eof": "true",
         "check.crcs": "true",
         "queued.max.messages.kbytes": str(_QUEUE_KB),

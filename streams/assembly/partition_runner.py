@@ -7,7 +7,7 @@ partition before (a zombie's open transaction is aborted, its next one refused);
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,7 +22,9 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.log import acceptable_ms, committed_offsets, decide_unmarked, open_producer, send
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
+from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.lost_place import check_written
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
@@ -30,6 +32,7 @@ from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_letters import were_committed
+from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -61,8 +64,7 @@ class RunnerConfig:
     group: str
     commit_interval_s: float
     limits: FoldLimits
-    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    """The wall's time, Unix milliseconds: for ticks only."""
+    shares_output: bool = False
 
 
 @dataclass(slots=True)
@@ -103,6 +105,7 @@ class PartitionRunner:
         self._assembly: PartitionAssembly | None = None
         self._commits = _Commits()
         self._tick_offset = -1
+        self._read_at = time.monotonic()
         self._committed_position = -1
         self._next_commit = 0.0
 
@@ -188,18 +191,28 @@ class PartitionRunner:
         alerts = [TopicPartition(ALERTS.name, number) for number in await producer.partitions_for(ALERTS.name)]
         await decide_unmarked(producer, [*letters, *alerts], commit=stand)
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
+        end = (await self._consumer.end_offsets([self._source]))[self._source]
+        if commit.offset > end:
+            raise LostPlaceError(
+                f"{EVENTS.name}[{self._source.partition}] ends at {end}, and was taken up to {commit.offset} already: "
+                "the topic was made anew, or its broker lost records. With the assembler stopped, delete the group "
+                f"(kafka-consumer-groups.sh --bootstrap-server {config.bootstrap} --delete --group {config.group}), "
+                "and start it again: it reads from the beginning, and writes nothing twice"
+            )
+        # Without a commit this is the first start, or the broker has forgotten it: then all outputs must be known.
+        place_lost = commit.offset < 0 and not config.shares_output
+        first_output = checkpoint.output if checkpoint else 0 if place_lost else None
         outputs, output_end = await recovered_outputs(
-            config.bootstrap,
-            self._target,
-            begin=checkpoint.output if checkpoint else None,
-            remember=config.limits.remember,
+            config.bootstrap, self._target, begin=first_output, remember=config.limits.remember
         )
+        if place_lost:
+            check_written(config.limits, len(outputs), self._source)
         position = max(commit.offset, begin)
         logger.info(
             "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
             EVENTS.name, self._source.partition, position, len(outputs), time.monotonic() - started,
         )  # fmt: skip
-        return PartitionAssembly.resume(
+        assembly = PartitionAssembly.resume(
             config.limits,
             checkpoint,
             outputs,
@@ -207,10 +220,16 @@ class PartitionRunner:
             output_end=output_end,
             letters_end=letters_end,
         )
+        if 0 <= commit.offset < begin:
+            taken = checkpoint.next if checkpoint else commit.offset
+            assembly.warn(expired_alert(SOURCE, EVENTS.name, self._source.partition, commit.offset, taken, begin))
+        return assembly
 
     async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
         while not self._stopping.is_set():
             records = reader.read()
+            if records:
+                self._read_at = time.monotonic()
             for _ in assembly.take_all(records):
                 if assembly.pending_bytes > _PENDING_BYTES:
                     await self._commit(producer, assembly)
@@ -281,14 +300,27 @@ class PartitionRunner:
         return await send(producer, topic, message, partition, timestamp_ms=timestamp_ms)
 
     def _tick(self, assembly: PartitionAssembly) -> Outgoing | None:
-        """A ``clock.ticked`` where the wall's time closes a trajectory that the log's time leaves open.
+        """A ``clock.ticked`` where the partition is silent and trajectories wait: see :mod:`fold_limits`.
 
-        Not before the last one was read: behind a backlog one tick is enough.
+        Not before the last one was read: behind a backlog records are time enough.
         """
-        deadline, now = assembly.fold.deadline_ms, self._config.clock_ms()
-        if deadline is None or now < deadline or assembly.position <= self._tick_offset:
+        due_ms = tick_due_ms(assembly.fold, self._config.limits)
+        silent_ms = (time.monotonic() - self._read_at) * 1000
+        if due_ms is None or silent_ms < due_ms or assembly.position <= self._tick_offset:
             return None
-        return Outgoing(EVENTS, _tick_message(now), now)
+        now_ms = time.time_ns() // 1_000_000
+        return Outgoing(EVENTS, _tick_message(now_ms), now_ms)
+
+
+def tick_due_ms(fold: PartitionFold, limits: FoldLimits) -> int | None:
+    """After how many milliseconds of silence a tick is due: well within what a gap counts for, and when the next
+    trajectory has its time over. ``None`` where nothing waits.
+    """
+    deadline_ms = fold.deadline_ms
+    if deadline_ms is None:
+        return None
+    step_ms = min(limits.grace_step_ms, limits.idle_step_ms) if fold.waits_for_holes else limits.idle_step_ms
+    return min(step_ms // 2, deadline_ms - fold.log_ms)
 
 
 def _tick_message(now_ms: int) -> Message:

@@ -25,6 +25,8 @@ async def recovered_outputs(
 ) -> tuple[list[Emitted], int]:
     """The committed trajectories in ``target`` from offset ``begin`` on, by default about the last ``remember``, and
     the partition's end. Waits until every transaction that was open in ``target`` has ended.
+
+    Where nothing says how far its input was taken, ``begin`` is 0: all of them.
     """
     async with open_consumer(bootstrap) as consumer:
         first = (await consumer.beginning_offsets([target]))[target]

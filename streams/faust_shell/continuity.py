@@ -67,6 +67,14 @@ class Continuity:
         last = self._passed_over.last(tp)
         return last is None or last < self._expected[partition]
 
+    async def has_taken(self, partition: int, end: int) -> bool:
+        """Whether every record of the partition before ``end`` was read and checked."""
+        tp = self._tp(partition)
+        if (await self._app.consumer.position(tp) or 0) < end:
+            return False
+        last = self._passed_over.last(tp)
+        return last is None or last < self._expected[partition]
+
     async def _first_from(self, offset: int, partition: int) -> int:
         """Offset of the first committed record from ``offset`` on: markers, aborted and expired records have none."""
         async with open_consumer(self._bootstrap) as consumer:

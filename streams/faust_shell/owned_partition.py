@@ -14,6 +14,7 @@ not committed. From this the next owner knows how the last transaction ended, an
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -40,6 +41,7 @@ from headrace.schemas.log import (
     until_decided,
 )
 from headrace.schemas.topics import Topic
+from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class OwnedPartition:
         self._state = TopicPartition(ownership.state.name, partition)
         self._open = AsyncExitStack()
         self._lost: OwnerChanged | None = None
+        self._alerts: list[Outgoing] = []
         self._producer: AIOKafkaProducer
 
     @classmethod
@@ -124,13 +127,13 @@ class OwnedPartition:
             async with self._producer.transaction():
                 sent = [
                     await send(self._producer, topic, message, timestamp_ms=time_ms)
-                    for topic, message, time_ms in outgoing
+                    for topic, message, time_ms in [*self._alerts, *outgoing]
                 ]
-                for key, value in {**state, _SETTLED: b""}.items():
+                settled = {**self.offsets, **offsets}
+                for key, value in {**state, _SETTLED: json.dumps(settled).encode()}.items():
                     sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
                 # The last one sent is the last of its partition.
                 state_end = (await asyncio.gather(*sent))[-1].offset + 1
-                settled = {**self.offsets, **offsets}
                 if settled:
                     await self._producer.send_offsets_to_transaction(
                         {
@@ -143,6 +146,7 @@ class OwnedPartition:
             self._lost = self._owner_changed()
             raise self._lost from error
         self.offsets = settled
+        self._alerts = []
 
     async def release(self) -> None:
         """Let go of it. What was settled stays."""
@@ -173,11 +177,46 @@ class OwnedPartition:
                 self.state.pop(record.key, None)
                 if record.value is not None:
                     self.state[record.key] = record
-        self.state.pop(_SETTLED, None)
+            settled = self.state.pop(_SETTLED, None)
+            said = settled.value if settled is not None else None
+            self._go_on(json.loads(said or b"null"), bool(self.state) or settled is not None)
+            begins = await reader.beginning_offsets(sources)
+        for source in sources:
+            at, begin = self.offsets.get(source.topic, 0), begins[source]
+            if 0 < at < begin:
+                alert = expired_alert(config.group, source.topic, source.partition, at, at, begin)
+                logger.error("%s", json.loads(alert.message.value)["message"])
+                self._alerts.append(alert)
         logger.info(
             "%s goes on at %s with %d entries of state (%.1f s)",
             self._name, self.offsets, len(self.state), time.monotonic() - started,
         )  # fmt: skip
+
+    def _go_on(self, settled: dict[str, int] | None, has_state: bool) -> None:
+        """Where the broker has forgotten committed offsets (``offsets.retention.minutes``), go on where the state was
+        settled. Raises :class:`LostPlaceError` where an older version wrote it, which did not say.
+        """
+        missing = [topic.name for topic in self._ownership.sources if topic.name not in self.offsets]
+        if not missing or not has_state:
+            return
+        if settled is None:
+            if self.offsets:  # a source that is read since lately
+                return
+            commands = " ".join(f"--topic {name}:{self._partition}" for name in missing)
+            raise LostPlaceError(
+                f"the broker has no committed offset of {self._name} any more (offsets.retention.minutes), and its "
+                "state is there. Say from where it goes on, with every process of the group stopped: "
+                f"kafka-consumer-groups.sh --bootstrap-server {self._ownership.bootstrap} --group "
+                f"{self._ownership.group} {commands} --reset-offsets --to-datetime 2026-01-31T00:00:00.000 --execute "
+                "(what it decided since is decided again)"
+            )
+        for name in missing:
+            if name in settled:
+                self.offsets[name] = settled[name]
+                logger.warning(
+                    "the broker has no committed offset of %s[%d] any more: it goes on at %d, as its state says",
+                    name, self._partition, settled[name],
+                )  # fmt: skip
 
     async def _decide(self, metadata: Collection[str]) -> None:
         """End the last transaction wherever a broker left that out, as its commit says; wait until the state is."""

@@ -95,6 +95,8 @@ class GroupState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, 
     """The members of a closed group, as :func:`remembered`."""
     closed_ms: int | None = None
     """Log time of the decision."""
+    skipped_ms: int = 0
+    """Time that had not counted for timeouts when it was opened."""
 
     @property
     def cohort(self) -> Cohort | None:

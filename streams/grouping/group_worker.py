@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 import faust
+from aiokafka.errors import KafkaError
 
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES
@@ -44,6 +45,7 @@ from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolici
 from headrace.streams.grouping.group_state import Entry, decoded, to_record, without_group
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from headrace.streams.grouping.reward_reader import read_reward
+from headrace.streams.grouping.upstream import Upstream, look_upstream
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.letters.raised import raised, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
@@ -55,6 +57,8 @@ STATE = "headrace-group-state"
 """Topic of the open groups, and of what is remembered."""
 TICK_S = 1.0
 """How often an idle partition's log time is looked at."""
+LOOK_S = 10.0
+"""How often the broker is asked what is on its way to groups that wait, at least; short timeouts ask more often."""
 IDLE_GRACE_S = 5.0
 """A partition is idle after this long without a record, and its time then runs this far behind the wall: a record
 that is on its way keeps its place before the deadline."""
@@ -135,6 +139,7 @@ class GroupWorker:
         self._assigned_anew = False
         self._outages = Outages("group", self._lose)
         self._lost = False
+        self._look_at = 0.0
         self._partitions: dict[int, _Partition] = {}
         self._continuity = Continuity(app, bootstrap, REWARDS)
         app.agent(raw_topic(app, REWARDS), name="group")(self._run)
@@ -197,14 +202,37 @@ class GroupWorker:
 
     async def _close_due(self) -> None:
         await self._take()
+        upstream = await self._look_upstream()
+        if upstream is None:
+            return
         for number, partition in self._partitions.items():
-            idle_s = monotonic() - partition.seen_at - IDLE_GRACE_S
-            now_ms = partition.groups.newest_ms + round(idle_s * 1000)
-            if idle_s > 0 and partition.groups.is_due(now_ms) and await self._continuity.caught_up(number):
+            if not await self._continuity.has_taken(number, upstream.ends.get(number, 0)):
+                continue
+            now_ms = self._time_of(partition, upstream)
+            if now_ms is not None:
                 changes = Changes()
-                partition.groups.expire_due(now_ms, changes)
+                partition.groups.pass_time(now_ms, changes)
                 await partition.settle(changes, [], {})
                 self._tally(changes)
+
+    async def _look_upstream(self) -> Upstream | None:
+        """What is on its way; ``None`` where no time need pass, it was asked a moment ago, or nobody answers."""
+        if not self.open_groups or monotonic() < self._look_at:
+            return None
+        self._look_at = monotonic() + min(LOOK_S, self.limits.step_ms / 2000)
+        try:
+            return await look_upstream(self._bootstrap)
+        except (KafkaError, LookupError) as error:
+            logger.warning("groups' time stands still: what is on its way to them could not be asked: %s", error)
+            return None
+
+    def _time_of(self, partition: _Partition, upstream: Upstream) -> int | None:
+        """Log time of a partition of which everything was read; ``None`` while that is not known."""
+        time = partition.groups.time
+        if len(upstream.drained) < self.sources:
+            return time.passed_without(upstream.drained)
+        idle_s = monotonic() - partition.seen_at - IDLE_GRACE_S
+        return None if idle_s <= 0 else partition.groups.newest_ms + round(idle_s * 1000)
 
     def _tally(self, changes: Changes) -> None:
         for record, _, _ in changes.outputs:
@@ -235,7 +263,9 @@ class GroupWorker:
         for number, owned in (await take_all(ownership, assigned)).items():
             entries, aside = read_entries(owned.state)
             owned.state.clear()
-            groups = Groups(self.limits, entries, policies=self.policies, sources=self.sources)
+            groups = Groups(
+                self.limits, entries, policies=self.policies, sources=self.sources, step_ms=self.limits.step_ms
+            )
             self._partitions[number] = _Partition(owned, groups)
             if aside:
                 self.set_aside += len(aside)

@@ -52,6 +52,11 @@ class GroupLimits:
     max_cohorts: int = 10_000
     """Running means a partition; beyond it the one unused for longest is forgotten, and warms up anew."""
 
+    @property
+    def step_ms(self) -> int:
+        """The most that one gap in log time counts for a timeout: a tenth of it, and 5 s are never too much."""
+        return min(self.timeout_ms, max(self.timeout_ms // 10, 5000))
+
 
 class Decided(NamedTuple):
     """A decision."""
@@ -112,9 +117,14 @@ class Groups:
         *,
         policies: GroupPolicies = DEFAULT_POLICIES,
         sources: int = 1,
+        step_ms: int | None = None,
     ) -> None:
-        """Start empty or from what was ``stored``, in its order. ``sources``: partitions of ``trajectories``."""
+        """Start empty or from what was ``stored``, in its order. ``sources``: partitions of ``trajectories``.
+
+        ``step_ms``: how much of a gap in log time counts for timeouts, at most; by default all of it.
+        """
         self.limits = limits
+        self._step_ms = step_ms
         self.policies = policies
         stored = list(stored)
         clocks = [entry for entry in stored if isinstance(entry, Watermark)]
@@ -150,7 +160,7 @@ class Groups:
         self.time.see(reward.trajectory.partition, timestamp_ms)
         changes.keep(CLOCK, self.time)
         if self.time.passed_ms is not None:
-            self.expire_due(self.time.passed_ms, changes)
+            self.pass_time(self.time.passed_ms, changes)
         policy = self.policies.of(reward.spec)
         cohort = cohort_of(reward, policy)
         if cohort and remembered(reward.trajectory_id) in self._settled:
@@ -166,13 +176,18 @@ class Groups:
     def is_due(self, now_ms: int) -> bool:
         """Whether :meth:`expire_due` may find anything."""
         closed = next(iter(self._closed.values()), None)
-        return bool(self._due and self._due[0][0] <= now_ms) or (
+        return bool(self._due and self._due[0][0] <= now_ms - self.time.skipped_ms) or (
             closed is not None and closed.since_ms + self.limits.remember_ms <= now_ms
         )
 
+    def pass_time(self, now_ms: int, changes: Changes) -> None:
+        """Log time is ``now_ms``: as :meth:`expire_due`, but of a gap in time only so much counts as was said."""
+        self.time.reach(now_ms, self._step_ms)
+        self.expire_due(now_ms, changes)
+
     def expire_due(self, now_ms: int, changes: Changes) -> None:
         """Close the groups, and forget the memories, whose time is over at ``now_ms``."""
-        while self._due and self._due[0][0] <= now_ms:
+        while self._due and self._due[0][0] <= now_ms - self.time.skipped_ms:
             self._close_next(changes)
         while self._closed:
             oldest = next(iter(self._closed.values()))
@@ -231,21 +246,24 @@ class Groups:
             changes.forget(running_key(unused))
 
     def _close_next(self, changes: Changes) -> None:
-        deadline, group_id = heappop(self._due)
-        state = self._open.get(group_id)
+        due = heappop(self._due)
+        state = self._open.get(due[1])
         # Completed meanwhile, and perhaps opened anew: what stands in the heap is then of an earlier group of this id.
-        if state is not None and self._deadline(state) == (deadline, group_id):
+        if state is not None and self._deadline(state) == due:
+            deadline = due[0] + state.skipped_ms
             after, outputs = expire(state, deadline, self.limits.timeout_ms, self.policies.of(state.spec))
             changes.decide(outputs, deadline, _traces(state))
             self._keep_closed(state, after, changes)
 
     def _deadline(self, state: GroupState) -> tuple[int, str]:
+        """When its time is over, in log time without what did not count, and its id."""
         timeout_ms = self.policies.of(state.spec).timeout_ms(self.limits.timeout_ms)
-        return state.opened_ms + timeout_ms, state.group_id
+        return state.opened_ms + timeout_ms - state.skipped_ms, state.group_id
 
     def _keep_open(self, before: GroupState | None, after: GroupState, trajectory_id: str, changes: Changes) -> None:
         """Store an open group and the member that it has anew."""
         if before is None:
+            after = msgspec.structs.replace(after, skipped_ms=self.time.skipped_ms)
             heappush(self._due, self._deadline(after))
         if before is None or before.size != after.size:
             changes.keep(group_key(after.group_id), after, fresh=before is None)

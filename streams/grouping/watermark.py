@@ -5,6 +5,8 @@ batch after the other; after an outage it may be hours ahead in one of them. Tim
 then expire groups whose other members are waiting in another partition. Expiring late is harmless, early is not.
 """
 
+from collections.abc import Collection
+
 import msgspec
 
 IDLE_AFTER = 10_000
@@ -24,6 +26,10 @@ class Watermark(msgspec.Struct, tag_field="kind", tag="clock"):
     """Records seen."""
     newest: dict[int, tuple[int, int]] = {}
     """Source → its newest timestamp, and how many records had been seen with its latest."""
+    reached_ms: int = 0
+    """Log time up to which time was counted; 0 before the first."""
+    skipped_ms: int = 0
+    """Time before that which does not count: see :meth:`reach`."""
 
     def see(self, source: int, timestamp_ms: int) -> None:
         """Take notice of a record of ``source``; what says it is of a source that is not there has no part in it."""
@@ -36,3 +42,23 @@ class Watermark(msgspec.Struct, tag_field="kind", tag="clock"):
         if len(self.newest) >= self.sources or self.records >= IDLE_AFTER:
             heard = [newest for newest, at in self.newest.values() if self.records - at < IDLE_AFTER]
             self.passed_ms = max(min(heard), self.passed_ms or 0)
+
+    def reach(self, now_ms: int, step_ms: int | None) -> None:
+        """Log time is ``now_ms``. Of the time since it was last reached, ``step_ms`` at most count for timeouts: while
+        Kafka was away no member could come. ``None``: everything counts.
+        """
+        if now_ms <= self.reached_ms:
+            return
+        if self.reached_ms and step_ms is not None:
+            self.skipped_ms += max(0, now_ms - self.reached_ms - step_ms)
+        self.reached_ms = now_ms
+
+    def passed_without(self, drained: Collection[int]) -> int | None:
+        """Time that every source has passed but those that are ``drained``: nothing is on its way from them.
+
+        ``None`` while unknown, and where all are drained: the records then say nothing.
+        """
+        held = [source for source in range(self.sources) if source not in drained]
+        if not held or any(source not in self.newest for source in held):
+            return None
+        return min(self.newest[source][0] for source in held)

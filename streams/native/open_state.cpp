@@ -59,7 +59,7 @@ PyMemberDef kMembers[] = {
     {"contiguous", T_LONGLONG, offsetof(OpenState, contiguous), 0, nullptr},
     {"runs", T_LONGLONG, offsetof(OpenState, runs), 0, nullptr},
     {"end", T_OBJECT, offsetof(OpenState, end), 0, nullptr},
-    {"end_log_ms", T_LONGLONG, offsetof(OpenState, end_log_ms), 0, nullptr},
+    {"ended_at", T_LONGLONG, offsetof(OpenState, ended_at), 0, nullptr},
     {"duplicates", T_LONGLONG, offsetof(OpenState, duplicates), 0, nullptr},
     {"size", T_LONGLONG, offsetof(OpenState, size), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr},

@@ -17,13 +17,13 @@ namespace {
 struct Limits {
     long long max_event_bytes, max_trajectory_bytes, max_trajectory_events, max_open, max_open_bytes, record_bytes;
     long long trajectory_bytes;
-    long long idle_timeout_ms;
+    long long idle_timeout_ms, idle_step_ms, grace_step_ms;
 };
 
 struct OrdinaryEvents {
     PyObject_HEAD
     PyTypeObject* trajectory_type;
-    PyObject *log_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered;  // names
+    PyObject *log_ms, *idle_ms, *grace_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered;  // names
     PyObject *ahead, *closed_count, *catch_up_at, *move_to_end;
     uint32_t facts;  // a bit for each that is ordinary
     Limits limits;
@@ -33,7 +33,17 @@ struct OrdinaryEvents {
 struct Fold {
     Ref open, quiet, remembered, ahead;
     long long closed_count = 0, catch_up_at = 0;  // nothing closes here
-    long long log_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
+    long long log_ms = 0, idle_ms = 0, grace_ms = 0, look_at = 0, held_events = 0, held_bytes = 0;
+
+    // The fold's clocks once a record with this timestamp has come.
+    struct Clocks {
+        long long log_ms, idle_ms, grace_ms;
+    };
+    Clocks after(const Limits& limits, long long timestamp) const {
+        const long long gap = std::max<long long>(0, timestamp - log_ms);
+        return {log_ms + gap, idle_ms + std::min(gap, limits.idle_step_ms),
+                grace_ms + std::min(gap, limits.grace_step_ms)};
+    }
 };
 
 bool get_number(PyObject* object, PyObject* name, long long& number) {
@@ -58,14 +68,16 @@ bool load(const OrdinaryEvents* self, PyObject* object, Fold& fold) {
         PyErr_SetString(PyExc_TypeError, "a fold keeps its trajectories in dicts");
         return false;
     }
-    return get_number(object, self->log_ms, fold.log_ms) && get_number(object, self->look_at, fold.look_at) &&
+    return get_number(object, self->log_ms, fold.log_ms) && get_number(object, self->idle_ms, fold.idle_ms) &&
+           get_number(object, self->grace_ms, fold.grace_ms) && get_number(object, self->look_at, fold.look_at) &&
            get_number(object, self->held_events, fold.held_events) &&
            get_number(object, self->closed_count, fold.closed_count) &&
            get_number(object, self->catch_up_at, fold.catch_up_at) && get_number(object, self->held_bytes, fold.held_bytes);
 }
 
 bool store(const OrdinaryEvents* self, PyObject* object, const Fold& fold) {
-    return set_number(object, self->log_ms, fold.log_ms) && set_number(object, self->look_at, fold.look_at) &&
+    return set_number(object, self->log_ms, fold.log_ms) && set_number(object, self->idle_ms, fold.idle_ms) &&
+           set_number(object, self->grace_ms, fold.grace_ms) && set_number(object, self->look_at, fold.look_at) &&
            set_number(object, self->held_events, fold.held_events) &&
            set_number(object, self->held_bytes, fold.held_bytes);
 }
@@ -90,8 +102,10 @@ bool has_room(const OrdinaryEvents* self, const Fold& fold, long long size, long
     return size <= self->limits.max_trajectory_bytes && fold.held_bytes + added <= self->limits.max_open_bytes;
 }
 
-void hold(Fold& fold, long long log_ms, long long added) {
-    fold.log_ms = log_ms;
+void hold(Fold& fold, const Fold::Clocks& now, long long added) {
+    fold.log_ms = now.log_ms;
+    fold.idle_ms = now.idle_ms;
+    fold.grace_ms = now.grace_ms;
     fold.held_events += 1;
     fold.held_bytes += added;
 }
@@ -109,7 +123,7 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
     const int written = PyDict_Contains(fold.ahead.get(), arrival->subject);
     if (written) return written < 0 ? Took::kFailed : Took::kNo;
 
-    const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
+    const Fold::Clocks now = fold.after(self->limits, arrival->timestamp);
     const Ref made(PyObject_CallFunction(reinterpret_cast<PyObject*>(self->trajectory_type), "s#iLLLLL", id.data(),
                                          static_cast<Py_ssize_t>(id.size()), arrival->partition,
                                          static_cast<long long>(arrival->offset), fold.log_ms,
@@ -119,7 +133,7 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
     if (!made || !place) return Took::kFailed;
     auto* trajectory = reinterpret_cast<OpenState*>(made.get());
     trajectory->last = arrival->offset;
-    trajectory->quiet_since = log_ms;
+    trajectory->quiet_since = now.idle_ms;
     trajectory->contiguous = trajectory->runs = 1;
     trajectory->size = added;
     if (PyDict_SetItem(trajectory->records, place.get(), object) < 0 ||
@@ -127,8 +141,8 @@ Took start(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
         PyObject_SetItem(fold.quiet.get(), arrival->subject, made.get()) < 0) {
         return Took::kFailed;
     }
-    fold.look_at = std::min(fold.look_at, log_ms + self->limits.idle_timeout_ms);
-    hold(fold, log_ms, added);
+    fold.look_at = std::min(fold.look_at, now.log_ms + self->limits.idle_timeout_ms);
+    hold(fold, now, added);
     return Took::kYes;
 }
 
@@ -141,18 +155,18 @@ Took go_on(const OrdinaryEvents* self, Fold& fold, const Arrival* arrival, PyObj
     const long long added = self->limits.record_bytes + arrival->size + id_bytes;
     if (!whole || !has_room(self, fold, trajectory->size + added, added)) return Took::kNo;
 
-    const long long log_ms = std::max<long long>(fold.log_ms, arrival->timestamp);
+    const Fold::Clocks now = fold.after(self->limits, arrival->timestamp);
     const Ref place(PyLong_FromLongLong(arrival->sequence));
     const Ref moved(PyObject_CallMethodOneArg(fold.quiet.get(), self->move_to_end, arrival->subject));
     if (!place || !moved || PyDict_SetItem(trajectory->records, place.get(), object) < 0) return Took::kFailed;
     trajectory->last = arrival->offset;
-    trajectory->quiet_since = log_ms;
+    trajectory->quiet_since = now.idle_ms;
     trajectory->contiguous += 1;
     trajectory->runs = 1;
     trajectory->size += added;
     trajectory->first_ms = std::min(trajectory->first_ms, arrival->timestamp);
     trajectory->last_ms = std::max(trajectory->last_ms, arrival->timestamp);
-    hold(fold, log_ms, added);
+    hold(fold, now, added);
     return Took::kYes;
 }
 
@@ -208,8 +222,10 @@ bool find_facts(OrdinaryEvents* self, PyObject* kinds) {
 
 void destroy(PyObject* object) {
     auto* self = reinterpret_cast<OrdinaryEvents*>(object);
-    for (PyObject* owned : {self->log_ms, self->look_at, self->held_events, self->held_bytes, self->open, self->quiet,
-                            self->remembered, self->ahead, self->closed_count, self->catch_up_at, self->move_to_end, reinterpret_cast<PyObject*>(self->trajectory_type)}) {
+    for (PyObject* owned : {self->log_ms, self->idle_ms, self->grace_ms, self->look_at, self->held_events,
+                            self->held_bytes, self->open, self->quiet, self->remembered, self->ahead,
+                            self->closed_count, self->catch_up_at, self->move_to_end,
+                            reinterpret_cast<PyObject*>(self->trajectory_type)}) {
         Py_XDECREF(owned);
     }
     Py_TYPE(object)->tp_free(object);
@@ -218,13 +234,15 @@ void destroy(PyObject* object) {
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     static const char* names[] = {"trajectory", "kinds", "record_bytes", "trajectory_bytes", "max_event_bytes", "max_trajectory_bytes",
                                   "max_trajectory_events", "max_open", "max_open_bytes", "idle_timeout_ms",
-                                  nullptr};
+                                  "idle_step_ms", "grace_step_ms", nullptr};
     PyObject *trajectory, *kinds;
     Limits limits;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O$LLLLLLLL", const_cast<char**>(names), &PyType_Type,
-                                     &trajectory, &kinds, &limits.record_bytes, &limits.trajectory_bytes, &limits.max_event_bytes,
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!O$LLLLLLLLLL", const_cast<char**>(names), &PyType_Type,
+                                     &trajectory, &kinds, &limits.record_bytes, &limits.trajectory_bytes,
+                                     &limits.max_event_bytes,
                                      &limits.max_trajectory_bytes, &limits.max_trajectory_events, &limits.max_open,
-                                     &limits.max_open_bytes, &limits.idle_timeout_ms)) {
+                                     &limits.max_open_bytes, &limits.idle_timeout_ms, &limits.idle_step_ms,
+                                     &limits.grace_step_ms)) {
         return nullptr;
     }
     if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(trajectory), &OpenStateType)) {
@@ -237,6 +255,8 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->limits = limits;
     self->trajectory_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(trajectory));
     self->log_ms = PyUnicode_InternFromString("log_ms");
+    self->idle_ms = PyUnicode_InternFromString("idle_ms");
+    self->grace_ms = PyUnicode_InternFromString("grace_ms");
     self->look_at = PyUnicode_InternFromString("_look_at");
     self->held_events = PyUnicode_InternFromString("held_events");
     self->held_bytes = PyUnicode_InternFromString("held_bytes");

@@ -79,6 +79,8 @@ class OrdinaryEvents:
         max_open: int,
         max_open_bytes: int,
         idle_timeout_ms: int,
+        idle_step_ms: int,
+        grace_step_ms: int,
     ) -> None: ...
     def take(self, fold: object, records: Sequence[object], start: int, /) -> int:
         """Fold ordinary events of the list ``records`` from ``start`` on; the index of the first that is not."""

@@ -35,14 +35,19 @@ class Rederivation:
         """What was read and left out."""
         self._fold = PartitionFold(limits)
         self._limits = limits
-        self._cut_before_ms: int | None = 0 if begins_log else None
+        self._begins_log = begins_log
+        self._begun_ms: int | None = None
+        self._cut_before_ms = 0
 
     def take(self, record: LogRecord) -> list[Outgoing | LeftOut]:
         """The trajectories and dead letters that the next record brings about, and what is left out."""
-        if self._cut_before_ms is None:
-            self._cut_before_ms = record.timestamp + self._limits.idle_timeout_ms
+        outcomes = self._fold.arrive(record)
+        if self._begun_ms is None:
+            self._begun_ms = self._fold.idle_ms
+        if not self._begins_log and self._fold.idle_ms - self._begun_ms < self._limits.idle_timeout_ms:
+            self._cut_before_ms = self._fold.log_ms + 1
         out: list[Outgoing | LeftOut] = []
-        for outcome in self._fold.arrive(record):
+        for outcome in outcomes:
             if isinstance(outcome, History) and outcome.missing and outcome.first_ms < self._cut_before_ms:
                 self.counts[CUT] += 1
                 out.append(LeftOut(outcome.closed_ms))

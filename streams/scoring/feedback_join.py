@@ -5,10 +5,11 @@
              ──later──▶ revision n + 1, with all feedback so far
              ──twice──▶ nothing
 
-Whether feedback was in time follows from its timestamp and not from when it is noticed, so however the two topics
-interleave, and whatever is delivered twice, the same rewards come out. The join holds where a trajectory stands, never
-its tokens. What falls due is scored outside and handed back with :meth:`Join.decided`; the shell writes rewards and
-state in one transaction.
+The window begins when the trajectory ended by the broker's clock (the timestamp of its record), and feedback is stamped
+by the same: an agent's clock has no say. Whether feedback was in time follows from its timestamp and not from when it
+is noticed, so however the two topics interleave, and whatever is delivered twice, the same rewards come out. The join
+holds where a trajectory stands, never its tokens. What falls due is scored outside and handed back with
+:meth:`Join.decided`; the shell writes rewards and state in one transaction.
 """
 
 from collections import Counter
@@ -89,12 +90,10 @@ class Arrival:
     """The trajectory."""
     offset: int
     """Where it stands in ``trajectories``."""
-    ended_ms: int
-    """When it ended."""
     arrived_ms: int
-    """Timestamp of its record."""
+    """Timestamp of its record: when its last event came, by the clock that also stamps feedback."""
     window_ms: int = 0
-    """How long its reward waits for feedback."""
+    """How long its reward waits for feedback from then on."""
     takes_feedback: bool = True
     """Whether its spec makes revisions."""
     origin: str | None = None
@@ -208,7 +207,7 @@ class Join:
         if before is not None and before.offset is not None:
             return
         after = Attempt(
-            since_ms=arrival.ended_ms + arrival.window_ms,
+            since_ms=arrival.arrived_ms + arrival.window_ms,
             offset=arrival.offset,
             arrived_ms=arrival.arrived_ms,
             origin=arrival.origin,
@@ -224,7 +223,7 @@ class Join:
         heappush(self._due, (after.since_ms, name))
         while self._open > self.limits.max_open:
             self.counts[WINDOW_OVERFLOW] += 1
-            self._close(self._next_due(), changes, unscored=WINDOW_OVERFLOW)
+            self._close(self._next_due(), changes, unscored=WINDOW_OVERFLOW, now_ms=arrival.arrived_ms)
 
     def add_feedback(self, trajectory_id: str, feedback: Feedback, changes: Changes) -> None:
         """Feedback came, before the trajectory or after it."""
@@ -267,11 +266,16 @@ class Join:
             kept = attempt.model_copy(update={"verdicts": attempt.verdicts | dict(verdicts)})
             self._keep(due.trajectory_id, kept, changes)
 
-    def _close(self, name: str, changes: Changes, *, unscored: str | None = None) -> None:
-        """The window of ``name`` is over: revision 0, and a revision for each feedback that is too late for it."""
+    def _close(self, name: str, changes: Changes, *, unscored: str | None = None, now_ms: int | None = None) -> None:
+        """The window of ``name`` is over: revision 0, and a revision for each feedback that is too late for it.
+
+        With ``now_ms`` it is over early, at that log time.
+        """
         attempt = self._attempts[name]
         in_time = [each for each in attempt.heard if each.time_ms <= attempt.since_ms]
         late = [each for each in attempt.heard if each.time_ms > attempt.since_ms]
+        if now_ms is not None and now_ms < attempt.since_ms:
+            attempt = attempt.model_copy(update={"since_ms": max(now_ms, attempt.arrived_ms)})
         self._open -= 1
         self._make(name, attempt.model_copy(update={"heard": in_time}), attempt.since_ms, changes, unscored)
         for feedback in late:

@@ -41,7 +41,6 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> list[Outgoing] | Wai
     arrival = Arrival(
         trajectory_id=trajectory.trajectory_id,
         offset=record.offset,
-        ended_ms=trajectory.ended_ms,
         arrived_ms=record.timestamp,
         window_ms=spec.feedback_window_ms,
         takes_feedback=spec.takes_feedback,

@@ -93,7 +93,7 @@ async def assembler(bootstrap: str, group: str, watch: Stopwatch) -> None:
     """The assembler in this process, from the beginning of ``events`` to its end; joining not counted."""
     stop, ready = asyncio.Event(), asyncio.Event()
     # A group without commits looks at the latest trajectories, here those of the round before: one is enough.
-    config = AssemblerConfig(bootstrap, group=group, remember=1)
+    config = AssemblerConfig(bootstrap, group=group, remember=1, shares_output=True)
     running = asyncio.create_task(run_assembler(config, stop=stop, ready=ready.set))
     try:
         await asyncio.wait({running, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)

@@ -25,7 +25,7 @@ COMMIT_S = 0.15
 
 def assembler(start: Start) -> Command:
     """Our assembler, with its settings as they are shipped."""
-    return worker("assemble", start, {"group": start.group})
+    return worker("assemble", start, {"group": start.group, "shares_output": True})
 
 
 def kafka_streams(start: Start, *, store: str = "memory", threads: int = 1) -> Command:

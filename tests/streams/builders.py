@@ -28,6 +28,7 @@ from headrace.schemas.model import Record
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import encode
+from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import StoredRecord
 
 T0 = 1_700_000_000_000
@@ -132,6 +133,11 @@ def tick(time_ms: int, offset: int = 0) -> StoredRecord:
 def without(record: StoredRecord, *names: str) -> StoredRecord:
     """``record`` without some headers."""
     return replace(record, headers=[header for header in record.headers if header[0] not in names])
+
+
+def ticks(since_ms: int, until_ms: int, limits: FoldLimits | None = None) -> list[StoredRecord]:
+    """Silence as the assembler ticks it: everything that is overdue at ``until_ms`` times out."""
+    return [tick(time_ms) for time_ms in (limits or FoldLimits()).tick_times(since_ms, until_ms)]
 
 
 def with_header(record: StoredRecord, name: str, value: bytes | None) -> StoredRecord:

@@ -12,6 +12,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 from headrace.schemas.bounds import is_time
@@ -74,19 +75,22 @@ class Log:
         self.limits = limits
         self.now: list[int] = []
         """Log time as each record arrives: the latest timestamp so far."""
+        self.idle: list[int] = []
+        """What has passed for the idle timeout by then: of each gap a tenth of the timeout, or a second, at most."""
+        self.grace: list[int] = []
+        """The same for the grace of holes."""
         self.arrivals = [arrival_of(record, limits) for record in records]
         for record in records:
             now = self.now[-1] if self.now else 0
             self.now.append(max(record.timestamp, now) if is_time(record.timestamp) else now)
+        gaps = [now - before for before, now in pairwise([0, *self.now])]
+        for clock, timeout in ((self.idle, limits.idle_timeout_ms), (self.grace, limits.hole_grace_ms)):
+            clock += accumulate(min(gap, timeout, max(timeout // 10, 1000)) for gap in gaps)
 
     def time_of(self, index: int) -> int:
         """When a record came: its timestamp or, where that is out of bounds, log time."""
         timestamp = self.records[index].timestamp
         return timestamp if is_time(timestamp) else self.now[index]
-
-    def first_at(self, time_ms: int) -> int:
-        """Index of the first record that arrives at that log time or later."""
-        return bisect_left(self.now, time_ms)
 
 
 @dataclass(frozen=True)
@@ -159,27 +163,27 @@ def life_of(subject: bytes, indices: Sequence[int], log: Log) -> Life:
             return life
     closing = overdue(life, log)
     if closing < len(log.records):
-        deadline, kind, since = deadline_of(life, log)
-        life.closed, life.order = closing, (closing, 0, deadline, kind, since)
+        left = min((deadline - clock[closing], kind, since) for clock, deadline, kind, since in deadlines_of(life, log))
+        life.closed, life.order = closing, (closing, 0, *left)
         life.closed_offset = log.records[closing].offset
     return life
 
 
-def deadline_of(life: Life, log: Log) -> tuple[int, int, int]:
-    """Log time at which it closes without anything else coming; whether for silence; index since when that holds."""
+def deadlines_of(life: Life, log: Log) -> list[tuple[list[int], int, int, int]]:
+    """When it closes without anything else coming: a clock, the time by it, whether for silence, index since when."""
     since = life.while_open[-1]
-    idle = (log.now[since] + log.limits.idle_timeout_ms, 1, since)
+    silence = (log.idle, log.idle[since] + log.limits.idle_timeout_ms, 1, since)
     ends = [index for index in life.while_open if log.arrivals[index].ends]
     content = Content(life, log)
     first_end = next((index for index in ends if index not in content.doubles | content.conflicts), None)
     if first_end is None:
-        return idle
-    return min(idle, (log.now[first_end] + log.limits.hole_grace_ms, 0, first_end))
+        return [silence]
+    return [silence, (log.grace, log.grace[first_end] + log.limits.hole_grace_ms, 0, first_end)]
 
 
 def overdue(life: Life, log: Log) -> int:
     """Index of the record whose arrival closes it for lack of time."""
-    return log.first_at(deadline_of(life, log)[0])
+    return min(bisect_left(clock, deadline) for clock, deadline, _, _ in deadlines_of(life, log))
 
 
 class Content:

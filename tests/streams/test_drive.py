@@ -143,7 +143,7 @@ def totals(records: dict[str, list[Record]]) -> list[tuple[str, int, float | Non
 def test_feedback_counts_within_its_window_and_makes_a_revision_after_it() -> None:
     events = [*group_of(1.0, 0.0), feedback("g-1", 1.0, T0 + 500), feedback("g-1", 2.0, T0 + WINDOW_MS + 5_000)]
     records = drive(TOPOLOGY, events, rewards=Rewards({}, LIKED), until_ms=T0 + HOUR)
-    assert totals(records) == [("g-2", 0, 0.0, None), ("g-1", 0, 1.0, None), ("g-1", 1, 3.0, None)]
+    assert totals(records) == [("g-1", 0, 1.0, None), ("g-2", 0, 0.0, None), ("g-1", 1, 3.0, None)]
     assert len(records["feedback"]) == 2
     (group,) = records["training"]
     assert isinstance(group, TrainingGroup)

@@ -11,6 +11,7 @@ from headrace.schemas.log import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.recovery import Checkpoint
 from headrace.streams.lag import OTHERS_A_ROUND, Groups, Lag, LagMeter, lag_row, lags, measure_lag, place_of
+from tests.clocks import with_producers_time
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
@@ -75,6 +76,7 @@ async def test_a_group_is_measured_behind_many_others(kafka: str) -> None:
 
 @pytest.mark.kafka
 async def test_two_groups_behind_in_one_partition_each_have_the_age_of_their_next_record(kafka: str) -> None:
+    await asyncio.to_thread(with_producers_time, kafka, EVENTS)
     now_ms = time.time_ns() // 1_000_000
     async with open_producer(kafka) as producer:
         for age_s in (90, 60, 30):

@@ -18,8 +18,9 @@ from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.events import ToolCalled
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.log import open_producer
-from headrace.schemas.topics import REJECTED
+from headrace.schemas.topics import EVENTS, FEEDBACK, REJECTED
 from headrace.schemas.wire import Message
+from tests.clocks import with_producers_time
 
 CALLS = 6
 
@@ -37,6 +38,7 @@ def tail(kafka: str, topic: str, *arguments: str) -> list[str]:
 @pytest.fixture(scope="module")
 def log(kafka: str) -> str:
     """`events` with one record of every type, an aborted transaction, and then calls, one a transaction."""
+    with_producers_time(kafka, EVENTS, FEEDBACK)
     asyncio.run(fill(kafka))
     return kafka
 

@@ -77,7 +77,8 @@ def messy_log(draw: st.DrawFn) -> list[StoredRecord]:
         timed.append(replace(record, timestamp=stamped))
         if chance.random() < 0.05:
             timed.append(tick(time_ms + chance.choice([0, 60])))
-    return log([*timed, tick(time_ms + HOUR)])
+    silence = [tick(time_ms + after) for after in (*range(chance.choice([1000, 2500]), 12_000, 1000), HOUR)]
+    return log([*timed, *silence])
 
 
 LIMITS = st.builds(

@@ -21,7 +21,7 @@ from headrace.streams.assembly.history import Dead, History
 from headrace.streams.assembly.recovery import emitted_of
 from headrace.streams.raw import StoredRecord
 from headrace.streams.scoring.score import hiding_defect
-from tests.streams.builders import T0, event, facts, log, session, tick, with_header, without
+from tests.streams.builders import T0, event, facts, log, session, tick, ticks, with_header, without
 
 HOUR = 3_600_000
 
@@ -74,8 +74,8 @@ class TestClosing:
         records = session("s1", "ask", "tool", "answer")
         holed = [*records[:2], *records[3:]]
         grace = FoldLimits().hole_grace_ms
-        assert not fold([*holed, tick(T0 + 50 + grace - 1)])
-        result = only([*holed, tick(T0 + 50 + grace)])
+        assert not fold([*holed, *ticks(T0 + 50, T0 + 50 + grace - 1)])
+        result = only([*holed, *ticks(T0 + 50, T0 + 50 + grace)])
         assert (result.missing, result.defects[0]) == ([2], Defect.MISSING_EVENTS)
 
     def test_a_late_event_inside_the_grace_fills_the_hole(self) -> None:
@@ -86,8 +86,8 @@ class TestClosing:
     def test_without_an_end_it_closes_after_the_idle_timeout(self) -> None:
         records = session("s1", "ask", "tool", "answer")[:-1]
         idle = FoldLimits().idle_timeout_ms
-        assert not fold([*records, tick(T0 + 40 + idle - 1)])
-        result = only([*records, tick(T0 + 40 + idle)])
+        assert not fold([*records, *ticks(T0 + 40, T0 + 40 + idle - 1)])
+        result = only([*records, *ticks(T0 + 40, T0 + 40 + idle)])
         assert (result.defects, result.status) == ([Defect.NO_END], None)
 
     def test_any_event_of_it_keeps_a_trajectory_open(self) -> None:
@@ -96,10 +96,31 @@ class TestClosing:
         slow = [replace(record, timestamp=T0 + 900 * number) for number, record in enumerate(records)]
         assert only(slow, limits).defects == []
 
-    def test_an_event_after_the_timeout_is_late_even_if_nothing_moved_the_clock_between(self) -> None:
+    def test_an_outage_longer_than_the_timeouts_closes_nothing(self) -> None:
+        """While Kafka is away nobody can write: neither the agents nor the assembler, who ticks."""
+        records, other = session("s1", "ask", "tool", "answer"), session("s2", "ask", "answer", time_ms=T0 + HOUR)
+        back = [replace(record, timestamp=T0 + HOUR + 9) for record in records[3:]]
+        first, second = closed(fold([*records[:3], tick(T0 + HOUR), *other, *back]))
+        assert (first.trajectory_id, second.trajectory_id) == ("s2", "s1")
+        assert first.labels == second.labels == frozenset()
+
+    def test_an_outage_longer_than_the_grace_of_a_hole_is_waited_for(self) -> None:
+        records = session("s1", "ask", "tool", "answer")
+        late = replace(records[2], timestamp=T0 + HOUR + 5)
+        assert only([*records[:2], *records[3:], tick(T0 + HOUR), late]).defects == []
+
+    def test_of_an_outage_and_of_each_further_gap_a_tenth_counts(self) -> None:
+        record, idle = session("s1", "ask")[0], FoldLimits().idle_timeout_ms
+        gaps = [tick(T0 + number * HOUR) for number in range(1, 11)]
+        assert not fold([record, *gaps[:-1]])
+        assert len(fold([record, *gaps])) == 1
+        seconds = [tick(T0 + 1000 * number) for number in range(1, idle // 1000 + 1)]
+        assert not fold([record, *seconds[:-1]])
+        assert len(fold([record, *seconds])) == 1
+
+    def test_an_event_after_the_timeout_is_late(self) -> None:
         records = session("s1", "ask", "answer")
-        slow = [*records[:-1], replace(records[-1], timestamp=T0 + HOUR)]
-        outcomes = fold(slow)
+        outcomes = fold([*records[:-1], *ticks(T0 + 20, T0 + HOUR), replace(records[-1], timestamp=T0 + HOUR)])
         assert [history.labels for history in closed(outcomes)] == [frozenset({Defect.NO_END})]
         assert dead(outcomes) == [(DeadLetterError.LATE, "s1")]
 
@@ -146,7 +167,7 @@ class TestDuplicates:
 
     def test_what_was_missing_when_it_closed_is_late_and_not_a_duplicate(self) -> None:
         records = session("s1", "ask", "tool", "answer")
-        outcomes = fold([*records[:2], *records[3:], tick(T0 + HOUR), *records])
+        outcomes = fold([*records[:2], *records[3:], *ticks(T0, T0 + HOUR), *records])
         assert dead(outcomes) == [(DeadLetterError.LATE, "s1")]
 
     def test_an_id_is_forgotten_in_the_end(self) -> None:
@@ -200,13 +221,13 @@ class TestBounds:
 
     def test_an_absurd_sequence_number_makes_no_list_of_holes(self) -> None:
         (record,) = session("s1", "ask")[1:2]
-        outcomes = fold([with_header(record, SEQUENCE, b"9" * 17), tick(T0 + HOUR)])
+        outcomes = fold([with_header(record, SEQUENCE, b"9" * 17), *ticks(T0, T0 + HOUR)])
         assert dead(outcomes) == [(DeadLetterError.OVERSIZE, "s1")]
         assert not closed(outcomes)[0].missing
 
     def test_an_event_far_ahead_takes_bytes_however_many_are_missing_before_it(self) -> None:
         (far,) = session("s1", "ask")[1:2]
-        state, records = PartitionFold(FoldLimits()), log([with_header(far, SEQUENCE, b"65535"), tick(T0 + HOUR)])
+        state, records = PartitionFold(FoldLimits()), log([with_header(far, SEQUENCE, b"65535"), *ticks(T0, T0 + HOUR)])
         (history,) = [outcome for record in records for outcome in state.arrive(record)]
         assert isinstance(history, History)
         message = settle(history)[0].message
@@ -305,7 +326,7 @@ class TestBadRecords:
     ) -> None:
         bad = session("s1", "ask", "tool", "answer")
         good = session("s2", "ask", "tool", "answer")
-        outcomes = fold([*bad[:2], spoil(bad[2]), *bad[3:], *good, tick(T0 + HOUR)])
+        outcomes = fold([*bad[:2], spoil(bad[2]), *bad[3:], *good, *ticks(T0, T0 + HOUR)])
         assert dead(outcomes) == [(error, named)]
         results = {history.trajectory_id: trajectory(history) for history in closed(outcomes)}
         assert results["s2"].defects == []

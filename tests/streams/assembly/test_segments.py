@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.schemas.bounds import MAX_SECONDS
 from headrace.schemas.events import (
     ContextPruned,
     EndStatus,
@@ -241,6 +242,10 @@ class TestTurns:
         record = event("s1", 1, ToolReturned(call_id="a", tool="t"), value=returned)
         with pytest.raises(UnreadableRecord):
             read_event(arrival_of(record))
+
+    def test_the_longest_latencies_add_up_to_a_number(self) -> None:
+        result = assembled(*[ToolReturned(call_id="a", tool="t", latency_s=MAX_SECONDS)] * 100)
+        assert Trajectory.model_validate_json(result.model_dump_json()).tools["t"].seconds >= MAX_SECONDS
 
     def test_what_comes_before_the_first_model_call_is_a_turn_without_sampling(self) -> None:
         result = assembled(ToolCalled(call_id="a", tool="t"), called([1], [2, 3]))

@@ -3,12 +3,25 @@
 import asyncio
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
 
-from headrace.schemas.log import create_topics, open_consumer, partitions_of, read_to_end, send, until_decided
-from headrace.schemas.topics import REJECTED, REWARDS, Topic
-from headrace.schemas.wire import Message
+from headrace.schemas.log import (
+    create_topics,
+    open_admin,
+    open_consumer,
+    open_producer,
+    partitions_of,
+    read_to_end,
+    send,
+    until_decided,
+)
+from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
+from headrace.schemas.wire import Message, decode
 from headrace.streams.faust_shell.owned_partition import OwnedPartition, OwnerChanged, Ownership, create_state_topic
+from headrace.streams.lost_place import LostPlaceError
 from headrace.streams.raw import Outgoing
+from tests.streams.assembly.test_lost_place import forget_offsets
 from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
 pytestmark = pytest.mark.kafka
@@ -153,3 +166,45 @@ async def test_a_state_topic_with_too_few_partitions_is_named(kafka: str) -> Non
     state = await create_state_topic(kafka, "narrow-state", partitions=1, about="State of a test.")
     with pytest.raises(LookupError, match="narrow-state has no partition 3"):
         await OwnedPartition.take(Ownership(kafka, "narrow", (REWARDS,), state, (REJECTED,)), 3)
+
+
+async def test_offsets_that_the_broker_forgot_are_found_in_the_state(kafka: str) -> None:
+    mine = await ownership(kafka, "forgotten")
+    first = await OwnedPartition.take(mine, 1)
+    await first.settle({"rewards": 7}, {b"a": b"1"}, [])
+    await first.settle({"rewards": 9}, {}, [])
+    await first.release()
+    await forget_offsets(kafka, mine.group)
+    second = await OwnedPartition.take(mine, 1)
+    assert (second.offsets, second.state) == ({"rewards": 9}, {b"a": b"1"})
+    await second.settle({}, {}, [])
+    await second.release()
+    third = await OwnedPartition.take(mine, 1)
+    await third.release()
+    assert third.offsets == {"rewards": 9}
+
+
+async def test_a_state_that_does_not_say_how_far_it_goes_is_refused_with_the_way_out(kafka: str) -> None:
+    mine = await ownership(kafka, "older")
+    async with open_producer(kafka) as producer:
+        await (await producer.send(mine.state.name, b"1", b"a", 1))
+    with pytest.raises(LostPlaceError, match=r"--group older --topic rewards:1 --reset-offsets"):
+        await OwnedPartition.take(mine, 1)
+
+
+async def test_records_that_retention_took_before_they_were_settled_are_told(kafka: str) -> None:
+    mine, place = await ownership(kafka, "expired"), TopicPartition(REWARDS.name, 3)
+    async with open_producer(kafka) as producer:
+        for _ in range(6):
+            await (await producer.send(REWARDS.name, b"x", b"x", 3))
+    first = await OwnedPartition.take(mine, 3)
+    await first.settle({"rewards": 2}, {}, [])
+    await first.release()
+    async with open_admin(kafka) as admin:
+        await admin.delete_records({place: RecordsToDelete(before_offset=5)})
+    second = await OwnedPartition.take(mine, 3)
+    await second.settle({"rewards": 6}, {}, [])
+    await second.settle({"rewards": 6}, {}, [])
+    await second.release()
+    said = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
+    assert [alert.details["unread"] for alert in said if alert.source == "expired"] == [3]

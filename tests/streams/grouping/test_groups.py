@@ -325,3 +325,61 @@ def test_a_repeated_batch_decides_nothing_anew(history: list[tuple[Reward, int]]
     groups = Groups(limits, policies=patient, sources=2)
     first = {output.model_dump_json() for output in decided(add(groups, *history))}
     assert {output.model_dump_json() for output in decided(add(groups, *history))} <= first
+
+
+STEPPED = GroupLimits(timeout_ms=600_000)
+
+
+def at_work(sources: int = 1) -> Groups:
+    """Groups as the worker has them."""
+    return Groups(STEPPED, sources=sources, step_ms=STEPPED.step_ms)
+
+
+def test_an_outage_longer_than_the_timeout_expires_no_group_whose_members_could_not_come() -> None:
+    groups, hour = at_work(), 3_600_000
+    assert not add(groups, (rewarded("a1", group="a"), 1), (rewarded("b1", group="b"), hour)).outputs
+    changes = add(groups, (rewarded("a2", group="a"), hour + 10))
+    assert changes.outputs
+    assert groups.open == 1
+
+
+def test_of_silence_that_is_looked_at_everything_counts() -> None:
+    groups, changes = at_work(), add(at_work(), (rewarded("a1", group="a"), 0))
+    add(groups, (rewarded("a1", group="a"), 1))
+    for now_ms in range(0, STEPPED.timeout_ms, 30_000):
+        groups.pass_time(now_ms, changes)
+    assert groups.open == 1
+    groups.pass_time(STEPPED.timeout_ms + 1, changes)
+    assert (groups.open, reasons(changes)) == (0, {"a1": Reason.INCOMPLETE_GROUP})
+    assert changes.outputs[-1].time_ms == STEPPED.timeout_ms + 1
+
+
+def test_what_did_not_count_survives_a_restart() -> None:
+    hour = 3_600_000
+    changes = add(groups := at_work(), (rewarded("a1", group="a"), 1), (rewarded("b1", group="b"), hour))
+    stored = [entry for entry in changes.stored.values() if entry is not None]
+    again = Groups(STEPPED, stored, step_ms=STEPPED.step_ms)
+    for each in (groups, again):
+        left = STEPPED.timeout_ms - STEPPED.step_ms
+        for now_ms in range(hour, hour + left, 30_000):
+            each.pass_time(now_ms, changes)
+        assert each.open == 2
+        each.pass_time(hour + left + 1, found := Changes())
+        assert reasons(found) == {"a1": Reason.INCOMPLETE_GROUP}
+
+
+def test_a_source_from_which_nothing_is_on_its_way_holds_nothing_back() -> None:
+    time = Watermark(sources=3)
+    time.see(0, 1000)
+    time.see(1, 5000)
+    assert (time.passed_ms, time.passed_without(set())) == (None, None)
+    assert time.passed_without({2}) == 1000
+    assert time.passed_without({0, 2}) == 5000
+    assert time.passed_without({0, 1}) is None
+    assert time.passed_without({0, 1, 2}) is None
+
+
+def test_a_reward_of_a_source_that_is_not_there_has_no_part_in_time() -> None:
+    time = Watermark(sources=1)
+    time.see(7, 10**15)
+    assert (time.newest, time.passed_ms) == ({}, None)

@@ -30,7 +30,7 @@ from headrace.streams.letters.repair import content_of, edited, repair_message
 from headrace.streams.raw import StoredRecord
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
-from tests.streams.builders import T0, event, session, tick, with_header, without
+from tests.streams.builders import T0, event, session, ticks, with_header, without
 
 HOUR = 3_600_000
 
@@ -172,25 +172,25 @@ class TestOfAClosedTrajectory:
         assert [len(letter.redriven) for letter in stream.letters] == [1, 1]
 
     def test_a_late_event_comes_in_its_place_without_a_repair(self) -> None:
-        stream = Stream().put(*GOOD[:2], *GOOD[3:], tick(T0 + HOUR), GOOD[2])
+        stream = Stream().put(*GOOD[:2], *GOOD[3:], *ticks(T0, T0 + HOUR), GOOD[2])
         assert stream.trajectories[0].missing == [2]
         assert stream.letters[0].dead.error is DeadLetterError.LATE
         stream.send(only(stream.plan(0)))
         assert stream.trajectories[1].defects == []
 
     def test_an_end_that_was_late_ends_it(self) -> None:
-        stream = Stream().put(*GOOD[:-1], tick(T0 + HOUR), GOOD[-1])
+        stream = Stream().put(*GOOD[:-1], *ticks(T0, T0 + HOUR), GOOD[-1])
         assert stream.trajectories[0].status is None
         stream.send(only(stream.plan(0)))
         assert essence(stream.trajectories[1]) == essence(Stream().put(*GOOD).trajectories[0])
 
     def test_what_never_came_is_still_missing_and_said(self) -> None:
-        stream = Stream().put(GOOD[0], CUT, *GOOD[3:], tick(T0 + HOUR))
+        stream = Stream().put(GOOD[0], CUT, *GOOD[3:], *ticks(T0, T0 + HOUR))
         stream.repair(0, value=GOOD[2].value)
         redrive = only(stream.plan(0))
         assert redrive.still_missing == (1,)
         stream.send(redrive)
-        stream.put(tick(T0 + 3 * HOUR))
+        stream.put(*ticks(T0 + HOUR, T0 + 3 * HOUR))
         assert stream.trajectories[1].missing == [1]
         assert Defect.BAD_EVENT not in stream.trajectories[1].defects
 
@@ -212,7 +212,7 @@ class TestOfAClosedTrajectory:
         assert refused(plans) == "events 0, 1 of its trajectory are no longer in the log"
 
     def test_a_letter_without_a_number_finds_its_place_by_a_repaired_header(self) -> None:
-        stream = Stream().put(*GOOD[:2], without(GOOD[2], SEQUENCE), *GOOD[3:], tick(T0 + HOUR))
+        stream = Stream().put(*GOOD[:2], without(GOOD[2], SEQUENCE), *GOOD[3:], *ticks(T0, T0 + HOUR))
         stream.repair(0, headers=[(SEQUENCE, "2")])
         stream.send(only(stream.plan(0)))
         assert stream.trajectories[1].defects == []

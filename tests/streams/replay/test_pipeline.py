@@ -22,7 +22,7 @@ from headrace.streams.replay.pipeline import Item, Placed, ReplayPipeline, Rules
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.topology import TOPOLOGY
 from tests.streams.attempts import attempt, trajectory_message
-from tests.streams.builders import T0, log, session, tick
+from tests.streams.builders import T0, log, session, tick, ticks
 
 HOUR = 3_600_000
 
@@ -144,7 +144,7 @@ def test_another_reward_changes_rewards_and_fates_and_nothing_else() -> None:
 
 def test_a_trajectory_that_began_before_the_range_is_left_out_and_counted() -> None:
     whole, cut = session("whole", "ask", time_ms=T0 + 5), session("cut", "ask", time_ms=T0)
-    records = log([*cut[1:], *whole, tick(T0 + HOUR)])
+    records = log([*cut[1:], *whole, *ticks(T0, T0 + HOUR)])
     placed, counts = replayed(ReplayStage.EVENTS, {0: records}, begins_log=False)
     assert [each.trajectory_id for each in payloads(placed, TRAJECTORIES) if isinstance(each, Trajectory)] == ["whole"]
     assert counts["trajectories_cut_at_begin"] == 1
@@ -155,7 +155,8 @@ def test_a_trajectory_that_began_before_the_range_is_left_out_and_counted() -> N
 
 def test_a_hole_long_after_the_beginning_is_a_hole() -> None:
     early, holed = session("early", "ask", time_ms=T0), session("holed", "ask", time_ms=T0 + HOUR)
-    _, counts = replayed(ReplayStage.EVENTS, {0: log([*early, *holed[1:], tick(T0 + 2 * HOUR)])}, begins_log=False)
+    silence, end = ticks(T0, T0 + HOUR - 1), ticks(T0 + HOUR, T0 + 2 * HOUR)
+    _, counts = replayed(ReplayStage.EVENTS, {0: log([*early, *silence, *holed[1:], *end])}, begins_log=False)
     assert (counts["trajectories"], counts["rejected_no_start"]) == (2, 1)
 
 
@@ -191,7 +192,9 @@ def test_a_group_may_lack_a_trajectory_that_was_left_out_long_after_the_beginnin
     slow = session("slow", "ask", start=start, time_ms=T0)
     late = [replace(record, timestamp=T0 + 300_000 * number) for number, record in enumerate(slow)]
     mate = session("mate", "ask", start=start, time_ms=T0 + 600_000)
-    records = log([*sorted([*late[1:], *mate], key=lambda record: record.timestamp), tick(T0 + 5 * HOUR)])
+    between = [tick(T0 + 10_000 * number) for number in range(31, 90)]
+    spread = sorted([*late[1:], *mate, *between], key=lambda record: record.timestamp)
+    records = log([*spread, *ticks(T0 + 900_000, T0 + 5 * HOUR)])
     _, counts = replayed(ReplayStage.EVENTS, {0: records}, begins_log=False)
     assert (counts["trajectories_cut_at_begin"], counts["rewards_cut_at_begin"]) == (1, 1)
 

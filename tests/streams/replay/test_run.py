@@ -28,7 +28,7 @@ from headrace.schemas.records.group import Member, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.side_topics import LIVE, REFERENCES, SIDE, ReplayFinished, ReplayStage, side_topic
-from headrace.schemas.topics import DEAD_LETTERS, FEEDBACK, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import decode, encode
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.diff.diff import diff
@@ -41,7 +41,8 @@ from headrace.streams.replay.pipeline import Rules
 from headrace.streams.replay.run import ReplayConfig, run_replay
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.rewards.registry import parse_rewards
-from tests.streams.builders import session
+from tests.clocks import with_producers_time
+from tests.streams.builders import session, ticks
 
 pytestmark = pytest.mark.kafka
 
@@ -127,6 +128,8 @@ def history() -> tuple[list[StoredRecord], list[StoredRecord]]:
     for number in range(4):
         # Log time goes on in every partition, so that what has no end is closed live and in a replay.
         start = {"group_id": "last", "group_size": 9}
+        silence = ticks(last, last + 119_000, FoldLimits(idle_timeout_ms=1000 * IDLE_S))
+        events += [replace(record, key=None, partition=number) for record in silence]
         events += [
             replace(record, timestamp=last + 120_000, key=None, partition=number)
             for record in session(f"last-{number}", "ask", start=start)
@@ -175,11 +178,12 @@ def live(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A broker with a history that live workers have dealt with."""
     folder = tmp_path_factory.mktemp("live")
     events, feedback = history()
+    with_producers_time(kafka, EVENTS, FEEDBACK)
     asyncio.run(produce(kafka, [*events, *feedback]))
     late = [said(f"s{number}-0", now() + 200_000 + number) for number in range(1, GROUPS, 4)]
     with (
-        running(kafka, folder, "assemble", idle_timeout_s=IDLE_S),
-        running(kafka, folder, "workers", rewards={"voted": VOTES}) as workers,
+        running(kafka, folder, "assemble", idle_timeout_s=IDLE_S, trust_producers_time=True),
+        running(kafka, folder, "workers", rewards={"voted": VOTES}, trust_producers_time=True) as workers,
     ):
         deadline = time.monotonic() + 120
         while (found := asyncio.run(dealt_with(kafka))) != (TRAJECTORIES_MADE, TRAJECTORIES_MADE - 4):

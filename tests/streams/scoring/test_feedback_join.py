@@ -32,7 +32,7 @@ Made = set[tuple[str, int, tuple[str, ...]]]
 
 
 def arrival(name: str, ended_ms: int, *, offset: int = 0, window_ms: int = WINDOW, **fields: Any) -> Arrival:
-    return Arrival(name, offset, ended_ms, ended_ms, window_ms, **fields)
+    return Arrival(name, offset, ended_ms, window_ms, **fields)
 
 
 def said(name: str, time_ms: int, value: float = 1.0, offset: int = 0) -> Feedback:
@@ -235,7 +235,7 @@ def expected(trajectories: Iterable[Arrival], feedback: list[tuple[str, Feedback
     made: Made = set()
     for each in trajectories:
         mine = [one for name, one in feedback if name == each.trajectory_id]
-        due_ms = each.ended_ms + each.window_ms
+        due_ms = each.arrived_ms + each.window_ms
         in_time = [one.id for one in mine if one.time_ms <= due_ms]
         late = [one.id for one in mine if one.time_ms > due_ms]
         made |= {(each.trajectory_id, n, tuple(in_time + late[:n])) for n in range(len(late) + 1)}
@@ -256,7 +256,7 @@ def test_any_interleaving_repetition_and_crash_gives_the_same_rewards(
         if step == "time":
             # No further than both topics have been read.
             ahead = [topic[read[name]] for name, topic in (("t", trajectories), ("f", feedback)) if name in choices]
-            now_ms = min(each.ended_ms if isinstance(each, Arrival) else each[1].time_ms for each in ahead)
+            now_ms = min(each.arrived_ms if isinstance(each, Arrival) else each[1].time_ms for each in ahead)
             log.until(now_ms, dies=data.draw(deaths))
         elif step == "again":
             name = data.draw(st.sampled_from(["t", "f"]))

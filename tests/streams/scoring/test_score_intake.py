@@ -1,5 +1,6 @@
 """What score makes of a record that comes in."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from headrace.schemas.wire import Message, UnreadableRecord, encode
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback
-from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
+from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival, Changes, Join, JoinLimits
 from headrace.streams.scoring.score import REWARDS_OF_AGENTS, unscored
 from headrace.streams.scoring.score_intake import hears_feedback, needs_join, take_feedback, take_trajectory
 from tests.streams.attempts import START_MS, attempt, trajectory_message
@@ -48,7 +49,7 @@ def test_one_whose_reward_takes_feedback_is_for_the_join() -> None:
     assert not isinstance(taken, list)
     arrival, trajectory = taken
     blank = unscored(attempt("t"), Reference(partition=1, offset=42), TRAJECTORY_GONE, rewards=Rewards({}, LIKED))
-    assert arrival == Arrival("t", 42, START_MS, START_MS + 5, WINDOW_MS, True, TRACE, blank)
+    assert arrival == Arrival("t", 42, START_MS + 5, WINDOW_MS, True, TRACE, blank)
     assert (blank.spec, blank.total, blank.group_id) == ("liked@1", None, "g")
     assert trajectory.trajectory_id == "t"
 
@@ -78,3 +79,19 @@ def test_the_shipped_rewards_of_agents_need_no_join_and_no_feedback() -> None:
     assert not hears_feedback(REWARDS_OF_AGENTS)
     assert needs_join(JUDGED)
     assert hears_feedback(Rewards({"a": LIKED}, REWARDS_OF_AGENTS.default))
+
+
+@pytest.mark.parametrize("agents_ms", [0, START_MS - 86_400_000, START_MS + 86_400_000])
+def test_a_window_begins_by_the_brokers_clock_whatever_the_agents_says(agents_ms: int) -> None:
+    rewards = Rewards({}, LIKED)
+    taken = take_trajectory(record(trajectory_message(attempt("t", ended_ms=agents_ms))), rewards)
+    assert not isinstance(taken, list)
+    join, changes = Join(JoinLimits()), Changes()
+    join.add_trajectory(taken[0], changes)
+    in_time, late = START_MS + 5 + WINDOW_MS, START_MS + 6 + WINDOW_MS
+    for offset, time_ms in enumerate((in_time, late)):
+        said = feedback_message("t")
+        named, given = take_feedback(record(said, FEEDBACK.name, timestamp=time_ms, offset=offset))
+        join.add_feedback(named, replace(given, id=str(offset)), changes)
+    join.pass_time(late + 1, changes)
+    assert [len(due.feedback) for due in changes.due] == [1, 2]

@@ -25,6 +25,7 @@ from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, encode
 from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S
 from headrace.streams.workers import WorkersConfig, run_workers
+from tests.clocks import with_producers_time
 from tests.streams.attempts import attempt, trajectory_message
 from tests.streams.judged_rewards import WINDOW_MS
 from tests.streams.test_workers import records, until, worker
@@ -33,7 +34,13 @@ START_MS = time.time_ns() // 1_000_000
 """Now: the broker soon deletes what bears a time before its retention."""
 
 SPECS = Path(__file__).parents[1] / "judged_rewards.py"
-ONLY_SCORE = {"processors": ["score"]}
+ONLY_SCORE = {"processors": ["score"], "trust_producers_time": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def times_as_given(request: pytest.FixtureRequest) -> None:
+    """These tests say when what was said."""
+    with_producers_time(request.getfixturevalue("kafka"), FEEDBACK)
 
 
 def produce(bootstrap: str, topic: Topic, timed: list[tuple[Message, int]], partition: int | None = None) -> None:

@@ -1,0 +1,55 @@
+"""A place in the log that is gone: offsets that the broker forgot, records that retention took before they were read.
+
+A process that has lost its place finds it again in what it wrote itself, or refuses; what nothing can bring back is
+said.
+"""
+
+import time
+
+from headrace.schemas.ids import derived_id
+from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.topics import ALERTS
+from headrace.schemas.wire import record_message
+from headrace.streams.raw import Outgoing
+
+KIND = "records_expired"
+"""Kind of the alert."""
+
+
+class LostPlaceError(RuntimeError):
+    """How far a partition was taken cannot be told any more; the message says the way out."""
+
+
+def expired_alert(source: str, topic: str, partition: int, committed: int, taken: int, begin: int) -> Outgoing:
+    """The alert of ``source`` that the log of a partition begins at ``begin``, behind its ``committed`` offset.
+
+    It had ``taken`` everything before that offset already; what it had to read again is gone, and so is what it never
+    read.
+    """
+    unread = max(0, begin - taken)
+    what = (
+        f"{unread:,} offsets were never read"
+        if unread
+        else "all of it had been read, but what was still open there cannot be read again"
+    )
+    alert = Alert(
+        run="",
+        source=source,
+        kind=KIND,
+        severity=Severity.CRITICAL,
+        message=(
+            f"{topic}[{partition}] begins at {begin}, and {source} was to go on at {committed}: retention took what "
+            f"stood between; {what}. Give {topic} a longer retention.ms than its readers are ever stopped."
+        ),
+        details={"topic": topic, "partition": partition, "committed": committed, "begin": begin, "unread": unread},
+    )
+    now_ms = time.time_ns() // 1_000_000
+    message = record_message(
+        alert,
+        id=derived_id(Alert.TYPE, KIND, source, topic, partition, begin),
+        key="",
+        source=source,
+        time_ms=now_ms,
+        subject=f"{topic}[{partition}]@{begin}",
+    )
+    return Outgoing(ALERTS, message, now_ms)

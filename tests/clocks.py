@@ -1,0 +1,12 @@
+"""Topics whose timestamps a test gives itself, as agents cannot."""
+
+import asyncio
+from dataclasses import replace
+
+from headrace.schemas.topic_clock import set_configs
+from headrace.schemas.topics import Topic
+
+
+def with_producers_time(bootstrap: str, *topics: Topic) -> None:
+    """Let ``topics`` keep the timestamps that their producers set; to be called where no loop runs."""
+    asyncio.run(set_configs(bootstrap, [replace(topic, broker_time=False) for topic in topics]))

@@ -1,0 +1,67 @@
+"""Whose clock stamps a topic is checked on a real broker, and the message mends it."""
+
+import asyncio
+import re
+import subprocess
+import time
+from dataclasses import replace
+
+import pytest
+
+from headrace.deploy.kafka import java, kafka_jars
+from headrace.schemas.log import open_producer, read_to_end
+from headrace.schemas.topic_clock import (
+    WrongClockError,
+    check_clocks,
+    offsets_retention_minutes,
+    set_clocks,
+    set_configs,
+    timestamp_types,
+)
+from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TOPICS, TRAJECTORIES
+from tests.conftest import CACHE
+
+pytestmark = pytest.mark.kafka
+OPTION = "assemble.trust_producers_time"
+
+
+async def test_topics_that_agents_write_to_are_stamped_by_the_broker(kafka: str) -> None:
+    assert await timestamp_types(kafka, TOPICS) == {
+        topic.name: "LogAppendTime" if topic in (EVENTS, FEEDBACK) else "CreateTime" for topic in TOPICS
+    }
+    await check_clocks(kafka, TOPICS, override=OPTION)
+    year_ago_ms = time.time_ns() // 1_000_000 - 365 * 86_400_000
+    async with open_producer(kafka) as producer:
+        for topic in (EVENTS, FEEDBACK, TRAJECTORIES):
+            await (await producer.send(topic.name, value=b"x", partition=0, timestamp_ms=year_ago_ms))
+    for topic, is_old in ((EVENTS, False), (FEEDBACK, False), (TRAJECTORIES, True)):
+        stamped = [record.timestamp async for record in read_to_end(kafka, topic)]
+        assert [stamp == year_ago_ms for stamp in stamped[-1:]] == [is_old], topic.name
+
+
+async def test_a_topic_with_another_clock_is_refused_with_the_command_that_mends_it(kafka: str) -> None:
+    """The command is run as it stands, by Kafka's own tool."""
+    await set_configs(kafka, [replace(EVENTS, broker_time=False), replace(REWARDS, broker_time=True)])
+    with pytest.raises(WrongClockError) as refused:
+        await check_clocks(kafka, (EVENTS, FEEDBACK, REWARDS), override=OPTION)
+    message = str(refused.value)
+    assert f"set {OPTION}=true" in message
+    commands = re.findall(r"^kafka-configs.sh (.*)$", message, re.MULTILINE)
+    assert [command.split("--entity-name ")[1].split()[0] for command in commands] == ["events", "rewards"]
+    libs = await kafka_jars(CACHE)
+    for command in commands:
+        argv = [java(), "-Xmx128m", "-cp", f"{libs}/*", "kafka.admin.ConfigCommand", *command.split()]
+        done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    await check_clocks(kafka, (EVENTS, FEEDBACK, REWARDS), override=OPTION)
+
+
+async def test_our_own_broker_with_data_of_an_older_version_is_mended(kafka: str) -> None:
+    await set_configs(kafka, [replace(EVENTS, broker_time=False)])
+    await set_clocks(kafka)
+    await check_clocks(kafka, TOPICS, override=OPTION)
+
+
+async def test_a_brokers_memory_of_offsets_is_asked(kafka: str) -> None:
+    """Ours keeps them for a year."""
+    assert await offsets_retention_minutes(kafka) == 365 * 24 * 60

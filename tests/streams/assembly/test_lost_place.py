@@ -1,0 +1,144 @@
+"""Offsets that the broker forgot, and records that retention took: nothing is written twice or lost unsaid."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+from aiokafka.structs import OffsetAndMetadata
+from confluent_kafka.admin import AdminClient
+
+from headrace.schemas.log import open_admin, open_consumer, open_producer, read_to_end
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
+from headrace.schemas.wire import decode
+from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.lost_place import check_written
+from headrace.streams.lost_place import LostPlaceError
+from headrace.streams.raw import StoredRecord
+from tests.streams.builders import session
+
+PARTITION = 2
+PLACE = TopicPartition(EVENTS.name, PARTITION)
+
+
+def test_what_was_written_must_fit_or_the_start_is_refused_with_the_way_out() -> None:
+    limits = FoldLimits(remember=10, max_remembered=100)
+    for few in (0, 100):
+        check_written(limits, few, PLACE)
+    with pytest.raises(LostPlaceError, match=r"assemble\.max_remembered=202 .* offsets\.retention\.minutes"):
+        check_written(limits, 101, PLACE)
+
+
+async def produce(bootstrap: str, records: list[StoredRecord]) -> None:
+    async with open_producer(bootstrap) as producer:
+        for record in records:
+            options: dict[str, Any] = {"headers": list(record.headers), "partition": PARTITION}
+            await (await producer.send(EVENTS.name, key=record.key, value=record.value, **options))
+
+
+async def written(bootstrap: str) -> Counter[str]:
+    """How often each trajectory is there."""
+    read = [decode(record.headers, record.value)[1] async for record in read_to_end(bootstrap, TRAJECTORIES)]
+    return Counter(each.trajectory_id for each in read if isinstance(each, Trajectory) and not each.defects)
+
+
+@asynccontextmanager
+async def assembling(bootstrap: str, **changes: Any) -> AsyncIterator[asyncio.Task[None]]:
+    """An assembler that has recovered, or ended; stopped at the end."""
+    stop, ready = asyncio.Event(), asyncio.Event()
+    config = AssemblerConfig(bootstrap, commit_interval_s=0.05, **changes)
+    task = asyncio.create_task(run_assembler(config, stop=stop, ready=ready.set))
+    waiting = asyncio.create_task(ready.wait())
+    await asyncio.wait({task, waiting}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        yield task
+    finally:
+        stop.set()
+        waiting.cancel()
+        await task
+
+
+async def until_written(bootstrap: str, names: set[str]) -> None:
+    async with asyncio.timeout(60):
+        while not names <= (await written(bootstrap)).keys():  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.1)
+
+
+async def forget_offsets(bootstrap: str, group: str) -> None:
+    """What a broker does to the offsets of a group that had no member for ``offsets.retention.minutes``."""
+
+    def delete() -> None:
+        client = AdminClient({"bootstrap.servers": bootstrap})
+        for deleted in client.delete_consumer_groups([group]).values():
+            deleted.result(30)
+
+    await asyncio.to_thread(delete)
+
+
+@pytest.mark.kafka
+async def test_an_assembler_whose_offset_was_forgotten_writes_nothing_twice(kafka: str) -> None:
+    """It remembers one id only; what it wrote before that would have come a second time."""
+    names = {f"old-{number}" for number in range(30)}
+    async with assembling(kafka, remember=1):
+        for name in sorted(names):
+            await produce(kafka, session(name, "ask"))
+        begun, rest = session("begun", "ask")[:2], session("begun", "ask")[2:]
+        await produce(kafka, begun)
+        await until_written(kafka, names)
+    await forget_offsets(kafka, "assemble")
+    async with assembling(kafka, remember=1):
+        await produce(kafka, [*rest, *session("new", "ask"), *session("old-3", "ask")])
+        await until_written(kafka, names | {"begun", "new"})
+        await produce(kafka, session("last", "ask"))
+        await until_written(kafka, {"last"})
+    assert await written(kafka) == Counter(names | {"begun", "new", "last"})
+    assert not [record async for record in read_to_end(kafka, DEAD_LETTERS)]
+    # With an offset again, the next start is like any other.
+    async with assembling(kafka, remember=1):
+        await produce(kafka, session("after", "ask"))
+        await until_written(kafka, {"after"})
+    assert set((await written(kafka)).values()) == {1}
+
+
+@pytest.mark.kafka
+async def test_more_than_can_be_remembered_is_refused_with_the_way_out(kafka: str) -> None:
+    await forget_offsets(kafka, "assemble")
+    with pytest.raises(LostPlaceError, match=r"assemble\.max_remembered="):
+        async with assembling(kafka, remember=1, max_remembered=2) as task:
+            await task
+    assert set((await written(kafka)).values()) == {1}
+
+
+@pytest.mark.kafka
+async def test_records_that_retention_took_unread_are_told(kafka: str) -> None:
+    async with open_consumer(kafka) as consumer:
+        end = (await consumer.end_offsets([PLACE]))[PLACE]
+        await produce(kafka, session("expired", "ask"))
+        begin = (await consumer.end_offsets([PLACE]))[PLACE]
+    async with open_producer(kafka, transactional_id="place") as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(end, "")}, "assemble")
+    async with open_admin(kafka) as admin:
+        await admin.delete_records({PLACE: RecordsToDelete(before_offset=begin)})
+    async with assembling(kafka):
+        await produce(kafka, session("kept", "ask"))
+        await until_written(kafka, {"kept"})
+    said = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
+    alerts = [each for each in said if isinstance(each, Alert) and each.kind == "records_expired"]
+    assert [alert.details["unread"] for alert in alerts] == [begin - end]
+    assert f"events[{PARTITION}] begins at {begin}" in alerts[0].message
+
+
+@pytest.mark.kafka
+async def test_an_offset_behind_the_logs_end_is_refused_with_the_way_out(kafka: str) -> None:
+    async with open_producer(kafka, transactional_id="place") as producer, producer.transaction():
+        await producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(10**9, "")}, "assemble")
+    with pytest.raises(LostPlaceError, match=r"--delete --group assemble"):
+        async with assembling(kafka) as task:
+            await task
