@@ -43,7 +43,7 @@ from tests.streams.replayed_rewards import VOTES
 
 RECORD_BYTES = 1024
 """What a record may take beside key, value and header contents in Kafka's format."""
-FOLD = FoldLimits(idle_timeout_ms=60_000, max_open=500, max_open_bytes=32 * 1024 * 1024, remember=2_000)
+FOLD = FoldLimits(idle_timeout_ms=10_000, max_open=500, max_open_bytes=32 * 1024 * 1024, remember=2_000)
 GROUPS = GroupLimits(timeout_ms=60_000, max_open=2_000, max_remembered=5_000)
 JOIN = JoinLimits(max_open=200, max_remembered=2_000)
 REWARDS_OF = Rewards(
@@ -144,8 +144,8 @@ class Pipeline:
     async def finish(self) -> None:
         """Log time goes on until nothing is open, and every trajectory must have its fate."""
         now_ms = max(self._newest_ms, self.assembly.fold.log_ms) + 10**9
-        tick = event("clock", 0, ClockTicked(unix_ms=now_ms), time_ms=now_ms)
-        await self.send([tick])
+        times = FOLD.tick_times(self.assembly.fold.log_ms, now_ms)
+        await self.send([event("clock", 0, ClockTicked(unix_ms=time_ms), time_ms=time_ms) for time_ms in times])
         intake = score_worker._Intake()
         self._score.join.pass_time(now_ms * 2, intake.changes)
         scored = await self._decided(intake, {})

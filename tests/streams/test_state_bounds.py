@@ -68,9 +68,7 @@ def test_what_score_keeps_of_a_trajectory() -> None:
     join, changes = Join(limits), Changes()
     for number in range(limits.max_feedback + 5):
         join.add_feedback(*take_feedback(worst_feedback(number)), changes)
-    arrival = Arrival(
-        worst_id(0), 2**62, MAX_TIME_MS - 1, MAX_TIME_MS - 1, 10**9, origin=WORST_TRACE, blank=worst_reward()
-    )
+    arrival = Arrival(worst_id(0), 2**62, MAX_TIME_MS - 1, 10**9, origin=WORST_TRACE, blank=worst_reward())
     join.add_trajectory(arrival, changes)
     kept = changes.stored[worst_id(0)]
     assert kept is not None
