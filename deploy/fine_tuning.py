@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
+from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, sets, toml_layer
 from headrace.deploy.errors import StackError
+from headrace.deploy.settings import base_model_dir
 from headrace.deploy.terminal import end_count, tell, tell_count
 
 if TYPE_CHECKING:
@@ -90,7 +91,17 @@ def stage_config(stage: str, file: Path | None, assignments: Sequence[str], give
     options = {name: value for name, value in given.items() if value is not None}
     layers = [*([toml_layer(file)] if file else []), Layer("the command line", options), set_layer(assignments)]
     where = {"bootstrap": "--kafka HOST:PORT", "model_dir": "--model FOLDER", "out": "--out FOLDER"}
-    return read_configuration(StageConfig, [*layers, Layer("the command", {"stage": stage})], where=where)
+    config: StageConfig = read_configuration(
+        StageConfig, [*layers, Layer("the command", {"stage": stage})], where=where
+    )
+    shipped = config.model_dir.expanduser() == base_model_dir()
+    if not shipped and not any(sets(layer, "training", "optimizer", "learning_rate") for layer in layers):
+        raise StackError(
+            f"training.optimizer.learning_rate is not set, and no one value suits every model. For {config.model_dir} "
+            "start from 1e-5 with billions of parameters, from 1e-3 below some ten million: "
+            "--set training.optimizer.learning_rate=1e-5."
+        )
+    return config
 
 
 def fine_tune_from_log(config: "StageConfig") -> None:

@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, toml_layer
+from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, sets, toml_layer
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
 from headrace.deploy.ranks import job_ranks, leads, name_of_rank
@@ -77,15 +77,10 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
         "signing_key": str(settings.signing_key),
     }
     config = read_configuration(TrainerConfig, [Layer("defaults", defaults), *layers], where=_WHERE)
-    if not any("learning_rate" in _table(layer, "optimizer") for layer in layers):
+    if not any(sets(layer, "optimizer", "learning_rate") for layer in layers):
         config = replace(config, optimizer=replace(config.optimizer, learning_rate=_rate_of(config)))
     places = {name: getattr(config, name) for name in ("model_dir", "checkpoint_dir", "signing_key")}
     return replace(config, **{name: place.expanduser() for name, place in places.items() if place is not None})
-
-
-def _table(layer: Layer, name: str) -> Mapping[str, Any]:
-    found = layer.values.get(name)
-    return found if isinstance(found, Mapping) else {}
 
 
 def _rate_of(config: "TrainerConfig") -> float:

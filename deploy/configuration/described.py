@@ -8,12 +8,14 @@ import ast
 import dataclasses
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic_core import to_jsonable_python
 
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "path"}
 
@@ -70,6 +72,27 @@ def describe(configuration: type, at: tuple[str, ...] = (), made_with: Any = Non
         yield option
         if (nested := _table(kind)) is not None:
             yield from describe(nested, path, None if required else made)
+
+
+def with_table_defaults(configuration: type, values: Mapping[str, Any], made_with: Any = None) -> dict[str, Any]:
+    """``values`` of the dataclass ``configuration``; tables that are set in part get the rest of their defaults here.
+
+    A field may hold a table with defaults of its own (a stage's optimiser has other betas than optimisers have), and
+    these are the ones that are described: without this, setting one option of the table would change the others.
+    """
+    hints = get_type_hints(configuration, include_extras=True)
+    filled = dict(values)
+    for field in dataclasses.fields(configuration):
+        own = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        made = own if made_with is None else getattr(made_with, field.name)
+        table = _table(_bare(hints[field.name]))
+        if field.name not in values:
+            if made_with is not None and made != own:
+                filled[field.name] = to_jsonable_python(made)
+        elif table is not None and isinstance(values[field.name], Mapping):
+            within = None if made is dataclasses.MISSING else made
+            filled[field.name] = with_table_defaults(table, values[field.name], within)
+    return filled
 
 
 def sentences_of(documented: type) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from headrace.deploy.configuration.described import Option, describe
+from headrace.deploy.configuration.described import Option, describe, with_table_defaults
 from headrace.deploy.errors import StackError
 
 ConfigT = TypeVar("ConfigT")
@@ -34,6 +34,16 @@ class Layer:
     """The place, as an error names it: ``run.toml``, ``--set``."""
     values: Mapping[str, Any]
     """Options by name; tables as mappings."""
+
+
+def sets(layer: Layer, *path: str) -> bool:
+    """Whether ``layer`` has a value for the option at ``path``, through its tables."""
+    found: Any = layer.values
+    for name in path:
+        if not isinstance(found, Mapping) or name not in found:
+            return False
+        found = found[name]
+    return True
 
 
 def toml_layer(file: Path) -> Layer:
@@ -87,6 +97,7 @@ def read_configuration(
     options = {option.path: option for option in describe(make)}
     unknown = [*_unknown_options(values, options)]
     problems = [_no_such_option(path, _source(path, layers), options) for path in unknown]
+    values = with_table_defaults(make, values)
     try:
         adapter = TypeAdapter(make)
         # As JSON, so that strictness still lets a text be a path or a choice, and a list a tuple.

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from headrace.deploy.cli import cli
 from headrace.deploy.configuration.described import describe
 from headrace.deploy.errors import StackError
+from headrace.deploy.fine_tuning import stage_config
 from headrace.deploy.ports import free_port
 from headrace.deploy.settings import base_model_dir, load_settings
 from headrace.deploy.telemetry import metrics_url
@@ -229,3 +230,20 @@ async def test_a_trainer_runs_from_a_file_shows_its_progress_and_ends_when_asked
     assert "next weights in about" in log
     assert [*(tmp_path / "runs" / "filed").glob("events.out.*")]
     assert (tmp_path / "checkpoints" / "filed").is_dir()
+
+
+def test_a_supervised_stage_asks_for_a_learning_rate_unless_the_model_is_the_shipped_one(
+    tmp_path: Path,
+) -> None:
+    known = {"bootstrap": "b:1", "out": str(tmp_path / "out")}
+    assert stage_config("rft", None, [], known | {"model_dir": str(base_model_dir())}).training.optimizer
+    own = known | {"model_dir": str(tmp_path)}
+    with pytest.raises(StackError, match=r"training.optimizer.learning_rate is not set.*1e-5"):
+        stage_config("rft", None, ["training.steps=5"], own)
+    config = stage_config("rft", None, ["training.optimizer.learning_rate=1e-5"], own)
+    assert (config.training.optimizer.learning_rate, config.training.optimizer.betas) == (1e-5, (0.9, 0.98))
+    warmed = stage_config(
+        "rft", None, ["training.schedule.warmup_steps=7"], known | {"model_dir": str(base_model_dir())}
+    )
+    assert (warmed.training.schedule.warmup_steps, warmed.training.schedule.shape) == (7, "cosine")
+    assert warmed.training.optimizer.learning_rate == 3e-3

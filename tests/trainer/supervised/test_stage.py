@@ -38,6 +38,7 @@ SETTINGS = {
     "training.keep_every": 10,
     "training.report_every": 20,
     "training.schedule.warmup_steps": 5,
+    "training.optimizer.learning_rate": 3e-3,
     "threads": 1,
 }
 
