@@ -22,6 +22,7 @@ from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
+from headrace.trainer.learning.plausibility import ImplausibleLogprobs, PlausibilitySettings
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
@@ -98,6 +99,23 @@ def job(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
             found[f"{name}: canaries"] = [canary.logprobs.tolist() for canary in learner.canaries(7)]
             write(learner, folder / f"{name} on {ranks.count}")
 
+        at_work(folder, ranks, settings, steps)
+
+
+def disbelieving(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
+    """A batch of which some records are not believed, by one update's own pass and ahead of several; then another."""
+    for substeps in (1, 2):
+
+        def steps(learner: Learner, substeps: int = substeps) -> None:
+            batch = batches()[0]
+            try:
+                learner.step(batch, VERSION)
+            except ImplausibleLogprobs as error:
+                found[f"not believed, {substeps}"] = list(error.trajectories)
+            certain = replace(batch, behaviour_logprobs=np.zeros_like(batch.behaviour_logprobs))
+            found[f"believed, {substeps}"] = learner.step(certain, VERSION)["loss"]
+
+        settings = {"plausibility": PlausibilitySettings(too_low=4.0, too_high=None), "substeps": substeps}
         at_work(folder, ranks, settings, steps)
 
 
@@ -208,6 +226,7 @@ def main(name: str, rank: int) -> None:
             if round_ < 3:
                 job(folder, ranks, found)
                 troubles(folder, ranks, found)
+                disbelieving(folder, ranks, found)
                 if count > 1:
                     idly(folder, ranks, found)
             carried_on(folder, ranks, found)

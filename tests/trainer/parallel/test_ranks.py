@@ -27,9 +27,9 @@ WEIGHTS, METRICS = 1e-5, 1e-4
 ROUNDED = {"muon": 5e-4, "bfloat16": 8e-3, "adapters on bfloat16": 8e-3}
 """Tolerance of published weights where more is rounded than sums in float32: they may differ by a unit in the last
 place, which is as much as some cases move them. Hence ``ASTRAY`` beside it, on the weights that are trained."""
-ASTRAY = 0.05
-"""The same of the float32 weights that are trained, as a share of the way that they went: 0.02 at most was seen, and
-0.77 at least with ranks that gave no gradient."""
+ASTRAY = 0.1
+"""The same of the float32 weights that are trained, as a share of the way that they went: 0.02 at most was seen, 0.05
+where adapters on bfloat16 also have an importance correction, and 0.77 at least with ranks that gave no gradient."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_several_ranks_learn_what_one_learns(folder, found, case, count):
         assert shared.keys() == alone.keys()
         for name in ("loss", "entropy", "grad_norm") if rounded else alone:
             assert shared[name] == pytest.approx(
-                alone[name], rel=2e-2 if rounded else METRICS, abs=2e-3 if rounded else 1e-6
+                alone[name], rel=5e-2 if rounded else METRICS, abs=4e-3 if rounded else 1e-6
             ), name
     alone, shared = weights(folder, f"{case} on 1"), weights(folder, f"{case} on {count}")
     assert largest_difference(alone, shared) < ROUNDED.get(case, WEIGHTS)
@@ -98,7 +98,7 @@ def test_several_ranks_learn_what_one_learns(folder, found, case, count):
 
 @pytest.mark.parametrize(("case", "count"), list(product(IDLE, (2, 4))))
 def test_a_rank_that_gives_nothing_is_seen_by_the_same_comparison(folder, case, count):
-    assert astray(folder, case, f"{case} on {count}, idle") > 10 * ASTRAY
+    assert astray(folder, case, f"{case} on {count}, idle") > 5 * ASTRAY
 
 
 @pytest.mark.parametrize(("case", "count"), list(product(CASES, (1, 2, 4))))
@@ -147,6 +147,16 @@ def test_all_ranks_meet_the_same_trouble_and_go_on(found, count):
     assert (trouble["masked"]["tokens_kept"], trouble["masked"]["grad_norm"]) == (0.0, 0.0)
     assert trouble["after"] == pytest.approx(found[1]["after"], rel=METRICS, abs=1e-6)
     assert ("disk" in trouble) == (count > 1)
+
+
+@pytest.mark.parametrize(("count", "substeps"), list(product([1, 2, 4], [1, 2])))
+def test_all_ranks_disbelieve_the_same_records_and_go_on(found, count, substeps):
+    doubted = found[count][f"not believed, {substeps}"]
+    assert doubted == found[1][f"not believed, {substeps}"]
+    assert 0 < len(doubted) < 8
+    assert found[count][f"believed, {substeps}"] == pytest.approx(
+        found[1][f"believed, {substeps}"], rel=METRICS, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("trouble", ["ended", "silent"])
