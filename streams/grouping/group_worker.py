@@ -140,6 +140,7 @@ class GroupWorker:
         self._outages = Outages("group", self._lose)
         self._lost = False
         self._look_at = 0.0
+        self._known: dict[int, tuple[int, int]] = {}  # log time by partition, and the end up to which it must be read
         self._partitions: dict[int, _Partition] = {}
         self._continuity = Continuity(app, bootstrap, REWARDS)
         app.agent(raw_topic(app, REWARDS), name="group")(self._run)
@@ -203,13 +204,16 @@ class GroupWorker:
     async def _close_due(self) -> None:
         await self._take()
         upstream = await self._look_upstream()
-        if upstream is None:
-            return
-        for number, partition in self._partitions.items():
-            if not await self._continuity.has_taken(number, upstream.ends.get(number, 0)):
-                continue
-            now_ms = self._time_of(partition, upstream)
-            if now_ms is not None:
+        if upstream is not None:
+            times = {number: self._time_of(partition, upstream) for number, partition in self._partitions.items()}
+            self._known = {
+                number: (now_ms, upstream.ends.get(number, 0)) for number, now_ms in times.items() if now_ms is not None
+            }
+        for number, (now_ms, end) in list(self._known.items()):
+            partition = self._partitions.get(number)
+            # What had been said by then must have been read; where much flows, that is a moment later.
+            if partition is not None and await self._continuity.has_taken(number, end):
+                del self._known[number]
                 changes = Changes()
                 partition.groups.pass_time(now_ms, changes)
                 await partition.settle(changes, [], {})
