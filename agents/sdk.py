@@ -18,6 +18,7 @@ import atexit
 import functools
 import inspect
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from time import time_ns
@@ -27,8 +28,8 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from opentelemetry.context import get_current
 
 from headrace.agents.identifier import BadIdentifier
-from headrace.agents.sender import Sender, SenderConfig
-from headrace.agents.tally import DropReason, Tally
+from headrace.agents.sender import CLOSE_S, Sender, SenderConfig
+from headrace.agents.tally import TELLER_NAME, DropReason, Tally
 from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory, snapshot, text_of
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
 from headrace.schemas.topics import FEEDBACK
@@ -341,6 +342,9 @@ def _open() -> list[Headrace]:
 def _close_all() -> None:
     for headrace in _open():
         headrace.close()
+    for thread in threading.enumerate():
+        if thread.name == TELLER_NAME:  # a daemon that holds the log's lock at the end would stop the interpreter
+            thread.join(CLOSE_S)
 
 
 def _after_fork() -> None:

@@ -3,10 +3,14 @@
     host thread: put(note) ──deque──▶ sender thread: encode ──▶ Delivery ──▶ broker
 
 The host's thread only appends. Validation, serialisation and all I/O happen here, on an event loop of the thread's own.
+
+``put`` and ``stats`` take no lock and write no log line: a signal handler or a ``__del__`` may note an event while the
+same thread is anywhere inside them.
 """
 
 import asyncio
 import itertools
+import logging
 import multiprocessing.util
 import threading
 import time
@@ -52,6 +56,9 @@ STALLED_S = 30.0
 
 RESTART_S = 1.0
 """Pause before the work of a thread is begun again after a failure; doubled each time up to a minute."""
+
+START_AGAIN_S = 1.0
+"""Pause between two attempts to start the thread."""
 
 NEVER_QUEUED = {
     DropReason.QUEUE_FULL,
@@ -102,11 +109,11 @@ class Sender:
         self._taken = 0
         self._nudge = asyncio.Event()
         self._stop = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: dict[str, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
+        self._start_again_at = 0.0
+        self._closes_at_exit = False
         self._gate = Gate()
         self._stall_told = 0.0
-        self._thread: threading.Thread | None = None
-        self._start_lock = threading.Lock()
 
     def put(self, note: NoteFields) -> None:
         """Take the fields of a :class:`Note` on, or count them as dropped; returns at once either way. Any thread."""
@@ -116,7 +123,7 @@ class Sender:
             self.tally.drop(DropReason.QUEUE_FULL, f"{self._limit} events wait for {self.config.bootstrap}")
             return
         queue.append(note)
-        if self._thread is None:
+        if not self._running:
             self._start()
         elif self._gate.busy_since:
             self._look()
@@ -137,9 +144,12 @@ class Sender:
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was put before is acknowledged or dropped; ``False`` where ``timeout_s`` passed first."""
         self._look()
-        if not self._alive or self._loop is None:
+        if self._queue and not self._running:
+            self._start()
+        thread, loop = self._thread_and_loop()
+        if thread is None or loop is None or not thread.is_alive():
             return not self._queue
-        waiting = asyncio.run_coroutine_threadsafe(self._flushed(time.monotonic() + timeout_s), self._loop)
+        waiting = asyncio.run_coroutine_threadsafe(self._flushed(time.monotonic() + timeout_s), loop)
         try:
             return waiting.result(timeout_s + 1.0)
         except (FutureTimeoutError, CancelledError):
@@ -151,9 +161,10 @@ class Sender:
             return True
         self.refusal = DropReason.CLOSED
         complete = self.flush(timeout_s)
-        if self._alive and self._thread is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(CLOSE_S)
+        thread, loop = self._thread_and_loop()
+        if thread is not None and loop is not None and thread.is_alive():
+            loop.call_soon_threadsafe(self._stop.set)
+            thread.join(CLOSE_S)
         left = len(self._queue) + self._delivery.unsettled
         if left:
             self._taken += len(self._queue)
@@ -164,36 +175,57 @@ class Sender:
                 f"{left} events were not acknowledged by {self.config.bootstrap} in {timeout_s:g} s",
                 events=left,
             )
+        self.tally.wait_until_told(CLOSE_S)
         self.tally.remind(at_once=True)
         return complete and not left
 
     def _look(self) -> None:
         """Tell where the thread is, if it stands still, once a minute; called by the host's threads."""
-        now, since, thread = time.monotonic(), self._gate.busy_since, self._thread
+        now, since, (thread, _) = time.monotonic(), self._gate.busy_since, self._thread_and_loop()
         if not since or thread is None or now - since < STALLED_S or now - self._stall_told < 2 * STALLED_S:
             return
         self._stall_told = now
-        LOG.error(
-            "the SDK's sender has stood still for %.0f s, %s; %d events wait",
-            now - since, place_of(thread), len(self._queue),
-        )  # fmt: skip
+        self.tally.say(
+            logging.ERROR,
+            f"the SDK's sender has stood still for {now - since:.0f} s, {place_of(thread)}; "
+            f"{len(self._queue)} events wait",
+        )
 
-    @property
-    def _alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+    def _thread_and_loop(self) -> tuple[threading.Thread | None, asyncio.AbstractEventLoop | None]:
+        return self._running.get("sender", (None, None))
 
     def _start(self) -> None:
-        with self._start_lock:
-            if self._thread is not None:
-                return
+        """Start the thread; where that fails, the next call after ``START_AGAIN_S`` tries again, and events wait.
+
+        Two calls at once may start two: the one that is entered first in ``_running`` works, the other ends at once.
+        """
+        now = time.monotonic()
+        if now < self._start_again_at:
+            return
+        self._start_again_at = now + START_AGAIN_S
+        loop: SenderLoop | None = None
+        try:
+            if not self._closes_at_exit:
+                self._closes_at_exit = True
+                # Children of multiprocessing leave without running atexit; these they do run.
+                multiprocessing.util.Finalize(None, self.close, (self.config.flush_deadline_s,), exitpriority=0)
             ration_client_log()
-            self._loop = SenderLoop(self._gate)
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=THREAD_NAME, daemon=True)
-            self._thread.start()
-            # Children of multiprocessing leave without running atexit; these they do run.
-            multiprocessing.util.Finalize(None, self.close, (self.config.flush_deadline_s,), exitpriority=0)
+            loop = SenderLoop(self._gate)
+            thread = threading.Thread(target=self._run, args=(loop,), name=THREAD_NAME, daemon=True)
+            thread.start()
+            self._running.setdefault("sender", (thread, loop))
+        except Exception as error:  # noqa: BLE001 - out of threads, files or memory: there may be more later
+            if loop is not None:
+                loop.close()
+            why = f"{type(error).__name__}: {error}"
+            self.tally.say(
+                logging.WARNING, f"the SDK's sender cannot be started ({why}): events wait, a later one tries again"
+            )
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._running.setdefault("sender", (threading.current_thread(), loop))[1] is not loop:
+            loop.close()
+            return
         self._gate.enter()
         GATES.add(self._gate)
         pause = RESTART_S

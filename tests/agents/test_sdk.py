@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from uuid import UUID
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from headrace.agents import sender as sender_module
+from headrace.agents.client_log import THREAD_NAME
 from headrace.agents.encoding import HUGE, Note, traceparent
 from headrace.agents.sdk import Headrace
 from headrace.agents.trajectory import Trajectory
@@ -289,7 +292,8 @@ def test_what_is_no_event_is_counted_with_its_reason(headrace: Headrace, caplog:
         call.result = "x" * 2_000_000
     headrace.flush(0.3)
     assert headrace.stats.dropped == {"invalid": 2, "oversize": 1}
-    assert sum("(invalid)" in record.message for record in caplog.records) == 1, "logged once, then only counted"
+    until(lambda: "(oversize)" in caplog.text)
+    assert sum("(invalid)" in record.getMessage() for record in caplog.records) == 1, "logged once, then only counted"
 
 
 @pytest.mark.parametrize(
@@ -305,7 +309,7 @@ def test_numbers_that_are_identifiers_become_text_and_the_log_says_so(
     assert (t.id, started.trajectory_id, feedback.trajectory_id, feedback.fields["signal"]) == (kept,) * 4
     altered = headrace.stats.altered.get("identifier", 0)
     assert altered == (0 if isinstance(given, str) else 6)
-    assert ("task_id is of type" in caplog.text) == bool(altered)
+    until(lambda: ("task_id is of type" in caplog.text) == bool(altered))
 
 
 @pytest.mark.parametrize("given", [None, "", "x" * 513, 2**64, True, 1.5, b"t", ["t"], object(), "\ud800"])
@@ -319,8 +323,7 @@ def test_what_identifies_nothing_is_named_at_the_call_and_nothing_is_recorded_un
         pass
     assert notes == []
     assert headrace.stats.dropped == {"bad_identifier": 3}
-    assert argument in caplog.text
-    assert "expected a str" in caplog.text
+    until(lambda: argument in caplog.text and "expected a str" in caplog.text)
 
 
 @pytest.mark.parametrize(("about", "signal"), [(None, "s"), ("", "s"), (object(), "s"), ("t", None), ("t", "")])
@@ -329,7 +332,7 @@ def test_feedback_about_nothing_is_not_sent(
 ) -> None:
     headrace.feedback(about, signal, 1.0)
     assert (notes, headrace.stats.dropped) == ([], {"bad_identifier": 1})
-    assert ("trajectory_id" if signal == "s" else "signal") in caplog.text
+    until(lambda: ("trajectory_id" if signal == "s" else "signal") in caplog.text)
 
 
 def test_a_trajectory_ends_with_a_status_or_its_text(headrace: Headrace, notes: list[Note]) -> None:
@@ -346,7 +349,7 @@ def test_a_status_that_does_not_exist_ends_the_trajectory_as_failed_and_says_why
     fields = notes[1].fields
     assert (fields["status"], fields["answer"]) == ("failed", "blue")
     assert "expected one of completed, budget_exhausted" in fields["error"]
-    assert fields["error"] in caplog.text
+    until(lambda: fields["error"] in caplog.text)
     assert headrace.stats.altered == {"end_status": 1}
 
 
@@ -430,3 +433,52 @@ def test_a_forked_child_starts_afresh_and_leaves_the_parent_s_trajectories_alone
     os.waitpid(child, 0)
     assert b'"emitted":2,"sent":0,"queued":1,"dropped":{"forked":1}' in os.read(read, 1000)
     assert headrace.stats.dropped == {}
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again_and_its_events_wait(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, threads_left = threading.Thread.start, False
+
+    def start_if_any_are_left(thread: threading.Thread) -> None:
+        if not threads_left:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_any_are_left)
+    monkeypatch.setattr(sender_module, "START_AGAIN_S", 0.05)
+    t = headrace.trajectory(task_id="q", agent="a")
+    t.model_called("m")
+    assert headrace.flush(0.1) is False
+    assert (headrace.stats.emitted, headrace.stats.queued, headrace.stats.dropped) == (2, 2, {}), "once, as queued"
+    threads_left = True
+    time.sleep(0.06)
+    t.model_called("m")
+    headrace.flush(0.3)
+    assert headrace._sender._taken == 3, "all that waited was taken on"
+    assert (headrace.stats.emitted, headrace.stats.queued, headrace.stats.dropped) == (3, 3, {})
+    until(lambda: "cannot be started (RuntimeError: can't start new thread)" in caplog.text)
+
+
+def test_two_threads_that_note_the_first_event_at_once_start_one_sender(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = headrace._sender
+    monkeypatch.setattr(sender_module, "START_AGAIN_S", 0.0)
+    for _ in range(3):
+        sender._start()
+    assert headrace.flush(5)
+    until(lambda: sum(thread.name == THREAD_NAME for thread in sender_threads(sender)) == 1)
+
+
+def sender_threads(sender: sender_module.Sender) -> list[threading.Thread]:
+    """Those that serve ``sender``."""
+    return [each for each in threading.enumerate() if getattr(each, "_target", None) == sender._run]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """The SDK writes its log lines on another thread: wait for what it says, with a bound only against hanging."""
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert condition()

@@ -1,9 +1,11 @@
 """No reason for a loss goes unsaid: the first at once, the rest once a minute, what is left at the end."""
 
+import threading
+
 import pytest
 
 from headrace.agents import tally as module
-from headrace.agents.tally import REMIND_S, Alteration, DropReason, Tally
+from headrace.agents.tally import REMIND_S, TELLER_NAME, Alteration, DropReason, Tally
 
 
 class Clock:
@@ -21,6 +23,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    for thread in threading.enumerate():
+        if thread.name == TELLER_NAME:
+            thread.join(20)
     found = [record.getMessage() for record in caplog.records]
     caplog.clear()
     return found
@@ -30,9 +35,10 @@ def test_the_first_of_a_reason_is_told_at_once_and_the_others_once_a_minute(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     tally = Tally()
-    for number in range(5):
-        tally.drop(DropReason.INVALID, f"field {number}")
+    tally.drop(DropReason.INVALID, "field 0")
     assert lines(caplog) == ["an event was dropped (invalid): field 0; how many more there are is told once a minute"]
+    for number in range(1, 5):
+        tally.drop(DropReason.INVALID, f"field {number}")
     tally.remind()
     assert lines(caplog) == [], "the minute is not over"
     clock.now += REMIND_S
@@ -46,6 +52,7 @@ def test_the_first_of_a_reason_is_told_at_once_and_the_others_once_a_minute(
 def test_a_later_drop_reminds_by_itself(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     tally = Tally()
     tally.drop(DropReason.AFTER_END, "a")
+    lines(caplog)
     tally.drop(DropReason.AFTER_END, "a")
     clock.now += REMIND_S
     lines(caplog)
@@ -57,11 +64,45 @@ def test_at_the_end_everything_is_told(clock: Clock, caplog: pytest.LogCaptureFi
     tally = Tally()
     tally.drop(DropReason.OVERSIZE, "x", events=3)
     tally.alter(Alteration.UNSERIALISABLE, "a generator")
+    told = lines(caplog)
     tally.alter(Alteration.UNSERIALISABLE, "a map", values=2)
-    assert lines(caplog) == [
+    assert lines(caplog) == []
+    assert told == [
         "3 events were dropped (oversize), 3 in all: x",
         "a value was sent in another form (unserialisable): a generator; how many more there are is told once a minute",
     ]
     tally.remind(at_once=True)
     assert lines(caplog) == ["2 more values were sent in another form (unserialisable), 3 in all: a map"]
     assert (tally.dropped(), tally.altered()) == ({"oversize": 3}, {"unserialisable": 3})
+
+
+def test_counts_are_exact_whichever_threads_count() -> None:
+    tally = Tally()
+
+    def count() -> None:
+        for _ in range(2_000):
+            tally.drop(DropReason.QUEUE_FULL)
+            tally.alter(Alteration.SURROGATE, values=3)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tally.dropped(), tally.altered()) == ({"queue_full": 8_000}, {"surrogate": 24_000})
+
+
+def test_no_thread_for_the_log_is_no_reason_to_fail_and_the_end_tells_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    tally = Tally()
+    tally.drop(DropReason.CLOSED, "x")
+    tally.say(30, "a line")
+    assert caplog.records == []
+    tally.remind(at_once=True)
+    assert caplog.records[0].getMessage() == "a line"
+    assert "(closed): x" in caplog.text
