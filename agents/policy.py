@@ -22,7 +22,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from headrace.schemas.arrays import FloatArray, IntArray
 from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan
-from headrace.schemas.safe_text import redacted
+from headrace.schemas.redaction import redacted, redacted_address
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class PolicyClient:
         ``max_connections``: requests in flight; further ones wait.
         """
         self.url = url.rstrip("/")
+        self._shown = redacted_address(self.url)
         self.model = model
         """Name of the model in requests and events."""
         self._retry_for_s = retry_for_s
@@ -149,7 +150,7 @@ class PolicyClient:
                         "the engine at %s reports log-probabilities of the model and not of what it samples from: "
                         "tokens at a temperature other than 1 are not trained; start vLLM with --logprobs-mode "
                         "processed_logprobs",
-                        self.url,
+                        self._shown,
                     )
             return self._logprobs
 
@@ -172,19 +173,19 @@ class PolicyClient:
             async with self._session.post(self.url + GENERATE, json=request) as response:
                 status, body = response.status, await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise _Unavailable(f"no answer from the policy at {redacted(self.url)}: {redacted(repr(error))}") from error
+            raise _Unavailable(f"no answer from the policy at {self._shown}: {redacted(repr(error))}") from error
         latency_s = time.perf_counter() - start
         if status == HTTPStatus.OK:
             return parse_completion(body, latency_s)
         said = body[:300].decode("utf-8", "replace")
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in NOT_NOW:
-            raise _Unavailable(f"the policy at {redacted(self.url)} answered {status}: {said}")
+            raise _Unavailable(f"the policy at {self._shown} answered {status}: {said}")
         if status == HTTPStatus.NOT_FOUND:
             raise PolicyError(
-                f"the policy at {redacted(self.url)} has no {GENERATE} or does not serve model {self.model!r}: start "
+                f"the policy at {self._shown} has no {GENERATE} or does not serve model {self.model!r}: start "
                 f"vLLM with --enable-scale-out. It says: {said}"
             )
-        raise PolicyError(f"the policy at {redacted(self.url)} refused ({status}): {said}")
+        raise PolicyError(f"the policy at {self._shown} refused ({status}): {said}")
 
     async def close(self) -> None:
         """Close the connections."""

@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from headrace.deploy.addresses import http_address, kafka_address, store_address
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
 from headrace.deploy.errors import StackError
+from headrace.schemas.redaction import remember_secrets
 from headrace.schemas.safe_text import redacted_values
 
 PREFIX = "HEADRACE_"
@@ -165,15 +166,20 @@ def load_settings(**overrides: Any) -> Settings:
 
     Raises :class:`StackError` naming each setting that is wrong.
     """
+    # Before anything can be said of them.
+    remember_secrets(dict(os.environ))
+    remember_secrets(overrides)
     file = os.environ.get(CONFIG)
     if file and not Path(file).is_file():
         raise StackError(f"{CONFIG} names {file}, which is not a file.")
     try:
-        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+        settings = Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
         raise StackError("\n".join(_problem(problem) for problem in error.errors(include_url=False))) from error
     except ValueError as error:  # Malformed TOML, malformed JSON in a variable.
         raise StackError(f"The settings cannot be read: {error}") from error
+    remember_secrets(settings.model_dump(mode="json"))  # what a file holds of them
+    return settings
 
 
 def _problem(problem: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from headrace.deploy.data_folder import make_folder
 from headrace.deploy.errors import StackError
 from headrace.deploy.settings import PREFIX, load_settings
+from headrace.schemas.redaction import remember_secrets
 from headrace.schemas.safe_text import HIDDEN, redacted_values
 
 
@@ -166,6 +167,7 @@ def address_of(name: str, given: str | None = None, data: str | None = None) -> 
     Raises :class:`StackError` where there is none.
     """
     settings = load_settings(data=data)
+    remember_secrets(given)
     known: str | None = given or getattr(settings, name, None)
     if known is None and is_locked(settings.data):
         known = getattr(read_state(settings.data), name)

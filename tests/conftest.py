@@ -46,6 +46,15 @@ def _needs_vllm(file: Path) -> bool:
     return "pytest.mark.vllm" in file.read_text()
 
 
+@pytest.fixture(autouse=True)
+def _no_secret_of_another_test() -> Iterator[None]:
+    """What a test's settings held as a secret is taken out of no other test's texts."""
+    from headrace.schemas.redaction import forget_secrets
+
+    yield
+    forget_secrets()
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A running vLLM."""

@@ -32,7 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import default_run, read_panel
 from headrace.deploy.serving import serve
-from headrace.schemas.safe_text import redacted
+from headrace.schemas.redaction import redacted_address
 from headrace.streams.clickhouse.database import READER, open_client
 from headrace.trainer.learning.metric_registry import METRICS
 
@@ -130,7 +130,7 @@ class Board:
         try:
             return self._read(run)
         except (ClickHouseError, OSError) as error:
-            where = f"ClickHouse at {redacted(self._url)}"
+            where = f"ClickHouse at {redacted_address(self._url)}"
             code = error.code if isinstance(error, DatabaseError) else None
             if code == _UNKNOWN_TABLE:
                 problem = "The tables are not there yet: the sink makes them when it starts (headrace up)."

@@ -13,7 +13,7 @@ import pyarrow as pa
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential_jitter
 
-from headrace.schemas.safe_text import redacted
+from headrace.schemas.redaction import redacted_address, remember_secret, remember_secrets
 from headrace.streams.clickhouse.columns import (
     Table,
     View,
@@ -52,12 +52,19 @@ def open_client(
     account to use. Raises ``ValueError`` for another kind of address, ``OSError`` where the password cannot be read,
     and the client's ``ClickHouseError`` where nothing answers.
     """
-    parts = urlsplit(url)
+    remember_secrets(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose message may hold a part of the password
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"the ClickHouse address {redacted(url)!r} is not http://host:port: set HEADRACE_CLICKHOUSE")
+        raise ValueError(
+            f"the ClickHouse address {redacted_address(url)!r} is not http://host:port: set HEADRACE_CLICKHOUSE"
+        )
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
     if not user and secrets is not None:
         user, password = account, (secrets / account).read_text().strip()
+        remember_secret(password)
     return clickhouse_connect.get_client(
         interface=parts.scheme,
         host=parts.hostname,

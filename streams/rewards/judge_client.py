@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from headrace.schemas.safe_text import redacted
+from headrace.schemas.redaction import redacted, redacted_address
 from headrace.streams.rewards.judge import Endpoint
 from headrace.streams.rewards.judge_question import Question, request_body
 from headrace.streams.rewards.judge_verdict import ERROR, TIMEOUT, UNREADABLE, Answer
@@ -135,10 +135,11 @@ class JudgeClient:
         except TimeoutError as error:
             raise _NotNow(TIMEOUT, f"no answer within {question.judge.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _NotNow(ERROR, f"no answer from {redacted(url)}: {redacted(repr(error))}") from error
+            raise _NotNow(ERROR, f"no answer from {redacted_address(url)}: {redacted(repr(error))}") from error
         if status == HTTPStatus.OK:
             return _text_of(said, question.judge.endpoint)
-        problem = f"{redacted(url)} answered {status}: {self._without_key(said[:300].decode('utf-8', 'replace'))}"
+        said_text = self._without_key(said[:300].decode("utf-8", "replace"))
+        problem = f"{redacted_address(url)} answered {status}: {said_text}"
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED):
             raise _NotNow(ERROR, problem)
         raise _Refused(status, problem)

@@ -19,7 +19,7 @@ from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.model import Record
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Applied, Weights
-from headrace.schemas.safe_text import redacted
+from headrace.schemas.redaction import redacted_address
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
 from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
 from headrace.trainer.follower.swap import UNVERIFIED, ask, release_unverified, swap, version_of
@@ -208,7 +208,7 @@ class Follower:
                 pass
         except EngineError as error:
             self.verified = None
-            await self._failing(ENGINE_FAILING, f"vLLM at {redacted(self.config.engine_url)}", error)
+            await self._failing(ENGINE_FAILING, f"vLLM at {redacted_address(self.config.engine_url)}", error)
         except (StoreUnavailable, OSError) as error:
             await self._failing(STORE_FAILING, "the object store of the weights", error)
         else:

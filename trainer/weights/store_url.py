@@ -2,7 +2,7 @@
 
 from urllib.parse import urlsplit
 
-from headrace.schemas.safe_text import holds_secret, redacted
+from headrace.schemas.redaction import holds_secret, redacted_address
 
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 """What a run may be called (a regular expression): its name is a folder of the store."""
@@ -12,14 +12,17 @@ _SCHEMES = ("file", "s3", "gs", "az")
 
 def scheme_of(url: str) -> str:
     """``file``, ``s3``, ``gs`` or ``az``; raises ``ValueError`` for an address of another form."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose message may hold a part of the password
+        parts = urlsplit("")
     if parts.scheme not in _SCHEMES or not (parts.netloc or parts.scheme == "file"):
         raise ValueError(
-            f"store_url {redacted(url)!r} is not of this form: file:///folder, s3://bucket/prefix, gs://…, az://…"
+            f"store_url {redacted_address(url)!r} is not of this form: file:///folder, s3://bucket/prefix, gs://…, az://…"
         )
-    if holds_secret(url):
+    if holds_secret(url) or redacted_address(url) != url:
         raise ValueError(
-            f"store_url {redacted(url)} holds a password or key, which belongs in the environment: the address "
+            f"store_url {redacted_address(url)} holds a password or key, which belongs in the environment: the address "
             "stands in every event of weights"
         )
     return parts.scheme
