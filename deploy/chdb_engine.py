@@ -36,6 +36,9 @@ MAX_RESULT_BYTES = 512 * 1024 * 1024
 MAX_MEMORY_BYTES = 2 * 1024 * 1024 * 1024
 """Most memory of one statement, in bytes: the engine shares its machine with everything else."""
 
+MAX_SPILL_BYTES = 8 * 1024 * 1024 * 1024
+"""Most that sorts and groupings of one statement put on disk, in bytes."""
+
 MAX_SECONDS = 600
 """Longest run of one statement, in seconds."""
 
@@ -44,7 +47,11 @@ _LIMITS = {
     "max_result_bytes": str(MAX_RESULT_BYTES),
     "max_memory_usage": str(MAX_MEMORY_BYTES),
     "max_execution_time": str(MAX_SECONDS),
+    "max_temporary_data_on_disk_size_for_query": str(MAX_SPILL_BYTES),
     "result_overflow_mode": "throw",
+    # Expressions among the data of an insert would be run unread.
+    "input_format_values_interpret_expressions": "0",
+    "input_format_values_deduce_templates_of_expressions": "0",
 }
 
 _KEPT_RULINGS = 512

@@ -1,17 +1,53 @@
 """What the embedded ClickHouse offers: lists by name. What is on none of them is refused."""
 
 TABLE_FUNCTIONS = frozenset({
-    "generate_series", "generaterandom", "generateseries", "null", "numbers", "numbers_mt", "primes",
-    "sqlstandardvalues", "values", "view", "viewexplain", "zeros", "zeros_mt",
+    "generate_series", "generateseries", "numbers", "numbers_mt", "primes", "sqlstandardvalues", "view", "zeros",
+    "zeros_mt",
 })  # fmt: skip
-"""Table functions that make their rows themselves, in lower case."""
+"""Table functions that make their rows themselves, in lower case.
+
+None of them parses a string: ``values``, ``generateRandom`` and ``null`` take the columns as text, in which
+``ALIAS file(…)`` is run though no syntax tree of the statement has it; ``viewExplain`` takes settings as text.
+"""
 
 ENGINES = frozenset({
-    "AggregatingMergeTree", "Atomic", "Buffer", "CoalescingMergeTree", "CollapsingMergeTree", "Join", "Log",
+    "AggregatingMergeTree", "Atomic", "CoalescingMergeTree", "CollapsingMergeTree", "Join", "Log",
     "Memory", "MergeTree", "Null", "ReplacingMergeTree", "Set", "StripeLog", "SummingMergeTree", "TinyLog",
     "VersionedCollapsingMergeTree",
 })  # fmt: skip
-"""Engines of tables and databases that keep their data in the engine's own folder, or in memory."""
+"""Engines of tables and databases that keep their data in the engine's own folder, or in memory.
+
+Not ``Buffer``: it takes the table behind it as a string, and a path there is read as a file.
+"""
+
+INDEX_TYPES = frozenset({"bloom_filter", "minmax", "ngrambf_v1", "set", "tokenbf_v1", "vector_similarity"})
+"""Types of secondary indexes. Not ``text``: its preprocessor is an expression."""
+
+WRITE_SETTINGS = frozenset({
+    "alter_sync", "async_insert", "async_insert_busy_timeout_ms", "data_type_default_nullable", "flatten_nested",
+    "insert_deduplicate", "insert_deduplication_token", "insert_null_as_default", "insert_quorum",
+    "input_format_allow_errors_num", "input_format_binary_read_json_as_string",
+    "input_format_defaults_for_omitted_fields", "input_format_null_as_default", "input_format_parallel_parsing",
+    "input_format_skip_unknown_fields", "input_format_with_names_use_header", "lightweight_deletes_sync",
+    "mutations_sync", "wait_for_async_insert", "wait_for_async_insert_timeout",
+})  # fmt: skip
+"""Settings of a request or statement that a writer may bring along beyond those of a read. None is text that the
+engine parses as SQL, names a file or chooses a schema."""
+
+TABLE_SETTINGS = frozenset({
+    "allow_nullable_key", "deduplicate_merge_projection_mode", "enable_block_number_column",
+    "enable_block_offset_column", "index_granularity", "index_granularity_bytes", "merge_with_ttl_timeout",
+    "min_bytes_for_wide_part", "min_rows_for_wide_part", "non_replicated_deduplication_window",
+    "old_parts_lifetime", "parts_to_delay_insert", "parts_to_throw_insert", "ttl_only_drop_parts",
+})  # fmt: skip
+"""Settings of a table. Those that choose where its data lie are none of them."""
+
+EXPLAIN_SETTINGS = frozenset({
+    "actions", "compact", "description", "distributed", "dump_ast", "dump_passes", "dump_tree", "graph", "header",
+    "indexes", "json", "keep_logical_steps", "oneline", "optimize", "passes", "pretty", "projections",
+    "run_passes", "run_query_tree_passes", "sorting",
+})  # fmt: skip
+"""Settings of ``EXPLAIN``."""
 
 SYSTEM_TABLES = frozenset({
     "build_options", "collations", "columns", "contributors", "data_skipping_indices", "data_type_families",

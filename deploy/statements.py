@@ -3,7 +3,8 @@
 The engine runs inside one process and has no users, grants or sandbox of its own: it takes a table named
 ``/etc/passwd`` for a file, several statements at once, and functions that read files or open connections. So each
 statement is parsed by the engine first, must be a single one, and its syntax tree is held against lists of what is
-offered. What is not on a list is refused.
+offered. What is not on a list is refused. Text that the engine would parse a second time, outside that tree, is on
+no list: columns as a string, settings that are expressions, a table's name as a string.
 
     SELECT * FROM file('x')          → Refused: the table function file
     SELECT 1 INTO OUTFILE 'x'        → Refused: INTO OUTFILE
@@ -15,13 +16,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from headrace.deploy.offered import ENGINES, SYSTEM_TABLES, TABLE_FUNCTIONS
+from headrace.deploy.offered import (
+    ENGINES,
+    EXPLAIN_SETTINGS,
+    INDEX_TYPES,
+    SYSTEM_TABLES,
+    TABLE_FUNCTIONS,
+    TABLE_SETTINGS,
+    WRITE_SETTINGS,
+)
 
 Tree: TypeAlias = Mapping[str, Any]
 """A node of the syntax tree, as ``parseQueryToJSON`` gives it."""
 
 READ_SETTINGS = re.compile(
-    r"(?!output_format_schema)(?:output_format_\w+|date_time_\w+|optimize_\w+|enable_\w+|max_\w+|join_\w+|query_plan_\w+"
+    r"(?!output_format_schema|output_format_avro_confluent|max_untracked_memory)(?:output_format_\w+|date_time_\w+|optimize_\w+|enable_\w+|max_\w+|join_\w+|query_plan_\w+"
     r"|count_distinct_implementation|extremes|final|group_by_use_nulls|limit|offset|log_comment|session_timezone"
     r"|prefer_column_name_to_alias|prefer_localhost_replica|union_default_mode|aggregate_functions_null_for_empty"
     r"|use_query_cache|use_skip_indexes\w*"
@@ -32,6 +41,10 @@ READ_SETTINGS = re.compile(
 _DESCRIBES = re.compile(
     r"(?:DESCRIBE TABLE|EXISTS TABLE|EXISTS VIEW|SHOW CREATE TABLE|SHOW CREATE VIEW"
     r"|SHOW (?:EXTENDED )?(?:FULL )?COLUMNS FROM|SHOW INDEXES FROM) "
+)
+_SHOWS = re.compile(
+    r"(?P<table>\w+|`(?:[^`\\]|\\.)*`)(?: FROM (?P<database>\w+|`(?:[^`\\]|\\.)*`))?"
+    r"(?: (?:NOT )?I?LIKE '(?:[^'\\]|\\.)*')?(?= |\Z)"
 )
 _DESCRIBES_DATABASE = re.compile(r"(?:EXISTS DATABASE|SHOW CREATE DATABASE) (?:\w+|`[\w$ -]+`)(?: FORMAT (\w+))?\Z")
 _NAME = re.compile(r"[\w$ -]+\Z")
@@ -64,7 +77,14 @@ def described_table(canonical: str) -> str | None:
     ``DESCRIBE TABLE t FORMAT CSV`` → ``SELECT * FROM t FORMAT CSV``; ``None`` for other statements.
     """
     found = _DESCRIBES.match(canonical)
-    return f"SELECT * FROM {canonical[found.end() :]}" if found else None
+    if found is None:
+        return None
+    described = canonical[found.end() :]
+    if shown := _SHOWS.match(described):
+        # SHOW COLUMNS FROM t FROM d LIKE 'a%' WHERE …: a SELECT names the database first and takes a pattern nowhere.
+        table, database = shown["table"], shown["database"]
+        described = f"{f'{database}.' if database else ''}{table}{described[shown.end() :]}"
+    return f"SELECT * FROM {described}"
 
 
 def rule_on_database(canonical: str) -> Ruling | None:
@@ -111,7 +131,10 @@ def _rule_on_node(node: Tree, denied_functions: frozenset[str]) -> None:
         if node.get(key):
             name = str(node[key].get("name"))
             if name.lower() not in TABLE_FUNCTIONS:
-                raise Refused(f"the table function {name[:100]} is not offered: it leads out of the database")
+                raise Refused(
+                    f"the table function {name[:100]} is not offered: it leads out of the database, or takes columns "
+                    "as text"
+                )
     for key in _TABLE_KEYS & node.keys():
         _rule_on_table(node[key])
     if "func_name" in node:
@@ -123,10 +146,21 @@ def _rule_on_node(node: Tree, denied_functions: frozenset[str]) -> None:
             _rule_on_call(node, denied_functions)
         case "CreateQuery" if node.get("is_dictionary") or node.get("has_attach_from_path"):
             raise Refused("dictionaries and tables from other folders are not offered")
+        case "IndexDeclaration":
+            index_type = str((node.get("index_type") or {}).get("name"))
+            if index_type.lower() not in INDEX_TYPES:
+                raise Refused(f"indexes of the type {index_type[:100]} are not offered")
         case "SetQuery":
-            for change in node.get("changes", ()):
-                if str(change.get("name")).lower() in ("disk", "storage_policy", "table_disk"):
-                    raise Refused(f"the setting {change['name']} is not offered: data stay in the database's folder")
+            for name in (
+                *(change.get("name") for change in node.get("changes", ())),
+                *node.get("default_settings", ()),
+            ):
+                _rule_on_setting_of_statement(str(name))
+
+
+def _rule_on_setting_of_statement(name: str) -> None:
+    if not (READ_SETTINGS.match(name) or name in WRITE_SETTINGS | TABLE_SETTINGS | EXPLAIN_SETTINGS):
+        raise Refused(f"the setting {name[:100]} is not offered")
 
 
 def _rule_on_call(call: Tree, denied_functions: frozenset[str]) -> None:
@@ -169,10 +203,13 @@ def rule_on_database_name(name: str) -> None:
 
 
 def rule_on_settings(settings: Mapping[str, str], limits: Mapping[str, str], *, reads: bool) -> None:
-    """Raises :class:`Refused` for a setting that a read may not bring along, or that raises one of ``limits``."""
+    """Raises :class:`Refused` for a setting that a request may not bring along, or that raises one of ``limits``.
+
+    A read may bring those that say how it is computed and shown, a write also those of inserts.
+    """
     for name, value in settings.items():
-        if reads and not READ_SETTINGS.match(name):
-            raise Refused(f"the setting {name[:100]} is not offered for reading")
+        if not (READ_SETTINGS.match(name) or (name in WRITE_SETTINGS and not reads)):
+            raise Refused(f"the setting {name[:100]} is not offered{' for reading' if reads else ''}")
         limit = limits.get(name)
         if limit is not None and value != limit and not _is_lower(value, limit):
             raise Refused(f"the setting {name} is at most {limit}")

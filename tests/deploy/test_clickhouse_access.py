@@ -18,6 +18,8 @@ from playwright.sync_api import sync_playwright
 
 from headrace.deploy.clickhouse_access import Account, Denied, account_of, ensure_passwords, refuse_web_page
 from headrace.deploy.errors import StackError
+from headrace.deploy.offered import TABLE_FUNCTIONS, WRITE_SETTINGS
+from headrace.deploy.statements import READ_SETTINGS
 from headrace.streams.clickhouse.database import READER, open_client
 from tests.deploy.dashboard.test_pages import CHROMIUM, FLAGS, needs_chromium
 from tests.deploy.test_clickhouse import login, post
@@ -305,6 +307,31 @@ LEADS_OUT = [
     "SELECT hasColumnInTable('default', '{file}', 'line')",
     "SELECT addressToLine(1)",
     "SELECT catboostEvaluate('{file}', 1)",
+    # Text that the engine would parse again.
+    "SELECT b FROM values('a UInt8, b String ALIAS file(''{file}'')', (1))",
+    "SELECT a, b FROM values('a UInt8, b String MATERIALIZED file(''{file}'')', (1))",
+    "SELECT b FROM VALUES($x$a UInt8, b String ALIAS file('{file}')$x$, (1))",
+    "SELECT b FROM values('a UInt8, b UInt8 ALIAS sleep(1)', (1))",
+    "SELECT b FROM generateRandom('a UInt8, b String ALIAS file(''{file}'')') LIMIT 1",
+    "SELECT b FROM generateRandom(concat('a UInt8, b String ALIAS ', 'file(''{file}'')')) LIMIT 1",
+    "SELECT b FROM null('a UInt8, b String ALIAS file(''{file}'')')",
+    "SELECT b FROM view(SELECT b FROM values('a UInt8, b String ALIAS file(''{file}'')', (1)))",
+    "SELECT (SELECT any(b) FROM values('a UInt8, b String ALIAS file(''{file}'')', (1)))",
+    "SELECT b FROM input('a UInt8, b String ALIAS file(''{file}'')')",
+    "SELECT b FROM format(CSV, 'a UInt8, b String ALIAS file(''{file}'')', '1')",
+    "SELECT b FROM viewIfPermitted(SELECT 1 AS a ELSE null('b String ALIAS file(''{file}'')'))",
+    "SELECT b FROM loop(values('a UInt8, b String ALIAS file(''{file}'')', (1)))",
+    "SELECT * FROM viewExplain('EXPLAIN', 'additional_result_filter = ''file(1)''', (SELECT 1))",
+    "DESCRIBE TABLE values('a UInt8, b String ALIAS file(''{file}'')', (1))",
+    "SELECT 1 SETTINGS additional_result_filter = 'file(''{file}'') = 1'",
+    "SELECT 1 FROM numbers(1) SETTINGS additional_table_filters = {{'numbers': 'file(''{file}'') = 1'}}",
+    "SELECT * FROM (SELECT 1 SETTINGS additional_result_filter = 'file(''{file}'') = 1')",
+    "SELECT 1 SETTINGS format_schema = '{file}'",
+    "SELECT 1 FORMAT Template SETTINGS format_template_resultset = '{file}'",
+    "SHOW COLUMNS FROM precious WHERE file('{file}') != ''",
+    "SHOW COLUMNS FROM `{file}` FROM default",
+    "SELECT sleep(1)",
+    "SELECT sleepEachRow(1)",
 ]
 
 WRITER_LEADS_OUT = [
@@ -334,6 +361,39 @@ WRITER_LEADS_OUT = [
     "BACKUP TABLE precious TO File('{out}')",
     "ALTER TABLE precious ADD COLUMN b String DEFAULT file('{file}')",
     "CREATE NAMED COLLECTION leak AS a = 1",
+    "CREATE TABLE leak AS null('a UInt8, b String DEFAULT file(''{file}'')')",
+    "CREATE TABLE leak AS generateRandom('a UInt8, b String DEFAULT file(''{file}'')')",
+    "CREATE TABLE leak ENGINE = Memory AS SELECT b FROM values('a UInt8, b String ALIAS file(''{file}'')', (1))",
+    "CREATE TABLE leak (a String) ENGINE = Buffer('', '{file}', 1, 10, 100, 10, 100, 10, 100)",
+    "CREATE TABLE leak (a String, INDEX i a TYPE text(tokenizer = 'splitByNonAlpha', preprocessor = "
+    "'concat(a, file(''{file}''))')) ENGINE = MergeTree ORDER BY a",
+    "INSERT INTO precious SELECT 1 SETTINGS additional_result_filter = 'file(''{file}'') = 1'",
+    "INSERT INTO precious SETTINGS input_format_record_errors_file_path = '{out}' FORMAT CSV\nx\n",
+    "SET additional_result_filter = 'file(''{file}'') = 1'",
+    "INSERT INTO precious VALUES (length(file('{file}')))",
+    "INSERT INTO precious FORMAT Values (length(file('{file}')))",
+    "INSERT INTO precious SETTINGS input_format_values_interpret_expressions = 1 "
+    "FORMAT Values (length(file('{file}')))",
+    "INSERT INTO precious SETTINGS input_format_values_interpret_expressions = DEFAULT "
+    "FORMAT Values (length(file('{file}')))",
+    "ALTER TABLE precious MODIFY SETTING storage_policy = 'x'",
+]
+
+SQL_IN_SETTINGS = [
+    ("additional_result_filter", "file('{file}') = 1"),
+    ("additional_table_filters", "{{'numbers': 'file(\\'{file}\\') = 1'}}"),
+    ("parallel_replicas_custom_key", "file('{file}')"),
+    ("schema_inference_hints", "a String DEFAULT file('{file}')"),
+    ("column_names_for_schema_inference", "file('{file}')"),
+    ("input_format_values_interpret_expressions", "1"),
+    ("input_format_values_deduce_templates_of_expressions", "1"),
+    ("input_format_record_errors_file_path", "{out}"),
+    ("format_schema", "{file}"),
+    ("format_template_row", "{file}"),
+    ("format_avro_schema_registry_url", "http://127.0.0.1:{port}/"),
+    ("storage_policy", "x"),
+    ("max_untracked_memory", "1000000000000000"),
+    ("max_temporary_data_on_disk_size_for_query", "0"),
 ]
 
 
@@ -389,6 +449,41 @@ def test_no_statement_leads_out_of_the_database(
 
 
 @pytest.mark.clickhouse
+def test_no_setting_is_sql_or_names_a_file(
+    clickhouse: str, clickhouse_reader: str, writer: Client, places: dict[str, str]
+) -> None:
+    for name, text in SQL_IN_SETTINGS:
+        query = urllib.parse.urlencode({name: text.format(**places), "query": "SELECT number FROM numbers(1)"})
+        for url, body in ((clickhouse_reader, None), (clickhouse_reader, b""), (clickhouse, None), (clickhouse, b"")):
+            status, answer, _ = post(f"{url}/?{query}", body)
+            assert (status, b"not offered" in answer or b"at most" in answer) == (403, True), (name, answer)
+
+
+@pytest.mark.clickhouse
+def test_no_string_of_an_offered_table_function_or_setting_is_run(
+    clickhouse: str, writer: Client, places: dict[str, str]
+) -> None:
+    columns = f"a UInt8, b String ALIAS file('{places['file']}')"
+    quoted = "'" + columns.replace("'", "''") + "'"
+    for function in (*TABLE_FUNCTIONS, "SQLStandardValues", "generateSeries"):
+        for arguments in (quoted, f"{quoted}, 1", f"1, {quoted}", f"1, 2, {quoted}", f"{quoted}, (1)"):
+            for read in ("*", "b"):
+                status, answer, _ = post(clickhouse, f"SELECT {read} FROM {function}({arguments})".encode())
+                assert CANARY.encode() not in answer, (function, arguments)
+                # Standard VALUES shows its strings as they are.
+                assert status >= 400 or (function, read) == ("SQLStandardValues", "*"), (function, arguments)
+    listed = writer.query("SELECT name FROM system.settings WHERE type IN ('String', 'Map', 'URI')").result_rows
+    offered = [name for (name,) in listed if READ_SETTINGS.match(name) or name in WRITE_SETTINGS]
+    assert "insert_deduplication_token" in offered
+    for name in offered:
+        for text in (f"file('{places['file']}')", places["file"], "{'numbers': 'nosuch(1)'}", "nosuch(number)"):
+            query = urllib.parse.urlencode({name: text, "query": "SELECT number FROM numbers(1)"})
+            _, answer, _ = post(f"{clickhouse}/?{query}", b"")
+            assert CANARY.encode() not in answer, name
+            assert b"UNKNOWN_FUNCTION" not in answer, (name, answer)
+
+
+@pytest.mark.clickhouse
 def test_a_table_cannot_be_named_by_a_parameter(clickhouse_reader: str, writer: Client, places: dict[str, str]) -> None:
     for query, parameters in (
         ("SELECT * FROM {t:Identifier}", {"t": places["file"]}),
@@ -419,9 +514,15 @@ def test_what_a_reader_needs_is_there(clickhouse_reader: str, writer: Client) ->
         ("SELECT {a:UInt8} + 1", [(42,)]),
         ("SELECT 'file(', 'a/b' AS `x/y; --`, 'INTO OUTFILE'", [("file(", "a/b", "INTO OUTFILE")]),
         ("SELECT formatReadableSize(1024), version() != ''", [("1.00 KiB", True)]),
+        ("SELECT * FROM (VALUES (1, 'x'), (2, 'y'))", [(1, "x"), (2, "y")]),
     ):
         assert client.query(statement, parameters={"a": 41}).result_rows == rows, statement
     assert client.query("DESCRIBE TABLE precious").result_rows[0][:2] == ("a", "UInt64")
+    for shown in ("precious", "default.precious", "precious FROM default", "default.`precious` LIKE 'a%'"):
+        assert client.query(f"SHOW COLUMNS FROM {shown}").result_rows[0][:2] == ("a", "UInt64"), shown
+        assert client.query(f"SHOW FULL COLUMNS FROM {shown}").result_rows[0][:2] == ("a", "UInt64"), shown
+    assert client.query("SHOW COLUMNS FROM default.precious WHERE field = 'nosuch' LIMIT 3").result_rows == []
+    assert client.query("SHOW INDEXES FROM default.precious").result_rows[0][0] == "precious"
     assert "MergeTree" in str(client.command("SHOW CREATE TABLE precious"))
     assert "ReadFromMergeTree" in str(client.query("EXPLAIN SELECT * FROM precious").result_rows)
     assert client.query_arrow("SELECT a FROM precious").num_rows == 7
