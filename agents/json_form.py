@@ -12,7 +12,8 @@ A description is ``{"unserialisable": TYPE}``, with ``"text"`` where a few chara
 or 64 bits have no room for, a class, a range), ``"length"`` for bytes that are no text, ``"arguments"`` for an
 exception, and ``"reason"`` (``cycle``, ``depth``) for a container that is not followed any further.
 
-The text grows up to a limit: what is longer raises :class:`TooLarge` before the rest is looked at.
+The text grows up to a limit: what is longer raises :class:`TooLarge` before the rest is looked at. What is read and
+does not become text (bytes that are no text, fields without a value) is bounded too, by ``WASTE`` times the limit.
 """
 
 import math
@@ -47,6 +48,12 @@ MAX_TEXT = 1_000
 MAX_BITS = 3_000
 """Bits of an integer that a description writes out: the time for that grows with their square."""
 
+WASTE = 8
+"""Steps of work without a text, for each character of the limit."""
+
+MAX_CLASSES = 16
+"""Base classes of a value beyond which looking through them counts as work."""
+
 SLICE = 1_024
 """Items of a list that are read at once. After each slice the GIL is offered to the host, which waits no longer."""
 
@@ -76,6 +83,7 @@ class JsonForm:
         self.described = ""
         """Type of the first of them."""
         self._room = limit
+        self._spare = WASTE * limit
         self._since_pause = 0
         self._parts: list[str] = []
 
@@ -90,6 +98,12 @@ class JsonForm:
         if characters > self._room:
             raise TooLarge
         self._room -= characters
+
+    def _spend(self, steps: int) -> None:
+        """Account for work that leaves no text; raises :class:`TooLarge` where it is more than a value may cost."""
+        if steps > self._spare:
+            raise TooLarge
+        self._spare -= steps
 
     def _put(self, text: str) -> None:
         self.reserve(len(text))
@@ -146,7 +160,10 @@ class JsonForm:
         if issubclass(kind, Enum):  # before its base: a member of an IntEnum is an int, too
             self._write(object.__getattribute__(value, "_value_"), above)
             return
-        for base in _mro(kind):
+        classes = _mro(kind)
+        if len(classes) > MAX_CLASSES:
+            self._spend(len(classes))
+        for base in classes:
             scalar = _SCALARS.get(base)
             if scalar is not None:
                 scalar(self, value, kind)
@@ -163,7 +180,7 @@ class JsonForm:
         elif (size := array_size(value, kind)) is not None:
             self._array(size, value, kind, above)
         else:
-            pairs = _fields(value, kind)
+            pairs = _fields(self, value, kind)
             if pairs is None:
                 self._describe(kind)
             elif self._is_followed(value, kind, above):
@@ -195,14 +212,13 @@ class JsonForm:
         return False
 
     def _object(self, pairs: list[tuple[Any, Any]], inside: tuple[int, ...]) -> None:
-        taken: set[str] | None = None if all(type(key) is str for key, _ in pairs) else set()
+        taken: dict[str, int] | None = None if all(type(key) is str for key, _ in pairs) else {}
         opening = "{"
         for key, item in pairs:
             self._pause(1)
             name = key if type(key) is str else self._key(key)
             if taken is not None:  # 1 and "1" are two keys here and one in JSON
                 name = _free(name, taken)
-                taken.add(name)
             self._room_for(len(name))
             self._put(f"{opening}{encode_basestring(name)}:")
             self._write(item, inside)
@@ -246,15 +262,47 @@ class JsonForm:
     def _key(self, key: Any) -> str:
         """A key that is no exact ``str`` as text, as far as it has one; else its type in angle brackets."""
         kind = type(key)
-        if key is None or kind is bool:
-            return str(key) if key is None else "true" if key else "false"
-        if issubclass(kind, int) and not issubclass(kind, Enum):
-            return int.__repr__(key) if int.bit_length(key) <= MAX_BITS else f"<{_name(kind)}>"
-        form = JsonForm(self._room)
-        written = form.text(key)
-        if form.altered or written[0] in "[{":
+        try:
+            text = self._scalar_key(key, kind)
+        except TooLarge:
+            raise
+        except Exception:  # noqa: BLE001 - as with values
+            text = None
+        if text is None:  # a container is not looked into: its type is all that a key shows of it
             self.altered[LABEL] += 1
             return f"<{_name(kind)}>"
+        return text
+
+    def _scalar_key(self, key: Any, kind: type) -> str | None:
+        """``None`` where ``key`` is no scalar, or one that is described."""
+        if issubclass(kind, Enum):
+            key = object.__getattribute__(key, "_value_")
+            kind = type(key)
+            if issubclass(kind, Enum):
+                return None
+        elif array_size(key, kind) == 1 and key.ndim == 0 and key.dtype.itemsize <= MAX_TEXT:
+            key = key.item()
+            kind = type(key)
+        if key is None or kind is bool:
+            return str(key) if key is None else "true" if key else "false"
+        classes = _mro(kind)
+        self._spend(len(classes))
+        base = next((each for each in classes if each in _SCALARS), None)
+        if base is None:
+            return None
+        if base is str:
+            self._room_for(str.__len__(key))
+            return str.__str__(key)
+        if base is int:
+            number = int.__int__(key)
+            return int.__repr__(number) if number.bit_length() <= MAX_BITS else None
+        form = JsonForm(self._room)
+        form._spare = self._spare
+        _SCALARS[base](form, key, kind)
+        self._spare = form._spare
+        written = "".join(form._parts)
+        if form.altered:
+            return None
         return str(loads(written)) if written[0] == '"' else written
 
     def _describe(
@@ -278,14 +326,19 @@ class JsonForm:
 
 
 def _name(kind: type) -> str:
-    return _qualified_name(kind).rpartition(".<locals>.")[2][:MAX_TEXT]
+    return _qualified_name(kind)[:MAX_TEXT].rpartition(".<locals>.")[2]
 
 
-def _free(name: str, taken: set[str]) -> str:
-    number = 2
-    found = name
-    while found in taken:
-        found, number = f"{name} ({number})", number + 1
+def _free(name: str, taken: dict[str, int]) -> str:
+    """``name``, or ``name (2)`` and so on. ``taken``: names in use, and the number that each goes on with, so that many
+    equal names cost no more than as many different ones."""
+    if name not in taken:
+        taken[name] = 2
+        return name
+    number = taken[name]
+    while (found := f"{name} ({number})") in taken:
+        number += 1
+    taken[name], taken[found] = number + 1, 2
     return found
 
 
@@ -304,7 +357,30 @@ def _bytes(form: JsonForm, value: Any, kind: type) -> None:
     try:
         form._put(encode_basestring(base.decode(value)))
     except UnicodeDecodeError:
+        form._spend(length)
         form._describe(kind, length=length)
+
+
+def _moment(form: JsonForm, value: Any, kind: type) -> None:
+    """A ``datetime`` or a ``time``: what its zone's offset is, its zone must be asked, which may be the host's code."""
+    base = datetime if issubclass(kind, datetime) else time_of_day
+    parts = {name: getattr(base, name).__get__(value) for name in _MOMENTS[base]}
+    if parts["tzinfo"] is None or _is_library_zone(type(parts["tzinfo"])):
+        _known_to_pydantic(form, base(**parts), kind)
+    else:
+        form._describe(kind, text=base(**{**parts, "tzinfo": None}).isoformat(), reason="time zone")
+
+
+_CLOCK = ("hour", "minute", "second", "microsecond", "tzinfo", "fold")
+_MOMENTS: dict[type, tuple[str, ...]] = {datetime: ("year", "month", "day", *_CLOCK), time_of_day: _CLOCK}
+_ZONE_LIBRARIES = frozenset({"builtins", "datetime", "zoneinfo", "pytz", "dateutil", "pendulum"})
+
+
+def _is_library_zone(kind: type) -> bool:
+    """Whether all of a zone's classes come from libraries that are known to compute an offset and nothing else."""
+    return all(
+        str(_namespace(each).get("__module__", "builtins")).split(".")[0] in _ZONE_LIBRARIES for each in _mro(kind)
+    )
 
 
 def _known_to_pydantic(form: JsonForm, value: Any, kind: type) -> None:
@@ -320,9 +396,9 @@ _SCALARS: dict[type, Callable[[JsonForm, Any, type], None]] = {
     range: lambda form, value, kind: form._describe(kind, text=range.__repr__(value)),
     bytes: _bytes,
     bytearray: _bytes,
-    datetime: _known_to_pydantic,
+    datetime: _moment,
     date: _known_to_pydantic,
-    time_of_day: _known_to_pydantic,
+    time_of_day: _moment,
     timedelta: _known_to_pydantic,
     Decimal: lambda form, value, kind: form._put(encode_basestring(Decimal.__str__(value))),
     UUID: lambda form, value, kind: form._put(encode_basestring(UUID.__str__(value))),
@@ -364,10 +440,10 @@ _MAPPINGS = frozenset({dict})
 # Objects with fields.
 
 
-def _fields(value: Any, kind: type) -> list[tuple[Any, Any]] | None:
+def _fields(form: JsonForm, value: Any, kind: type) -> list[tuple[Any, Any]] | None:
     """Names and values of a dataclass, an attrs class or a pydantic model; ``None`` where ``kind`` is none of them."""
     if issubclass(kind, BaseModel):
-        return _model_fields(value, kind)
+        return _model_fields(form, value, kind)
     names: list[str] | None = None
     if (described := _of_class(kind, "__dataclass_fields__")) is not _MISSING:
         names = list(described)
@@ -375,16 +451,18 @@ def _fields(value: Any, kind: type) -> list[tuple[Any, Any]] | None:
         names = [attribute.name for attribute in described]
     if names is None:
         return None
+    form._spend(len(names) * max(1, len(_mro(kind)) - MAX_CLASSES))
     return [(name, content) for name in names if (content := _stored(value, kind, name)) is not _MISSING]
 
 
-def _model_fields(value: Any, kind: type[BaseModel]) -> list[tuple[Any, Any]]:
+def _model_fields(form: JsonForm, value: Any, kind: type[BaseModel]) -> list[tuple[Any, Any]]:
     """Fields of a model as they are stored: no serialiser of the host's runs.
 
     Left out is what the model leaves out (``exclude``). What it writes by a function of its own is described: the
     function may hide something.
     """
     functions = kind.__pydantic_decorators__
+    form._spend(len(functions.field_serializers) + len(object.__getattribute__(value, "__dict__")))
     own = {name for each in functions.field_serializers.values() for name in each.info.fields}
     everything = bool(functions.model_serializers) or "*" in own
     extra = object.__getattribute__(value, "__pydantic_extra__") or {}

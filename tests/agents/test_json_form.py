@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import sys
 import time
 import warnings
 from array import array
@@ -13,12 +14,13 @@ from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import attrs
 import numpy as np
@@ -336,6 +338,105 @@ def test_what_has_no_room_is_left_alone_at_the_price_of_its_room(kind: str) -> N
     with pytest.raises(TooLarge):
         form.text(value)
     assert sum(map(len, form._parts)) <= 10_000
+
+
+@dataclass(frozen=True)
+class Cell:
+    row: int
+
+
+class Wide:
+    """A class with more fields than any text of it shows."""
+
+    __slots__ = tuple(f"f{number}" for number in range(2_000))
+    __dataclass_fields__ = dict.fromkeys(__slots__)
+
+
+def steps(value: Any) -> int:
+    """Lines of Python and calls of C that a text takes, up to the end or to :class:`TooLarge`."""
+    count = 0
+
+    def line(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal count
+        count += event == "line"
+        return line
+
+    def call(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event == "c_call"
+
+    form = JsonForm(LIMIT)
+    sys.settrace(line)
+    sys.setprofile(call)
+    try:
+        form.text(value)
+    except TooLarge:
+        pass
+    finally:
+        sys.settrace(None)
+        sys.setprofile(None)
+    return count
+
+
+KEYS: dict[str, Callable[[int], Any]] = {
+    "text": str,
+    "an integer": lambda number: number,
+    "a large integer": lambda number: 10**30 + number,
+    "a number": lambda number: number + 0.5,
+    "not a number": lambda number: float("nan"),
+    "a complex number": lambda number: complex(number, 1),
+    "bytes": lambda number: str(number).encode(),
+    "bytes that are no text": lambda number: b"\xff" + str(number).encode(),
+    "a tuple": lambda number: (number, number),
+    "a frozenset": lambda number: frozenset([number]),
+    "a dataclass": Cell,
+    "an object": lambda number: object(),
+    "an exception": lambda number: ValueError(number),
+    "a date": lambda number: date.fromordinal(number + 1),
+    "numpy": lambda number: np.int64(number),
+    "text that looks like a number that was given": lambda number: "<tuple>" if not number else f"<tuple> ({number})",
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_twice_as_many_keys_are_twice_the_work(kind: str) -> None:
+    few, many = (steps({KEYS[kind](number): 1 for number in range(size)} | {(1, 1): 2}) for size in (200, 800))
+    assert many < 5 * few, (few, many)
+
+
+def test_what_a_key_holds_is_not_looked_into() -> None:
+    big = tuple(range(100_000))
+    assert steps({(number, big): 1 for number in range(20)}) < 1.5 * steps({(number, (1,)): 1 for number in range(20)})
+
+
+THROWN_AWAY: dict[str, Callable[[], Any]] = {
+    "bytes that are no text": lambda: [b"x" * 500_000 + b"\xff"] * 20_000,
+    "keys of bytes that are no text": lambda: [{b"x" * 500_000 + b"\xff": 1}] * 20_000,
+    "fields without a value": lambda: [Wide()] * 200_000,
+}
+
+
+@pytest.mark.parametrize("kind", THROWN_AWAY)
+def test_what_is_read_and_not_sent_is_bounded_as_well(kind: str) -> None:
+    with pytest.raises(TooLarge):
+        JsonForm(LIMIT).text(THROWN_AWAY[kind]())
+
+
+class HostsZone(tzinfo):
+    def utcoffset(self, _: Any) -> timedelta:
+        raise AssertionError("the host's code ran")
+
+    dst = tzname = utcoffset  # type: ignore[assignment]
+
+
+def test_a_time_zone_of_the_host_s_own_is_not_asked() -> None:
+    assert plain(datetime(2026, 1, 2, 3, tzinfo=HostsZone())) == described(
+        "datetime", text="2026-01-02T03:00:00", reason="time zone"
+    )
+    assert plain(datetime(2026, 1, 2, 3, tzinfo=HostsZone()).timetz()) == described(
+        "time", text="03:00:00", reason="time zone"
+    )
+    assert plain(datetime(2026, 7, 2, tzinfo=ZoneInfo("Europe/Berlin"))) == "2026-07-02T00:00:00+02:00"
 
 
 def test_a_host_that_changes_its_value_meanwhile_does_no_harm() -> None:
