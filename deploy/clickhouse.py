@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -25,7 +26,7 @@ from starlette.applications import Starlette
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -44,10 +45,18 @@ MAX_STATEMENT_BYTES = 1024 * 1024
 """Longest statement, in bytes; the data of an insert are none of it."""
 
 SESSIONS = 4
-"""Statements that run side by side."""
+"""Statements of one account that run side by side."""
 
-BODIES = 2 * SESSIONS
-"""Requests whose bodies are held at once; others wait before theirs are read."""
+MAX_READ_BODY_BYTES = MAX_STATEMENT_BYTES + 64 * 1024
+"""Largest request body of an account that only reads, in bytes: a statement with its parameters, and never data."""
+
+BODIES = {Account.READER: 64, Account.WRITER: 2 * SESSIONS}
+"""Requests of each account whose bodies are held at once; others of that account wait before theirs are read."""
+
+BODY_SECONDS = 30.0
+"""Longest wait for the whole body of a request, in seconds. Clients are on this machine."""
+
+_SOCKET_TIMEOUT = 209
 
 _TRANSPORT = frozenset(
     {
@@ -77,6 +86,7 @@ _TRANSPORT = frozenset(
 )
 """Parameters of the URL that are about the connection and not settings of the statement."""
 
+_QUERY_ID = re.compile(r"[!-~]{0,200}\Z")
 _READONLY = (
     "Code: 164. DB::Exception: Cannot execute query in readonly mode: the account 'writer' changes tables, by POST. "
     "(READONLY)"
@@ -100,26 +110,26 @@ class _Call:
     may_write: bool = False
 
 
-async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
+async def _bounded(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise BodyTooLarge(MAX_BODY_BYTES)
+        if size > limit:
+            raise BodyTooLarge(limit)
         yield chunk
 
 
-async def _read_body(request: Request) -> bytes:
-    body = b"".join([chunk async for chunk in _bounded(request)])
+async def _read_body(request: Request, limit: int) -> bytes:
+    body = b"".join([chunk async for chunk in _bounded(request, limit)])
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    return await asyncio.to_thread(decompress, body, encoding, MAX_BODY_BYTES)
+    return await asyncio.to_thread(decompress, body, encoding, limit)
 
 
-async def _read_form(request: Request) -> dict[str, str]:
+async def _read_form(request: Request, limit: int) -> dict[str, str]:
     """The fields of a multipart body, which clients send for long statements and parameters."""
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnknownEncoding("A multipart body cannot be compressed")
-    parser = MultiPartParser(request.headers, _bounded(request), max_files=0, max_part_size=MAX_BODY_BYTES)
+    parser = MultiPartParser(request.headers, _bounded(request, limit), max_files=0, max_part_size=limit)
     try:
         form = await parser.parse()
     except MultiPartException as error:
@@ -128,12 +138,18 @@ async def _read_form(request: Request) -> dict[str, str]:
 
 
 async def _read_call(request: Request, fields: dict[str, str], account: Account) -> _Call:
-    """The request as a statement, its data, parameters and settings. ``fields`` are the parameters of its URL."""
+    """The request as a statement, its data, parameters and settings. ``fields`` are the parameters of its URL.
+
+    Raises ``TimeoutError`` where the body does not come whole within :data:`BODY_SECONDS`.
+    """
+    limit = MAX_BODY_BYTES if account is Account.WRITER else MAX_READ_BODY_BYTES
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        fields = fields | await _read_form(request)
+        async with asyncio.timeout(BODY_SECONDS):
+            fields = fields | await _read_form(request, limit)
         body = b""
     else:
-        body = await _read_body(request)
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await _read_body(request, limit)
     return _Call(
         statement=fields["query"].encode() if "query" in fields else body,
         data=body if "query" in fields else b"",
@@ -186,21 +202,24 @@ class ClickHouseFront:
     def __init__(self, path: Path, secrets: Path) -> None:
         self._path = path
         self._secrets = secrets
-        self._bodies = asyncio.Semaphore(BODIES)
+        # One account cannot keep another waiting, neither by bodies that do not come nor by statements that run long.
+        self._bodies = {account: asyncio.Semaphore(BODIES[account]) for account in Account}
         # Statements must not starve the event loop, and more threads than sessions would only wait.
-        self._threads = ThreadPoolExecutor(SESSIONS, "statement")
+        self._threads = {account: ThreadPoolExecutor(SESSIONS, f"statement-{account.name}") for account in Account}
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         self._passwords = await asyncio.to_thread(ensure_passwords, self._secrets)
-        self._engine = await loop.run_in_executor(self._threads, partial(Engine, self._path, sessions=SESSIONS))
+        threads = self._threads[Account.WRITER]
+        self._engine = await loop.run_in_executor(threads, partial(Engine, self._path, sessions=SESSIONS))
         try:
             yield
         finally:
             # Statements that are still running keep their threads; the engine waits for their sessions.
             await asyncio.to_thread(self._engine.close)
-            self._threads.shutdown()
+            for threads in self._threads.values():
+                threads.shutdown()
 
     async def ping(self, request: Request) -> Response:
         return PlainTextResponse("Ok.\n")
@@ -215,12 +234,22 @@ class ClickHouseFront:
             account = account_of(request.headers, fields, self._passwords, self._secrets)
         except Denied as denied:
             return self._refusal(403, denied.code, str(denied))
-        async with self._bodies:
+        async with self._bodies[account]:
             return await self._answer(request, fields, account)
 
     async def _answer(self, request: Request, fields: dict[str, str], account: Account) -> Response:
+        if not _QUERY_ID.match(fields.get("query_id", "")):
+            # Before anything runs: the answer repeats it in a header.
+            return self._refusal(400, 36, "query_id is up to 200 visible ASCII characters")
         try:
             call = await _read_call(request, fields, account)
+        except TimeoutError:
+            message = f"The request body did not come whole within {BODY_SECONDS:g} seconds: send the request again"
+            answer = self._refusal(408, _SOCKET_TIMEOUT, message)
+            answer.headers["Connection"] = "close"  # what is left of the body is not waited for
+            return answer
+        except ClientDisconnect:
+            return self._refusal(400, _SOCKET_TIMEOUT, "The client left before its request was whole")
         except BodyTooLarge as error:
             return self._refusal(413, 307, f"The request body is larger than {error.limit} bytes: insert less at once")
         except (UnknownEncoding, UnicodeDecodeError) as error:
@@ -229,7 +258,7 @@ class ClickHouseFront:
             return self._refusal(400, 62, "There is no query")
         loop = asyncio.get_running_loop()
         try:
-            outcome, output_format = await loop.run_in_executor(self._threads, _execute, self._engine, call)
+            outcome, output_format = await loop.run_in_executor(self._threads[account], _execute, self._engine, call)
         except EngineError as error:
             status = 404 if error.code in _NOT_FOUND else 403 if error.code == _DENIED else _status(error.code)
             return Response(
@@ -239,7 +268,7 @@ class ClickHouseFront:
             return self._refusal(400, 36, f"The statement is not UTF-8: {error}")
         headers = {
             "X-ClickHouse-Server-Display-Name": "headrace",
-            "X-ClickHouse-Query-Id": fields.get("query_id", ""),
+            "X-ClickHouse-Query-Id": fields.get("query_id", ""),  # visible ASCII: _answer has looked
             "X-ClickHouse-Format": output_format,
             "X-ClickHouse-Timezone": self._engine.timezone,
             "X-ClickHouse-Summary": json.dumps(outcome.summary),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -9,9 +10,10 @@ import urllib.request
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 from urllib.parse import urlsplit
 
 import clickhouse_connect
@@ -40,8 +42,10 @@ print("closed", flush=True)
 
 
 @contextmanager
-def front(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen([sys.executable, "-c", FRONT, str(folder), str(port)], stdout=subprocess.PIPE, text=True)
+def front(folder: Path, port: int, program: str = FRONT) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), str(port)], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -81,7 +85,7 @@ def post(url: str, body: bytes | None, **headers: str) -> tuple[int, bytes, dict
         named.setdefault("Authorization", f"Basic {b64encode(account.encode()).decode()}")
     request = urllib.request.Request(f"http://{place}", data=body, headers=named)
     try:
-        with urllib.request.urlopen(request) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return response.status, response.read(), dict(response.headers)
     except urllib.error.HTTPError as error:
         return error.code, error.read(), dict(error.headers)
@@ -318,13 +322,12 @@ async def body_of(chunks: int, encoding: str, size: int = 1000) -> Request:
     return Request({"type": "http", "method": "POST", "headers": headers}, receive)
 
 
-async def test_a_form_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.deploy.clickhouse.MAX_BODY_BYTES", 10_000)
-    assert await _read_form(await body_of(9, "identity")) == {"query": "x" * 9000}
+async def test_a_form_is_bounded_as_a_whole() -> None:
+    assert await _read_form(await body_of(9, "identity"), 10_000) == {"query": "x" * 9000}
     with pytest.raises(BodyTooLarge):
-        await _read_form(await body_of(10, "identity"))
+        await _read_form(await body_of(10, "identity"), 10_000)
     with pytest.raises(UnknownEncoding):
-        await _read_form(await body_of(1, "gzip"))
+        await _read_form(await body_of(1, "gzip"), 10_000)
 
 
 @pytest.mark.parametrize("settings", [{}, {"insert_deduplication_token": "c"}])
@@ -337,3 +340,57 @@ def test_rows_that_were_not_stored_are_not_acknowledged(client: Client, settings
         client.insert("t", [[1, "x"]], column_names=["a", "s"])
     client.insert_arrow("t", rows.slice(1), settings=settings)
     assert client.query("SELECT a, s FROM t").result_rows == [(2, "y")]
+
+
+def unfinished(url: str) -> socket.socket:
+    """A POST with the account in ``url`` whose body does not come."""
+    parts = urlsplit(url)
+    account = b64encode(f"{parts.username}:{parts.password}".encode()).decode()
+    connection = socket.create_connection((HOST, parts.port or 0))
+    connection.settimeout(30)
+    head = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Basic {account}\r\nContent-Length: 10\r\n\r\n"
+    connection.sendall(head.encode())
+    return connection
+
+
+def test_unfinished_requests_of_one_account_keep_nobody_else_waiting(clickhouse: str, clickhouse_reader: str) -> None:
+    with ExitStack() as open_connections:
+        for _ in range(40):
+            open_connections.enter_context(unfinished(clickhouse_reader))
+        for url in (clickhouse_reader, clickhouse):
+            assert post(url, b"SELECT 1") == (200, b"1\n", ANY)
+        for _ in range(40):  # more than are read at once
+            open_connections.enter_context(unfinished(clickhouse_reader))
+        assert post(clickhouse, b"SELECT 1") == (200, b"1\n", ANY)
+
+
+SHORT_FRONT = "import headrace.deploy.clickhouse\nheadrace.deploy.clickhouse.BODY_SECONDS = 0.5\n" + FRONT
+
+
+def test_a_body_that_does_not_come_is_waited_for_until_a_deadline(tmp_path: Path) -> None:
+    port = free_port()
+    with front(tmp_path, port, SHORT_FRONT), ExitStack() as open_connections:
+        password = (tmp_path / "secrets" / "writer").read_text().strip()
+        url = f"http://writer:{password}@{HOST}:{port}"
+        waiting = [open_connections.enter_context(unfinished(url)) for _ in range(12)]  # more than are read at once
+        assert post(url, b"SELECT 1") == (200, b"1\n", ANY)
+        answer = b"".join(iter(lambda: waiting[0].recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"send the request again" in answer
+
+
+def test_a_reader_sends_statements_and_no_data(clickhouse: str, clickhouse_reader: str) -> None:
+    body = b"SELECT 1 /*" + b" " * 1_200_000 + b"*/"
+    assert post(clickhouse_reader, body)[0] == 413
+    assert post(clickhouse_reader, gzip.compress(body), Content_Encoding="gzip")[0] == 413
+    assert post(clickhouse, body)[0] == 400  # the writer's limit is the statement's
+
+
+@pytest.mark.parametrize("query_id", ["%E2%82%AC", "a%0D%0Ab", "a%20b", "x" * 201])
+def test_a_query_id_that_no_header_can_hold_is_refused_before_anything_runs(
+    client: Client, clickhouse: str, query_id: str
+) -> None:
+    status, answer, _ = post(f"{clickhouse}/?query_id={query_id}", b"INSERT INTO t VALUES (1, 'x')")
+    assert (status, b"query_id" in answer) == (400, True)
+    assert client.query("SELECT count() FROM t").result_rows == [(0,)]
+    assert post(f"{clickhouse}/?query_id=ab-1", b"SELECT 1")[2]["x-clickhouse-query-id"] == "ab-1"
