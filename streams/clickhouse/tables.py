@@ -128,7 +128,7 @@ TRAJECTORIES = Table(
 REWARDS = Table(
     "rewards",
     "The score of a trajectory under one version of one reward spec. Every revision is a row: feedback that came late "
-    "makes another. The view rewards_latest has the last of each.",
+    "makes another, and so does a new version of the spec. The view rewards_latest has one row a trajectory.",
     (
         *_RECORD,
         _TRAJECTORY,
@@ -385,10 +385,13 @@ TABLES: tuple[Table, ...] = (
 
 REWARDS_LATEST = View(
     "rewards_latest",
-    "The last revision of each trajectory's reward under each spec, once however often its record was written. Count "
-    "and average over this one; `rewards` holds what it was before.",
-    # Rows that an older release wrote have no revision: among them the log's order decides.
-    "SELECT * FROM rewards ORDER BY revision DESC, offset DESC LIMIT 1 BY trajectory_id, spec",
+    "The reward of each trajectory that holds: one row a trajectory, however often it was revised, scored by a newer "
+    "version of its spec or written. Count and average over this one; `rewards` holds what it was before.",
+    # Revisions count under one spec. A trajectory is scored by one spec at a time, that of its agent, so among specs
+    # the log's order decides, as it does among rows of an older release, which have no revision. A trajectory's
+    # rewards stand in one partition.
+    "SELECT * FROM (\n    SELECT * FROM rewards ORDER BY revision DESC, offset DESC LIMIT 1 BY trajectory_id, spec\n"
+    ") ORDER BY offset DESC LIMIT 1 BY trajectory_id",
 )
 EVENTS_WITH_TRAJECTORY = View(
     "events_with_trajectory",

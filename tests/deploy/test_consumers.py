@@ -111,7 +111,7 @@ def test_kcat_prints_keys_headers_and_rewards(log: str) -> None:
     assert [line.split()[1] for line in headers].count(TRAJECTORY) == 2
     assert sum(f"{ID}={EXAMPLES[Trajectory.TYPE].envelope.id}" in line for line in headers) == 2
     assert len(headers) == 4
-    assert shown["kcat-rewards"] == [f"{TRAJECTORY} 1.83"]
+    assert shown["kcat-rewards"] == [f"{TRAJECTORY} search@1 0 1.83"]
     assert f'"{RUN}"' in KCAT["kcat-rewards"]
 
 

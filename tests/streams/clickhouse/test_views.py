@@ -71,7 +71,7 @@ def client(clickhouse: str) -> Iterator[Client]:
 
 def test_page_readme_and_log_agree_where_rewards_were_revised(client: Client) -> None:
     rng = random.Random(3)
-    log, truth = Log(), dict[tuple[str, str], tuple[int, float]]()
+    log, truth = Log(), dict[str, tuple[int, float]]()
     revised = 0
     for number in range(2_000):
         name = f"t{number}"
@@ -79,11 +79,11 @@ def test_page_readme_and_log_agree_where_rewards_were_revised(client: Client) ->
         revised += revisions > 1
         for revision in range(revisions):
             total = round(rng.random() * 2, 3)
-            record = reward(name, "airline-gpt4o-tasks-00-24", total, revision)
+            spec = "s@2" if revision and number % 2 else "s@1"  # a new version came between revisions
+            record = reward(name, "airline-gpt4o-tasks-00-24", total, revision, spec)
             for _ in range(1 + (rng.random() < 0.02)):  # a record may be written twice
-                log.add("rewards", name, record, id=derived_id(name, "s@1", revision))
-            key = (name, record.spec)
-            truth[key] = max(truth.get(key, (-1, 0.0)), (revision, total))
+                log.add("rewards", name, record, id=derived_id(name, spec, revision))
+            truth[name] = max(truth.get(name, (-1, 0.0)), (revision, total))
     assert revised > 50
     log.write(client, "a")
     log.write(client, "b")  # a sink of another group, or one that lost its commits
@@ -96,23 +96,36 @@ def test_page_readme_and_log_agree_where_rewards_were_revised(client: Client) ->
 
     readme = (Path(__file__).parents[3] / "README.md").read_text()
     (query,) = re.findall(r"```sql airline-rewards\n(.*?)\n--", readme, re.S)
-    assert client.query(query).result_rows == [
-        (count, 1 + len({name[:-1] for name, _ in truth} - {"t"}), round(mean, 2))
-    ]
+    assert client.query(query).result_rows == [(count, 1 + len({name[:-1] for name in truth} - {"t"}), round(mean, 2))]
     # What it was before stays to be seen, and is what a count must not be taken over.
     assert client.query("SELECT count() FROM rewards FINAL").result_rows[0][0] > count
     assert client.query("SELECT max(revision) FROM rewards").result_rows == [(11,)]
 
 
-def test_the_latest_is_by_trajectory_and_spec_and_by_the_logs_order_where_revisions_are_unknown(client: Client) -> None:
+def test_the_latest_is_one_row_a_trajectory_and_by_the_logs_order_where_revisions_do_not_tell(client: Client) -> None:
     log = Log()
-    for spec, revision, total in (("a@1", 0, 0.1), ("b@1", 0, 0.2), ("a@1", 2, 0.4), ("a@1", 1, 0.3)):
+    for spec, revision, total in (("a@1", 0, 0.1), ("a@1", 2, 0.4), ("a@1", 1, 0.3)):
         log.add("rewards", "t1", reward("t1", "r", total, revision, spec), id=f"t1{spec}{revision}")
     log.add("rewards", "t2", reward("t2", "r", 0.5, 0), id="t2-first")
     log.add("rewards", "t2", reward("t2", "r", None, 0), id="t2-second, written by an older release")
+    # A new version between revisions, a new version that scores anew, and another spec with a lower version.
+    for name, *scores in (
+        ("t3", ("s@1", 0, 0.1), ("s@2", 1, 0.9)),
+        ("t4", ("s@9", 0, 0.1), ("s@9", 1, 0.2), ("s@10", 0, 0.8)),
+        ("t5", ("s@3", 0, 0.1), ("other@1", 1, 0.7)),
+    ):
+        for spec, revision, total in scores:
+            log.add("rewards", name, reward(name, "r", total, revision, spec), id=f"{name}{spec}{revision}")
     log.write(client, "latest")
+    log.write(client, "written again")
     rows = client.query("SELECT trajectory_id, spec, total FROM rewards_latest ORDER BY ALL").result_rows
-    assert rows == [("t1", "a@1", 0.4), ("t1", "b@1", 0.2), ("t2", "s@1", None)]
+    assert rows == [
+        ("t1", "a@1", 0.4),
+        ("t2", "s@1", None),
+        ("t3", "s@2", 0.9),
+        ("t4", "s@10", 0.8),
+        ("t5", "other@1", 0.7),
+    ]
 
 
 def test_every_panel_reads_rewards_by_the_view() -> None:
