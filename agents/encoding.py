@@ -16,6 +16,7 @@ from opentelemetry.trace import get_current_span
 from pydantic import ValidationError
 
 from headrace.agents.json_form import SLICE, JsonForm, TooLarge, array_size, is_int64
+from headrace.agents.raised import Raised, type_name
 from headrace.schemas.arrays import ArrayType
 from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.events import EndStatus, Purpose, Role, ToolErrorClass, ToolStatus
@@ -92,6 +93,8 @@ def encode_note(note: Note, source: str, limit: int) -> Encoded:
             form_of = _shape(model).get(name)
             if value is HUGE:
                 raise TooLarge
+            if type(value) is Raised:
+                value = value.plain()
             if form_of is None:
                 written[name] = form.text(value)
             elif isinstance(form_of, ArrayType):
@@ -111,7 +114,7 @@ def encode_note(note: Note, source: str, limit: int) -> Encoded:
         text = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
         raise InvalidEvent(f"{model.TYPE}: {text}") from error
     except Exception as error:  # a class that claims to be a plain one and is not
-        raise InvalidEvent(f"{model.TYPE}: {type(error).__name__}") from error
+        raise InvalidEvent(f"{model.TYPE}: {type_name(type(error))}") from error
     body, broken = _bytes("".join((value[:-1], *_members(written, value == "{}"), "}")))
     if len(body) > limit:
         raise TooLarge
@@ -158,7 +161,7 @@ def _open(form: JsonForm, name: str, value: Any, shape: str) -> str:
         return f"[{','.join(texts)}]"
     text = form.text(value)
     if shape == "object" and text[0] != "{":
-        raise InvalidEvent(f"{name}: expected a dict, not {type(value).__name__}")
+        raise InvalidEvent(f"{name}: expected a dict, not {type_name(type(value))}")
     return text
 
 
@@ -195,7 +198,7 @@ def _numbers(form: ArrayType, name: str, value: Any, limit: int) -> Any:
     elif (size := array_size(value, kind)) is not None and value.ndim == 1:
         length = size
     else:
-        raise InvalidEvent(f"{name}: expected a list or an array of numbers, not {kind.__name__}")
+        raise InvalidEvent(f"{name}: expected a list or an array of numbers, not {type_name(kind)}")
     if length > limit:
         raise TooLarge
     numbers = array(form.typecode)
@@ -217,7 +220,7 @@ def _number(name: str, item: Any) -> Any:
     if kind in (int, float, bool):
         return item
     if array_size(item, kind) != 1:
-        raise InvalidEvent(f"{name}: expected numbers, not {kind.__name__}")
+        raise InvalidEvent(f"{name}: expected numbers, not {type_name(kind)}")
     return item.item()
 
 

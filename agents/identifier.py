@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 from uuid import UUID
 
 from headrace.agents.json_form import is_int64
+from headrace.agents.raised import type_name
 
 MAX_CHARACTERS: Final = 512
 """Longest identifier; events with longer ones would be dead letters."""
@@ -31,7 +32,7 @@ def identifier(value: object, argument: str) -> str:
     elif kind is UUID:
         text = str(unchecked)
     else:
-        raise BadIdentifier(f"{argument} is of type {kind.__name__}: expected a str")
+        raise BadIdentifier(f"{argument} is of type {type_name(kind)}: expected a str")
     if not 0 < len(text) <= MAX_CHARACTERS:
         raise BadIdentifier(f"{argument} has {len(text):,} characters: expected a str of 1 to {MAX_CHARACTERS}")
     try:

@@ -28,6 +28,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from opentelemetry.context import get_current
 
 from headrace.agents.identifier import BadIdentifier
+from headrace.agents.raised import type_name
 from headrace.agents.sender import CLOSE_S, Sender, SenderConfig
 from headrace.agents.tally import TELLER_NAME, DropReason, Tally
 from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory, snapshot, text_of
@@ -245,7 +246,7 @@ class Headrace:
         except BadIdentifier as error:
             sender.tally.drop(DropReason.BAD_IDENTIFIER, f"{error}. The feedback is not sent")
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
-            sender.tally.drop(DropReason.INTERNAL, type(error).__name__)
+            sender.tally.drop(DropReason.INTERNAL, type_name(type(error)))
 
     @property
     def stats(self) -> SdkStatsReported:
@@ -303,7 +304,7 @@ def _refuse_generators(function: Callable[..., Any], instead: str) -> None:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+    return str(getattr(function, "__name__", type_name(type(function))))
 
 
 def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -332,7 +333,7 @@ def _task(
     try:
         return task_id(*arguments, **keywords)
     except Exception as error:  # noqa: BLE001 - naming the task must not fail the host's call
-        return f"unnamed ({type(error).__name__})"
+        return f"unnamed ({type_name(type(error))})"
 
 
 def _open() -> list[Headrace]:

@@ -17,6 +17,7 @@ from opentelemetry.context import get_current
 
 from headrace.agents.encoding import HUGE
 from headrace.agents.identifier import BadIdentifier, identifier, is_plain
+from headrace.agents.raised import Raised, type_name
 from headrace.agents.sender import Sender
 from headrace.agents.tally import Alteration, DropReason
 from headrace.schemas.events import (
@@ -88,7 +89,7 @@ class Trajectory:
             # The number is taken before the queue is asked: an event that finds no room leaves a visible hole.
             sender.put((EVENTS, self.id, next(self._numbers), time_ns(), get_current(), model, fields))
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
-            sender.tally.drop(DropReason.INTERNAL, type(error).__name__)
+            sender.tally.drop(DropReason.INTERNAL, type_name(type(error)))
 
     def model_called(
         self,
@@ -167,7 +168,7 @@ class Trajectory:
         dropped (``invalid``), because no number could be made up for it.
         """
         if type(status) is not EndStatus and not (type(status) is str and status in _STATUSES):
-            said = repr(status[:40]) if type(status) is str else f"of type {type(status).__name__}"
+            said = repr(status[:40]) if type(status) is str else f"of type {type_name(type(status))}"
             why = f"status is {said}: expected one of {', '.join(_STATUSES)}"
             self._sender.tally.alter(Alteration.END_STATUS, why)
             status, extra = EndStatus.FAILED, {"error": why} | extra
@@ -189,7 +190,7 @@ class Trajectory:
             if error is None:
                 self.end()
             else:
-                self.end(EndStatus.ABORTED if _is_abort(error) else EndStatus.FAILED, error=_describe(error))
+                self.end(EndStatus.ABORTED if _is_abort(error) else EndStatus.FAILED, error=Raised.of(error))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -234,14 +235,15 @@ class ToolCall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         latency_s = perf_counter() - self._started
+        result = self._copied(self.result)
         if error is not None:
-            self.error(_error_class(error), {"error": type(error).__name__, "message": _describe(error)})
+            self._error_class, result = _error_class(error), Raised.of(error, is_result=True)
         fields = {
             "call_id": self.call_id,
             "tool": self.tool,
             "status": ToolStatus.OK if self._error_class is None else ToolStatus.ERROR,
             "error_class": self._error_class,
-            "result": self._copied(self.result),
+            "result": result,
             "latency_s": latency_s,
         }
         self._trajectory._note(ToolReturned, fields, {})
@@ -325,9 +327,9 @@ def open_trajectory(sender: Sender, start: dict[str, Any], trajectory_id: str | 
 def text_of(sender: Sender, value: object, argument: str) -> str:
     """``value`` as an identifier, with a line in the log where it is another type's; raises :class:`BadIdentifier`."""
     text = identifier(value, argument)
-    if not isinstance(value, str):
+    if not issubclass(type(value), str):
         sender.tally.alter(
-            Alteration.IDENTIFIER, f"{argument} is of type {type(value).__name__}, and became the str {text[:40]!r}"
+            Alteration.IDENTIFIER, f"{argument} is of type {type_name(type(value))}, and became the str {text[:40]!r}"
         )
     return text
 
@@ -361,17 +363,11 @@ def _leave(token: "Token[Trajectory | None]") -> None:
 
 
 def _is_abort(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError) or not isinstance(error, Exception)
+    kind = type(error)  # isinstance() would ask an exception for its class
+    return issubclass(kind, asyncio.CancelledError) or not issubclass(kind, Exception)
 
 
 def _error_class(error: BaseException) -> ToolErrorClass:
     if _is_abort(error):
         return ToolErrorClass.ABORTED
-    return ToolErrorClass.TIMEOUT if isinstance(error, TimeoutError) else ToolErrorClass.ENVIRONMENT
-
-
-def _describe(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:1_000]
-    except Exception:  # noqa: BLE001 - the host's exception may fail to describe itself
-        return type(error).__name__
+    return ToolErrorClass.TIMEOUT if issubclass(type(error), TimeoutError) else ToolErrorClass.ENVIRONMENT

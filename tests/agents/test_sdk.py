@@ -81,8 +81,8 @@ def test_the_host_s_exception_is_noted_and_goes_on(
         raise error
     assert caught.value is error
     assert notes[2].fields["error_class"] == error_class
-    assert notes[2].fields["result"]["error"] == type(error).__name__
-    assert (notes[3].fields["status"], type(error).__name__ in notes[3].fields["error"]) == (status, True)
+    assert notes[2].fields["result"].plain()["error"] == type(error).__name__
+    assert (notes[3].fields["status"], type(error).__name__ in notes[3].fields["error"].plain()) == (status, True)
 
 
 def test_a_tool_error_that_the_agent_handles_is_noted_as_such(headrace: Headrace, notes: list[Note]) -> None:

@@ -1,0 +1,64 @@
+"""An exception of the host's, noted on its thread and described on the sender's, without running any of its code.
+
+    ValueError("no such field")  →  "ValueError: no such field"
+    LookupError(<QuerySet>)      →  'LookupError: {"unserialisable":"QuerySet"}'
+
+``str(error)`` runs the exception's ``__str__`` and the ``__repr__`` of what it holds: queries, megabytes of text, or
+another exception that would take the place of this one. So only its type and its arguments are noted, by reference, and
+written as any value is (``json_form``).
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Self, cast
+
+from headrace.agents.json_form import JsonForm, TooLarge
+
+MAX_CHARACTERS: Final = 1_000
+"""Longest text of an exception."""
+
+type_name = cast(Callable[[type], str], type.__dict__["__name__"].__get__)
+"""The name of a class, whatever its metaclass says."""
+
+_arguments = cast(Callable[[BaseException], tuple[Any, ...]], BaseException.__dict__["args"].__get__)
+_file = cast(Callable[[OSError], Any], OSError.__dict__["filename"].__get__)
+
+
+class Raised(NamedTuple):
+    """What is kept of an exception: neither itself nor its traceback, which would keep the host's frames alive."""
+
+    kind: type[BaseException]
+    arguments: tuple[Any, ...]
+    file: Any
+    """The file that an ``OSError`` is about."""
+    is_result: bool
+    """Whether it stands for a tool's result, which is an object, or for a text."""
+
+    @classmethod
+    def of(cls, error: BaseException, *, is_result: bool = False) -> Self:
+        """``error``, noted. Costs the same whatever it holds."""
+        kind = type(error)
+        return cls(
+            kind, _arguments(error), _file(cast(OSError, error)) if issubclass(kind, OSError) else None, is_result
+        )
+
+    def plain(self) -> dict[str, str] | str:
+        """A text of up to ``MAX_CHARACTERS``, or ``{"error": TYPE, "message": TEXT}`` for a tool's result."""
+        name, said = type_name(self.kind)[:MAX_CHARACTERS], self._said()
+        text = (f"{name}: {said}" if said else name)[:MAX_CHARACTERS]
+        return {"error": name, "message": text} if self.is_result else text
+
+    def _said(self) -> str:
+        arguments = self.arguments
+        if issubclass(self.kind, OSError) and len(arguments) == 2 and type(arguments[0]) is int:
+            about = "" if self.file is None else f": {_shown(self.file)}"
+            return f"[Errno {_shown(arguments[0])}] {_shown(arguments[1])}{about}"
+        return ", ".join(_shown(argument) for argument in arguments[:MAX_CHARACTERS])
+
+
+def _shown(value: Any) -> str:
+    if type(value) is str:
+        return value[:MAX_CHARACTERS]
+    try:
+        return JsonForm(MAX_CHARACTERS).text(value)
+    except TooLarge:
+        return f"<{type_name(type(value))[:MAX_CHARACTERS]}>"
