@@ -29,6 +29,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from headrace.deploy.chdb_engine import Engine, EngineError, Outcome
 from headrace.deploy.clickhouse_access import Account, Denied, account_of, ensure_passwords, refuse_web_page
@@ -55,6 +56,12 @@ BODIES = {Account.READER: 64, Account.WRITER: 2 * SESSIONS}
 
 BODY_SECONDS = 30.0
 """Longest wait for the whole body of a request, in seconds. Clients are on this machine."""
+
+PIECE_BYTES = 1024 * 1024
+"""What of an answer is handed to the socket at once, in bytes."""
+
+PIECE_SECONDS = 60.0
+"""Longest wait for a client to take a piece of its answer, in seconds."""
 
 _SOCKET_TIMEOUT = 209
 
@@ -95,6 +102,26 @@ _NOT_FOUND = frozenset({16, 60, 81})
 """Codes of unknown columns, tables and databases."""
 _DENIED = 497
 _NOT_FOR_PAGES = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
+
+
+class _Answer(Response):
+    """A result, sent in pieces: a client that stops reading is cut off, and the rest of its answer let go."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it. Ends without the rest, so that the server closes the connection, where the client reads no more."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = bytes(self.body)
+        for at in range(0, max(len(body), 1), PIECE_BYTES):
+            piece, more = body[at : at + PIECE_BYTES], at + PIECE_BYTES < len(body)
+            try:
+                async with asyncio.timeout(PIECE_SECONDS):
+                    await send({"type": "http.response.body", "body": piece, "more_body": more})
+            except TimeoutError:
+                log.warning(
+                    "A client took nothing of its answer for %g s: %d of %d bytes were sent",
+                    PIECE_SECONDS, at, len(body),
+                )  # fmt: skip
+                return
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +301,7 @@ class ClickHouseFront:
             "X-ClickHouse-Summary": json.dumps(outcome.summary),
             **_NOT_FOR_PAGES,
         }
-        return Response(outcome.body, 200, headers, media_type="application/octet-stream")
+        return _Answer(outcome.body, 200, headers, media_type="application/octet-stream")
 
     def _refusal(self, status: int, code: int, message: str) -> Response:
         text = f"Code: {code}. DB::Exception: {message}. (version {self._engine.version})\n"

@@ -1,5 +1,6 @@
 """The embedded engine behind its HTTP front, through the ordinary client: nothing of ours is on the client's side."""
 
+import asyncio
 import gzip
 import json
 import socket
@@ -26,7 +27,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from starlette.requests import Request
 from starlette.types import Message
 
-from headrace.deploy.clickhouse import _read_form, serve_clickhouse
+from headrace.deploy.clickhouse import _Answer, _read_form, serve_clickhouse
 from headrace.deploy.content_encoding import BodyTooLarge, UnknownEncoding, decompress
 from headrace.deploy.errors import StackError
 from headrace.deploy.ports import HOST, free_port
@@ -377,6 +378,30 @@ def test_a_body_that_does_not_come_is_waited_for_until_a_deadline(tmp_path: Path
         answer = b"".join(iter(lambda: waiting[0].recv(4096), b""))
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"send the request again" in answer
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.deploy.clickhouse.PIECE_BYTES", 10)
+    monkeypatch.setattr("headrace.deploy.clickhouse.PIECE_SECONDS", 0.05)
+    for takes, came in ((2, b"x" * 20), (9, b"x" * 25)):
+        sent: list[Message] = []
+
+        async def send(message: Message, takes: int = takes, sent: list[Message] = sent) -> None:
+            if len(sent) > takes:
+                await asyncio.Event().wait()
+            sent.append(message)
+
+        async def receive() -> Message:
+            raise AssertionError("nothing is asked of the client")
+
+        await _Answer(b"x" * 25)({"type": "http"}, receive, send)
+        assert b"".join(message.get("body", b"") for message in sent) == came
+        assert sent[-1]["more_body"] is (came != b"x" * 25)
+
+
+def test_a_large_answer_comes_whole(client: Client) -> None:
+    rows = client.query("SELECT number, repeat('x', 10) FROM numbers(500000)").result_rows
+    assert (len(rows), rows[-1]) == (500_000, (499_999, "x" * 10))
 
 
 def test_a_reader_sends_statements_and_no_data(clickhouse: str, clickhouse_reader: str) -> None:
