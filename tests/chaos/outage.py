@@ -22,6 +22,7 @@ from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.log import read_to_end
 from headrace.schemas.topics import ALERTS, EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import decode
+from headrace.trainer.weights.signing import load_or_create_key
 from tests.conftest import RunningKafka
 
 WORKERS = ("assemble", "workers", "sink", "trainer", "follower")
@@ -90,6 +91,7 @@ async def inflict(folder: Path, away_s: float, calm_s: float) -> bool:
         "HEADRACE_CLICKHOUSE_SECRETS": str(folder / "secrets"), "HEADRACE_VLLM": f"http://{HOST}:9",
         "OMP_NUM_THREADS": "1",
     }  # fmt: skip
+    load_or_create_key(folder / "keys" / "trainer.pem")  # the trainer's, which the follower on the same folder trusts
     worker = [sys.executable, "-m", "headrace.deploy.cli", "worker"]
     kept = [Kept(name, [*worker, name], env, folder / f"{name}.log") for name in ("clickhouse", *WORKERS)]
     agent = Kept("agent", [sys.executable, "-c", AGENT, broker.bootstrap], env, folder / "agent.log")
