@@ -11,7 +11,7 @@ import urllib.request
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -236,14 +236,14 @@ def test_sigterm_closes_the_engine_and_ends_with_success(tmp_path: Path) -> None
 
 
 def test_only_loopback_is_listened_on(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"cannot listen on 0\.0\.0\.0"):
+    with chdir(tmp_path), pytest.raises(StackError, match=r"cannot listen on 0\.0\.0\.0"):
         serve_clickhouse(tmp_path, secrets=tmp_path, host="0.0.0.0", port=free_port(), ready=lambda: None)
 
 
 def test_a_taken_port_is_named(tmp_path: Path, clickhouse: str) -> None:
     port = urlsplit(clickhouse).port
     assert port is not None
-    with pytest.raises(StackError, match=f"cannot listen on 127.0.0.1:{port}"):
+    with chdir(tmp_path), pytest.raises(StackError, match=f"cannot listen on 127.0.0.1:{port}"):
         serve_clickhouse(tmp_path, secrets=tmp_path, host=HOST, port=port, ready=lambda: None)
 
 

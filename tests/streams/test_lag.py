@@ -94,7 +94,7 @@ async def test_two_groups_behind_in_one_partition_each_have_the_age_of_their_nex
         assert not measuring.done()
     stop.set()
     await measuring
-    assert {lag.group for lag in await measure_lag(kafka)} == {"slow", "fast", "done"}
+    assert {lag.group for lag in await measure_lag(kafka)} >= {"slow", "fast", "done"}
     found = {lag.group: lag for lag in meter.latest}
     assert {name: lag.records for name, lag in found.items()} == {"slow": 3, "fast": 1, "done": 0}
     assert found["slow"].seconds - found["fast"].seconds == pytest.approx(60)

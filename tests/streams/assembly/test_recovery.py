@@ -14,13 +14,13 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import History
 from headrace.streams.assembly.recovery import emitted_of
 from headrace.streams.raw import StoredRecord
-from tests.streams.builders import T0, event, facts, log, session, tick
+from tests.streams.builders import T0, event, facts, log, session, ticks
 
 
 def record_of(records: list[StoredRecord]) -> StoredRecord:
     """The record of the one trajectory that ``records`` are."""
     fold = PartitionFold(FoldLimits())
-    outcomes = [outcome for record in log([*records, tick(T0 + 10**7)]) for outcome in fold.arrive(record)]
+    outcomes = [outcome for record in log([*records, *ticks(T0, T0 + 10**7)]) for outcome in fold.arrive(record)]
     (history,) = [outcome for outcome in outcomes if isinstance(outcome, History)]
     message = settle(history)[0].message
     return StoredRecord("trajectories", 0, 7, T0, message.key, message.value, message.headers)

@@ -33,6 +33,7 @@ async def test_two_ranks_train_from_the_log_end_together_and_one_process_goes_on
         f'bootstrap = "{kafka}"\nrun = "ranks"\nmodel_dir = "{tiny_model(tmp_path / "base")}"\n'
         f'checkpoint_dir = "{tmp_path}/checkpoints"\nstore_url = "file://{tmp_path}/objects"\n'
         "groups_per_step = 2\nmax_staleness = 100\nthreads = 1\nmax_tokens_per_pass = 40\nsteps = 2\n"
+        "optimizer = { learning_rate = 1e-3 }\n"
     )
     job = await start_torchrun(2, "headrace.deploy.cli", "train", "--config", str(file), "--progress", "lines")
     try:
