@@ -304,12 +304,20 @@ def _refuse_generators(function: Callable[..., Any], instead: str) -> None:
 
 
 def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", type_name(type(function))))
+    try:
+        return str(getattr(function, "__name__", type_name(type(function))))
+    except Exception:  # noqa: BLE001 - a callable of the host's may fail at any question
+        return type_name(type(function))
 
 
 def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Names of the arguments that may be given by position; none where the function does not tell, as many of C do."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(name for name, each in inspect.signature(function).parameters.items() if each.kind in kinds)
+    try:
+        parameters = inspect.signature(function).parameters
+    except Exception:  # noqa: BLE001 - ValueError where there is none, anything where the host's code makes it
+        return ()
+    return tuple(name for name, each in parameters.items() if each.kind in kinds)
 
 
 def _named(parameters: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ neither the old nor the new. No method raises, whatever it is given; what goes w
 import asyncio
 import itertools
 from collections.abc import Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from time import perf_counter, time_ns
 from types import TracebackType
 from typing import Any, Self
@@ -63,7 +63,7 @@ class Trajectory:
     Thread-safe. Belongs to the process that opened it: after a fork the child's events are dropped (``forked``).
     """
 
-    __slots__ = ("_calls", "_items", "_numbers", "_refusal", "_sender", "_token", "id", "model_calls")
+    __slots__ = ("_calls", "_inside", "_items", "_numbers", "_outer", "_refusal", "_sender", "id", "model_calls")
 
     def __init__(self, sender: Sender, trajectory_id: str, refusal: DropReason | None = None) -> None:
         self.id = trajectory_id
@@ -75,7 +75,8 @@ class Trajectory:
         self._items = sender.config.max_event_bytes
         self._numbers = itertools.count()
         self._calls = itertools.count(1)
-        self._token: Token[Trajectory | None] | None = None
+        self._inside = False
+        self._outer: Trajectory | None = None
 
     def _note(self, model: type[Record], fields: dict[str, Any], extra: dict[str, Any]) -> None:
         sender = self._sender
@@ -177,15 +178,19 @@ class Trajectory:
         self._refusal = self._refusal or DropReason.AFTER_END
 
     def __enter__(self) -> Self:
-        self._token = CURRENT.set(self)
+        if self._outer is None and not self._inside:
+            self._outer = _open_one(CURRENT.get())
+        self._inside = True
+        CURRENT.set(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._token is not None:
-            _leave(self._token)
-            self._token = None
+        self._inside = False
+        # A generator may be closed inside the block of another trajectory, or in another task: that one stays current.
+        if CURRENT.get() is self:
+            CURRENT.set(_open_one(self._outer))
         if self._refusal is None:
             if error is None:
                 self.end()
@@ -346,20 +351,21 @@ def _identified(sender: Sender, value: object, argument: str) -> str | None:
 def snapshot(value: Any, most: int) -> Any:
     """``value``, copied one level deep where hosts are wont to go on changing it: plain lists and dicts.
 
-    One with more than ``most`` items has no room in an event, and is not copied either.
+    One whose text is longer than ``most`` characters, however short its items are, is not copied either.
     """
     kind = type(value)
-    if kind is list or kind is dict:
-        return value.copy() if len(value) <= most else HUGE
+    if kind is list:
+        return value.copy() if 2 * len(value) <= most else HUGE  # 0,
+    if kind is dict:
+        return value.copy() if 5 * len(value) <= most else HUGE  # "":0,
     return value
 
 
-def _leave(token: "Token[Trajectory | None]") -> None:
-    try:
-        CURRENT.reset(token)
-    except (ValueError, RuntimeError):
-        # Left in another context than entered, as asynchronous generators do: that context ends by itself.
-        CURRENT.set(None)
+def _open_one(trajectory: Trajectory | None) -> Trajectory | None:
+    """``trajectory``, or the nearest around it, whose ``with`` was not left."""
+    while trajectory is not None and not trajectory._inside:
+        trajectory = trajectory._outer
+    return trajectory
 
 
 def _is_abort(error: BaseException) -> bool:

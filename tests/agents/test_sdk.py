@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -353,13 +354,82 @@ def test_a_status_that_does_not_exist_ends_the_trajectory_as_failed_and_says_why
     assert headrace.stats.altered == {"end_status": 1}
 
 
-@pytest.mark.parametrize("make", [list, lambda size: dict.fromkeys(size)])
-def test_a_list_that_no_event_has_room_for_is_not_even_copied(
-    headrace: Headrace, notes: list[Note], make: Callable[[range], Any]
+@pytest.mark.parametrize("make", [lambda: list(range(1024 * 512 + 1)), lambda: dict.fromkeys(range(1024 * 205))])
+def test_what_no_event_has_room_for_is_not_even_copied(
+    headrace: Headrace, notes: list[Note], make: Callable[[], Any]
 ) -> None:
     with headrace.trajectory(task_id="q", agent="a") as t, t.tool("read") as call:
-        call.result = make(range(1024 * 1024 + 1))
+        call.result = make()
     assert notes[2].fields["result"] is HUGE
+
+
+async def test_closing_the_generator_of_another_task_leaves_the_current_trajectory_alone(headrace: Headrace) -> None:
+    async def stream() -> AsyncIterator[int]:
+        with headrace.trajectory(task_id="stream", agent="a"):
+            yield 1
+            yield 2
+
+    async def first(values: AsyncIterator[int]) -> None:
+        await anext(values)
+
+    values = stream()
+    await asyncio.create_task(first(values))
+    with headrace.trajectory(task_id="mine", agent="b") as mine:
+        await values.aclose()  # type: ignore[attr-defined]
+        assert headrace.current() is mine
+    assert headrace.current().id == "", "none is open"
+
+
+def test_blocks_may_be_left_in_any_order(headrace: Headrace) -> None:
+    def stream() -> Iterator[Trajectory]:
+        with headrace.trajectory(task_id="stream", agent="a") as t:
+            yield t
+            yield t
+
+    with headrace.trajectory(task_id="outer", agent="a") as outer:
+        values = stream()
+        assert next(values) is headrace.current()
+        with headrace.trajectory(task_id="inner", agent="a") as inner:
+            values.close()  # type: ignore[attr-defined]
+            assert headrace.current() is inner
+        assert headrace.current() is outer, "that of the generator is over"
+    assert headrace.current().id == ""
+
+
+class NamelessType(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise SystemExit("the host's code ran")
+
+
+class Nameless(metaclass=NamelessType):
+    def __call__(self, number: int) -> int:
+        return number + 1
+
+
+def test_a_class_that_does_not_tell_its_name_stops_nothing(headrace: Headrace, notes: list[Note]) -> None:
+    odd: Any = Nameless()
+    with headrace.trajectory(task_id="q", agent="a") as t:
+        with t.tool("x", call_id=odd):
+            pass
+        assert headrace.tool()(odd)(1) == 2
+        t.end(odd)
+    assert headrace.trajectory(task_id=odd, agent="a").id
+    headrace.feedback(odd, "s", 1.0)
+    assert headrace.stats.dropped == {"bad_identifier": 2}
+    assert notes[-1].fields["status"] == "failed"
+
+
+@pytest.mark.parametrize("function", [max, int, dict.get, np.dot])
+def test_functions_that_do_not_tell_their_arguments_can_be_tools(
+    headrace: Headrace, notes: list[Note], function: Any
+) -> None:
+    arguments: tuple[Any, ...] = ({"a": 1}, "a") if function is dict.get else (3,) if function is int else (3, 4)
+    with headrace.trajectory(task_id="q", agent="a"):
+        found = headrace.tool()(function)(*arguments)
+    assert (found, notes[2].fields["result"]) == (function(*arguments),) * 2
+    if function is max:
+        assert (notes[1].fields["tool"], notes[1].fields["arguments"]) == ("max", {"*": (3, 4)})
 
 
 def test_a_host_keeps_the_generator_that_its_tool_returned(headrace: Headrace) -> None:
