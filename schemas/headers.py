@@ -13,6 +13,9 @@ REDRIVE = "headrace_redrive"
 REDRIVE_OF = "headrace_redrive_of"
 """On every event of a trajectory that was sent again: the id of the trajectory that it was."""
 
+ROLLOUTS = "headrace_rollouts"
+"""On training groups: all rollouts of the run that were decided since the one before (``schemas/rollouts.py``)."""
+
 REQUIRED = (envelope.SPEC_VERSION, envelope.ID, envelope.TYPE, envelope.SOURCE, envelope.TIME, envelope.SUBJECT)
 """Headers that every record has."""
 
@@ -51,6 +54,13 @@ HEADERS: dict[str, dict[str, Any]] = {
     REDRIVE_OF: {
         "type": "string",
         "description": "On events of a trajectory that was sent again as a new one: the id that it had.",
+    },
+    ROLLOUTS: {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "description": "On training groups: rollouts of the run, trained or not, that were decided since the training "
+        "group before it from the same partition of `rewards`, this one's included: an object with `scored`, "
+        "`reward_sum`, `groups`, and the groups without variance as `all_success`, `all_fail`, `all_equal`.",
     },
 }
 """By name. Values are UTF-8."""

@@ -3,7 +3,8 @@
     trajectories  →  replay.rewards-v7.trajectories        replay.rewards-v7.manifest: written last, by one record
 
 A side record is the record that live processing would have written, and one header more: ``headrace_trajectories``
-says whether its references stand in the live ``trajectories`` or in the side topic of the same replay.
+says whether its references stand in the live ``trajectories`` or in the side topic of the same replay. One header less,
+too: ``headrace_rollouts`` tells what live processing decided between two groups.
 """
 
 import re

@@ -16,6 +16,7 @@ from headrace.schemas.read_back import Place
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import TrainedGroup
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.rollouts import RolloutCounts
 from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
 from headrace.trainer.admission.intake import Arrival, Intake
 from headrace.trainer.alerts import trainer_alert
@@ -23,6 +24,7 @@ from headrace.trainer.announce import Announcement, announcement
 from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup
 from headrace.trainer.checkpoints.position import Position
+from headrace.trainer.learning.rollouts import added
 from headrace.trainer.progress.progress import Progress
 
 _log = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ class Gathered:
     """Versions of each member that was turned away since the last step, when it was."""
     lost: int = 0
     """Records of ``training`` that retention took before they were read, since the last step."""
+    rollouts: RolloutCounts | None = None
+    """All rollouts of the run, trained or not, that the groups looked at since the last step tell of."""
     wait_s: float = 0.0
     """Seconds in which nothing was there to be read, while no step was training."""
     resolve_s: float = 0.0
@@ -97,7 +101,7 @@ class Gatherer:
         """
         version = position.version
         gathered = Gathered(position, offsets=dict(position.offsets), rejected_ages=list(position.rejected_ages))
-        gathered.lost = position.lost
+        gathered.lost, gathered.rollouts = position.lost, position.rollouts
         if position.pending:
             await self._readmit(gathered)
         started = time.monotonic()
@@ -132,6 +136,7 @@ class Gatherer:
                 "pending": [group.as_trained() for group in gathered.groups],
                 "rejected_ages": list(gathered.rejected_ages),
                 "lost": gathered.lost,
+                "rollouts": gathered.rollouts,
                 "attempts": attempts,
                 "announcements": list(gathered.said),
             }
@@ -203,6 +208,7 @@ class Gatherer:
                     )
                 )
             if arrival.group is not None:
+                gathered.rollouts = added(gathered.rollouts, arrival.rollouts)
                 decided = admit(arrival.group, arrival.reference, looked.trajectories, self._rules, version)
                 self._add(gathered, *decided)
         return replace(looked, arrivals=[])

@@ -8,6 +8,7 @@ from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, Batch
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.gather import Gathered
 from headrace.trainer.learning.metrics import counts_by_age
+from headrace.trainer.learning.rollouts import rollout_metrics
 from headrace.trainer.progress.pace import Phase
 
 
@@ -48,7 +49,8 @@ def loop_metrics(
     since_step_s: float,
     before_s: Mapping[Phase, float],
 ) -> dict[str, float]:
-    """What the loop measures around a step: where the seconds went, tokens a second, members by age.
+    """What the loop measures around a step: where the seconds went, tokens a second, members by age, all
+    rollouts.
 
     ``train_s``: seconds of its training; ``since_step_s``: since the step before was announced, whose phases took
     ``before_s``. A step's record is durable before its version is saved and published: it has the seconds of the
@@ -65,6 +67,7 @@ def loop_metrics(
         "tokens_per_second": learnt["tokens_read"] / max(train_s, 1e-9),
         "rejected": float(len(gathered.rejected_ages)),
         "records_lost": float(gathered.lost),
+        **rollout_metrics(gathered.rollouts),
         **counts_by_age("admitted", gathered.admitted_ages),
         **counts_by_age("rejected", gathered.rejected_ages),
     }

@@ -11,6 +11,8 @@ revision takes the place of the trajectory's reward while the group is open. Aft
 trajectory has had its fate.
 """
 
+from dataclasses import replace
+
 import msgspec
 
 from headrace.schemas.events import Purpose, Role
@@ -18,6 +20,7 @@ from headrace.schemas.ids import derived_id
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
+from headrace.schemas.rollouts import RolloutCounts, rollouts_header
 from headrace.schemas.topics import REJECTED, TRAINING, Topic
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.grouping.baselines import RunningMean
@@ -155,15 +158,20 @@ def turned_away_at_once(reward: Reward, member: Candidate, reason: Reason) -> Ou
 
 
 def output_message(
-    record: TrainingGroup | Rejection, time_ms: int, *, origin: str | None = None
+    record: TrainingGroup | Rejection,
+    time_ms: int,
+    *,
+    origin: str | None = None,
+    rollouts: RolloutCounts | None = None,
 ) -> tuple[Topic, Message]:
     """Where ``record`` goes and how; ``time_ms`` is the log time of the decision, ``origin`` the trace it continues.
+    A training group tells of ``rollouts`` in a header.
 
     Ids follow from what was decided on (the group; the trajectory and the stage), so an output that is sent again
     after a crash is the same record.
     """
     if isinstance(record, TrainingGroup):
-        return TRAINING, record_message(
+        message = record_message(
             record,
             id=derived_id(record.TYPE, record.run, record.group_id),
             key=record.group_id,
@@ -172,6 +180,9 @@ def output_message(
             subject=record.group_id,
             origin=origin,
         )
+        if rollouts is not None:
+            message = replace(message, headers=[*message.headers, rollouts_header(rollouts)])
+        return TRAINING, message
     return REJECTED, record_message(
         record,
         id=derived_id(record.TYPE, record.stage, record.trajectory_id),

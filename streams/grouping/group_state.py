@@ -3,6 +3,7 @@
     ["group", "g7"]            {"kind":"group","group_id":"g7","run":"r","task_id":"t","spec":"search@1","size":8, …}
     ["member", "g7", "t-31"]   {"kind":"member","group_id":"g7","member":{"trajectory_id":"t-31","total":0.5, …}}
     ["running", "r", "s@1", "eu"]  {"kind":"running","cohort":["r","s@1","eu"],"total":3.1,"weight":7.0,"count":7}
+    ["rollouts", "r"]          {"kind":"rollouts","run":"r","scored":16,"reward_sum":8.5,"groups":2, …}
     ["clock"]                  {"kind":"clock", …}
 
 Members are records of their own, so that a group of a thousand is not written a thousand times; when a group closes,
@@ -12,7 +13,7 @@ empty one forgets it.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import msgspec
 
@@ -20,6 +21,7 @@ from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
+from headrace.schemas.rollouts import RolloutCounts
 from headrace.streams.grouping.baselines import RunningMean
 from headrace.streams.grouping.watermark import Watermark
 
@@ -118,7 +120,31 @@ class StoredMember(msgspec.Struct, frozen=True, tag_field="kind", tag="member"):
     """The member."""
 
 
-Entry: TypeAlias = GroupState | StoredMember | RunningMean | Watermark
+class Rollouts(msgspec.Struct, frozen=True, tag_field="kind", tag="rollouts"):
+    """Rollouts of a run that no training record has told of yet."""
+
+    run: str
+    """Training run."""
+    scored: int
+    """This and the rest: as in ``RolloutCounts``."""
+    reward_sum: float
+    groups: int
+    all_success: int
+    all_fail: int
+    all_equal: int
+
+    @classmethod
+    def of(cls, run: str, counts: RolloutCounts) -> Self:
+        """``counts`` of ``run``."""
+        return cls(run, **{name: getattr(counts, name) for name in RolloutCounts.model_fields})
+
+    @property
+    def counts(self) -> RolloutCounts:
+        """Without the run's name."""
+        return RolloutCounts(**{name: getattr(self, name) for name in RolloutCounts.model_fields})
+
+
+Entry: TypeAlias = GroupState | StoredMember | RunningMean | Rollouts | Watermark
 """What is stored under a key."""
 
 CLOCK: Key = ("clock",)
@@ -150,6 +176,11 @@ def member_key(group_id: str, trajectory_id: str) -> Key:
 def running_key(cohort: Key) -> Key:
     """Where a cohort's running mean is stored."""
     return "running", *cohort
+
+
+def rollouts_key(run: str) -> Key:
+    """Where the rollouts of a run are stored that no training record has told of yet."""
+    return "rollouts", run
 
 
 def to_record(key: Key, entry: Entry | None) -> tuple[bytes, bytes | None]:

@@ -76,7 +76,9 @@ class _Partition:
     async def settle(self, changes: Changes, letters: list[Outgoing], offsets: dict[str, int]) -> None:
         state = dict(to_record(key, entry) for key, entry in changes.stored.items())
         outgoing = [
-            Outgoing(*output_message(each.record, each.time_ms, origin=each.origin), each.time_ms)
+            Outgoing(
+                *output_message(each.record, each.time_ms, origin=each.origin, rollouts=each.rollouts), each.time_ms
+            )
             for each in changes.outputs
         ]
         if state or outgoing or letters or offsets:
@@ -94,7 +96,7 @@ def read_entries(state: Mapping[bytes, LogRecord]) -> tuple[list[Entry], list[Se
 def raised_in(changes: Changes) -> list[Outgoing]:
     """An alert for each group among ``changes`` whose decision raised: its members are rejected."""
     found: dict[str | None, Outgoing] = {}
-    for record, time_ms, _ in changes.outputs:
+    for record, time_ms, *_ in changes.outputs:
         if isinstance(record, Rejection) and record.reason is Reason.RAISED and record.group_id not in found:
             place = record.trajectory
             found[record.group_id] = raised_alert(
@@ -239,7 +241,7 @@ class GroupWorker:
         return None if idle_s <= 0 else partition.groups.newest_ms + round(idle_s * 1000)
 
     def _tally(self, changes: Changes) -> None:
-        for record, _, _ in changes.outputs:
+        for record, *_ in changes.outputs:
             if isinstance(record, TrainingGroup):
                 self.fates["trained"] += len(record.members)
             else:

@@ -17,23 +17,29 @@ import msgspec
 
 from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
+from headrace.schemas.rollouts import RolloutCounts
 from headrace.streams.grouping.baselines import Baseline, RunningMean
 from headrace.streams.grouping.group import alone, cohort_of, expire, group
 from headrace.streams.grouping.group_decision import Outputs
 from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies, GroupPolicy
 from headrace.streams.grouping.group_state import (
     CLOCK,
+    Candidate,
     Cohort,
     Entry,
     GroupState,
     Key,
+    Rollouts,
     StoredMember,
+    candidate_of,
     group_key,
     groups_of,
     member_key,
     remembered,
+    rollouts_key,
     running_key,
 )
+from headrace.streams.grouping.rollouts import rollouts_of
 from headrace.streams.grouping.watermark import Watermark
 
 
@@ -51,6 +57,9 @@ class GroupLimits:
     """Closed groups remembered a partition; beyond it the oldest is forgotten before its time."""
     max_cohorts: int = 10_000
     """Running means a partition; beyond it the one unused for longest is forgotten, and warms up anew."""
+    max_runs: int = 10_000
+    """Runs a partition with rollouts that no training record has told of yet; beyond it those of the run that had none
+    for longest are forgotten, and missing in its metrics."""
 
     @property
     def step_ms(self) -> int:
@@ -67,6 +76,8 @@ class Decided(NamedTuple):
     """Log time of the decision, Unix milliseconds."""
     origin: str | None
     """Trace that it continues: of its reward or, for a group, of the first member that has one."""
+    rollouts: RolloutCounts | None = None
+    """For a group: all rollouts of its run that were decided since the run's group before it, with its own."""
 
 
 @dataclass(slots=True)
@@ -81,14 +92,24 @@ class Changes:
     """Rewards that changed nothing: repeated, or revisions of what had its fate."""
     _fresh: set[Key] = field(default_factory=set)
 
-    def decide(self, outputs: Outputs, time_ms: int, traces: Mapping[str, str | None]) -> None:
-        """Add ``outputs``, decided at ``time_ms``; ``traces`` has the trace of each trajectory's reward."""
+    def decide(
+        self,
+        outputs: Outputs,
+        time_ms: int,
+        candidates: Mapping[str, Candidate],
+        rollouts: RolloutCounts | None = None,
+    ) -> None:
+        """Add ``outputs``, decided at ``time_ms``; ``candidates`` has what there is of each trajectory's reward, and a
+        training group tells of ``rollouts``.
+        """
         for output in outputs:
             if isinstance(output, TrainingGroup):
-                origin = next(filter(None, (traces[member.trajectory_id] for member in output.members)), None)
+                traces = (candidates[member.trajectory_id].traceparent for member in output.members)
+                origin = next(filter(None, traces), None)
             else:
-                origin = traces[output.trajectory_id]
-            self.outputs.append(Decided(output, time_ms, origin))
+                origin = candidates[output.trajectory_id].traceparent
+            told = rollouts if isinstance(output, TrainingGroup) else None
+            self.outputs.append(Decided(output, time_ms, origin, told))
 
     def keep(self, key: Key, entry: Entry, *, fresh: bool = False) -> None:
         """Store ``entry``. ``fresh``: nothing is stored under ``key`` yet."""
@@ -138,6 +159,7 @@ class Groups:
         for state in self._closed.values():
             self._settle(state)
         self._running = {entry.cohort: entry for entry in stored if isinstance(entry, RunningMean)}
+        self._rollouts = {entry.run: entry for entry in stored if isinstance(entry, Rollouts)}
         # Members of one group come from several sources, so groups do not open in the order in which they fall due.
         self._due = [self._deadline(state) for state in self._open.values()]
         heapify(self._due)
@@ -210,14 +232,15 @@ class Groups:
     ) -> None:
         before = self._open.get(group_id) or self._closed.get(group_id)
         after, outputs = group(before, reward, now_ms=timestamp_ms, policy=policy, traceparent=traceparent)
-        traces = _traces(before) | {reward.trajectory_id: traceparent} if outputs else {}
+        members = before.members if before else {}
+        candidates = members | {reward.trajectory_id: candidate_of(reward, traceparent)} if outputs else {}
         if after is None or after is before:
-            changes.decide(outputs, timestamp_ms, traces)
+            self._decide(outputs, timestamp_ms, candidates, changes)
             changes.ignored += not outputs
         elif after.closed is None:
             self._keep_open(before, after, reward.trajectory_id, changes)
         else:
-            changes.decide(outputs, after.closed_ms or timestamp_ms, traces)
+            self._decide(outputs, after.closed_ms or timestamp_ms, candidates, changes)
             self._keep_closed(before, after, changes)
 
     def _decide_alone(
@@ -231,7 +254,7 @@ class Groups:
     ) -> None:
         before = self._running.get(cohort) or RunningMean(cohort)
         after, state, outputs = alone(before, reward, policy, now_ms=timestamp_ms)
-        changes.decide(outputs, timestamp_ms, {reward.trajectory_id: traceparent})
+        self._decide(outputs, timestamp_ms, {reward.trajectory_id: candidate_of(reward, traceparent)}, changes)
         changes.ignored += not outputs
         if state is not None:
             self._keep_closed(None, state, changes)
@@ -245,6 +268,28 @@ class Groups:
             del self._running[unused]
             changes.forget(running_key(unused))
 
+    def _decide(self, outputs: Outputs, time_ms: int, candidates: Mapping[str, Candidate], changes: Changes) -> None:
+        """Add one decision to ``changes``, and count it; a training record tells what its run has counted with it."""
+        if not outputs:
+            return
+        first, run = outputs[0], outputs[0].run
+        counts, before = rollouts_of(outputs, candidates), self._rollouts.get(run)
+        after = before.counts.plus(counts) if before else counts
+        told = isinstance(first, TrainingGroup)
+        changes.decide(outputs, time_ms, candidates, after if told else None)
+        if before and (told or counts.scored):
+            del self._rollouts[run]
+        if before and told:
+            changes.forget(rollouts_key(run))
+        elif counts.scored and not told:
+            # Last in the order, which is the order of use.
+            self._rollouts[run] = Rollouts.of(run, after)
+            changes.keep(rollouts_key(run), self._rollouts[run], fresh=before is None)
+        while len(self._rollouts) > self.limits.max_runs:
+            unused = next(iter(self._rollouts))
+            del self._rollouts[unused]
+            changes.forget(rollouts_key(unused))
+
     def _close_next(self, changes: Changes) -> None:
         due = heappop(self._due)
         state = self._open.get(due[1])
@@ -252,7 +297,7 @@ class Groups:
         if state is not None and self._deadline(state) == due:
             deadline = due[0] + state.skipped_ms
             after, outputs = expire(state, deadline, self.limits.timeout_ms, self.policies.of(state.spec))
-            changes.decide(outputs, deadline, _traces(state))
+            self._decide(outputs, deadline, state.members, changes)
             self._keep_closed(state, after, changes)
 
     def _deadline(self, state: GroupState) -> tuple[int, str]:
@@ -290,7 +335,3 @@ class Groups:
             self._settled |= dict.fromkeys(state.closed or (), state.group_id)
             if self._collecting.get(state.cohort) == state.group_id:
                 del self._collecting[state.cohort]
-
-
-def _traces(state: GroupState | None) -> dict[str, str | None]:
-    return {} if state is None else {name: member.traceparent for name, member in state.members.items()}

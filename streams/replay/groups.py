@@ -65,7 +65,7 @@ class Regrouping:
         cut = set(self._cut(changes))
         self.counts[CUT] += len(cut)
         out = []
-        for record, time_ms, origin in changes.outputs:
+        for record, time_ms, origin, _ in changes.outputs:
             if isinstance(record, TrainingGroup):
                 members = [member.trajectory_id for member in record.members]
                 if not cut.issuperset(map(remembered, members)):

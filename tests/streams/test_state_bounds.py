@@ -2,13 +2,14 @@
 
 import pytest
 
-from headrace.schemas.bounds import MAX_NAME, MAX_TIME_MS
+from headrace.schemas.bounds import MAX_NAME, MAX_TIME_MS, MAX_TOTAL
 from headrace.schemas.envelope import MAX_HEADER_BYTES, Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.finite import MAX_REWARD
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Defect
+from headrace.schemas.rollouts import RolloutCounts
 from headrace.schemas.topics import REWARDS, TRAINING
 from headrace.schemas.wire import Message, encode
 from headrace.streams.faust_shell.owned_partition import STATE_BYTES
@@ -16,11 +17,13 @@ from headrace.streams.grouping.group import group, output_message
 from headrace.streams.grouping.group_policy import MAX_GROUP_SIZE
 from headrace.streams.grouping.group_state import (
     GroupState,
+    Rollouts,
     StoredMember,
     candidate_of,
     group_key,
     member_key,
     remembered,
+    rollouts_key,
     to_record,
 )
 from headrace.streams.grouping.groups import Changes as GroupChanges
@@ -124,6 +127,12 @@ def test_the_largest_group_is_decided_and_remembered(odd: bool) -> None:
     again = worst_reward(3)
     again = again if odd else again.model_copy(update={"trajectory_id": f"t{3:0511d}"})
     assert group(state, again) == (state, [])
+
+
+def test_rollouts_that_no_training_record_has_told_of() -> None:
+    counts = RolloutCounts(scored=MAX_TOTAL, reward_sum=-MAX_REWARD * MAX_TOTAL / 3, groups=MAX_TOTAL)
+    key, value = to_record(rollouts_key(WORST_NAME), Rollouts.of(WORST_NAME, counts))
+    assert len(key) + len(value or b"") + ROOM < STATE_BYTES
 
 
 def test_a_group_that_nobody_said_the_size_of_takes_no_more_than_the_largest() -> None:

@@ -8,6 +8,7 @@ import pytest
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.reference import Reference
+from headrace.schemas.rollouts import RolloutCounts
 from headrace.trainer.admission.admission import AdmissionRules, place_of
 from headrace.trainer.admission.intake import Arrival
 from headrace.trainer.checkpoints.position import Position
@@ -26,11 +27,11 @@ class Log:
         self.coming, self.trajectories, self.fault = deque(), {}, None
         self.read, self.groups = [], {}
 
-    def write(self, name, *, version):
+    def write(self, name, *, version, rollouts=None):
         at = Reference(partition=0, offset=len(self.trajectories))
         attempt = trajectory(name, segment("cS", versions=[version]))
         self.trajectories[at.partition, at.offset] = attempt
-        self.coming.append(Arrival(at, training_group(name, [member(attempt, at=at)])))
+        self.coming.append(Arrival(at, training_group(name, [member(attempt, at=at)]), rollouts=rollouts))
         self.groups[place_of(at)] = self.coming[-1].group
 
     async def next_arrivals(self, at_most, *, timeout_s):
@@ -179,3 +180,68 @@ async def test_what_was_gone_before_it_was_read_is_told_counted_and_not_looked_f
     assert again.lost == 40
     metrics = loop_metrics(gathered, {"tokens_read": 1.0}, train_s=1.0, since_step_s=1.0, before_s={})
     assert metrics["records_lost"] == 40
+
+
+def rollouts(all_success):
+    """A group of two that is trained, and so many before it of which every member succeeded."""
+    return RolloutCounts(scored=2 + 2 * all_success, reward_sum=1 + 2 * all_success, groups=1 + all_success,
+                         all_success=all_success)  # fmt: skip
+
+
+def rollout_metrics_of(gathered):
+    metrics = loop_metrics(gathered, {"tokens_read": 1.0}, train_s=1.0, since_step_s=1.0, before_s={})
+    names = ("rollouts", "rollout_groups", "rollout_reward_mean", "zero_variance_share", "zero_variance_all_success")
+    return tuple(metrics.get(name) for name in names)
+
+
+async def test_a_step_counts_the_rollouts_that_its_groups_tell_of_those_turned_away_included():
+    log, settled, stop = Log(), Settled(), asyncio.Event()
+    for name, version, successes in (("a", 0, 3), ("ahead", 7, 1), ("b", 0, 0), ("c", 0, 4), ("d", 0, None)):
+        log.write(name, version=version, rollouts=None if successes is None else rollouts(successes))
+    gatherer = gatherer_of(log, settled, max_staleness=9)
+    first = await gatherer.gather(BEGINNING, stop)
+    gatherer.look_ahead(0)
+    await settle()
+    assert names(first) == ["a", "b"]
+    assert rollout_metrics_of(first) == (14, 7, 11 / 14, 4 / 7, 4 / 7)
+    second = await gatherer.gather(after(first, version=1), stop)
+    assert rollout_metrics_of(second) == (10, 5, 0.9, 0.8, 0.8)
+
+
+async def test_a_restart_anywhere_counts_the_same_rollouts():
+    coming = [("a", 0, 3), ("ahead", 7, 1), ("b", 0, 0)]
+
+    async def gathered_after(cuts):
+        """What a step has whose trainer was killed whenever so many groups had come; the next goes on."""
+        log, settled = Log(), Settled()
+        for name, version, successes in coming:
+            log.write(name, version=version, rollouts=rollouts(successes))
+        everything, position = list(log.coming), BEGINNING
+        for cut in cuts:
+            read = position.offsets.get(0, 0)
+            log.coming = deque(everything[read:cut])
+            gathering = asyncio.create_task(gatherer_of(log, settled).gather(position, asyncio.Event()))
+            await settle()
+            gathering.cancel()
+            await asyncio.gather(gathering, return_exceptions=True)
+            position = settled.positions[-1] if settled.positions else position
+            position = Position.model_validate_json(position.model_dump_json())
+        log.coming = deque(everything[position.offsets.get(0, 0) :])
+        return await gatherer_of(log, settled).gather(position, asyncio.Event())
+
+    undisturbed = await gathered_after([])
+    assert rollout_metrics_of(undisturbed) == (14, 7, 11 / 14, 4 / 7, 4 / 7)
+    for cuts in ([1], [2], [1, 2], [2, 2], [2, 3], [3, 3]):
+        disturbed = await gathered_after(cuts)
+        assert names(disturbed) == names(undisturbed)
+        assert rollout_metrics_of(disturbed) == rollout_metrics_of(undisturbed), cuts
+
+
+async def test_the_position_of_a_trainer_from_before_rollouts_were_counted_is_read():
+    old = Position.model_validate_json('{"version": 0, "offsets": {"0": 1}, "pending": []}')
+    log = Log()
+    for name, counts in (("gone", None), ("a", rollouts(1)), ("b", None)):
+        log.write(name, version=0, rollouts=counts)
+    log.coming.popleft()
+    gathered = await gatherer_of(log, Settled()).gather(old, asyncio.Event())
+    assert rollout_metrics_of(gathered) == (4, 2, 0.75, 0.5, 0.5)

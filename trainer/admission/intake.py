@@ -21,6 +21,7 @@ from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_b
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.rollouts import RolloutCounts, rollouts_in
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.trainer.broker import log_trouble
@@ -55,6 +56,8 @@ class Arrival:
     """``None`` where it is nothing to train: of another run, seen before, or unreadable."""
     problem: str | None = None
     """Why it could not be read."""
+    rollouts: RolloutCounts | None = None
+    """All rollouts of the run that the group's record tells of."""
     lost: int = 0
     """Records up to and including this place that retention took before they were read; at most so many were groups.
     Then there is no group, and the place is the last one that is gone."""
@@ -174,7 +177,7 @@ class Intake:
         # Another run's groups are another trainer's to judge: a rejection here would give them two fates.
         if group.run != self._run or not self._is_first(group.group_id, reference):
             return Arrival(reference, None)
-        return Arrival(reference, group)
+        return Arrival(reference, group, rollouts=_rollouts(record))
 
     def _is_first(self, group_id: str, reference: Reference) -> bool:
         seen = self._seen[reference.partition]
@@ -239,6 +242,14 @@ async def open_intake(
             answer_s=answer_s,
             ride_out=ride_out,
         )
+
+
+def _rollouts(record: KafkaRecord) -> RolloutCounts | None:
+    try:
+        return rollouts_in(record.headers)
+    except ValueError as error:  # metrics are the poorer for it, training is not
+        _log.warning("training %d:%d: %s; its rollouts are not counted", record.partition, record.offset, error)
+        return None
 
 
 def _trajectory(record: KafkaRecord) -> Trajectory | None:

@@ -15,6 +15,7 @@ from pydantic import NonNegativeInt
 
 from headrace.schemas.model import Part
 from headrace.schemas.records.step import TrainedGroup
+from headrace.schemas.rollouts import RolloutCounts
 from headrace.trainer.announce import Announcement, Said
 from headrace.trainer.checkpoints.checkpoint import (
     POSITION_FILE,
@@ -42,6 +43,9 @@ class Position(Part):
     """Versions of each trajectory that was turned away since the last step."""
     lost: NonNegativeInt = 0
     """Records of ``training`` that were gone before they were read, since the last step."""
+    rollouts: RolloutCounts | None = None
+    """What the records of ``training`` that were looked at since the last step tell of all rollouts; ``None`` where
+    they tell nothing, and in positions from before this was kept."""
     attempts: NonNegativeInt = 0
     """Processes that began to train the pending groups."""
     skipped: NonNegativeInt = 0

@@ -29,6 +29,11 @@ class Subject(StrEnum):
     )
     CLIPPING = "Clipping and masking", "Which tokens the loss and its corrections hold back."
     STALENESS = "Staleness", "How old the tokens are, in policy versions."
+    ROLLOUTS = (
+        "Rollouts",
+        "What was sampled, trained or not, as the groups that the step read tell it: each says what became of its run "
+        "since the group before it.",
+    )
     BATCH = "Batch", "What it was trained on."
     TIME = (
         "Time",
@@ -71,6 +76,8 @@ _SHARE, _TOKENS, _NATS, _VERSIONS = "{share}", "{token}", "{nat}", "{version}"
 _LEARNING = (
     Metric("reward_mean", "{reward}", "Mean reward of the batch's trajectories: of those that are trained, so groups "
            "without variance are not in it.", Subject.LEARNING),
+    Metric("rollout_reward_mean", "{reward}", "Mean reward of all rollouts of the run, trained or not, that had their "
+           "fate by groups since the step before; without evaluations and frozen roles.", Subject.LEARNING),
     Metric("loss", "1", "The loss that was minimised, mean over the step's updates.", Subject.LEARNING),
     Metric("advantage_abs_mean", "{reward}", "Mean size of the tokens' advantages.", Subject.LEARNING),
     Metric("entropy", _NATS, "Mean entropy of the policy before the step over sampled tokens: near 0, it has stopped "
@@ -127,6 +134,18 @@ _STALENESS = (
     Metric("rejected_age_*", "{trajectory}", "Trajectories turned away by the trainer, by the age of their oldest "
            "token.", Subject.STALENESS),
 )  # fmt: skip
+_ROLLOUTS = (
+    Metric("rollouts", "{trajectory}", "Rollouts with a reward.", Subject.ROLLOUTS),
+    Metric("rollout_groups", "{group}", "Groups that were formed of them, or had no variance in their rewards.",
+           Subject.ROLLOUTS),
+    Metric("zero_variance_share", _SHARE, "Groups without variance, of these: they are sampled and not trained.",
+           Subject.ROLLOUTS),
+    Metric("zero_variance_all_success", _SHARE, "Groups in which every member has the largest possible reward, of "
+           "these: near 1, the prompts are too easy.", Subject.ROLLOUTS),
+    Metric("zero_variance_all_fail", _SHARE, "Groups in which no member has a reward above 0, of these: near 1, they "
+           "are too hard.", Subject.ROLLOUTS),
+    Metric("zero_variance_all_equal", _SHARE, "Groups whose rewards are equal otherwise, of these.", Subject.ROLLOUTS),
+)  # fmt: skip
 _BATCH = (
     Metric("trajectories", "{trajectory}", "Trajectories trained.", Subject.BATCH),
     Metric("sequences", "{sequence}", "Sequences packed: one a segment of a trajectory.", Subject.BATCH),
@@ -136,7 +155,8 @@ _BATCH = (
     Metric(
         "records_lost",
         "{record}",
-        "Records of `training` that retention took before the trainer read them.",
+        "Records of `training` that retention took before the trainer read them; the rollouts that they told of are "
+        "not counted.",
         Subject.BATCH,
     ),
 )
@@ -152,7 +172,17 @@ _TIME = (
 )  # fmt: skip
 
 METRICS: Mapping[str, Metric] = {
-    metric.name: metric for metric in (*_LEARNING, *_OPTIMISER, *_OFF_POLICY, *_CLIPPING, *_STALENESS, *_BATCH, *_TIME)
+    metric.name: metric
+    for metric in (
+        *_LEARNING,
+        *_OPTIMISER,
+        *_OFF_POLICY,
+        *_CLIPPING,
+        *_STALENESS,
+        *_ROLLOUTS,
+        *_BATCH,
+        *_TIME,
+    )
 }
 """By name, in the order in which people look."""
 

@@ -11,7 +11,11 @@ const ofAges = (values) => Object.fromEntries(Object.entries(values).map(([age, 
 // registry's), options].
 const SECTIONS = [
   ["Learning", [
-    ["reward", "Reward", ["reward_mean"], null, steps({ wide: true, height: 260, colours: { reward_mean: "--c0" } })],
+    ["reward", "Reward", ["rollout_reward_mean", "reward_mean"], "Mean reward of all rollouts since the step before, and of the trajectories that are trained: groups without variance are in the first alone.",
+      steps({ wide: true, height: 260, colours: { rollout_reward_mean: "--c1", reward_mean: "--c0" } })],
+    ["zero_variance_share", "Groups without variance", ["zero_variance_all_success", "zero_variance_all_fail", "zero_variance_all_equal"], "Share of the groups that were formed or had no variance: sampled, and not trained.",
+      steps({ range: () => [0, 1.02], labels: { zero_variance_all_success: "all succeed", zero_variance_all_fail: "all fail", zero_variance_all_equal: "all equal" },
+        colours: { zero_variance_all_success: "--c2", zero_variance_all_fail: "--c7", zero_variance_all_equal: "--quiet" } })],
     ["loss", "Loss", ["loss"], null, steps()],
     ["entropy", "Entropy", ["entropy"], null, steps({ colours: { entropy: "--c2" } })],
     ["grad_norm", "Gradient norm", ["grad_norm"], null, steps({ colours: { grad_norm: "--c6" } })],

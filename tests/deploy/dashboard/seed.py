@@ -32,6 +32,7 @@ def step_metrics(rng: random.Random, skill: float, step: int) -> list[tuple[str,
     drift = rng.uniform(0.6, 1.4) * (0.01 + 0.002 * step)
     return [
         ("reward_mean", 2 * skill + rng.gauss(0, 0.03)), ("loss", rng.gauss(-0.02, 0.01)),
+        ("rollout_reward_mean", 2 * skill), ("zero_variance_all_success", skill / 2), ("zero_variance_all_fail", 0.1),
         ("entropy", 1.6 - skill), ("grad_norm", rng.uniform(0.5, 1.5)), ("learning_rate", 1e-3),
         ("importance_ratio_mean", 1 + rng.gauss(0, 0.01)), ("importance_ratio_max", 1 + 40 * drift),
         ("effective_sample_size", max(0.05, 1 - 8 * drift)), ("chi2", 2 * drift),

@@ -88,7 +88,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
         page.wait_for_selector("#reward canvas")
         assert page.url.endswith("/trainer?run=rising")
         charts = page.locator("#charts .card")
-        assert charts.count() == 15
+        assert charts.count() == 16
         for at in range(charts.count()):
             chart = charts.nth(at)
             assert colours_of(chart.locator("canvas")) > 20, chart.get_attribute("id")

@@ -16,9 +16,10 @@ from headrace.schemas.events import Purpose
 from headrace.schemas.log import open_producer
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter
-from headrace.schemas.records.group import TrainingGroup
+from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect
+from headrace.schemas.rollouts import RolloutCounts, rollouts_in
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, Topic
 from headrace.schemas.wire import decode
 from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S
@@ -62,6 +63,42 @@ def singles(prefix: str, count: int, cohorts: int = 3) -> list[Reward]:
         named = {"cohort_key": f"{prefix}{number % cohorts}", "spec": f"{('pairs', 'alone')[number % 2]}@1"}
         made.append(reward.model_copy(update=named))
     return [*made, *made[::5]]
+
+
+def last_of_all(prefix: str) -> list[Reward]:
+    """A group that is formed in each partition: it tells of the rollouts that were decided before it."""
+    names = {crc32(name.encode()) % REWARDS.partitions: name for name in (f"{prefix}{n}" for n in range(100))}
+    assert len(names) == REWARDS.partitions
+    return [rewarded(f"{name}-{n}", float(n), group=name, size=2) for name in names.values() for n in (0, 1)]
+
+
+def rollouts_told(bootstrap: str, run: str) -> RolloutCounts:
+    """What the training records of ``run`` tell of its rollouts, together."""
+    told = RolloutCounts()
+    for record in records(bootstrap, TRAINING, ""):
+        _, group = decode(record.headers, record.value)
+        if isinstance(group, TrainingGroup) and group.run == run:
+            told = told.plus(rollouts_in(record.headers) or RolloutCounts())
+    return told
+
+
+def rollouts_decided(bootstrap: str, run: str) -> RolloutCounts:
+    """The same, counted from every committed fate."""
+    payloads = [
+        decode(each.headers, each.value)[1] for topic in (TRAINING, REJECTED) for each in records(bootstrap, topic, "")
+    ]
+    groups = [each for each in payloads if isinstance(each, TrainingGroup) and each.run == run]
+    rejected = [each for each in payloads if isinstance(each, Rejection) and each.run == run]
+    found = [member.reward for group in groups for member in group.members]
+    found += [each.reward for each in rejected if each.reward is not None and each.reason is not Reason.EVALUATION]
+    success, fail, equal = (
+        len({each.group_id or each.trajectory_id for each in rejected if each.reason is reason})
+        for reason in (Reason.ALL_SUCCESS, Reason.ALL_FAIL, Reason.ALL_EQUAL)
+    )
+    return RolloutCounts(
+        scored=len(found), reward_sum=sum(found), groups=len(groups) + success + fail + equal,
+        all_success=success, all_fail=fail, all_equal=equal,
+    )  # fmt: skip
 
 
 def put(bootstrap: str, made: list[Reward]) -> None:
@@ -123,7 +160,10 @@ def test_groups_and_cohorts_come_out_as_the_fold_says(kafka: str, tmp_path: Path
 
 
 def test_kill_9_in_the_middle_says_nothing_twice(kafka: str, tmp_path: Path) -> None:
-    made = [*rewards("kill-", 400), *singles("kill-s", 300)]
+    made = [
+        each.model_copy(update={"run": "kill"})
+        for each in [*rewards("kill-", 400), *singles("kill-s", 300), *last_of_all("kill-end")]
+    ]
     options = {"processors": ["group"], "group_policies": POLICIES}
     with worker(kafka, tmp_path, batch=20, **options) as first:
         put(kafka, made)
@@ -133,6 +173,9 @@ def test_kill_9_in_the_middle_says_nothing_twice(kafka: str, tmp_path: Path) -> 
     assert announced(kafka, TRAINING, "kill-") != expected(kafka, "kill-")[TRAINING], "killed too late"
     with worker(kafka, tmp_path, **options) as second:
         check(kafka, "kill-", second.log)
+    told, decided = rollouts_told(kafka, "kill"), rollouts_decided(kafka, "kill")
+    assert told == decided
+    assert min(told.all_success, told.all_fail) > 20
 
 
 def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(kafka: str, tmp_path: Path) -> None:

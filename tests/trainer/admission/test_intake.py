@@ -1,12 +1,17 @@
+from dataclasses import replace
+
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
+from headrace.schemas.headers import ROLLOUTS
 from headrace.schemas.log import open_producer, send
 from headrace.schemas.records.reference import Reference
+from headrace.schemas.rollouts import RolloutCounts
 from headrace.schemas.topics import TRAINING
 from headrace.schemas.wire import Message
+from headrace.streams.grouping.group import output_message
 from headrace.trainer.admission.intake import open_intake
 from tests.trainer.feed import attempt, feed_groups, feed_trajectories, send_groups
 
@@ -53,6 +58,27 @@ async def test_a_group_that_stands_in_the_log_twice_comes_once_even_over_a_resta
         again = await drain(intake, 4)
     assert [each.group and each.group.group_id for each in again] == ["twice/c", None, None, None]
     assert again[0].group == third
+
+
+@pytest.mark.kafka
+async def test_what_a_group_tells_of_rollouts_comes_with_it_and_once(kafka):
+    counts = RolloutCounts(scored=8, reward_sum=3.5, groups=2, all_fail=1)
+    (first,) = await feed_groups(kafka, ["silent"], run="rollouts", partition=3)
+    telling, damaged = (first.model_copy(update={"group_id": f"rollouts/{name}"}) for name in ("telling", "damaged"))
+    topic, message = output_message(telling, 1, rollouts=counts)
+    _, other = output_message(damaged, 1)
+    async with open_producer(kafka) as producer:
+        for each in (message, message, replace(other, headers=[*other.headers, (ROLLOUTS, b"{")])):
+            await (await send(producer, topic, each, 3))
+    async with open_intake(kafka, run="rollouts", window=1000) as intake:
+        await intake.start({})
+        found = []
+        while len(found) < 3:
+            found += [each for each in await intake.next_arrivals(100, timeout_s=0.2) if each.group or each.rollouts]
+        assert not [each for each in await intake.next_arrivals(100, timeout_s=0.2) if each.group or each.rollouts]
+    assert [(each.group.group_id, each.rollouts) for each in found] == [
+        ("rollouts/silent", None), ("rollouts/telling", counts), ("rollouts/damaged", None)
+    ]  # fmt: skip
 
 
 @pytest.mark.kafka
