@@ -4,30 +4,26 @@
                                                                       ↳ alerts, and back to the last good version
 
 This is the shell on Kafka; ``reconcile.py`` holds the rules. What a follower must remember across its own restarts
-stands in the log: refused versions in ``alerts``, the last good one in ``applied``.
+stands in a file of its own (``memory.py``): of the log it believes only versions that a trusted key signed.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
 from aiokafka import AIOKafkaProducer
 
-from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, partitions_of, read_to_end, send
+from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, partitions_of, send
 from headrace.schemas.model import Record
-from headrace.schemas.records.alert import Alert
-from headrace.schemas.records.weights import Applied, Weights
+from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS, Topic
 from headrace.schemas.wire import UnreadableRecord, decode, record_message
 from headrace.trainer.follower.engine import open_engine
-from headrace.trainer.follower.reconcile import REFUSALS, Announce, Follower, FollowerConfig
-from headrace.trainer.follower.versions import Versions
+from headrace.trainer.follower.memory import read_memory
+from headrace.trainer.follower.reconcile import Announce, Follower, FollowerConfig
 
 __all__ = ["FollowerConfig", "run_follower"]
-
-R = TypeVar("R", bound=Record)
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +35,6 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
     aiokafka raises where the broker is lost; an engine or a store that is out of reach is waited for.
     """
     config.cache_dir.mkdir(parents=True, exist_ok=True)
-    refused = await refused_before(config)
-    acknowledged = await acknowledged_before(config)
     async with (
         open_producer(config.bootstrap) as producer,
         open_consumer(config.bootstrap) as consumer,
@@ -48,7 +42,7 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
     ):
         for topic in (APPLIED, ALERTS):
             await producer.partitions_for(topic.name)  # a topic that the client does not know yet fails in an outage
-        versions = Versions(refused=refused, good=acknowledged)
+        versions = read_memory(config.cache_dir, config.run, config.engine)
         follower = Follower(config, engine, announcer(producer, config), versions)
         partitions = await partitions_of(consumer, WEIGHTS)
         consumer.assign(partitions)
@@ -96,33 +90,3 @@ def announcer(producer: AIOKafkaProducer, config: FollowerConfig) -> Announce:
         await (await send(producer, topic, message))
 
     return announce
-
-
-async def refused_before(config: FollowerConfig) -> frozenset[str]:
-    """Manifest hashes of the versions that this engine's followers refused."""
-    refused = set()
-    async for record in read_to_end(config.bootstrap, ALERTS):
-        alert = payload(record, Alert)
-        if alert and alert.kind in REFUSALS and (alert.run, alert.details.get("engine")) == (config.run, config.engine):
-            refused.add(str(alert.details.get("manifest_sha256")))
-    return frozenset(refused)
-
-
-async def acknowledged_before(config: FollowerConfig) -> int | None:
-    """The version that this engine's last ``applied`` record tells of."""
-    last = None
-    async for record in read_to_end(config.bootstrap, APPLIED):
-        applied = payload(record, Applied)
-        if applied and (applied.run, applied.engine) == (config.run, config.engine):
-            last = applied.version
-    return last
-
-
-def payload(record: KafkaRecord, model: type[R]) -> R | None:
-    """The record's payload where it is a ``model``; what cannot be read is logged and left to the dead letters."""
-    try:
-        _, found = decode(record.headers, record.value)
-    except UnreadableRecord as error:
-        logger.error("%s-%d@%d cannot be read: %s", record.topic, record.partition, record.offset, error)
-        return None
-    return found if isinstance(found, model) else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from headrace.schemas.ids import derived_id, uuid7
 from headrace.schemas.model import Record
@@ -22,10 +22,11 @@ from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.redaction import redacted_address
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
 from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
+from headrace.trainer.follower.memory import write_memory
 from headrace.trainer.follower.swap import UNVERIFIED, ask, release_unverified, swap, version_of
 from headrace.trainer.follower.trust import leaves_a_gap, problem_with
 from headrace.trainer.follower.verdict import Evidence, Rows, Verdict, judge_swap, rms, rows_of
-from headrace.trainer.follower.versions import Versions, learn, refuse, target
+from headrace.trainer.follower.versions import Versions, fetch, give_up, learn, refuse, target
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
 from headrace.trainer.weights.signing import require_public_key
 from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
@@ -42,9 +43,6 @@ WEIGHTS_MISSING = "weights_missing"
 ENGINE_FAILING = "engine_failing"
 STORE_FAILING = "store_failing"
 """Kinds of alerts that a follower raises."""
-
-REFUSALS = frozenset({CANARY_MISMATCH, WEIGHTS_UNUSABLE, SWAP_REFUSED})
-"""Kinds that refuse a version for good."""
 
 _DISTANCES = {"float32": (0.02, 1e-3), "bfloat16": (0.15, 0.15)}
 """Type of the weights → tolerance and noise (nats, root mean square) where none is set."""
@@ -179,6 +177,9 @@ class Follower:
         if problem is not None:
             await self.distrust(place, problem)
             return
+        if pointer.sha256 in self.versions.absent:
+            logger.info("the version %d at %s was missing in the store before: not waited for", pointer.version, place)
+            return
         if leaves_a_gap(pointer, self.versions):
             newest = self.versions.known[-1].version
             message = f"Version {pointer.version} follows version {newest}: the records between are missing in the log."
@@ -218,8 +219,11 @@ class Follower:
     async def _step(self) -> bool:
         """One step towards the target; whether there is nothing more to do."""
         now = time.monotonic()
-        pointer = target(self.versions, [sha256 for sha256, each in self.missing.items() if each.retry_at > now])
         served = version_of(await self.engine.served())
+        # What can be had comes first; only then is it time to look again for what was missing.
+        pointer = target(self.versions, self.missing)
+        if pointer is None or (served == pointer.version and self.verified == pointer.sha256):
+            pointer = target(self.versions, [sha256 for sha256, each in self.missing.items() if each.retry_at > now])
         if pointer is not None and served == pointer.version and self.verified == pointer.sha256:
             return True
         # In doubt: there is a new version, or the engine was restarted, or we were.
@@ -238,6 +242,7 @@ class Follower:
         except (ObjectMismatch, ValueError) as error:
             return await self._refuse(pointer, WEIGHTS_UNUSABLE, f"the weights cannot be used: {error}")
         self.missing.pop(pointer.sha256, None)
+        self.versions = fetch(self.versions, pointer)
         self.verified = None
         try:
             return await self._apply(local, served=served)
@@ -319,7 +324,9 @@ class Follower:
         self.verified = pointer.sha256
         self.reference = local
         self.usual = verdict.rms_error if self.usual is None else min(self.usual, verdict.rms_error)
-        self.versions = replace(self.versions, good=pointer.version)
+        if self.versions.good != pointer.version:
+            self.versions = replace(self.versions, good=pointer.version)
+            self._remember()
         self.alerted -= {NO_GOOD_VERSION, WEIGHTS_MISSING}
         drop_old(self.config.cache_dir, self.config.keep_versions, needed=[local.file])
         logger.info(
@@ -333,7 +340,13 @@ class Follower:
         if self.store is None:
             self.store = ObjectStore(self.config.store_url)
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type((ObjectMismatch, StoreUnavailable, OSError)),
+            # What is missing is waited for by `_miss`, while another version is served.
+            retry=retry_if_exception(
+                lambda error: (
+                    isinstance(error, ObjectMismatch | StoreUnavailable | OSError)
+                    and not isinstance(error, FileNotFoundError)
+                )
+            ),
             stop=stop_after_attempt(self.config.fetch_attempts),
             wait=wait_exponential_jitter(multiplier=0.1, max=2.0),
             reraise=True,
@@ -350,7 +363,7 @@ class Follower:
         if now - since >= self.config.fetch_patience_s:
             del self.missing[pointer.sha256]
             problem = f"the weights were missing for {now - since:.0f} s: {error}"
-            return await self._refuse(pointer, WEIGHTS_UNUSABLE, problem)
+            return await self._refuse(pointer, WEIGHTS_UNUSABLE, problem, refused=give_up)
         wait_s = min(2 * before.wait_s, _LONGEST_RETRY_S) if before else _FIRST_RETRY_S
         self.missing[pointer.sha256] = Missing(since, wait_s, now + wait_s)
         logger.warning("version %d: %s; missing for %.0f s, trying again", pointer.version, error, now - since)
@@ -363,11 +376,19 @@ class Follower:
             await self._alert(WEIGHTS_MISSING, Severity.WARNING, message)
         return False
 
-    async def _refuse(self, pointer: Weights, kind: str, problem: str, **figures: float | None) -> bool:
+    async def _refuse(
+        self,
+        pointer: Weights,
+        kind: str,
+        problem: str,
+        *,
+        refused: Callable[[Versions, Weights], Versions] = refuse,
+        **figures: float | None,
+    ) -> bool:
         """Alert, and never serve this version again; returns ``False``: the engine needs another."""
         if version_of(await self.engine.served()) == pointer.version:
             await self.engine.label(UNVERIFIED)
-        self.versions = refuse(self.versions, pointer)
+        self.versions = refused(self.versions, pointer)
         instead = target(self.versions)
         remedy = "no version is left to serve" if instead is None else f"version {instead.version} is served instead"
         alert = Alert(
@@ -385,7 +406,15 @@ class Follower:
         )
         logger.error("%s", alert.message)
         await self.announce(ALERTS, alert, derived_id(Alert.TYPE, kind, alert.run, alert.source, pointer.sha256))
+        self._remember()  # after the alert: a follower that dies between the two tells it again, under the same id
         return False
+
+    def _remember(self) -> None:
+        """Keep what was refused and served for the next process."""
+        try:
+            write_memory(self.config.cache_dir, self.config.run, self.config.engine, self.versions)
+        except OSError as error:
+            logger.warning("what was refused and served cannot be kept: %s; a restarted follower tries it again", error)
 
     async def _without_target(self, served: int | None) -> bool:
         """Nothing can be served: the engine goes on, and its tokens do not claim a version."""

@@ -2,8 +2,9 @@
 
 Anybody who can write to the topic ``weights`` can write a record there. It is acted on where all of this holds: its
 fields are within bounds, its manifest stands at its place in the store that the follower is configured for, a trusted
-key signed it, and it comes after the versions that are known. What is not acted on leaves no trace in what is known,
-so honest versions after it are followed as before.
+key signed it, and it comes after the versions that were fetched. What is not acted on leaves no trace in what is
+known, so honest versions after it are followed as before. A signature can be replayed: that of an earlier life of the
+run names versions whose objects are gone. So a version that was not fetched outranks nothing, whatever its number.
 """
 
 import re
@@ -11,7 +12,7 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.follower.versions import Versions
+from headrace.trainer.follower.versions import Versions, is_known
 from headrace.trainer.weights.publish import manifest_path
 from headrace.trainer.weights.signing import is_signed_by
 from headrace.trainer.weights.store import MAX_OBJECT_BYTES
@@ -64,11 +65,13 @@ def _signature_problem(pointer: Weights, trust: Collection[str]) -> str | None:
 
 
 def _chain_problem(pointer: Weights, versions: Versions) -> str | None:
-    known = {other.version: other.sha256 for other in versions.known}
-    if known.get(pointer.version, pointer.sha256) != pointer.sha256:
-        return f"version {pointer.version} is known with manifest {known[pointer.version]}, and this is another"
-    if known and pointer.version not in known and pointer.version < max(known):
-        return f"it comes after version {max(known)}, which is newer"
+    if is_known(versions, pointer):
+        return None
+    fetched = {other.version: other.sha256 for other in versions.known if other.sha256 in versions.fetched}
+    if pointer.version in fetched:
+        return f"version {pointer.version} is known with manifest {fetched[pointer.version]}, and this is another"
+    if fetched and pointer.version < max(fetched):
+        return f"it comes after version {max(fetched)}, which is newer"
     return None
 
 

@@ -19,10 +19,11 @@ from safetensors.torch import load_file, save_file
 
 from headrace.schemas.ids import uuid7
 from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Canary, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
 from headrace.schemas.wire import decode, record_message
-from headrace.trainer.follower.follower import FollowerConfig, run_follower
+from headrace.trainer.follower.follower import FollowerConfig, announcer, run_follower
 from headrace.trainer.follower.reconcile import CANARY_MISMATCH, WEIGHTS_UNTRUSTED
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.weights.canary import make_prompts
@@ -303,6 +304,13 @@ async def test_forged_versions_are_told_of_never_fetched_and_stop_no_honest_one(
     made = make_manifest(file, run=scene.run, version=2**62, parent=2**62 - 1, tensors=1, canaries=canaries)
     await upload(forged_store, made, file)
     thief = SigningKey(Ed25519PrivateKey.generate())
+    # Nor does a refusal that anybody wrote: the follower remembers its own.
+    details = {"engine": "engine", "manifest_sha256": honest[0].sha256, "version": 0}
+    refusal = Alert(
+        run=scene.run, source="anybody", kind=CANARY_MISMATCH, severity=Severity.CRITICAL, message="", details=details
+    )
+    async with open_producer(scene.bootstrap) as producer:
+        await announcer(producer, scene.config)(ALERTS, refusal, uuid7())
     async with following(scene.config):
         await scene.until_applied(0)
         await scene.say(make_pointer(forged_store, made, step=2**62, key=thief))
@@ -312,7 +320,7 @@ async def test_forged_versions_are_told_of_never_fetched_and_stop_no_honest_one(
         await scene.until_applied(0, 1)
         assert await served_as(scene.server, policies[2])
     alerts = await scene.records(ALERTS)
-    assert [alert.kind for alert in alerts] == [WEIGHTS_UNTRUSTED] * 3
-    assert {file.stem for file in (scene.folder / "cache").iterdir()} == {
+    assert [alert.kind for alert in alerts] == [CANARY_MISMATCH] + [WEIGHTS_UNTRUSTED] * 3
+    assert {file.stem for file in (scene.folder / "cache").glob("*.safetensors")} == {
         file_sha256(weights(policies[each])) for each in (0, 2)
     }

@@ -1,3 +1,4 @@
+import hashlib
 import time
 
 import httpx
@@ -5,7 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace.schemas.records.alert import Alert
-from headrace.schemas.records.weights import Applied, Canary
+from headrace.schemas.records.weights import Applied, Canary, Weights
+from headrace.trainer.follower.memory import memory_file, read_memory
 from headrace.trainer.follower.reconcile import (
     CANARY_MISMATCH,
     ENGINE_FAILING,
@@ -13,13 +15,14 @@ from headrace.trainer.follower.reconcile import (
     STORE_FAILING,
     SWAP_REFUSED,
     WEIGHTS_MISSING,
+    WEIGHTS_UNTRUSTED,
     WEIGHTS_UNUSABLE,
     Follower,
     FollowerConfig,
 )
 from headrace.trainer.follower.swap import UNVERIFIED
 from headrace.trainer.follower.versions import Versions, learn
-from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
+from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_path, upload
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
 from tests.s3proxy.server import BUCKET
@@ -54,7 +57,7 @@ class Scene:
         self.announced.append(record)
         self.ids.append(id)
 
-    async def publish(self, version, value=None, said=None, parent_value=None):
+    async def publish(self, version, value=None, said=None, parent_value=None, learnt=True):
         """Version ``version`` whose weights are ``value``; its canary says they are ``said``, and its parent's were
         ``parent_value``."""
         value = float(version + 1) if value is None else value
@@ -70,7 +73,8 @@ class Scene:
         )  # fmt: skip
         await upload(self.store, manifest, file)
         pointer = make_pointer(self.store, manifest, step=version, key=KEY)
-        self.follower.versions = learn(self.follower.versions, pointer)
+        if learnt:
+            self.follower.versions = learn(self.follower.versions, pointer)
         return pointer
 
     def applied(self):
@@ -207,12 +211,92 @@ async def test_a_refused_version_is_not_tried_again_and_a_newer_one_is(scene):
     assert scene.alerts() == [CANARY_MISMATCH]
 
 
-async def test_a_restarted_follower_remembers_what_the_log_says_was_refused(scene):
-    good, bad = await scene.publish(0), await scene.publish(1, said=9.0)
-    scene.restart(known=[good, bad], refused=frozenset({bad.sha256}), good=0)
+async def test_a_restarted_follower_remembers_what_it_refused_in_a_private_file(scene):
+    good = await scene.publish(0)
     await scene.follower.reconcile()
-    assert scene.alerts() == []
+    bad = await scene.publish(1, said=9.0)
+    await scene.follower.reconcile()
+    assert scene.alerts() == [CANARY_MISMATCH]
+    file = memory_file(scene.cache, "run", "engine-1")
+    assert file.stat().st_mode & 0o777 == 0o600
+    kept = read_memory(scene.cache, "run", "engine-1")
+    assert kept == Versions(refused=frozenset({bad.sha256}), good=0)
+    assert read_memory(scene.cache, "run", "engine-2") == Versions()
+    scene.restart(known=[good, bad], refused=kept.refused, good=kept.good)
+    await scene.follower.reconcile()
+    assert scene.alerts() == [CANARY_MISMATCH]
     assert scene.fake.stamp == "0"
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        '{"refused": "a", "absent": [], "good": 0}',
+        '{"refused": [], "absent": [], "good": "1"}',
+        "\xff",
+    ],
+)
+async def test_without_a_file_that_can_be_read_nothing_was_refused(scene, held):
+    bad = await scene.publish(1, said=9.0)
+    await scene.follower.reconcile()
+    file = memory_file(scene.cache, "run", "engine-1")
+    file.unlink()
+    if held is not None:
+        file.write_text(held, encoding="latin-1")
+    assert read_memory(scene.cache, "run", "engine-1") == Versions()
+    scene.restart(known=[bad])
+    await scene.follower.reconcile()
+    assert scene.alerts().count(CANARY_MISMATCH) == 2
+    assert read_memory(scene.cache, "run", "engine-1").refused == {bad.sha256}
+
+
+async def test_a_memory_that_cannot_be_written_stops_no_version(scene, caplog):
+    memory_file(scene.cache, "run", "engine-1").mkdir(parents=True)
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.follower.reconcile()
+    assert scene.applied() == [0]
+    assert "cannot be kept" in caplog.text
+
+
+async def test_replayed_versions_of_an_earlier_life_pin_nothing(scene, monkeypatch):
+    async def replay(version):
+        path = f"{scene.store.url}/{manifest_path('run', version)}"
+        sha256 = hashlib.sha256(f"earlier {version}".encode()).hexdigest()
+        pointer = Weights(
+            run="run", version=version, parent=version - 1, kind="anchor", manifest_uri=path, sha256=sha256, size=10,
+            step=version,
+        )  # fmt: skip
+        await scene.follower.consider(KEY.sign(pointer), f"weights-0@{version}")
+
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    for version in range(400, 500):
+        await replay(version)
+    for version in (1, 2):  # while they are waited for …
+        await scene.follower.consider(await scene.publish(version, learnt=False), "weights-0@500")
+        await scene.follower.reconcile()
+        now += 1
+    assert scene.applied() == [0, 1, 2]
+    for _ in range(100):
+        now += 20
+        await scene.follower.reconcile()
+    assert not scene.follower.missing
+    assert len(scene.follower.versions.absent) == 100
+    await replay(450)  # … and once they are given up
+    await scene.follower.consider(await scene.publish(3, learnt=False), "weights-0@600")
+    await scene.follower.reconcile()
+    assert scene.applied() == [0, 1, 2, 3]
+    assert WEIGHTS_UNTRUSTED not in scene.alerts()
+    kept = read_memory(scene.cache, "run", "engine-1")
+    assert kept.absent == scene.follower.versions.absent
+    assert kept.good == 3
 
 
 async def test_the_same_refusal_has_the_same_id(scene):

@@ -9,7 +9,7 @@ from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.trainer.follower.reconcile import WEIGHTS_GAP, WEIGHTS_UNTRUSTED, Follower, FollowerConfig
 from headrace.trainer.follower.trust import MAX_VERSION, problem_with
-from headrace.trainer.follower.versions import Versions, learn
+from headrace.trainer.follower.versions import Versions, fetch, learn
 from headrace.trainer.weights.signing import SigningKey
 from tests.trainer.fake_engine import FakeEngine
 
@@ -32,9 +32,10 @@ def honest(version, *, key=KEY, run="run", content="a", **changed):
 
 
 def knowing(*versions):
+    """Versions that were fetched."""
     known = Versions()
     for version in versions:
-        known = learn(known, honest(version))
+        known = fetch(learn(known, honest(version)), honest(version))
     return known
 
 
@@ -128,6 +129,14 @@ def test_while_a_key_is_replaced_both_are_trusted():
 def test_another_manifest_of_a_known_version_and_what_comes_late_are_refused():
     assert "is known with manifest" in problem(honest(2, content="b"))
     assert "comes after version 9" in problem(honest(3), knowing(8, 9))
+
+
+def test_a_version_that_was_not_fetched_outranks_nothing():
+    # Signed in an earlier life of the run, under the same key, and replayed.
+    replayed = learn(knowing(0, 1, 2), honest(500, content="b"))
+    assert problem(honest(3, content="c"), replayed) is None
+    assert problem(honest(500, content="c"), replayed) is None
+    assert "comes after version 2" in problem(honest(1, content="c"), learn(knowing(2), honest(500, content="b")))
 
 
 @given(st.data())

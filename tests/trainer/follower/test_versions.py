@@ -1,5 +1,5 @@
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.follower.versions import MAX_KNOWN, Versions, learn, refuse, target
+from headrace.trainer.follower.versions import MAX_KNOWN, Versions, give_up, learn, refuse, target
 
 
 def pointer(version, sha256=None):
@@ -50,9 +50,21 @@ def test_a_newer_version_ends_a_fallback():
     assert served(learn(refuse(knowing(0, 1, good=0), pointer(1)), pointer(2))) == 2
 
 
-def test_of_a_version_the_first_record_stands():
+def test_of_two_manifests_of_a_version_the_one_that_is_there_is_served():
     again = learn(knowing(0, 1), pointer(1, sha256="other"))
-    assert [each.sha256 for each in again.known] == ["sha-0", "sha-1"]
+    assert target(again, ["other"]).sha256 == "sha-1"
+    assert target(again, ["sha-1"]).sha256 == "other"
+    assert target(refuse(again, pointer(1, sha256="other"))).sha256 == "sha-1"
+    assert learn(again, pointer(1)) == again
+
+
+def test_what_is_missing_outranks_nothing_and_what_never_came_is_as_if_it_had_not_been_announced():
+    versions = knowing(0, 1, 2, 500, good=0)
+    assert target(versions, ["sha-500"]).version == 2
+    versions = give_up(versions, pointer(500))
+    assert served(versions) == 2
+    assert learn(versions, pointer(500)) == versions
+    assert served(learn(versions, pointer(3))) == 3
 
 
 def test_what_cannot_be_had_for_now_is_passed_over_like_a_refused_one_and_comes_back():

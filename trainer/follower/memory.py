@@ -1,0 +1,65 @@
+"""What a follower remembers across its own restarts, in a private file of its cache folder.
+
+Not in the log: anybody who can write to ``alerts`` or ``applied`` could have it refuse honest versions. Without the
+file nothing was refused, and a bad version is tried, found and refused once more.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from headrace.trainer.follower.versions import Versions
+
+logger = logging.getLogger(__name__)
+
+
+def memory_file(folder: Path, run: str, engine: str) -> Path:
+    """The file of the follower of ``engine`` and ``run``; several may share a cache folder."""
+    return folder / f"follower-{hashlib.sha256(json.dumps([run, engine]).encode()).hexdigest()[:16]}.json"
+
+
+def read_memory(folder: Path, run: str, engine: str) -> Versions:
+    """What was refused, given up and served last; nothing where there is no file or none that can be read."""
+    file = memory_file(folder, run, engine)
+    try:
+        held = json.loads(file.read_bytes())
+        good = held["good"]
+        if good is not None and (not isinstance(good, int) or isinstance(good, bool)):
+            raise ValueError(f"good is {good!r}")
+        return Versions(refused=_hashes(held["refused"]), absent=_hashes(held["absent"]), good=good)
+    except FileNotFoundError:
+        return Versions()
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        logger.warning("%s cannot be read (%r): versions that were refused before are tried again", file, error)
+        return Versions()
+
+
+def write_memory(folder: Path, run: str, engine: str, versions: Versions) -> None:
+    """Keep ``versions`` for :func:`read_memory`: the file is replaced whole, and is its owner's alone (0600).
+
+    Raises ``OSError`` where it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = memory_file(folder, run, engine)
+    held = {"refused": sorted(versions.refused), "absent": sorted(versions.absent), "good": versions.good}
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            partial.unlink()
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+            json.dump(held, made)
+            made.flush()
+            os.fsync(made.fileno())
+        os.replace(partial, file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _hashes(value: Any) -> frozenset[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError("hashes are a list of strings")
+    return frozenset(value)
