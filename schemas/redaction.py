@@ -82,8 +82,10 @@ def redacted(text: str) -> str:
 
     What is taken out is shown as ``***``; the rest stays as it is, so an address still says where it leads.
     """
-    if _remembered:
-        text = _known_taken_out(text)
+    return _secret_forms_taken_out(_known_taken_out(text) if _remembered else text)
+
+
+def _secret_forms_taken_out(text: str) -> str:
     if "PRIVATE KEY-----" in text:
         text = _without_private_keys(text)
     if "://" in text:
@@ -131,13 +133,13 @@ def redacted_values(value: Any) -> Any:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether :func:`redacted` would take anything out of ``text``."""
-    return redacted(text) != text
+    """Whether ``text`` itself has the form of a secret; what is remembered is not looked for."""
+    return _secret_forms_taken_out(text) != text
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a setting or variable of this name holds a secret."""
-    return bool(_IS_SECRET_NAME.search(name))
+    return bool(_IS_SECRET_NAME.search(name)) and name != "PWD"  # a shell's working directory
 
 
 def remember_secrets(value: Any) -> None:

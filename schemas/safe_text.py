@@ -7,6 +7,7 @@ text. What a secret is says ``redaction.py``.
 """
 
 import json
+import re
 from typing import Any
 
 from headrace.schemas.redaction import HIDDEN, holds_secret, redacted, redacted_values
@@ -22,6 +23,11 @@ __all__ = [
     "redacted_values",
 ]
 
+# What Unicode calls default-ignorable and Python calls printable (variation selectors, joiners, fillers), and the blank
+# of Braille: two names that look the same would be told apart by nobody.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
@@ -31,7 +37,7 @@ def printable(text: str) -> str:
     Control characters (C0, C1, ESC), line ends, bidirectional overrides and other invisible characters are shown as
     escapes: ``\\x1b``, ``\\n``, ``\\u202e``.
     """
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if _is_visible(text) else "".join(map(_shown, text))
 
 
 def printable_lines(text: str) -> str:
@@ -42,7 +48,7 @@ def printable_lines(text: str) -> str:
 def printable_json(value: Any, *, indent: int | None = None) -> str:
     """``value`` as JSON, for programs and terminals alike: what is not printable is escaped as JSON has it."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if text.isprintable():
+    if _is_visible(text):
         return text
     return "".join(each if each == "\n" or _is_shown(each) else json.dumps(each)[1:-1] for each in text)
 
@@ -53,7 +59,13 @@ def plain_text(text: str) -> str:
     return printable(text).replace("$", r"\$")
 
 
+def _is_visible(text: str) -> bool:
+    return text.isprintable() and (text.isascii() or not _INVISIBLE.search(text))
+
+
 def _is_shown(character: str) -> bool:
+    if _INVISIBLE.match(character):
+        return False
     # Spaces of other scripts (U+3000) are not "printable" for Python, and do no harm.
     return character.isprintable() or (character.isspace() and character > "\xa0" and character not in "\u2028\u2029")
 

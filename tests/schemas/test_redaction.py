@@ -149,6 +149,19 @@ def test_settings_of_environment_command_line_and_file_are_remembered(tmp_path, 
         assert redacted(f"it said «{secret}».") == "it said «***»."
 
 
+def test_the_working_directory_of_a_shell_is_no_secret(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("OLDPWD", str(tmp_path))
+    monkeypatch.setenv("MYSQL_PWD", "my-s3cret")
+    load_settings(data=str(tmp_path))
+    assert redacted(f"{tmp_path} my-s3cret") == f"{tmp_path} ***"
+
+
+def test_an_address_is_not_refused_for_what_others_hold() -> None:
+    remember_secret("/data/s3cret")
+    assert scheme_of("file:///data/s3cret/objects") == "file"
+
+
 def test_a_password_that_is_a_word_takes_no_other_text_apart() -> None:
     remember_secrets("http://headrace:headrace@h:1")
     remember_secret("123456")

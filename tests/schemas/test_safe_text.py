@@ -102,6 +102,23 @@ def test_nothing_that_is_shown_moves_a_terminal(text: str) -> None:
     assert all(each.isprintable() or each.isspace() for each in plain_text(text))
 
 
+@pytest.mark.parametrize(
+    "character",
+    [*"\u034f\u115f\u1160\u17b4\u180b\u2800\u3164\ufe00\ufe0f\uffa0\U000e0100\U000e01ef\u200b\u200d\u2060\ufeff"],
+)
+def test_a_character_that_nobody_sees_is_escaped(character: str) -> None:
+    escape = rf"\u{ord(character):04x}" if ord(character) < 0x10000 else rf"\U{ord(character):08x}"
+    assert printable(f"t-1{character}") == f"t-1{escape}"
+    shown = printable_json({"name": character})
+    assert character not in shown
+    assert json.loads(shown) == {"name": character}
+
+
+def test_letters_of_every_script_and_box_drawing_stay() -> None:
+    for text in ("אב-1 2", "مرحبا", "ខ្មែរ", "한국어", "e\u0301", "┌─x─┐ │ 1 │ └───┘", "⠓"):
+        assert printable(text) == text
+
+
 def test_what_is_not_printable_is_shown_as_an_escape() -> None:
     assert printable("a\x1b[31m\nb\u202ec\ud800\U000e0001") == r"a\x1b[31m\nb\u202ec\ud800\U000e0001"
     assert printable("größer → 日本\u3000語 🙂") == "größer → 日本\u3000語 🙂"

@@ -8,7 +8,6 @@ a signature of one version or run says nothing of another.
 
 import contextlib
 import json
-import logging
 import os
 import re
 import stat
@@ -32,8 +31,6 @@ _DOMAIN = b"headrace policy version v1\n"
 _PUBLIC_KEY = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-_log = logging.getLogger(__name__)
 
 
 class SigningKeyError(ValueError):
@@ -100,7 +97,10 @@ def load_or_create_key(file: Path) -> SigningKey:
 def load_key(file: Path) -> SigningKey:
     """The key in ``file``; raises :class:`SigningKeyError` where it is not one, ``OSError`` where it cannot be read."""
     if stat.S_IMODE(file.stat().st_mode) & _OTHERS:
-        _log.warning("signing_key %s can be read by others: chmod 600 it", file)
+        raise SigningKeyError(
+            f"signing_key {file} can be read or written by others, who could sign versions or put their own key there: "
+            f"chmod 600 {file}; if one of them did, remove it: a new one is made at the next start"
+        )
     try:
         private = load_pem_private_key(file.read_bytes(), password=None)
     except (ValueError, TypeError) as error:

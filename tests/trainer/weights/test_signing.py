@@ -51,6 +51,7 @@ def test_of_many_that_make_a_key_at_once_all_have_the_same(tmp_path):
 def test_a_file_that_is_no_such_key_is_refused_and_stays(tmp_path):
     file = tmp_path / "key.pem"
     file.write_text("nothing")
+    file.chmod(0o600)
     with pytest.raises(SigningKeyError, match="not a private key"):
         load_or_create_key(file)
     assert file.read_text() == "nothing"
@@ -66,12 +67,15 @@ def test_a_folder_that_takes_no_key_is_named(tmp_path):
         load_or_create_key(tmp_path / "file" / "key.pem")
 
 
-def test_a_key_that_others_can_read_is_warned_of(tmp_path, caplog):
-    load_or_create_key(tmp_path / "key.pem")
-    assert caplog.messages == []
-    (tmp_path / "key.pem").chmod(0o644)
-    load_or_create_key(tmp_path / "key.pem")
-    assert "chmod 600" in caplog.text
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o666])
+def test_a_key_that_others_can_read_or_write_is_refused(tmp_path, mode):
+    file = tmp_path / "key.pem"
+    made = load_or_create_key(file)
+    file.chmod(mode)
+    with pytest.raises(SigningKeyError, match="chmod 600"):
+        load_or_create_key(file)
+    file.chmod(0o400)
+    assert load_or_create_key(file).public == made.public
 
 
 def test_a_signature_is_good_for_its_key_alone(key):
