@@ -308,28 +308,3 @@ def test_two_workers_share_the_work_and_one_takes_over_from_the_other(kafka: str
                 assert by_id(records(kafka, topic, "pair")) == payloads
     counts = Counter(from_headers(record.headers).id for record in records(kafka, TRAINING, "pair"))
     assert len(counts) == len(expected[TRAINING])
-
-
-@pytest.mark.kafka
-def test_a_silent_partition_does_not_stop_the_timeouts_of_groups(kafka: str, tmp_path: Path) -> None:
-    """Rewards flow into every partition all the time, and come from one partition of trajectories; three are silent."""
-    now_ms = time.time_ns() // 1_000_000
-
-    def flow(number: int) -> None:
-        later = [attempt(f"flow-{number}-{each}", group=None) for each in range(20)]
-        messages = [trajectory_message(each) for each in later]
-        produce(kafka, TRAJECTORIES, messages, partition=0)
-
-    with worker(kafka, tmp_path, group_timeout_s=5) as running:
-        first = attempt("quiet-1", group="quiet-g", size=2, ended_ms=now_ms)
-        produce(kafka, TRAJECTORIES, [trajectory_message(first)], partition=0)
-        until(lambda: bool(records(kafka, REWARDS, "quiet-1")), "it is scored", running.log)
-        begin, number = time.monotonic(), 0
-        while not records(kafka, REJECTED, "quiet-1"):
-            assert time.monotonic() < begin + 90, end_of(running.log)
-            flow(number := number + 1)
-            time.sleep(0.3)
-    (found,) = records(kafka, REJECTED, "quiet-1")
-    _, rejection = decode(found.headers, found.value)
-    assert isinstance(rejection, Rejection)
-    assert rejection.reason is Reason.INCOMPLETE_GROUP
