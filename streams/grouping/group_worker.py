@@ -73,6 +73,13 @@ class _Partition:
         self.seen_at = monotonic()
         """When something came last, on the monotonic clock."""
 
+    @property
+    def quiet_ms(self) -> int | None:
+        """Log time now, if nothing is on its way here: the newest record's, and goes on after a while without one."""
+        newest_ms = self.groups.time.newest_ms
+        silent_s = max(0.0, monotonic() - self.seen_at - IDLE_GRACE_S)
+        return None if newest_ms is None else newest_ms + round(silent_s * 1000)
+
     async def settle(self, changes: Changes, letters: list[Outgoing], offsets: dict[str, int]) -> None:
         state = dict(to_record(key, entry) for key, entry in changes.stored.items())
         outgoing = [
@@ -205,11 +212,14 @@ class GroupWorker:
 
     async def _close_due(self) -> None:
         await self._take()
+        # Before the look: what arrives during it may be later than what is still on its way from another source.
+        quiet = {number: partition.quiet_ms for number, partition in self._partitions.items()}
         upstream = await self._look_upstream()
         if upstream is not None:
-            times = {number: self._time_of(partition, upstream) for number, partition in self._partitions.items()}
             self._known = {
-                number: (now_ms, upstream.ends.get(number, 0)) for number, now_ms in times.items() if now_ms is not None
+                number: (now_ms, upstream.ends.get(number, 0))
+                for number, partition in self._partitions.items()
+                if (now_ms := partition.groups.time.passed_without(upstream.drained, quiet[number])) is not None
             }
         for number, (now_ms, end) in list(self._known.items()):
             partition = self._partitions.get(number)
@@ -231,14 +241,6 @@ class GroupWorker:
         except (KafkaError, LookupError) as error:
             logger.warning("groups' time stands still: what is on its way to them could not be asked: %s", error)
             return None
-
-    def _time_of(self, partition: _Partition, upstream: Upstream) -> int | None:
-        """Log time of a partition of which everything was read; ``None`` while that is not known."""
-        time = partition.groups.time
-        if len(upstream.drained) < self.sources:
-            return time.passed_without(upstream.drained)
-        idle_s = monotonic() - partition.seen_at - IDLE_GRACE_S
-        return None if idle_s <= 0 else partition.groups.newest_ms + round(idle_s * 1000)
 
     def _tally(self, changes: Changes) -> None:
         for record, *_ in changes.outputs:

@@ -169,11 +169,6 @@ class Groups:
         """Groups that wait for members."""
         return len(self._open)
 
-    @property
-    def newest_ms(self) -> int:
-        """Newest timestamp seen; 0 where there is none."""
-        return self.time.newest_ms or 0
-
     def add(self, reward: Reward, timestamp_ms: int, changes: Changes, traceparent: str | None = None) -> None:
         """Fold ``reward``; what it did is added to ``changes``.
 

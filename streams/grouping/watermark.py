@@ -53,12 +53,15 @@ class Watermark(msgspec.Struct, tag_field="kind", tag="clock"):
             self.skipped_ms += max(0, now_ms - self.reached_ms - step_ms)
         self.reached_ms = now_ms
 
-    def passed_without(self, drained: Collection[int]) -> int | None:
-        """Time that every source has passed but those that are ``drained``: nothing is on its way from them.
+    def passed_without(self, drained: Collection[int], quiet_ms: int | None = None) -> int | None:
+        """Time that every source has passed but those that are ``drained``: nothing was on its way from them.
 
-        ``None`` while unknown, and where all are drained: the records then say nothing.
+        Where all are drained, it is ``quiet_ms``: the partition's log time just before it was asked who is drained
+        (Unix milliseconds); what comes later is later than that. ``None`` while unknown.
         """
         held = [source for source in range(self.sources) if source not in drained]
-        if not held or any(source not in self.newest for source in held):
+        if not held:
+            return quiet_ms
+        if any(source not in self.newest for source in held):
             return None
         return min(self.newest[source][0] for source in held)

@@ -111,7 +111,7 @@ def test_a_tick_expires_and_leaves_log_time_alone() -> None:
     groups.expire_due(2000, changes)
     assert reasons(changes) == {"a": Reason.INCOMPLETE_GROUP}
     assert memory_of(changes, "g").closed_ms == 1100
-    assert groups.newest_ms == 100
+    assert groups.time.newest_ms == 100
 
 
 def test_a_closed_group_is_forgotten_in_time() -> None:
@@ -377,6 +377,7 @@ def test_a_source_from_which_nothing_is_on_its_way_holds_nothing_back() -> None:
     assert time.passed_without({0, 2}) == 5000
     assert time.passed_without({0, 1}) is None
     assert time.passed_without({0, 1, 2}) is None
+    assert time.passed_without({0, 1, 2}, 7000) == 7000
 
 
 def test_a_reward_of_a_source_that_is_not_there_has_no_part_in_time() -> None:
