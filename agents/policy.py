@@ -9,6 +9,7 @@ Text never stands in between: tokens that were decoded and encoded again are not
 import asyncio
 import json
 import logging
+import math
 import time
 from array import array
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from typing import Any, Self
 import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
-from headrace.schemas.arrays import FloatArray, IntArray
+from headrace.schemas.arrays import MAX_LOGPROB, FloatArray, IntArray
 from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan
 from headrace.schemas.redaction import redacted, redacted_address
 
@@ -110,11 +111,11 @@ class PolicyClient:
 
         Connection errors, timeouts and server errors are retried for ``retry_for_s`` seconds. Raises
         :class:`PolicyError` when they do not cease, when the request is refused (a context that is too long, an unknown
-        model) and when the answer lacks what training needs; ``ValueError`` for ``altered_by``, which this client
-        cannot ask for.
+        model) and when the answer lacks what training needs; ``ValueError`` for ``altered_by`` and for parameters that
+        ``Sampling`` does not have, which this client cannot ask for.
         """
-        if sampling.altered_by:
-            raise ValueError(f"altered_by is {sampling.altered_by}: this client cannot ask for any of that")
+        if beyond := [*sampling.altered_by, *sampling.unknown_fields]:
+            raise ValueError(f"sampling names {', '.join(beyond)}: this client cannot ask for any of that")
         resolved = sampling.model_copy(
             update={
                 "temperature": 1.0 if sampling.temperature is None else sampling.temperature,
@@ -205,8 +206,9 @@ class PolicyClient:
 def parse_completion(body: bytes, latency_s: float) -> Completion:
     """The completion in an answer of vLLM's ``/inference/v1/generate``, taken in ``latency_s`` seconds.
 
-    Raises :class:`PolicyError` where token ids or log-probabilities are missing or do not belong together: people have
-    paired log-probabilities off by one.
+    Raises :class:`PolicyError` where token ids or log-probabilities are missing or do not belong together (people have
+    paired log-probabilities off by one), where a log-probability cannot be one (it is above 0 or not a number), or
+    where versions do not cover the tokens.
     """
     try:
         choice = json.loads(body)["choices"][0]
@@ -223,6 +225,15 @@ def parse_completion(body: bytes, latency_s: float) -> Completion:
         raise PolicyError(f"an answer of the policy cannot be read ({error!r}): {body[:300]!r}") from error
     if of_tokens != list(token_ids):
         raise PolicyError(f"{len(logprobs)} log-probabilities do not belong to the {len(token_ids)} tokens sampled")
+    if not all(-math.inf < each <= MAX_LOGPROB for each in logprobs):
+        wrong = next(each for each in logprobs if not -math.inf < each <= MAX_LOGPROB)
+        raise PolicyError(
+            f"the policy reports {wrong:g} as the log-probability of a token: start vLLM with --logprobs-mode "
+            "processed_logprobs"
+        )
+    ends = [0, *(span.end for span in spans)]
+    if spans and ([span.start for span in spans] != ends[:-1] or ends != sorted({*ends}) or ends[-1] != len(token_ids)):
+        raise PolicyError(f"weight_versions do not cover the {len(token_ids)} tokens sampled, one after the other")
     if not spans and token_ids:
         spans = (VersionSpan(version=None, start=0, end=len(token_ids)),)
     return Completion(token_ids, logprobs, spans, finish_reason, latency_s)

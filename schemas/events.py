@@ -120,8 +120,13 @@ class Sampling(Part):
     """Sampling parameters of a model call, as they were in force and not only as they were asked for.
 
     What is trained is the distribution that was sampled from. Of all that changes it, the trainer can follow the
-    temperature; tokens under anything else are labelled and not trained. A field says what its absence means.
+    temperature; tokens under anything else are labelled and not trained. A field says what its absence means. A
+    parameter that is not a field here may change the distribution too: where one has a value other than null, tokens
+    are labelled ``unknown_sampling``. What does not change the distribution is better left out.
     """
+
+    UNKNOWN_FIELDS_MATTER: ClassVar[bool] = True
+    """Readers that leave unknown fields of other records out must keep these, or leave the record to the model."""
 
     temperature: Temperature | None = None
     """0 is greedy; below 0.01 counts as that. ``None``: not said, and tokens are labelled ``unknown_sampling``."""
@@ -172,9 +177,17 @@ class Sampling(Part):
         )
 
     @property
+    def unknown_fields(self) -> list[str]:
+        """Names of parameters that were said and are not known here, in order; one that is null was not in force."""
+        extra = getattr(self, "model_extra", None) or {}  # what was read into a struct has none: see streams/structs.py
+        return sorted(name for name, value in extra.items() if value is not None)
+
+    @property
     def is_unknown(self) -> bool:
-        """Whether the temperature was not said, or recorded log-probabilities may be of another one."""
-        if self.temperature is None:
+        """Whether the temperature was not said, recorded log-probabilities may be of another one, or a parameter is not
+        known.
+        """
+        if self.temperature is None or self.unknown_fields:
             return True
         return self.temperature != 1 and not self.is_greedy and self.logprobs != "processed"
 

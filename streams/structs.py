@@ -56,7 +56,9 @@ class StructReader(Generic[M]):
         return struct
 
     def read_beside_unknown_fields(self, value: bytes) -> M:
-        """As :meth:`read`, where there are fields that the model does not know; they are checked and left out."""
+        """As :meth:`read`, where there are fields that the model does not know; they are checked and left out. Those
+        of a part whose model says that they matter (``UNKNOWN_FIELDS_MATTER``) are a doubt.
+        """
         try:
             return cast(M, msgspec.convert(_ANY.decode(value), self._other))
         except (ValueError, RecursionError) as doubt:
@@ -117,7 +119,10 @@ def _reading(model: type[BaseModel], strict: bool) -> type[Any]:
     check = _checks(model)
     if check is not None:
         namespace["__post_init__"] = check
-    return msgspec.defstruct(model.__name__, fields, kw_only=True, forbid_unknown_fields=strict, namespace=namespace)
+    known_only = strict or getattr(model, "UNKNOWN_FIELDS_MATTER", False)
+    return msgspec.defstruct(
+        model.__name__, fields, kw_only=True, forbid_unknown_fields=known_only, namespace=namespace
+    )
 
 
 def _type(annotation: Any, metadata: list[Any], nested: Callable[[type[BaseModel]], type[Any]]) -> Any:

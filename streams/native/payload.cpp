@@ -6,7 +6,7 @@ namespace headrace {
 namespace {
 
 constexpr std::string_view kKinds[] = {"text",  "integer", "float",  "flag",   "any",  "object",
-                                       "objects", "texts", "choice", "tokens", "part", "parts"};
+                                       "objects", "texts", "choice", "tokens", "part", "known_part", "parts"};
 
 bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int depth, Payload& payload);
 
@@ -43,6 +43,7 @@ bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int de
             return scanner.string(value.text) &&
                    std::find(field.choices.begin(), field.choices.end(), value.text) != field.choices.end();
         case Kind::kPart: return read_object(*field.part, scanner, known_only, depth, value.next_part());
+        case Kind::kKnownPart: return read_object(*field.part, scanner, true, depth, value.next_part());
         case Kind::kParts:
             return read_list(scanner, [&] {
                 return read_object(*field.part, scanner, known_only, depth + 1, value.next_part());

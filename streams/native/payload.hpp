@@ -17,7 +17,10 @@ namespace headrace {
 
 inline constexpr size_t kMaxFields = 64;
 
-enum class Kind { kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kParts };
+// A known part is one in which a field that the shape does not have is always a doubt.
+enum class Kind {
+    kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kKnownPart, kParts
+};
 
 struct Shape;
 struct Value;

@@ -93,7 +93,7 @@ def _kind(annotation: Any, metadata: list[Any]) -> tuple[str, list[Field] | None
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return "choice", None
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "part", shape_of(annotation)
+        return "known_part" if getattr(annotation, "UNKNOWN_FIELDS_MATTER", False) else "part", shape_of(annotation)
     if typing.get_origin(annotation) is list and issubclass(typing.get_args(annotation)[0], BaseModel):
         return "parts", shape_of(typing.get_args(annotation)[0])
     raise TypeError(f"{annotation} is not known here")

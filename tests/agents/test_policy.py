@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,9 @@ from aiohttp import web
 
 from headrace.agents.policy import GENERATE, PolicyClient, PolicyError, parse_completion, policy_version
 from headrace.schemas.events import Sampling, VersionSpan
+
+NO_LOGPROBS = [7.25, math.nan, -math.inf, math.inf]
+"""Logits (vLLM's ``--logprobs-mode raw_logits``), and what broken weights give."""
 
 
 def answer(**changes: Any) -> bytes:
@@ -55,6 +59,10 @@ def test_a_label_is_a_version_when_it_is_a_number(label: str, version: int | Non
         {"logprobs": {"content": [{"token_id": i, "logprob": -0.5} for i in (6, 5, 2)]}},
         {"token_ids": "abc"},
         {"weight_versions": [{"version": "1", "start": -1, "end": 3}]},
+        {"weight_versions": [{"version": "1", "start": 0, "end": 2}]},
+        {"weight_versions": [{"version": "1", "start": 0, "end": 2}, {"version": "2", "start": 1, "end": 3}]},
+        {"weight_versions": [{"version": "1", "start": 0, "end": 3}, {"version": "2", "start": 3, "end": 3}]},
+        *({"logprobs": {"content": [{"token_id": i, "logprob": each} for i in (5, 6, 2)]}} for each in NO_LOGPROBS),
     ],
 )
 def test_an_answer_that_could_not_be_trained_on_is_refused(changes: dict[str, Any]) -> None:
@@ -150,8 +158,9 @@ async def test_an_engine_is_asked_once_whose_log_probabilities_it_reports_and_on
 
 async def test_what_cannot_be_asked_for_is_refused() -> None:
     async with engine() as (policy, _):
-        with pytest.raises(ValueError, match="altered_by"):
-            await policy.generate([1], Sampling(altered_by=["logit_bias"]))
+        for sampling in (Sampling(altered_by=["logit_bias"]), Sampling(temperature=1.0, logit_bias={"1": 5})):
+            with pytest.raises(ValueError, match="sampling names logit_bias"):
+                await policy.generate([1], sampling)
 
 
 async def test_an_engine_that_restarts_is_waited_for() -> None:

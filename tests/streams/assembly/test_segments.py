@@ -159,6 +159,9 @@ class TestLabels:
             (called([1], [2], sampling=Sampling(temperature=0.7, logprobs="processed")), []),
             (called([1], [2], sampling=Sampling(temperature=0.7, logprobs="raw")), [Defect.UNKNOWN_SAMPLING]),
             (called([1], [2], sampling=Sampling(temperature=0.7)), [Defect.UNKNOWN_SAMPLING]),
+            (called([1], [2], sampling=Sampling(temperature=1.0, logit_bias={"2": 5})), [Defect.UNKNOWN_SAMPLING]),
+            (called([1], [2], sampling=Sampling(temperature=1.0, top_P=0.5)), [Defect.UNKNOWN_SAMPLING]),
+            (called([1], [2], sampling=Sampling(temperature=1.0, logit_bias=None)), []),
             (called([1], [2], sampling=Sampling(temperature=0.0)), [Defect.GREEDY_SAMPLING]),
             (called([1], [2], sampling=Sampling(temperature=0.0099)), [Defect.GREEDY_SAMPLING]),
             *(

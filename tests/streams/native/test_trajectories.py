@@ -1,5 +1,6 @@
 """A trajectory that the extension module writes is, byte for byte, the one that Python writes of the same events."""
 
+import json
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from headrace.schemas.events import (
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
-from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.arrival import arrival_of
@@ -126,6 +127,7 @@ SAMPLINGS: list[dict[str, object]] = [
     {"top_k": 3, "temperature": 0.7}, {"min_p": 0.1}, {"temperature": 1.0, "presence_penalty": -0.1},
     {"temperature": 1.0, "frequency_penalty": 0.5}, {"temperature": 1.0, "repetition_penalty": 1.1},
     {"temperature": 1.0, "min_tokens": 1}, {"temperature": 1.0, "altered_by": ["logit_bias"]},
+    {"temperature": 1.0, "logit_bias": {"1": 1}}, {"temperature": 1.0, "logit_bias": None},
 ]  # fmt: skip
 
 
@@ -276,6 +278,30 @@ def test_a_call_that_the_model_refuses_is_doubted(fields: str) -> None:
     history = history_of([event("s1", 0, started()), event("s1", 1, FACTS["called"], value=value)])
     assert plainly_written(history) is None
     assert len(conclude(history)[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "labelled"),
+    [
+        ({"sampling": {"temperature": 1.0, "logit_bias": {"2": 100}}}, True),
+        ({"sampling": {"temperature": 1.0, "typical_p": 0.5}, "of_the_future": 1}, True),
+        ({"sampling": {"temperature": 1.0, "logit_bias": None}}, False),
+        ({"of_the_future": 1}, False),
+    ],
+    ids=str,
+)
+def test_a_sampling_parameter_that_nobody_knows_is_a_label_whoever_reads_it(
+    fields: dict[str, Any], labelled: bool
+) -> None:
+    value = json.dumps(called([1], [2]).model_dump(mode="json") | fields).encode()
+    records = [event("s1", 0, started()), event("s1", 1, FACTS["called"], value=value)]
+    history = history_of([*records, event("s1", 2, TrajectoryEnded())])
+    written, trajectory = plainly_written(history), conclude(history)[0]
+    assert Trajectory.model_validate_json(trajectory.message.value).defects == (
+        [Defect.UNKNOWN_SAMPLING] if labelled else []
+    )
+    assert trajectory == _conclude(history)[0]
+    assert written in (None, trajectory.message)
 
 
 def test_the_first_trace_that_is_one_counts() -> None:
