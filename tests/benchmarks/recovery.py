@@ -18,7 +18,7 @@ from tests.benchmarks.peers import CONTENDERS
 MEASURED = ("headrace", "kafka-streams", "kafka-streams-rocksdb", "quix")
 
 _GIVE_UP_S = 120.0
-_QUIET_S = 1.0
+QUIET_S = 1.0
 """Long enough for a last transaction to end: the kill finds an idle process."""
 
 
@@ -49,24 +49,25 @@ async def _once(kafka: Cluster, contender: Contender) -> float:
     start = await prepared(kafka, contender)
     total = sum((await kafka.ends()).values())
     with running(contender, start) as children:
-        async with _patience(children):
+        async with patience(children):
             while await kafka.done(start.group) < total:
                 check(children)
                 await asyncio.sleep(0.05)
-        await asyncio.sleep(_QUIET_S)
+        await asyncio.sleep(QUIET_S)
         ends = await kafka.ends(start.output)
-    # Leaving kills the process: it has no chance to say goodbye.
-    killed = monotonic()
+        killed = monotonic()
+        for child in children:
+            child.kill()
     with running(contender, start) as children:
         prefix = f"probe-{time_ns()}"
         await fill(kafka.bootstrap, len(ends), prefix=prefix)
-        async with _patience(children):
-            await _until_answered(kafka, start, ends, prefix.encode(), children)
+        async with patience(children):
+            await until_answered(kafka, start, ends, prefix.encode(), children)
         return monotonic() - killed
 
 
 @asynccontextmanager
-async def _patience(children: list[Child]) -> AsyncIterator[None]:
+async def patience(children: list[Child]) -> AsyncIterator[None]:
     """Bounds what happens inside; raises ``RuntimeError`` with the end of the first log where it takes too long."""
     try:
         async with asyncio.timeout(_GIVE_UP_S):
@@ -75,7 +76,7 @@ async def _patience(children: list[Child]) -> AsyncIterator[None]:
         raise RuntimeError(f"nothing came for {_GIVE_UP_S:g} s:\n{end_of(children[0].log, 40)}") from error
 
 
-async def _until_answered(
+async def until_answered(
     kafka: Cluster, start: Start, ends: dict[TopicPartition, int], prefix: bytes, children: list[Child]
 ) -> None:
     """Return once the trajectories that were sent after the kill are there: one of each partition of ``events``."""

@@ -165,7 +165,35 @@ def recovery(figures: Figures) -> str:
     return _section("Recovery after kill -9", text, table, "recovery.png", figures)
 
 
-SECTIONS = {"throughput": throughput, "workers": workers, "latency": latency, "recovery": recovery, "replay": replay}
+def remembered(figures: Figures) -> str:
+    """The same where a restart must know all closed trajectories that it remembers."""
+    table = table_of(
+        ("a trajectory", "read", "median", "reading it alone", "all rounds"),
+        [
+            (
+                f"{kilobytes} KB",
+                f"{each['bytes'] / 2**20:,.0f} MiB",
+                f"{statistics.median(each['seconds']):.1f} s",
+                f"{statistics.median(each['reading_s']):.1f} s",
+                ", ".join(f"{one:.1f}" for one in each["seconds"]),
+            )
+            for kilobytes, each in figures["sizes"].items()
+        ],
+    )
+    text = f"""{figures["remembered"]:,} closed trajectories in one partition (20,000 are remembered by default), and
+        nothing open. From the start after kill -9 to a trajectory that was sent then; beside it, reading the same
+        records with librdkafka and doing nothing with them."""
+    return _section("Recovery with a full memory", text, table, None, figures)
+
+
+SECTIONS = {
+    "throughput": throughput,
+    "workers": workers,
+    "latency": latency,
+    "recovery": recovery,
+    "remembered": remembered,
+    "replay": replay,
+}
 """What a measurement becomes, in the page's order."""
 
 

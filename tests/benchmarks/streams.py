@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks import latency, plots, recovery, replay, report, throughput, workers
+from tests.benchmarks import latency, plots, recovery, remembered, replay, report, throughput, workers
 from tests.benchmarks.load import EVENTS_EACH
 
 RESULTS = Path(__file__).parent / "results"
@@ -44,6 +44,8 @@ class Size:
     """Length of the flow whose latency is taken, in seconds."""
     open_events: int
     """Events that wait for their end when a process is killed."""
+    remembered: int
+    """Closed trajectories of one partition that a restart must know."""
     rounds: int
     """Samples of each row; the table has their medians."""
     assembled_rounds: int
@@ -53,10 +55,24 @@ class Size:
 
 
 FULL = Size(
-    trajectories=600_000, scored=16_000, flow_s=40, open_events=100_000, rounds=5, assembled_rounds=12, warm_s=15.0
+    trajectories=600_000,
+    scored=16_000,
+    flow_s=40,
+    open_events=100_000,
+    remembered=remembered.FULL,
+    rounds=5,
+    assembled_rounds=12,
+    warm_s=15.0,
 )
 QUICK = Size(
-    trajectories=80_000, scored=12_000, flow_s=10, open_events=100_000, rounds=1, assembled_rounds=1, warm_s=None
+    trajectories=80_000,
+    scored=12_000,
+    flow_s=10,
+    open_events=100_000,
+    remembered=2_000,
+    rounds=1,
+    assembled_rounds=1,
+    warm_s=None,
 )
 
 _QUIET = 1.0
@@ -77,6 +93,7 @@ MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] =
     "workers": lambda size, _, say: workers.measure(size.scored, size.rounds, say),
     "latency": _latency,
     "recovery": lambda size, _, say: recovery.measure(size.open_events, size.rounds, say),
+    "remembered": lambda size, _, say: remembered.measure(size.remembered, size.rounds, say),
     "replay": lambda size, _, say: replay.measure(size.scored, size.rounds, say),
 }
 """What can be measured, in order: latency needs to know what half load is."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import bench_policy, latency, report, throughput
+from tests.benchmarks import bench_policy, latency, remembered, report, throughput
 from tests.benchmarks.flow import SIZE, schedule
 from tests.benchmarks.load import EVENTS_EACH
 from tests.benchmarks.peers import CONTENDERS, quix_python
@@ -15,6 +15,8 @@ from tests.benchmarks.streams import FIGURES, MEASUREMENTS, TABLE, half_load, ma
 
 TRAJECTORIES = 400
 SAMPLE = {"count": 600, "wall_s": 2.0, "cpu_s": 1.5, "broker_cpu_s": 0.3, "memory_mb": 90.0}
+
+ABOUT = {"machine": machine(), "date": "2026-11-21", "command": "pytest", "took_s": 1}
 
 
 def test_a_schedule_takes_every_step_of_everything_in_order() -> None:
@@ -60,8 +62,7 @@ async def test_peers_write_as_many_trajectories_as_ours(tmp_path: Path) -> None:
     )
     assert {name: len(samples) for name, samples in figures["samples"].items()} == {one.name: 1 for one in chosen}
 
-    about = {"machine": machine(), "date": "2026-11-21", "command": "pytest", "took_s": 1}
-    write({"throughput": figures | {"about": about}}, tmp_path)
+    write({"throughput": figures | {"about": ABOUT}}, tmp_path)
     assert all(one.title in (tmp_path / TABLE).read_text() for one in chosen)
     assert json.loads((tmp_path / FIGURES).read_text())["throughput"]["events"] == TRAJECTORIES * EVENTS_EACH
     assert (tmp_path / "throughput.png").stat().st_size > 10_000
@@ -72,6 +73,16 @@ async def test_every_group_of_the_flow_arrives_and_has_its_latency() -> None:
     figures = await latency.measure(4000, 3, print)
     assert len(figures["latencies_s"]) == 4000 * 3 / EVENTS_EACH / SIZE
     assert set(figures["cores"]) == {"assemble", "score", "group", "broker"}
+
+
+@pytest.mark.kafka
+async def test_a_restart_knows_what_was_remembered_and_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "SIZES_KB", (8,))
+    figures = await remembered.measure(60, 1, print)
+    (measured,) = figures["sizes"].values()
+    assert 60 * 8 * 1024 < measured["bytes"] < 70 * 10 * 1024
+    assert measured["seconds"][0] > 0
+    assert "| 8 KB | " in report.remembered(figures | {"about": ABOUT})
 
 
 def test_every_measurement_has_its_place_on_the_page() -> None:
