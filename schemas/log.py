@@ -22,10 +22,13 @@ from aiokafka.errors import (
 from aiokafka.structs import OffsetAndMetadata
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from headrace.schemas.inflation import bound_inflation
 from headrace.schemas.topics import TOPICS, Topic
 from headrace.schemas.wire import Message
 
 _log = logging.getLogger(__name__)
+
+bound_inflation()
 
 KafkaRecord: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
 """A record as the client gives it: undecoded key and value, headers, topic, partition, offset, timestamp (ms)."""

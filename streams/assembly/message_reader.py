@@ -38,9 +38,15 @@ class MessageReader:
         self._consumer = consumer
         self._place = TopicPartition(topic, partition, offset)
         self._consumer.assign([self._place])
+        self._error: KafkaError | None = None
 
     def read(self) -> list[LogRecord]:
-        """The next records, or none; does not wait. Raises ``KafkaException`` where the partition cannot be read."""
+        """The next records, or none; does not wait. Raises ``KafkaException`` where the partition cannot be read, once
+        everything before that was given.
+        """
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise KafkaException(error)
         topic, partition = self._place.topic, self._place.partition
         records: list[LogRecord] = []
         messages: list[Any] = self._consumer.consume(_BATCH, 0)
@@ -59,10 +65,11 @@ class MessageReader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 self.position = message.offset()
             else:
-                raise KafkaException(error)
+                self._error = error
+                break
         if records:
             self.position = max(self.position, records[-1].offset + 1)
-        return records
+        return records if records or self._error is None else self.read()
 
     @property
     def end(self) -> int | None:

@@ -7,6 +7,8 @@ A crash anywhere leaves the last commit, from which :meth:`PartitionAssembly.res
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 
+from aiokafka import TopicPartition
+
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.streams.assembly.assemble import conclude, letter
 from headrace.streams.assembly.fold import PartitionFold
@@ -15,6 +17,7 @@ from headrace.streams.assembly.history import Dead
 from headrace.streams.assembly.recovery import Checkpoint
 from headrace.streams.assembly.remembered import Emitted
 from headrace.streams.assembly.trajectory_record import SOURCE
+from headrace.streams.assembly.unreadable_batch import letters_of_batch
 from headrace.streams.letters.dead_letters import time_of
 from headrace.streams.letters.raised import place_of, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing
@@ -104,6 +107,14 @@ class PartitionAssembly:
             self.take(records[index])
             index += 1
             yield
+
+    def pass_over(self, place: TopicPartition, end: int) -> None:
+        """Go on at ``end``: what stands from :attr:`position` on cannot be unpacked."""
+        if self.position >= self._sent_before:
+            self.dead_letters[DeadLetterError.OVERSIZE] += 1
+            for outgoing in letters_of_batch(place, self.position, end, self.fold.log_ms):
+                self._put(outgoing)
+        self.position = end
 
     def warn(self, alert: Outgoing) -> None:
         """Send ``alert`` with the next commit."""

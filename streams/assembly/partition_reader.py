@@ -38,7 +38,9 @@ class PartitionReader(Protocol):
         """The log's end as of the last fetch; ``None`` before it."""
 
     def read(self) -> Sequence[LogRecord]:
-        """The next records, or none; does not wait. Raises ``KafkaException`` where the partition cannot be read."""
+        """The next records, or none; does not wait. Raises ``KafkaException`` where the partition cannot be read, once
+        everything before that was given.
+        """
 
     def close(self) -> None:
         """Let go of the connection; may wait for it."""
@@ -51,6 +53,7 @@ class ArrivalReader:
         # What confluent-kafka is linked with, whether it brought it along or found it on the system.
         self._log = SPEEDUPS.PartitionLog(cimpl.__file__, dict(settings), topic, partition, offset)
         self.close = self._log.close
+        self._error = 0
 
     @property
     def position(self) -> int:
@@ -61,10 +64,12 @@ class ArrivalReader:
         return self._log.end
 
     def read(self) -> Sequence[LogRecord]:
-        arrivals, error = self._log.read(_BATCH)
-        if error:
-            raise KafkaException(KafkaError(error))
-        return arrivals
+        if not self._error:
+            arrivals, self._error = self._log.read(_BATCH)
+            if arrivals or not self._error:
+                return arrivals
+        error, self._error = self._error, 0
+        raise KafkaException(KafkaError(error))
 
 
 @asynccontextmanager

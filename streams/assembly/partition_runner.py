@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
+from confluent_kafka import KafkaException
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
@@ -32,6 +33,7 @@ from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_letters import were_committed
+from headrace.streams.assembly.unreadable_batch import first_behind, is_unreadable_batch
 from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 
@@ -156,12 +158,8 @@ class PartitionRunner:
                 assembly = await self._unless_stopped(self._recover(producer))
                 if assembly is None:
                     return
-                async with open_reader(
-                    self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
-                ) as reader:
-                    self._assembly, self._reader = assembly, reader
-                    self.recovered.set()
-                    await self._assemble(producer, reader, assembly)
+                while await self._read_on(producer, assembly):
+                    pass
         except ProducerFenced as error:
             raise PartitionTakenOver(
                 f"another process with the group {self._config.group!r} took over {EVENTS.name}"
@@ -170,6 +168,29 @@ class PartitionRunner:
             ) from error
         finally:
             self._reader = None
+
+    async def _read_on(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> bool:
+        """Assemble until :meth:`stop`; true where a batch that cannot be unpacked was stepped over before."""
+        async with open_reader(
+            self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
+        ) as reader:
+            self._assembly, self._reader = assembly, reader
+            self.recovered.set()
+            try:
+                await self._assemble(producer, reader, assembly)
+                return False
+            except KafkaException as error:
+                if not is_unreadable_batch(error):
+                    raise
+                end = await first_behind(self._config.bootstrap, self._source, assembly.position)
+                if end <= assembly.position:
+                    raise
+                logger.error(
+                    "%s[%d]: the batch at %d to %d cannot be unpacked, and is stepped over",
+                    self._source.topic, self._source.partition, assembly.position, end - 1,
+                )  # fmt: skip
+        assembly.pass_over(self._source, end)
+        return True
 
     async def _recover(self, producer: AIOKafkaProducer) -> PartitionAssembly:
         """The assembly as of the last commit, after whatever a predecessor left undecided was ended.

@@ -3,6 +3,7 @@
 events[2]@7104  bad_json  "headrace.tool.called.v1: Invalid JSON: EOF while parsing …"  value eyJjYWxsX2lk…
 """
 
+import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 
@@ -21,6 +22,9 @@ MAX_MESSAGE_CHARACTERS = 1000
 _ENVELOPE_BYTES = 16 * 1024
 """Room for everything in a dead letter but the original bytes."""
 
+_HEADER_BYTES = len('["",null],')
+"""What a header takes in JSON beside its name and its value."""
+
 
 def dead_letter(
     topic: str,
@@ -36,16 +40,27 @@ def dead_letter(
 ) -> DeadLetter:
     """The dead letter of one record.
 
-    A value too large even for ``dead-letters`` is left out, and the message says where it stands; no topic that agents
-    write to allows one.
+    Where it would not fit into a record of ``dead-letters``, the largest of value, headers and key is left out, and the
+    message says where it stands. A topic's bound is no bound here: it is one of compressed batches, and 60 MB of zeros
+    are a few kilobytes of those.
     """
-    encoded_headers = [(name, _encode(content)) for name, content in headers]
-    encoded_key, encoded_value = _encode(key), _encode(value)
-    others = len(encoded_key or "") + sum(len(name) + len(content or "") for name, content in encoded_headers)
+    headers = list(headers)
     message = message[:MAX_MESSAGE_CHARACTERS]
-    if len(encoded_value or "") + others > DEAD_LETTERS.max_bytes - _ENVELOPE_BYTES:
-        message = f"{message} (its {len(value or b'')} bytes stand at {topic}[{partition}]@{offset} only)"
-        encoded_value = None
+    sizes = {
+        "value": _encoded_bytes(value),
+        "headers": sum(_HEADER_BYTES + _json_bytes(name) + _encoded_bytes(content) for name, content in headers),
+        "key": _encoded_bytes(key),
+    }
+    left_out = []
+    while sum(sizes.values()) > DEAD_LETTERS.max_bytes - _ENVELOPE_BYTES:
+        name = max(sizes, key=lambda name: sizes[name])
+        del sizes[name]
+        left_out.append(f"{len(value or b'')} bytes" if name == "value" else name)
+    if left_out:
+        message = f"{message} (its {', '.join(left_out)} stand at {topic}[{partition}]@{offset} only)"
+    encoded_key = _encode(key) if "key" in sizes else None
+    encoded_value = _encode(value) if "value" in sizes else None
+    encoded_headers = [(name, _encode(content)) for name, content in headers] if "headers" in sizes else []
     return DeadLetter(
         topic=topic,
         partition=partition,
@@ -104,6 +119,16 @@ def dead_letter_message(
 def original_bytes(letter: DeadLetter) -> bytes | None:
     """The value as it came, to be repaired and sent again."""
     return None if letter.value is None else b64decode(letter.value)
+
+
+def _encoded_bytes(content: bytes | None) -> int:
+    """Length of ``content`` in base64."""
+    return 0 if content is None else -(-len(content) // 3) * 4
+
+
+def _json_bytes(name: str) -> int:
+    """Length of ``name`` in JSON, without its quotes: a control character takes six bytes."""
+    return len(json.dumps(name, ensure_ascii=False).encode()) - 2
 
 
 def _encode(content: bytes | None) -> str | None:

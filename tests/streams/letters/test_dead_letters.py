@@ -1,6 +1,10 @@
 """A dead letter holds where a record stood, what is wrong, and every original byte."""
 
 from base64 import b64decode
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS
@@ -51,6 +55,34 @@ def test_a_value_too_large_for_the_topic_is_named_by_its_place_instead() -> None
     letter = dead_letter_of(huge, UnreadableRecord(DeadLetterError.INVALID, "no"))
     assert letter.value is None
     assert "31457280 bytes stand at trajectories[3]@9" in letter.message
+
+
+MB = 1_000_000
+BEYOND: dict[str, dict[str, Any]] = {
+    "key": {"key": bytes(60 * MB)},
+    "header": {"headers": [("x", bytes(60 * MB))]},
+    "control characters": {"headers": [("\0" * (4 * MB), b"")]},
+    "quotes": {"headers": [('"' * (5 * MB), b"")]},
+    "empty headers": {"headers": [("", None)] * (2 * MB)},
+    "everything": {"key": bytes(9 * MB), "value": bytes(9 * MB), "headers": [("x", bytes(9 * MB))]},
+}
+"""Each is a record that a topic of 4 MiB takes: its bound is one of compressed batches."""
+
+
+@pytest.mark.parametrize("beyond", BEYOND.values(), ids=BEYOND)
+def test_whatever_is_large_about_a_record_its_letter_fits(beyond: dict[str, Any]) -> None:
+    """One that does not would fail every commit of its partition, for ever."""
+    record = replace(BROKEN, **beyond)
+    message = dead_letter_message(record, ERROR)
+    assert len(message.value) < DEAD_LETTERS.max_bytes - 1024
+    letter = DeadLetter.model_validate_json(message.value)
+    assert "stand at events[2]@7104 only" in letter.message
+    if "value" not in beyond:
+        assert original_bytes(letter) == record.value
+    if "key" not in beyond:
+        assert b64decode(letter.key or "") == record.key
+    if "headers" not in beyond:
+        assert len(letter.headers) == len(record.headers)
 
 
 def test_a_long_error_is_cut() -> None:

@@ -1,0 +1,88 @@
+"""Records that are small only while compressed, on a real broker: told once each, and the partition goes on."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from headrace.schemas.log import MAX_REQUEST_BYTES
+from headrace.schemas.records.alert import Alert
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS
+from headrace.streams.assembly.unreadable_batch import KIND
+from headrace.streams.native.available import SPEEDUPS
+from tests.streams.assembly.test_assembler import assembling, config, everything, produce, trajectories, until
+from tests.streams.builders import session
+
+pytestmark = pytest.mark.kafka
+
+assert SPEEDUPS is not None, "the reader of the extension module is meant here"
+
+LARGE: dict[str, dict[str, Any]] = {
+    "key": {"key": bytes(2 * MAX_REQUEST_BYTES)},
+    "header": {"headers": [("x", bytes(2 * MAX_REQUEST_BYTES))]},
+    "value": {"value": bytes(2 * MAX_REQUEST_BYTES)},
+}
+BOMB = bytes(150_000_000)
+
+
+async def inflating(kafka: str, **record: Any) -> int:
+    """Send a record of many megabytes, a few kilobytes on the wire; returns its offset."""
+    async with AIOKafkaProducer(
+        bootstrap_servers=kafka, compression_type="zstd", max_request_size=2**30, max_batch_size=2**30
+    ) as producer:
+        sent = await producer.send_and_wait(EVENTS.name, partition=0, **({"key": b"k", "value": b"{}"} | record))
+        return int(sent.offset)
+
+
+async def letters(kafka: str) -> dict[int, DeadLetter]:
+    """Letters of partition 0 by offset; fails where one is there twice."""
+    found = [DeadLetter.model_validate_json(each.value or b"") for each in await everything(kafka, DEAD_LETTERS)]
+    counted = Counter(each.offset for each in found if each.partition == 0)
+    assert set(counted.values()) <= {1}, counted
+    return {each.offset: each for each in found if each.partition == 0}
+
+
+async def goes_on(kafka: str, task: "asyncio.Task[None]", name: str) -> None:
+    """Until a trajectory that is sent now is there."""
+    await produce(kafka, session(name, "ask", "answer"), partition=0)
+
+    async def look() -> Any:
+        if task.done():
+            task.result()
+        return await trajectories(kafka, name)
+
+    await until(look, bool)
+
+
+@pytest.mark.parametrize("part", LARGE)
+def test_a_record_whose_letter_would_be_too_large_is_told_without_it(kafka: str, part: str) -> None:
+    async def run() -> None:
+        async with assembling(config(kafka)) as task:
+            offset = await inflating(kafka, **LARGE[part])
+            await goes_on(kafka, task, f"behind-{part}")
+            assert f"stand at events[0]@{offset} only" in (await letters(kafka))[offset].message
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_cannot_be_unpacked_is_stepped_over_once(kafka: str) -> None:
+    async def run() -> None:
+        async with assembling(config(kafka)) as task:
+            # What is open is read again after the restart, and the batch with it.
+            await produce(kafka, session("around", "ask", "answer")[:2], partition=0)
+            offset = await inflating(kafka, value=BOMB)
+            await goes_on(kafka, task, "behind-it")
+        async with assembling(config(kafka)) as task:
+            await produce(kafka, session("around", "ask", "answer")[2:], partition=0)
+            await goes_on(kafka, task, "later")
+            assert (await trajectories(kafka, "around"))["around"].defects == []
+        letter = (await letters(kafka))[offset]
+        assert letter.error is DeadLetterError.OVERSIZE
+        assert f"offsets {offset} to {offset}" in letter.message
+        alerts = [Alert.model_validate_json(each.value or b"") for each in await everything(kafka, ALERTS)]
+        assert [each.details["offset"] for each in alerts if each.kind == KIND] == [offset]
+
+    asyncio.run(run())
