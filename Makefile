@@ -27,7 +27,8 @@ native: install
 # The extension module under AddressSanitizer and UBSan: its tests, then a minute of a coverage-guided fuzzer. Python
 # itself leaks at its end, on purpose.
 SANITIZED := build/sanitized/speedups.so
-SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all
+# The last two have the library check indices, and mark room of a vector that is not in use.
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -D_GLIBCXX_SANITIZE_VECTOR
 SANITIZED_RUN := HEADRACE_SANITIZED=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" $(BIN)/python
 sanitize: install

@@ -10,44 +10,109 @@ import argparse
 import ctypes
 import os
 import random
+import re
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 
 import tests.streams.native.sanitized  # noqa: F401  # before anything imports the module
+from headrace.schemas.events import (
+    ContextPruned,
+    ContextSummarized,
+    Sampling,
+    SubagentFinished,
+    SubagentStarted,
+    ToolCalled,
+    ToolReturned,
+    TrajectoryEnded,
+    VersionSpan,
+)
+from headrace.schemas.model import Record
+from headrace.schemas.topics import TRAJECTORIES
 from headrace.streams.assembly.arrival import arrival_of, plain_arrival_of
-from headrace.streams.assembly.assemble import _conclude, conclude
+from headrace.streams.assembly.assemble import _conclude
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.history import History
+from headrace.streams.assembly.history import Dead, History
+from headrace.streams.assembly.trajectory_writer import plainly_written
 from headrace.streams.native.available import SPEEDUPS
-from headrace.streams.raw import StoredRecord
-from tests.streams.builders import called, event, log, session
+from headrace.streams.raw import Outgoing, StoredRecord
+from tests.streams.builders import T0, called, event, log, started, with_header
 
 EDGES = (ctypes.c_uint8 * (1 << 16)).in_dll(ctypes.CDLL(os.environ["HEADRACE_SANITIZED"]), "headrace_edges")
-WORDS = (
-    b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"-0", b"1e9", b"0.1", b"9" * 19, b"\\u0000",
-    b"\xc3\xa9", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\xff", b"\0", b" ", b"zstd:", b"AAAA", b"==", b'"":',
+NUMBERS = (
+    b"0", b"-0", b"-1", b"1", b"0.1", b"1e9", b"1.50", b"0.001", b"9999999999.5", b"2147483647", b"2147483648",
+    b"4294967296", b"1000000000000", b"999999999999999999", b"9223372036854775807", b"9223372036854775808", b"9" * 19,
 )  # fmt: skip
+"""Of what is next to a bound of a type, or of the form in which Python writes a number."""
+WORDS = (
+    b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"\\u0000", b"\\u00", b"\\u001", b"\\ud83d",
+    b"\xc3\xa9", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\xf0\x9f\x98", b"\xff", b"\0", b" ",
+    b"zstd:", b"AAAA", b"=", b"==", b'"":',
+)  # fmt: skip
+NUMBER = re.compile(rb"-?\d+(\.\d+)?")
+
+COMPARED_EVERY = 8
+"""Python takes several times as long; what reached new branches is always compared."""
 
 Case = tuple[int, str, bytes]
 """Which event, which header (or none for the payload), and its bytes."""
 
 
+def every_fact() -> list[StoredRecord]:
+    """A trajectory with an event of each type, and with each field that has a rule of its own."""
+    tokens = array("i", range(300))  # enough to be compressed
+    sampling = Sampling(
+        temperature=0.6, top_p=0.9, top_k=40, min_p=0.1, presence_penalty=0.5, min_tokens=2, altered_by=["logit_bias"],
+        logprobs="processed",
+    )  # fmt: skip
+    spans = [VersionSpan(version=version, start=at, end=at + 1) for at, version in enumerate((1, 1, None))]
+    facts: list[Record] = [
+        started(tenant="a", cohort_key="eu", task={"target": ["é", 1.5, None]}),
+        called(tokens, tokens, messages=[{"role": "user", "content": "é\n"}], finish_reason="stop", latency_s=0.25),
+        called([7], [8, 9, 10], after=[*tokens, *tokens], version_spans=spans, sampling=sampling),
+        called([*tokens, *tokens, 7, 8, 9, 10, 11], [12], hidden=["messages", "logprobs"]),
+        ToolCalled(call_id="c1", tool="search", arguments={"query": {"deep": [[[]]]}}),
+        ToolCalled(call_id="c2", tool="read"),
+        ToolReturned(call_id="c2", tool="read", status="error", error_class="timeout", latency_s=1.5),
+        ToolReturned(call_id="c1", tool="search", result=[{"text": "found"}, 0.1, 12]),
+        ToolReturned(call_id="c3", tool="search", status="error"),
+        ContextPruned(pruned_ids=["p1", "p2"], tokens_before=610, tokens_after=2),
+        called([1, 2], [3], version_spans=[]),
+        ContextSummarized(summary="so far", tokens_before=3, tokens_after=1),
+        called([1], [4, 5]),
+        SubagentStarted(name="one", sub_trajectory_id="s2", stage=1),
+        SubagentFinished(name="one", sub_trajectory_id="s2", stage=1, steps=3),
+        SubagentFinished(name="two", sub_trajectory_id="s3", stage=1, steps=12, status="failed"),
+        TrajectoryEnded(outcome=0.5, answer={"text": "done"}),
+    ]
+    records = [event("s1", place, fact, time_ms=T0 + 10 * place) for place, fact in enumerate(facts)]
+    trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    return log([with_header(record, "traceparent", trace) for record in records])
+
+
 def seeds(records: list[StoredRecord]) -> list[Case]:
     payloads = [(place, "", record.value or b"") for place, record in enumerate(records)]
-    return payloads + [(1, name, text or b"") for name, text in records[1].headers]
+    return payloads + [(place, name, text or b"") for place in (0, 1) for name, text in records[place].headers]
 
 
-def changed(case: Case, corpus: list[Case], chance: random.Random) -> Case:
-    """``case`` with a few bytes changed, left out, doubled, or taken from another."""
-    place, name, text = case
+def words_of(records: list[StoredRecord]) -> tuple[bytes, ...]:
+    """Names of fields and headers, and what stands in them: ``"steps":``, ``completed``, …"""
+    found = {word for record in records for word in re.findall(rb'"[a-z_]+":?', record.value or b"")}
+    return (*WORDS, *NUMBERS, *sorted(found))
+
+
+def changed(corpus: list[Case], words: Sequence[bytes], chance: random.Random) -> Case:
+    """One of ``corpus`` with a few bytes changed, left out, doubled, or taken from another; each event as often."""
+    where = chance.choice(sorted({(place, bool(name)) for place, name, _ in corpus}))
+    place, name, text = chance.choice([case for case in corpus if (case[0], bool(case[1])) == where])
     data = bytearray(text)
-    for _ in range(chance.choice((1, 1, 2, 4, 8))):
+    for _ in range(chance.choice((1, 1, 1, 1, 2, 4))):
         at = chance.randrange(len(data) + 1)
-        match chance.randrange(6):
+        match chance.randrange(8):
             case 0:
-                data[at:at] = chance.choice(WORDS)
+                data[at:at] = chance.choice(words)
             case 1:
                 data[at : at + chance.randrange(1, 9)] = b""
             case 2:
@@ -58,52 +123,92 @@ def changed(case: Case, corpus: list[Case], chance: random.Random) -> Case:
                 other = chance.choice(corpus)[2]
                 begin = chance.randrange(len(other) + 1)
                 data[at:at] = other[begin : begin + chance.randrange(1, 60)]
+            case 5:
+                data[at : at + 1] = chance.choice(words)
+            case 6:  # cut off, and yet it ends like an object
+                data[at:] = chance.choice((b"", chance.choice(WORDS))) + b"}"
             case _:
-                data[at : at + 1] = chance.choice(WORDS)
+                if numbers := list(NUMBER.finditer(data)):
+                    begin, end = chance.choice(numbers).span()
+                    data[begin:end] = chance.choice(NUMBERS)
     return place, name, bytes(data[:20_000])
 
 
-def run(records: list[StoredRecord], case: Case) -> None:
-    """Give ``case`` to both ways; raises ``AssertionError`` where they differ."""
-    place, name, text = case
-    record = records[place]
-    if name:
-        headers = [(known, text if known == name else value) for known, value in record.headers]
-        spoiled = replace(record, headers=headers)
-    else:
-        spoiled = replace(record, value=text)
-    given = [*records[:place], spoiled, *records[place + 1 :]]
-    quick, plain = PartitionFold(FoldLimits()), PartitionFold(FoldLimits())
-    arrivals, index, found = [arrival_of(each) for each in given], 0, []
-    while (index := quick.take_ordinary(arrivals, index)) < len(arrivals):
-        found += quick.arrive(arrivals[index])
-        index += 1
-    same = [outcome for each in given for outcome in plain.arrive(plain_arrival_of(each))]
-    assert len(found) == len(same), case
-    for one, other in zip(found, same, strict=True):
-        if isinstance(one, History) and isinstance(other, History):
-            assert conclude(one)[0] == _conclude(other)[0], case
+class Trajectory:
+    """A trajectory of ``records``, of which each case spoils one."""
+
+    def __init__(self, records: list[StoredRecord]) -> None:
+        self._records = records
+        self._arrivals = [arrival_of(record) for record in records]
+        self._plain = [plain_arrival_of(record) for record in records]
+
+    def _spoiled(self, case: Case) -> StoredRecord:
+        place, name, text = case
+        record = self._records[place]
+        if not name:
+            return replace(record, value=text)
+        return replace(record, headers=[(known, text if known == name else value) for known, value in record.headers])
+
+    def by_extension(self, case: Case) -> list[Dead | Outgoing | None]:
+        """Dead letters and what the extension module writes of the trajectory: ``None`` in doubt."""
+        arrivals, index, found = list(self._arrivals), 0, []
+        arrivals[case[0]] = arrival_of(self._spoiled(case))
+        fold = PartitionFold(FoldLimits())
+        while (index := fold.take_ordinary(arrivals, index)) < len(arrivals):
+            found += fold.arrive(arrivals[index])
+            index += 1
+        return [written(each) if isinstance(each, History) else each for each in found]
+
+    def by_python(self, case: Case) -> list[Dead | Outgoing]:
+        """The same by the rules themselves."""
+        arrivals = list(self._plain)
+        arrivals[case[0]] = plain_arrival_of(self._spoiled(case))
+        fold = PartitionFold(FoldLimits())
+        found = [outcome for each in arrivals for outcome in fold.arrive(each)]
+        return [_conclude(each)[0] if isinstance(each, History) else each for each in found]
+
+
+def written(history: History) -> Outgoing | None:
+    """What the extension module writes of a closed trajectory; ``None`` where it doubts."""
+    message = plainly_written(history)
+    return None if message is None else Outgoing(TRAJECTORIES, message, history.closed_ms)
+
+
+def agree(one: Dead | Outgoing | None, other: Dead | Outgoing) -> bool:
+    """Whether the extension module, which may doubt, said what Python says."""
+    if isinstance(one, Dead) and isinstance(other, Dead):
+        return (one.record.offset, str(one.error)) == (other.record.offset, str(other.error))
+    return (one is None and isinstance(other, Outgoing)) or one == other
+
+
+def compare(trajectory: Trajectory, case: Case, found: Sequence[Dead | Outgoing | None]) -> None:
+    """Raises ``AssertionError`` where Python says something else than ``found``."""
+    expected = trajectory.by_python(case)
+    same = len(found) == len(expected) and all(map(agree, found, expected))
+    assert same, f"{case}: {found}, and by Python {expected}"
 
 
 def fuzz(seconds: float, seed: int) -> tuple[int, int, int]:
     """How many inputs were tried, how many kept, and how many edges ran."""
     chance = random.Random(seed)
-    whole = called(array("i", range(300)), array("i", range(300)), messages=[{"role": "user", "content": "é\n"}])
-    records = session("s1", "ask", "tool", "prune", "ask")
-    records[1] = event("s1", 1, whole, time_ms=records[1].timestamp)
-    records = log(records)
+    records = every_fact()
+    trajectory, words = Trajectory(records), words_of(records)
     corpus, seen, tried = seeds(records), bytearray(len(EDGES)), 0
+    assert None not in trajectory.by_extension(corpus[0]), "doubted as it is: what is changed would not be looked at"
     waiting = list(corpus)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        case = waiting.pop() if waiting else changed(chance.choice(corpus), corpus, chance)
+        case = waiting.pop() if waiting else changed(corpus, words, chance)
         ctypes.memset(EDGES, 0, len(EDGES))
-        run(records, case)
+        found = trajectory.by_extension(case)
         tried += 1
         ran = int.from_bytes(bytes(EDGES), "little")
-        if ran & ~int.from_bytes(seen, "little"):
+        new = bool(ran & ~int.from_bytes(seen, "little"))
+        if new:
             seen = bytearray((int.from_bytes(seen, "little") | ran).to_bytes(len(EDGES), "little"))
             corpus.append(case)
+        if new or tried % COMPARED_EVERY == 0:
+            compare(trajectory, case, found)
     return tried, len(corpus), sum(count > 0 for count in seen)
 
 
