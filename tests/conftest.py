@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 if TYPE_CHECKING:
     from headrace.deploy.children import Child
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# For who asks only whether a test fails (tests/mutation): no example is made smaller, or kept for the next run.
+settings.register_profile(
+    "unshrunk", settings.get_profile("headrace"), phases=[Phase.explicit, Phase.generate], database=None
+)
 settings.load_profile("headrace")
 
 CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace"))

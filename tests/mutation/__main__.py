@@ -7,8 +7,11 @@ mutant that no test notices is printed: kill it with a test, or see that it chan
 """
 
 import argparse
+import compileall
 import json
 import os
+import py_compile
+import re
 import shutil
 import subprocess
 import sys
@@ -20,8 +23,6 @@ from pathlib import Path
 from tests.mutation.mutants import Mutant, draw, places_in
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 600
-"""Of the tests of one mutant: one that never ends is noticed, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,18 @@ class Area:
 AREAS = {
     "losses": Area(("trainer/losses/*.py",), ("tests/trainer/losses",)),
     "batches": Area(
-        ("trainer/batches/*.py",), ("tests/trainer/batches", "tests/trainer/learning", "tests/trainer/model")
+        ("trainer/batches/*.py",),
+        ("tests/trainer/batches", "tests/trainer/learning", "tests/trainer/model/test_isolation.py"),
     ),
     "admission": Area(("trainer/admission/*.py",), ("tests/trainer/admission", "tests/trainer/test_gather.py")),
     "fold": Area(("streams/assembly/*.py",), ("tests/streams/assembly", "tests/streams/native")),
     "groups": Area(("streams/grouping/*.py",), ("tests/streams/grouping", "tests/streams/test_drive.py")),
     "feedback": Area(("streams/scoring/*.py",), ("tests/streams/scoring", "tests/streams/test_drive.py")),
 }
+LAST = ("test_references", "test_restart")
+"""Tests that begin with a minute of something else."""
+NOT_RUN = ("test_memory",)
+"""Measures sixteen processes: the constants of the fold's estimate of memory are its own, and it takes minutes."""
 _SHELLS = ("worker.py", "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "decider.py")
 """Ends of names of files that only speak to Kafka: their tests need one."""
 
@@ -65,23 +71,22 @@ def main() -> None:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         copy = _copy_of_tree(Path(folder) / "tree")
-        for name in chosen:
-            _run(copy, AREAS[name], "the tests fail without a mutant")
+        tests = _Tests(copy)
         for number, mutant in enumerate(drawn, start=1):
             begun = time.monotonic()
-            killed = _killed(copy, mutant)
-            print(
-                f"{number}/{len(drawn)} {mutant.place.path}:{mutant.place.line} {'killed' if killed else 'SURVIVED'} "
-                f"({time.monotonic() - begun:.0f} s)",
-                flush=True,
-            )
-            outcomes.append({**asdict(mutant.place), "diff": mutant.diff, "killed": killed})
-    survived = [each for each in outcomes if not each["killed"]]
+            by = tests.noticed_by(mutant)
+            fate = f"noticed by {by}" if by else "SURVIVED"
+            where = f"{mutant.place.path}:{mutant.place.line}"
+            print(f"{number}/{len(drawn)} {where} {fate} ({time.monotonic() - begun:.0f} s)", flush=True)
+            outcomes.append({**asdict(mutant.place), "diff": mutant.diff, "noticed_by": by})
+            if options.out:
+                told = {"seed": options.seed, "of": len(places), "outcomes": outcomes}
+                options.out.write_text(json.dumps(told, indent=1))
+        tests.end()
+    survived = [each for each in outcomes if not each["noticed_by"]]
     for each in survived:
         print(f"\n{each['path']}:{each['line']} ({each['operator']})\n{each['diff']}")
-    print(f"\n{len(outcomes) - len(survived)} of {len(outcomes)} killed")
-    if options.out:
-        options.out.write_text(json.dumps({"seed": options.seed, "of": len(places), "outcomes": outcomes}, indent=1))
+    print(f"\n{len(outcomes) - len(survived)} of {len(outcomes)} noticed")
     sys.exit(bool(survived))
 
 
@@ -102,39 +107,75 @@ def _copy_of_tree(copy: Path) -> Path:
         if (ROOT / name).exists():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name, follow_symlinks=False)
+    # Checked by their contents, not by time and size: a mutant may have the same as what it came from.
+    compileall.compile_dir(copy, quiet=2, workers=1, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
     return copy
 
 
-def _killed(copy: Path, mutant: Mutant) -> bool:
-    area = next(area for area in AREAS.values() if mutant.place.path in _files(area))
-    place = copy / mutant.place.path
-    original = place.read_text()
-    place.write_text(mutant.code)
-    try:
-        return _failure(copy, area) is not None
-    finally:
-        place.write_text(original)
+class _Tests:
+    """Runs tests in the copy, each time in a fork of one process (``forked.py``)."""
 
+    def __init__(self, copy: Path) -> None:
+        self._copy = copy
+        self._sound: set[str] = set()  # files that pass without a mutant, as far as that was asked
+        told = {"PYTHONPATH": str(copy / "src"), "CI": "", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutation.forked"], cwd=copy, env=os.environ | told,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
-def _run(copy: Path, area: Area, what: str) -> None:
-    if (failure := _failure(copy, area)) is not None:
-        raise SystemExit(f"{what}:\n{failure}")
+    def noticed_by(self, mutant: Mutant) -> str | None:
+        """The file of tests that notices ``mutant``, of those of its area; ``None`` where none does.
 
+        Raises ``SystemExit`` where that file fails without it, too.
+        """
+        area = next(area for area in AREAS.values() if mutant.place.path in _files(area))
+        place = self._copy / mutant.place.path
+        original = place.read_text()
+        place.write_text(mutant.code)
+        try:
+            output = self._failure(self._ordered(area, first=place.stem))
+        finally:
+            place.write_text(original)
+        if output is None:
+            return None
+        named = re.search(r"^(?:FAILED|ERROR) ([^:\s]+)", output, re.MULTILINE)
+        if named is None:
+            return "(ended without a result)"
+        file = named[1]
+        if file not in self._sound:
+            if (failure := self._failure([file])) is not None:
+                raise SystemExit(f"{file} fails without a mutant:\n{failure}")
+            self._sound.add(file)
+        return file
 
-def _failure(copy: Path, area: Area) -> str | None:
-    """What the tests of ``area`` print where one fails or they never end; ``None`` where all pass."""
-    command = [
-        sys.executable, "-m", "pytest", *area.tests, "-x", "-q", "--no-header", "-p", "no:cacheprovider",
-        "-m", "not kafka and not clickhouse and not vllm and not browser and not s3 and not slow",
-    ]  # fmt: skip
-    told = {"PYTHONPATH": f"{copy / 'src'}", "PYTHONDONTWRITEBYTECODE": "1", "CI": ""}
-    try:
-        done = subprocess.run(
-            command, cwd=copy, env=os.environ | told, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"not done after {LIMIT_S} s"
-    return None if done.returncode == 0 else done.stdout[-3000:] + done.stderr[-1000:]
+    def _failure(self, files: list[str]) -> str | None:
+        """What the tests in ``files`` print where one fails or they never end; ``None`` where all pass."""
+        arguments = [
+            *files, "-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider",
+            "--hypothesis-profile=unshrunk",
+            "-m", "not kafka and not clickhouse and not vllm and not browser and not s3 and not slow",
+        ]  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(arguments), file=self._process.stdin, flush=True)
+        answer = json.loads(self._process.stdout.readline())
+        return None if answer["code"] == 0 else f"exit {answer['code']}\n{answer['output']}"
+
+    def _ordered(self, area: Area, first: str) -> list[str]:
+        """The files of tests; what is named after ``first`` comes first, what asks other programs last."""
+        found = []
+        for name in area.tests:
+            path = self._copy / name
+            found += [path] if path.is_file() else sorted(path.rglob("test_*.py"))
+        found = [path for path in found if path.stem not in NOT_RUN]
+        found.sort(key=lambda path: (path.stem != f"test_{first}", path.stem in LAST))
+        return [str(path.relative_to(self._copy)) for path in found]
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
 
 
 if __name__ == "__main__":

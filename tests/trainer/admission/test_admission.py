@@ -118,7 +118,7 @@ def bounded(**bounds):
 )
 def test_a_share_of_old_tokens_is_allowed_and_no_more(share, version, reason):
     attempt = trajectory("t", segment("cSS", versions=[1, 2]), segment("cSS", versions=[3, 3]))
-    assert fate(attempt, version=version, rules=bounded(max_stale_share=share, stale_after=1)) == reason
+    assert fate(attempt, version=version, rules=bounded(max_stale_share=share)) == reason
 
 
 def test_age_is_that_of_the_tokens_whatever_the_groups_record_says():
@@ -129,10 +129,13 @@ def test_age_is_that_of_the_tokens_whatever_the_groups_record_says():
 @pytest.mark.parametrize(
     ("bounds", "reason"),
     [
+        ({"max_segment_tokens": 6}, None),
         ({"max_segment_tokens": 5}, None),
         ({"max_segment_tokens": 4}, Reason.TOO_LONG),
+        ({"max_trajectory_tokens": 8}, None),
         ({"max_trajectory_tokens": 7}, None),  # a segment without a sampled token is not trained
         ({"max_trajectory_tokens": 6}, Reason.TOO_LONG),
+        ({"max_group_tokens": 8}, None),
         ({"max_group_tokens": 7}, None),
         ({"max_group_tokens": 6}, Reason.GROUP_TOO_LONG),
     ],
@@ -161,6 +164,11 @@ def test_a_group_that_is_too_long_is_told_of_member_by_member_and_each_once():
 def test_bounds_that_cannot_hold_are_refused_by_name(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         AdmissionBounds(**settings)
+
+
+@pytest.mark.parametrize("name", ["max_segment_tokens", "max_trajectory_tokens", "max_group_tokens"])
+def test_the_least_bounds_that_can_hold_are_taken(name):
+    assert getattr(AdmissionBounds(stale_after=0, max_stale_share=0.0, **{name: 1}), name) == 1
 
 
 def test_tokens_of_a_version_that_the_run_has_not_made_are_nobodys():

@@ -1,3 +1,5 @@
+from itertools import chain, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,6 +25,12 @@ def test_a_first_token_cannot_be_a_target():
         pack([([5, 6], [1, 0])])
 
 
+@pytest.mark.parametrize("temperatures", [[], [1.0], [1.0, 1.0, 1.0], [1.0, 0.0], [1.0, -1.0], [1.0, float("nan")]])
+def test_each_target_has_a_temperature_above_0(temperatures):
+    with pytest.raises(ValueError, match="for 2 targets"):
+        pack([([5, 6, 7], [0, 1, 1])], temperatures)
+
+
 @pytest.mark.parametrize("sequences", [[], [([], [])], [([1, 2], [0])]])
 def test_what_cannot_be_packed_is_refused(sequences):
     with pytest.raises(ValueError, match="sequence"):
@@ -33,12 +41,14 @@ def test_what_cannot_be_packed_is_refused(sequences):
 def test_selected_sequences_are_what_packing_them_alone_gives(count, random):
     sequences = random_sequences(count, seed=random.randrange(1000))
     chosen = random.sample(range(count), random.randint(1, count))
-    packed = pack(sequences)
+    counts = [sum(mask) for _, mask in sequences]
+    temperatures = [[0.5 + random.random() for _ in range(targets)] for targets in counts]  # of each sequence's targets
+    packed = pack(sequences, list(chain(*temperatures)))
 
     selected, kept = select(packed, chosen)
 
-    alone = pack([sequences[index] for index in chosen])
-    for name in ("token_ids", "position_ids", "cu_seqlens", "targets"):
+    alone = pack([sequences[index] for index in chosen], list(chain(*(temperatures[index] for index in chosen))))
+    for name in ("token_ids", "position_ids", "cu_seqlens", "targets", "temperatures"):
         assert getattr(selected, name).tolist() == getattr(alone, name).tolist()
     assert packed.token_ids[packed.targets[kept]].tolist() == alone.token_ids[alone.targets].tolist()
 
@@ -49,6 +59,8 @@ def test_passes_hold_every_sequence_once_and_no_more_than_they_may(lengths, max_
     assert sorted(index for each in passes for index in each) == list(range(len(lengths)))
     for each in passes:
         assert sum(lengths[index] for index in each) <= max_tokens or len(each) == 1
+    for each, following in pairwise(passes):  # none is begun while there is room
+        assert sum(lengths[index] for index in each) + lengths[following[0]] > max_tokens
 
 
 @given(LENGTHS, st.integers(1, 1000), st.integers(1, 9))
@@ -70,6 +82,8 @@ def test_buckets_hold_every_sequence_once_and_are_full_enough(lengths, fill):
         inside = [lengths[index] for index in bucket]
         assert inside[0] == max(inside)
         assert min(inside) >= fill * max(inside)
+    for bucket, following in pairwise(buckets):  # none is begun for what would have fitted
+        assert lengths[following[0]] < fill * lengths[bucket[0]]
 
 
 def test_plans_do_not_depend_on_numpy():

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.trainer.learning.metric_registry import metric_named
-from headrace.trainer.learning.metrics import counts_by_age, mismatch_metrics, reference_kl, staleness_metrics
+from headrace.trainer.learning.metrics import (
+    counts_by_age,
+    mismatch_metrics,
+    reference_kl,
+    staleness_metrics,
+    substep_metrics,
+)
 
 
 def metrics_of(ratios, lags=None):
@@ -25,13 +31,21 @@ def test_mismatch_by_hand():
     assert found["chi2"] == pytest.approx(5.25 / 3 - 1)
 
 
+def test_how_far_substeps_moved_the_policy_by_hand():
+    before = np.log(np.asarray([0.25, 0.5, 0.5])).astype(np.float32)
+    trained = np.log(np.asarray([0.75, 0.5, 0.25])).astype(np.float32)
+    found = substep_metrics(before, trained)
+    assert found["substep_kl"] == pytest.approx(((3 - 1 - math.log(3)) + (0.5 - 1 - math.log(0.5))) / 3, rel=1e-5)
+    assert found["substep_ratio_max"] == pytest.approx(3.0, rel=1e-5)
+
+
 def test_the_same_policy_has_no_mismatch():
     found = metrics_of([1.0] * 5)
     assert (found["effective_sample_size"], found["kl_k1"], found["kl_k3"], found["chi2"]) == (1.0, 0.0, 0.0, 0.0)
 
 
 def test_the_engines_mismatch_is_measured_on_fresh_tokens_only():
-    found = metrics_of([1.0, math.exp(0.01), 3.0], lags=[0, 0, 1])
+    found = metrics_of([1.0, math.exp(0.005), math.exp(-0.01), 3.0], lags=[0, 0, 0, 1])
     assert found["mismatch_logprob_max"] == pytest.approx(0.01, rel=1e-4)
     assert found["mismatch_kl"] < 1e-4 < found["kl_k3"]
     assert "mismatch_kl" not in metrics_of([1.0], lags=[2])
