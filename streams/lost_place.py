@@ -6,10 +6,8 @@ said.
 
 import time
 
-from headrace.schemas.ids import derived_id
-from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.topics import ALERTS
-from headrace.schemas.wire import record_message
+from headrace.streams.alerts import alert_message
 from headrace.streams.raw import Outgoing
 
 KIND = "records_expired"
@@ -32,24 +30,15 @@ def expired_alert(source: str, topic: str, partition: int, committed: int, taken
         if unread
         else "all of it had been read, but what was still open there cannot be read again"
     )
-    alert = Alert(
-        run="",
-        source=source,
-        kind=KIND,
-        severity=Severity.CRITICAL,
-        message=(
-            f"{topic}[{partition}] begins at {begin}, and {source} was to go on at {committed}: retention took what "
-            f"stood between; {what}. Give {topic} a longer retention.ms than its readers are ever stopped."
-        ),
-        details={"topic": topic, "partition": partition, "committed": committed, "begin": begin, "unread": unread},
-    )
     now_ms = time.time_ns() // 1_000_000
-    message = record_message(
-        alert,
-        id=derived_id(Alert.TYPE, KIND, source, topic, partition, begin),
-        key="",
+    message = alert_message(
+        KIND,
+        f"{topic}[{partition}] begins at {begin}, and {source} was to go on at {committed}: retention took what stood "
+        f"between; {what}. Give {topic} a longer retention.ms than its readers are ever stopped.",
         source=source,
-        time_ms=now_ms,
         subject=f"{topic}[{partition}]@{begin}",
+        time_ms=now_ms,
+        about=(topic, partition, begin),
+        details={"topic": topic, "partition": partition, "committed": committed, "begin": begin, "unread": unread},
     )
     return Outgoing(ALERTS, message, now_ms)

@@ -28,11 +28,11 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from headrace.schemas.ids import derived_id
 from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, send
-from headrace.schemas.records.alert import Alert, Severity
+from headrace.schemas.records.alert import Severity
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
-from headrace.schemas.wire import Message, UnreadableRecord, record_message
+from headrace.schemas.wire import Message, UnreadableRecord
+from headrace.streams.alerts import alert_message
 from headrace.streams.clickhouse.batches import convert, unstorable
 from headrace.streams.clickhouse.columns import Table, arrow_table
 from headrace.streams.clickhouse.cuts import Pending, announced_cut, cut_metadata, deduplication_token, halves
@@ -40,6 +40,7 @@ from headrace.streams.clickhouse.database import PatientClient, RowsRefused, Sto
 from headrace.streams.clickhouse.tables import LAG
 from headrace.streams.lag import Lag, LagMeter, lag_row
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.lost_place import expired_alert
 from headrace.streams.raw import LogRecord
 
 log = logging.getLogger(__name__)
@@ -153,7 +154,11 @@ class _Sink:
             begins = await self._consumer.beginning_offsets(assigned)
             for partition in assigned:
                 # No commit is an offset of -1; one that retention has overtaken starts where the log does.
-                first = max(commits[partition].offset, begins[partition])
+                at, begin = commits[partition].offset, begins[partition]
+                first = max(at, begin)
+                if 0 <= at < begin:
+                    alert = expired_alert(SOURCE, partition.topic, partition.partition, at, at, begin)
+                    await (await send(self._producer, ALERTS, alert.message))
                 try:
                     self._consumer.seek(partition, first)
                 except IllegalStateError:
@@ -225,24 +230,16 @@ def unstored_alert(
     """The alert about records of the batch that starts at ``first``: one a batch, the same when it is repeated."""
     record, why = unstored[0]
     place = f"{topic}[{partition}]@{record.offset}"
-    alert = Alert(
-        run="",
+    return alert_message(
+        KIND,
+        f"{len(unstored)} records are in no table of ClickHouse, the first of them {place}: {why}"[:1000]
+        + ". They are in dead-letters, whole.",
         source=SOURCE,
-        kind=KIND,
-        severity=Severity.WARNING,
-        message=(
-            f"{len(unstored)} records are in no table of ClickHouse, the first of them {place}: {why}"[:1000]
-            + ". They are in dead-letters, whole."
-        ),
-        details={"topic": topic, "partition": partition, "offset": record.offset, "records": len(unstored)},
-    )
-    return record_message(
-        alert,
-        id=derived_id(Alert.TYPE, SOURCE, topic, partition, first),
-        key="",
-        source=SOURCE,
-        time_ms=time_of(record),
         subject=place,
+        time_ms=time_of(record),
+        about=(topic, partition, first),
+        severity=Severity.WARNING,
+        details={"topic": topic, "partition": partition, "offset": record.offset, "records": len(unstored)},
     )
 
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headrace.schemas.ids import derived_id
-from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
-from headrace.schemas.wire import UnreadableRecord, record_message
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.alerts import alert_message
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.raw import LogRecord, Outgoing
 
@@ -60,23 +59,14 @@ def told(aside: Iterable[SetAside], source: str) -> list[Outgoing]:
     if first is None:
         return []
     place = f"{first.topic}[{first.partition}]"
-    alert = Alert(
-        run="",
+    message = alert_message(
+        KIND,
+        f"{count} entries of {place} cannot be read and are set aside, from offset {first.offset} on; the partition "
+        "goes on without them. What they were about has no fate: `headrace dead-letters list` shows them.",
         source=source,
-        kind=KIND,
-        severity=Severity.CRITICAL,
-        message=(
-            f"{count} entries of {place} cannot be read and are set aside, from offset {first.offset} on; the "
-            "partition goes on without them. What they were about has no fate: `headrace dead-letters list` shows them."
-        ),
-        details={"topic": first.topic, "partition": first.partition, "offset": first.offset, "entries": count},
-    )
-    message = record_message(
-        alert,
-        id=derived_id(Alert.TYPE, source, first.topic, first.partition, first.offset, count),
-        key="",
-        source=source,
-        time_ms=time_of(first),
         subject=place,
+        time_ms=time_of(first),
+        about=(first.topic, first.partition, first.offset, count),
+        details={"topic": first.topic, "partition": first.partition, "offset": first.offset, "entries": count},
     )
     return [*letters, Outgoing(ALERTS, message, time_of(first))]

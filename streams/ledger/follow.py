@@ -12,16 +12,15 @@ from dataclasses import dataclass
 
 from aiokafka.errors import KafkaError
 
-from headrace.schemas.ids import derived_id
 from headrace.schemas.log import open_producer, send
-from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.topics import ALERTS
-from headrace.schemas.wire import Message, record_message
+from headrace.schemas.wire import Message
+from headrace.streams.alerts import alert_message
 from headrace.streams.ledger.ledger import Ledger, cut_topics, kafka_reader
 
 logger = logging.getLogger(__name__)
 
-SOURCE = "ledger"
+SOURCE = "/streams/ledger"
 MISMATCH = "ledger_mismatch"
 """Kind of the alert."""
 
@@ -94,12 +93,13 @@ async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, tell: Call
 def mismatch_message(check: Check) -> Message:
     """The alert of a ledger that does not add up."""
     ledger = check.ledger
-    alert = Alert(
-        run="",
+    return alert_message(
+        MISMATCH,
+        f"The ledger does not add up: {_words(ledger)}. `headrace ledger` names what contradicts itself.",
         source=SOURCE,
-        kind=MISMATCH,
-        severity=Severity.CRITICAL,
-        message=f"The ledger does not add up: {_words(ledger)}. `headrace ledger` names what contradicts itself.",
+        subject="ledger",
+        time_ms=check.time_ms,
+        about=(check.time_ms,),
         details={
             "started": ledger.started,
             "trained": ledger.trained,
@@ -109,14 +109,6 @@ def mismatch_message(check: Check) -> Message:
             "unreadable": ledger.unreadable,
             "conflicts": ledger.conflicts[:10],
         },
-    )
-    return record_message(
-        alert,
-        id=derived_id(Alert.TYPE, MISMATCH, str(check.time_ms)),
-        key=alert.run,
-        source=f"/streams/{SOURCE}",
-        time_ms=check.time_ms,
-        subject=SOURCE,
     )
 
 

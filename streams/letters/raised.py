@@ -8,11 +8,10 @@ import traceback
 from typing import TypedDict
 
 from headrace.schemas.bounds import MAX_NAME
-from headrace.schemas.ids import derived_id
-from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
-from headrace.schemas.wire import UnreadableRecord, record_message
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.alerts import alert_message
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 
@@ -52,24 +51,15 @@ def raised_alert(
 ) -> Outgoing:
     """The alert alone, about the record that stands there; ``None``: the log of ``source`` has the error."""
     place = f"{topic}[{partition}]@{offset}"
-    alert = Alert(
-        run="",
+    message = alert_message(
+        KIND,
+        f"{source} could not decide about {place}: {_shown(error) if error else 'see its log'}. The record is set "
+        "aside and the partition goes on; mend the code, then `headrace dead-letters redrive` takes it again.",
         source=source,
-        kind=KIND,
-        severity=Severity.CRITICAL,
-        message=(
-            f"{source} could not decide about {place}: {_shown(error) if error else 'see its log'}. The record is set "
-            "aside and the partition goes on; mend the code, then `headrace dead-letters redrive` takes it again."
-        ),
-        details={"topic": topic, "partition": partition, "offset": offset, "trace": _trace(error)},
-    )
-    message = record_message(
-        alert,
-        id=derived_id(Alert.TYPE, source, topic, partition, offset),
-        key="",
-        source=source,
-        time_ms=time_ms,
         subject=place,
+        time_ms=time_ms,
+        about=(topic, partition, offset),
+        details={"topic": topic, "partition": partition, "offset": offset, "trace": _trace(error)},
     )
     return Outgoing(ALERTS, message, time_ms)
 

@@ -2,6 +2,7 @@
 
 | a dead letter …                                    | is sent again as …                                         |
 |----------------------------------------------------|------------------------------------------------------------|
+| of a record that only ClickHouse could not store   | nothing: the processors have taken it                      |
 | that today's code cannot read either               | nothing: it must be repaired first                         |
 | of a derived topic (``trajectories``, ``rewards`` …) | itself: ids are derived and processors idempotent        |
 | of ``events``, its trajectory still open           | itself: it takes its place, which is still unreadable      |
@@ -21,7 +22,7 @@ from headrace.schemas.envelope import ID, SUBJECT
 from headrace.schemas.events import TrajectoryEnded
 from headrace.schemas.headers import REDRIVE, REDRIVE_OF
 from headrace.schemas.ids import derived_id
-from headrace.schemas.records.dead_letter import Redriven
+from headrace.schemas.records.dead_letter import DeadLetterError, Redriven
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, Topic, topic_named
@@ -95,6 +96,17 @@ class Closed:
         for start, end in trajectory.gaps:
             had.difference_update(range(start, end))
         return cls(trajectory.first, trajectory.last, frozenset(had), unreadable)
+
+
+def taken_already(letter: Letter) -> Refusal | None:
+    """That a letter is not to be sent again, since its record was read and processed where it stands."""
+    if letter.dead.error is not DeadLetterError.UNSTORABLE:
+        return None
+    why = (
+        "the processors have taken this record, and only ClickHouse has no row of it: sent again it would count twice. "
+        "Once the table can hold it, a sink with a new `group` fills the tables again from the log"
+    )
+    return Refusal(letter, why)
 
 
 def redrive_alone(letter: Letter) -> Plan:

@@ -17,7 +17,15 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, decode
 from headrace.streams.letters.letter_box import Letter, LetterBox
-from headrace.streams.letters.redrive import Closed, Plan, Redrive, done_message, redrive_alone, redrive_trajectory
+from headrace.streams.letters.redrive import (
+    Closed,
+    Plan,
+    Redrive,
+    done_message,
+    redrive_alone,
+    redrive_trajectory,
+    taken_already,
+)
 
 TRANSACTIONAL_ID = "headrace-redrive"
 """One for all: whoever starts later fences who started earlier."""
@@ -41,7 +49,9 @@ async def plan_redrive(bootstrap: str, selected: Sequence[Letter]) -> list[Plan]
     by_trajectory: dict[str, list[Letter]] = defaultdict(list)
     for letter in selected:
         subject = letter.content.subject
-        if letter.dead.topic == EVENTS.name and subject is not None:
+        if (refusal := taken_already(letter)) is not None:
+            plans.append(refusal)
+        elif letter.dead.topic == EVENTS.name and subject is not None:
             by_trajectory[subject].append(letter)
         else:
             plans.append(redrive_alone(letter))

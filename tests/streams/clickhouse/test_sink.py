@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
@@ -17,7 +19,7 @@ from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ToolCalled
 from headrace.schemas.ids import derived_id
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.log import open_admin, open_consumer, open_producer, read_to_end, send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.reference import Reference
@@ -32,6 +34,8 @@ from headrace.streams.clickhouse.database import insert as insert_rows
 from headrace.streams.clickhouse.sink import SinkConfig, run_sink
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
 from headrace.streams.letters.dead_letters import original_bytes
+from headrace.streams.letters.redrive import Refusal
+from headrace.streams.letters.redriver import plan_redrive, read_letters
 from headrace.streams.raw import StoredRecord
 
 SINK = """
@@ -287,6 +291,33 @@ async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_i
     } == sent
     alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
     assert {alert.kind for alert in alerts if isinstance(alert, Alert)} == {"record_unstorable"}
+    # The processors had them: sent again they would be there twice.
+    box = await read_letters(kafka, lambda dead, _: dead.error is DeadLetterError.UNSTORABLE)
+    plans = await plan_redrive(kafka, box.letters)
+    assert len(plans) == 5
+    assert all(isinstance(plan, Refusal) and "would count twice" in plan.why for plan in plans)
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_records_that_retention_took_before_they_were_read_are_told_once(kafka: str, clickhouse: str) -> None:
+    place = TopicPartition(FEEDBACK.name, 1)
+    async with open_producer(kafka) as producer:
+        for number in range(10):
+            await (await send(producer, FEEDBACK, event(f"expired-{number}", 0), partition=1))
+    async with open_consumer(kafka, group="expired") as consumer:
+        consumer.assign([place])
+        await consumer.commit({place: 3})
+    async with open_admin(kafka) as admin:
+        await admin.delete_records({place: RecordsToDelete(before_offset=8)})
+    for _ in range(2):
+        async with running_sink(SinkConfig(kafka, clickhouse, group="expired")):
+            await until(clickhouse, "SELECT count() FROM alerts WHERE kind = 'records_expired'", 1)
+    told = [record async for record in read_to_end(kafka, ALERTS) if b"records_expired" in (record.value or b"")]
+    assert len({dict(record.headers)["ce_id"] for record in told}) == 1
+    alert = decode_payload(Alert.TYPE, told[0].value)
+    assert isinstance(alert, Alert)
+    assert alert.details == {"topic": "feedback", "partition": 1, "committed": 3, "begin": 8, "unread": 5}
 
 
 async def test_a_table_of_another_type_is_no_records_fault() -> None:

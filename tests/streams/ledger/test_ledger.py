@@ -220,7 +220,7 @@ async def test_followed_it_tells_of_what_comes_and_ends_with_an_alert_where_it_s
     assert "follow reached the trainer and is in no group" in said
     alerts = [Alert.model_validate_json(record.value or b"") async for record in read_to_end(kafka, ALERTS)]
     assert [(alert.source, alert.kind, alert.details["conflicting"]) for alert in alerts] == [
-        ("ledger", "ledger_mismatch", 1)
+        ("/streams/ledger", "ledger_mismatch", 1)
     ]
 
 

@@ -25,6 +25,7 @@ from headrace.streams.letters.redrive import (
     done_message,
     redrive_alone,
     redrive_trajectory,
+    taken_already,
 )
 from headrace.streams.letters.repair import content_of, edited, repair_message
 from headrace.streams.raw import StoredRecord
@@ -264,6 +265,13 @@ class TestAlone:
     def test_a_record_of_a_topic_that_is_not_ours_is_refused(self) -> None:
         original = StoredRecord("elsewhere", 3, 7, T0, b"g", b"{}", GOOD[0].headers)
         assert "no topic 'elsewhere'" in refused([redrive_alone(letter_for(original, DeadLetterError.INVALID))])
+
+    def test_a_record_that_only_clickhouse_could_not_store_was_taken_and_is_not_sent_again(self) -> None:
+        original = replace(GOOD[0], topic=EVENTS.name)
+        refusal = taken_already(letter_for(original, DeadLetterError.UNSTORABLE))
+        assert refusal is not None
+        assert "would count twice" in refusal.why
+        assert taken_already(letter_for(original, DeadLetterError.INVALID)) is None
 
 
 class TestTheBox:
