@@ -42,7 +42,8 @@ class Gate:
         """When the thread left its last wait (``time.monotonic``), in seconds; 0 while it waits."""
         self.last_wait = time.monotonic()
         """When the thread entered its last wait, in seconds."""
-        self._lock = threading.Lock()
+        # Knows its owner: a fork inside the hooks of another, on the same thread, does not wait for itself.
+        self._lock = threading.RLock()
         self._thread = 0
         self._resolutions: set[threading.Event] = set()
 
@@ -60,8 +61,8 @@ class Gate:
         self._lock.release()
 
     def hold(self, deadline: float) -> bool:
-        """Keep the thread in its wait until :meth:`release`; ``False`` where it did not come to one by ``deadline``
-        (``time.monotonic``, seconds), or is the one that asks."""
+        """Keep the thread in its wait until :meth:`release` by the thread that holds it; ``False`` where it did not
+        come to one by ``deadline`` (``time.monotonic``, seconds), or is the one that asks. May be called again."""
         if self._thread == threading.get_ident() or not self._lock.acquire(
             timeout=max(0.0, deadline - time.monotonic())
         ):
@@ -71,8 +72,11 @@ class Gate:
         return True
 
     def release(self) -> None:
-        """Let the thread go on."""
-        self._lock.release()
+        """Let the thread go on, however often the calling thread holds it; nothing where it does not."""
+        if self._thread != threading.get_ident():
+            with suppress(RuntimeError):  # raised by the release of a lock that is not held
+                while True:
+                    self._lock.release()
 
     def resolving(self) -> threading.Event:
         """A resolution begins, on another thread; to be set when it is over."""
@@ -82,33 +86,40 @@ class Gate:
         return over
 
 
-def _left(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
-
-
 GATES: set[Gate] = set()
 """Those of the threads that run."""
 
-_held = threading.local()
+
+class _Forks(threading.local):
+    """Forks of a thread that are between their hooks. A signal handler may fork in the middle of another fork's."""
+
+    depth = 0
+
+
+_FORKS = _Forks()
 
 
 def hold_all() -> None:
     """Before a fork: every sender's thread is held still."""
+    _FORKS.depth += 1
     deadline = time.monotonic() + FORK_WAIT_S
-    _held.gates = [gate for gate in list(GATES) if gate.hold(deadline)]
+    for gate in list(GATES):
+        gate.hold(deadline)
 
 
 def release_all() -> None:
-    """In the parent, after a fork."""
-    for gate in _held.gates:
-        gate.release()
-    _held.gates = []
+    """In the parent, after a fork. What is held is asked of the gates: a signal handler may have ended ``hold_all``
+    with an exception, and a program in C may have forked without it."""
+    _FORKS.depth = max(0, _FORKS.depth - 1)
+    if not _FORKS.depth:
+        for gate in list(GATES):
+            gate.release()
 
 
 def forget_all() -> None:
     """In the child, after a fork: its parent's threads are not here."""
     GATES.clear()
-    _held.gates = []
+    _FORKS.depth = 0
 
 
 if hasattr(os, "register_at_fork"):

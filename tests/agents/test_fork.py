@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from headrace.agents import sender as sender_module
 from headrace.agents.sdk import Headrace
-from headrace.agents.sender_loop import GATES, Gate
+from headrace.agents.sender_loop import GATES, Gate, hold_all, release_all
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -116,6 +117,83 @@ def test_a_thread_that_forks_does_not_wait_for_itself() -> None:
     assert gate.hold(began + 30) is False
     assert time.monotonic() - began < 20, "a bound only against waiting"
     gate.leave()
+
+
+def is_free(gate: Gate) -> bool:
+    """Whether another thread can pass ``gate``."""
+    passed = threading.Event()
+
+    def work() -> None:
+        gate.enter()
+        passed.set()
+        gate.leave()
+
+    threading.Thread(target=work, daemon=True).start()
+    return passed.wait(2)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    GATES.add(gate)
+    yield gate
+    GATES.discard(gate)
+
+
+def test_a_fork_in_the_middle_of_the_hooks_of_another_leaves_the_sender_free(gate: Gate) -> None:
+    """As a signal handler may, between the hooks of the SDK and those of other modules."""
+    hold_all()
+    assert in_a_child(lambda: not GATES)
+    assert not is_free(gate), "the outer fork is still to come"
+    release_all()
+    assert is_free(gate)
+
+
+class ForksWhenHeld(Gate):
+    def hold(self, deadline: float) -> bool:
+        held = super().hold(deadline)
+        if threading.current_thread() is threading.main_thread() and not getattr(self, "forked", False):
+            self.forked = True
+            assert in_a_child(lambda: True)
+        return held
+
+
+def test_a_fork_between_the_gates_of_another_leaves_the_sender_free() -> None:
+    gates = [ForksWhenHeld(), ForksWhenHeld()]
+    GATES.update(gates)
+    began = time.monotonic()
+    try:
+        assert in_a_child(lambda: not GATES)
+        assert [is_free(each) for each in gates] == [True, True]
+        assert time.monotonic() - began < 20, "a bound only against waiting for its own thread, a second each time"
+    finally:
+        GATES.difference_update(gates)
+
+
+class InterruptedWhenHeld(Gate):
+    def hold(self, deadline: float) -> bool:
+        super().hold(deadline)
+        raise KeyboardInterrupt
+
+
+def test_a_fork_whose_hooks_are_interrupted_leaves_the_sender_free() -> None:
+    """Ctrl+C: the interpreter prints what a hook raises, and forks all the same."""
+    gates = [InterruptedWhenHeld(), InterruptedWhenHeld()]
+    GATES.update(gates)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            hold_all()
+        release_all()
+        assert [is_free(each) for each in gates] == [True, True]
+    finally:
+        GATES.difference_update(gates)
+
+
+def test_a_fork_without_its_first_hook_is_no_error(gate: Gate) -> None:
+    """Programs in C that fork by themselves may run the hooks of the child and the parent alone (uWSGI)."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(release_all).result()
+    assert is_free(gate)
 
 
 @pytest.mark.kafka
