@@ -8,6 +8,8 @@ sequence number.
 
 import asyncio
 import heapq
+import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -21,7 +23,7 @@ from aiokafka.errors import (
 )
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
-from headrace.agents.tally import LOG, DropReason, Tally
+from headrace.agents.tally import REMIND_S, DropReason, Tally
 from headrace.schemas.log import COMPRESSION, MAX_REQUEST_BYTES, start_client, stop_producer
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
@@ -32,8 +34,8 @@ Ticket = int
 REFUSALS = (MessageSizeTooLargeError, InvalidMessageError, InvalidTopicError)
 """Answers that concern one record and will not change."""
 
-RECONNECT_MAX_S = 5.0
-"""Longest pause between two attempts to reach the broker."""
+RECONNECT_MIN_S, RECONNECT_MAX_S = 0.1, 5.0
+"""Pauses between two attempts to reach the broker, and between two sessions in which it acknowledged nothing."""
 
 RETRY_BACKOFF_MS = 250
 """Pause of the client between its own attempts: no transaction waits for it, and an outage should cost little."""
@@ -52,8 +54,8 @@ class Delivery:
         self._waiting: list[tuple[Ticket, Topic, Message]] = []
         self._flying: dict[Ticket, tuple[Topic, Message]] = {}
         self._wake = asyncio.Event()
-        self._broken = False
-        self._explained: set[str] = set()
+        self._failure: BaseException | None = None
+        self._explained: dict[str, float] = {}
         self.producer: AIOKafkaProducer | None = None
         """The producer of the present session; ``None`` while there is no connection."""
         self.unsettled = 0
@@ -77,25 +79,34 @@ class Delivery:
 
     async def run(self) -> None:
         """Deliver until cancelled. The broker may be away at the start, later, or for ever."""
+        pause = RECONNECT_MIN_S
         while True:
             # A session is opened only when there is something to send: an idle agent holds no connection.
             await self._something_waits()
             producer = await self._connect()
+            sent_before = self.sent
             try:
                 await self._session(producer)
             finally:
                 self.producer = None
+                failure = self._failure
                 await stop_producer(producer, STOP_TIMEOUT_S)
+                # Otherwise the client's own task waits for them until it is collected, an error in the host's log.
+                producer._message_accumulator.fail_all(KafkaError("given up"))
                 for ticket, (topic, message) in self._flying.items():
                     heapq.heappush(self._waiting, (ticket, topic, message))
                 self._flying = {}
+            # What the broker will not take now, it may take later: an ACL, a topic, a clock that is set right.
+            pause = RECONNECT_MIN_S if self.sent > sent_before else min(2 * pause, RECONNECT_MAX_S)
+            self._explain("Kafka at {} does not take events", failure)
+            await asyncio.sleep(pause)
 
     async def _connect(self) -> AIOKafkaProducer:
         retrying = AsyncRetrying(
             # Whatever it is: giving up would be worse, and a setting that cannot work shows in the log.
             retry=retry_if_exception_type(Exception),
-            wait=wait_exponential_jitter(multiplier=0.1, max=RECONNECT_MAX_S),
-            before_sleep=self._explain,
+            wait=wait_exponential_jitter(multiplier=RECONNECT_MIN_S, max=RECONNECT_MAX_S),
+            before_sleep=self._not_connected,
         )
         defaults: dict[str, Any] = {
             "enable_idempotence": True,
@@ -116,19 +127,22 @@ class Delivery:
                 return producer
         raise AssertionError("retries without end ended")
 
-    def _explain(self, state: RetryCallState) -> None:
-        """Say why there is no connection, once a failure of a kind."""
-        error = state.outcome.exception() if state.outcome else None
-        kind = type(error).__name__
-        if kind not in self._explained:
-            self._explained.add(kind)
-            LOG.warning("no connection to Kafka at %s (%r): events wait, retrying", self._bootstrap, error)
+    def _not_connected(self, state: RetryCallState) -> None:
+        self._explain("no connection to Kafka at {}", state.outcome.exception() if state.outcome else None)
+
+    def _explain(self, what: str, error: BaseException | None) -> None:
+        """Say what is wrong, once a minute for each kind of error. ``what`` has a place for the address."""
+        now, kind = time.monotonic(), type(error).__name__
+        if now - self._explained.get(kind, now - REMIND_S) >= REMIND_S:
+            self._explained[kind] = now
+            text = what.format(self._bootstrap)
+            self._tally.say(logging.WARNING, f"{text} ({error!r}): {self.unsettled} events wait, retrying")
 
     async def _session(self, producer: AIOKafkaProducer) -> None:
-        """Hand events to ``producer`` in order until it breaks."""
+        """Hand events to ``producer`` in order until it breaks; ``_failure`` says by what."""
         self.producer = producer
-        self._broken = False
-        while not self._broken:
+        self._failure = None
+        while self._failure is None:
             if not self._waiting:
                 await self._something_waits()
                 continue
@@ -139,9 +153,7 @@ class Delivery:
             except (*REFUSALS, TypeError, ValueError, AssertionError) as error:
                 self._refuse(self._flying, ticket, topic, error)
             except KafkaError as error:
-                LOG.warning("cannot send to topic %s of %s (%r): reconnecting", topic.name, self._bootstrap, error)
-                await asyncio.sleep(1.0)  # a missing topic would otherwise be asked for without a pause
-                return
+                self._failure = error
             else:
                 future.add_done_callback(partial(self._landed, self._flying, ticket))
 
@@ -151,11 +163,11 @@ class Delivery:
         """The broker answered for ``ticket``. ``flying`` is its session's, so that a late answer changes nothing."""
         if ticket not in flying or flying is not self._flying:
             return
-        error = None if future.cancelled() else future.exception()
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if isinstance(error, REFUSALS):
             self._refuse(flying, ticket, flying[ticket][0], error)
-        elif error is not None or future.cancelled():
-            self._broken = True
+        elif error is not None:
+            self._failure = error
             self._wake.set()
         else:
             self._settle(flying, ticket)
@@ -173,6 +185,6 @@ class Delivery:
         self.unsettled_bytes -= len(message.value)
 
     async def _something_waits(self) -> None:
-        while not self._waiting and not self._broken:
+        while not self._waiting and self._failure is None:
             self._wake.clear()
             await self._wake.wait()

@@ -11,15 +11,16 @@ same thread is anywhere inside them.
 import asyncio
 import itertools
 import logging
-import multiprocessing.util
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from aiokafka.errors import KafkaError
@@ -28,6 +29,7 @@ from headrace.agents.client_log import THREAD_NAME, ration_client_log
 from headrace.agents.delivery import Delivery
 from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note
 from headrace.agents.json_form import LABEL, TooLarge
+from headrace.agents.process_end import call_at_end
 from headrace.agents.sender_loop import GATES, Gate, SenderLoop, place_of
 from headrace.agents.tally import LOG, Alteration, DropReason, Tally
 from headrace.schemas.envelope import Envelope
@@ -81,7 +83,7 @@ class SenderConfig:
     source: str
     """Name of the emitting program: ``ce_source``, and the key of its statistics."""
     queue_size: int = 10_000
-    """Events that may wait, encoded or not."""
+    """Events that may wait, encoded or not; beside them the one that is being encoded."""
     queue_bytes: int = 64 * 1024 * 1024
     """Bytes of encoded events that may wait."""
     max_event_bytes: int = 1024 * 1024
@@ -207,8 +209,7 @@ class Sender:
         try:
             if not self._closes_at_exit:
                 self._closes_at_exit = True
-                # Children of multiprocessing leave without running atexit; these they do run.
-                multiprocessing.util.Finalize(None, self.close, (self.config.flush_deadline_s,), exitpriority=0)
+                call_at_end(partial(self.close, self.config.flush_deadline_s))
             ration_client_log()
             loop = SenderLoop(self._gate)
             thread = threading.Thread(target=self._run, args=(loop,), name=THREAD_NAME, daemon=True)
@@ -235,7 +236,10 @@ class Sender:
                     loop.run_until_complete(self._main())
                     return
                 except Exception:  # noqa: BLE001 - the host must not see it, whatever it is
-                    LOG.exception("the SDK's sender failed, and begins again in %g s", pause)
+                    self.tally.say(
+                        logging.ERROR,
+                        f"the SDK's sender failed, and begins again in {pause:g} s\n{traceback.format_exc()}",
+                    )
                 loop.run_until_complete(asyncio.sleep(pause))
                 pause = min(2 * pause, 60.0)
         finally:

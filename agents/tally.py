@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
 
@@ -139,7 +140,10 @@ class Tally:
                 if count.told < total and (at_once or not count.told or now - count.told_at >= REMIND_S):
                     lines.append((logging.WARNING, _line(what, reason, count, total, now)))
         for level, line in lines:
-            LOG.log(level, "%s", line)
+            with suppress(
+                Exception
+            ):  # a handler or a filter of the host's may raise: the numbers are kept all the same
+                LOG.log(level, "%s", line)
 
     def wait_until_told(self, timeout_s: float) -> None:
         """Wait for the thread that writes to the log, if there is one, at most ``timeout_s`` seconds."""

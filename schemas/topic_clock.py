@@ -1,7 +1,9 @@
 """Whose clock a topic's timestamps are: the broker's where agents write, so that no agent's clock moves shared time.
 
-    events, feedback         LogAppendTime    the broker stamps what comes in
-    what is derived of them  CreateTime       records bear the log time of what they were made of
+    events, feedback, sdk-stats  LogAppendTime    the broker stamps what comes in
+    what is derived of them      CreateTime       records bear the log time of what they were made of
+
+A broker refuses records that bear a time more than an hour ahead of its own, unless it stamps them itself.
 
 Topics that headrace creates are set up so; those of somebody else's cluster are looked at before a process starts.
 """

@@ -79,7 +79,13 @@ FEEDBACK = Topic(
     broker_time=True,
 )
 SDK_STATS = Topic(
-    "sdk-stats", "source", (events.SdkStatsReported,), 1, "What SDKs sent and dropped.", retention_ms=30 * _DAY_MS
+    "sdk-stats",
+    "source",
+    (events.SdkStatsReported,),
+    1,
+    "What SDKs sent and dropped.",
+    retention_ms=30 * _DAY_MS,
+    broker_time=True,
 )
 TRAJECTORIES = Topic(
     "trajectories",

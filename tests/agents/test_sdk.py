@@ -3,10 +3,12 @@
 import asyncio
 import itertools
 import os
+import sys
 import threading
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -216,10 +218,13 @@ def test_what_comes_after_the_end_or_outside_is_counted(headrace: Headrace) -> N
 def test_a_full_queue_drops_counts_and_leaves_a_hole() -> None:
     headrace = Headrace(NOWHERE, source="test", queue_size=3, flush_deadline_s=0)
     t = headrace.trajectory(task_id="q", agent="a")
+    headrace.flush(0.1)  # the thread runs, and is held: an event that it is encoding would be in neither queue
+    assert headrace._sender._gate.hold(time.monotonic() + 20)
     for _ in range(5):
         t.model_called("m")
     stats = headrace.stats
     assert (stats.emitted, stats.queued, stats.sent, stats.dropped) == (6, 3, 0, {"queue_full": 3})
+    headrace._sender._gate.release()
     headrace.close()
     stats = headrace.stats
     assert (stats.emitted, stats.queued, stats.dropped) == (6, 0, {"queue_full": 3, "unsent_at_close": 3})
@@ -503,6 +508,18 @@ def test_a_forked_child_starts_afresh_and_leaves_the_parent_s_trajectories_alone
     os.waitpid(child, 0)
     assert b'"emitted":2,"sent":0,"queued":1,"dropped":{"forked":1}' in os.read(read, 1000)
     assert headrace.stats.dropped == {}
+
+
+def test_a_worker_of_celery_closes_the_sdk_before_it_ends(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes end with ``os._exit``. Celery's signal stands in for Celery, which is no dependency."""
+    receivers: list[Callable[..., object]] = []
+    signal = SimpleNamespace(connect=lambda receiver, weak: receivers.append(receiver))
+    monkeypatch.setitem(sys.modules, "celery.signals", SimpleNamespace(worker_process_shutdown=signal))
+    headrace.trajectory(task_id="q", agent="a")
+    for receiver in receivers:
+        receiver(signal=signal, sender="worker@host", pid=os.getpid(), exitcode=0)
+    headrace.trajectory(task_id="q", agent="a")
+    assert headrace.stats.dropped == {"unsent_at_close": 1, "closed": 1}
 
 
 def test_a_thread_that_cannot_be_started_is_tried_again_and_its_events_wait(

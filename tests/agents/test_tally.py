@@ -1,5 +1,6 @@
 """No reason for a loss goes unsaid: the first at once, the rest once a minute, what is left at the end."""
 
+import logging
 import threading
 
 import pytest
@@ -47,6 +48,29 @@ def test_the_first_of_a_reason_is_told_at_once_and_the_others_once_a_minute(
     clock.now += REMIND_S
     tally.remind()
     assert lines(caplog) == [], "nothing new"
+
+
+def test_a_log_that_raises_stops_nobody(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter of the host's may; what it let through before and afterwards is told, and numbers are kept."""
+
+    class Raises(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise RuntimeError("the host's filter")
+
+    tally, raises = Tally(), Raises()
+    monkeypatch.setattr(tally, "_tell_soon", lambda: None)  # so that this thread, as the sender's, writes
+    module.LOG.addFilter(raises)
+    try:
+        tally.drop(DropReason.INVALID, "field 0")
+        tally.say(logging.ERROR, "said")
+        tally.remind()
+    finally:
+        module.LOG.removeFilter(raises)
+    tally.drop(DropReason.INVALID, "field 1")
+    tally.remind(at_once=True)
+    assert lines(caplog) == ["1 more events were dropped (invalid), 2 in all: field 1"]
 
 
 def test_a_later_drop_reminds_by_itself(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

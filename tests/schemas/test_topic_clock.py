@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.deploy.kafka import java, kafka_jars
+from headrace.schemas.asyncapi import FROM_AGENTS
 from headrace.schemas.log import open_producer, read_to_end
 from headrace.schemas.topic_clock import (
     WrongClockError,
@@ -27,7 +28,7 @@ OPTION = "assemble.trust_producers_time"
 
 async def test_topics_that_agents_write_to_are_stamped_by_the_broker(kafka: str) -> None:
     assert await timestamp_types(kafka, TOPICS) == {
-        topic.name: "LogAppendTime" if topic in (EVENTS, FEEDBACK) else "CreateTime" for topic in TOPICS
+        topic.name: "LogAppendTime" if topic in FROM_AGENTS else "CreateTime" for topic in TOPICS
     }
     await check_clocks(kafka, TOPICS, override=OPTION)
     year_ago_ms = time.time_ns() // 1_000_000 - 365 * 86_400_000
@@ -37,6 +38,14 @@ async def test_topics_that_agents_write_to_are_stamped_by_the_broker(kafka: str)
     for topic, is_old in ((EVENTS, False), (FEEDBACK, False), (TRAJECTORIES, True)):
         stamped = [record.timestamp async for record in read_to_end(kafka, topic)]
         assert [stamp == year_ago_ms for stamp in stamped[-1:]] == [is_old], topic.name
+
+
+@pytest.mark.parametrize("ahead_s", [3 * 3600, -3 * 3600, -50 * 365 * 86_400])
+async def test_no_host_s_clock_makes_the_broker_refuse_what_agents_send(kafka: str, ahead_s: int) -> None:
+    stamp_ms = time.time_ns() // 1_000_000 + 1_000 * ahead_s
+    async with open_producer(kafka) as producer:
+        for topic in FROM_AGENTS:
+            await (await producer.send(topic.name, value=b"x", partition=0, timestamp_ms=stamp_ms))
 
 
 async def test_a_topic_with_another_clock_is_refused_with_the_command_that_mends_it(kafka: str) -> None:

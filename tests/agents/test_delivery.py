@@ -1,0 +1,75 @@
+"""Sessions that end before anything is acknowledged: told, and tried again with pauses that grow."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from aiokafka.errors import InvalidTimestampError, KafkaError, TopicAuthorizationFailedError
+
+from headrace.agents import delivery as delivery_module
+from headrace.agents.delivery import RECONNECT_MAX_S, Delivery
+from headrace.agents.tally import Tally
+from headrace.schemas.topics import EVENTS
+from headrace.schemas.wire import Message
+
+
+class FailingProducer:
+    """Takes records and answers with ``errors``, a session each; then acknowledges. Only injects faults."""
+
+    def __init__(self, errors: list[KafkaError], taken: list[bytes]) -> None:
+        self.error = errors.pop(0) if errors else None
+        self.taken = taken
+
+    async def send(self, topic: str, *, key: bytes, value: bytes, headers: Any) -> "asyncio.Future[None]":
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.error is None:
+            self.taken.append(value)
+            answer.set_result(None)
+        else:
+            answer.set_exception(self.error)
+        return answer
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    @property
+    def _message_accumulator(self) -> "FailingProducer":
+        return self
+
+    def fail_all(self, error: KafkaError) -> None:
+        """Nothing that waits."""
+
+
+@pytest.mark.parametrize("error", [InvalidTimestampError(), TopicAuthorizationFailedError()])
+async def test_a_broker_that_takes_nothing_is_asked_ever_less_often_and_that_is_told(
+    error: KafkaError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    tally, taken, pauses = Tally(), list[bytes](), list[float]()
+    delivery = Delivery("broker:9092", {}, tally)
+    errors = [error] * 9
+    sleep = asyncio.sleep
+
+    async def connect() -> FailingProducer:
+        return FailingProducer(errors, taken)
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(delivery, "_connect", connect)
+    monkeypatch.setattr(delivery_module.asyncio, "sleep", pause)
+    for ticket in range(3):
+        delivery.offer(ticket, EVENTS, Message(b"k", b"%d" % ticket, ()))
+    running = asyncio.create_task(delivery.run())
+    while delivery.unsettled:
+        await sleep(0)
+    running.cancel()
+    assert taken == [b"0", b"1", b"2"]
+    assert (delivery.sent, delivery.unsettled_bytes, tally.dropped()) == (3, 0, {})
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 1 < pauses[-1] == RECONNECT_MAX_S
+    tally.wait_until_told(20)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"Kafka at broker:9092 does not take events ({error!r}): 3 events wait, retrying"]
