@@ -42,6 +42,9 @@ from headrace.streams.grouping.group_state import (
 from headrace.streams.grouping.rollouts import rollouts_of
 from headrace.streams.grouping.watermark import Watermark
 
+_STALE = 1_000
+"""Deadlines of groups that are closed already which may wait for their time beside as many as groups are open."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
@@ -55,6 +58,10 @@ class GroupLimits:
     """Open groups of a partition; beyond it the next to fall due is closed before its time."""
     max_remembered: int = 200_000
     """Closed groups remembered a partition; beyond it the oldest is forgotten before its time."""
+    max_members: int = 500_000
+    """Members of all open groups of a partition; beyond it the next to fall due is closed before its time."""
+    max_remembered_members: int = 4_000_000
+    """Members of all closed groups remembered a partition; beyond it the oldest group is forgotten before its time."""
     max_cohorts: int = 10_000
     """Running means a partition; beyond it the one unused for longest is forgotten, and warms up anew."""
     max_runs: int = 10_000
@@ -163,6 +170,8 @@ class Groups:
         # Members of one group come from several sources, so groups do not open in the order in which they fall due.
         self._due = [self._deadline(state) for state in self._open.values()]
         heapify(self._due)
+        self._members = sum(len(state.members) for state in self._open.values())
+        self._remembered_members = sum(len(state.closed or ()) for state in self._closed.values())
 
     @property
     def open(self) -> int:
@@ -187,7 +196,7 @@ class Groups:
         else:
             group_id = (self._collecting.get(cohort) if cohort else reward.group_id) or ""
             self._collect(group_id, reward, policy, timestamp_ms, changes, traceparent)
-        while len(self._open) > self.limits.max_open:
+        while len(self._open) > self.limits.max_open or self._members > self.limits.max_members:
             self._close_next(changes)
 
     def is_due(self, now_ms: int) -> bool:
@@ -208,9 +217,12 @@ class Groups:
             self._close_next(changes)
         while self._closed:
             oldest = next(iter(self._closed.values()))
-            if oldest.since_ms + self.limits.remember_ms > now_ms and len(self._closed) <= self.limits.max_remembered:
+            full = len(self._closed) > self.limits.max_remembered
+            full = full or self._remembered_members > self.limits.max_remembered_members
+            if oldest.since_ms + self.limits.remember_ms > now_ms and not full:
                 break
             del self._closed[oldest.group_id]
+            self._remembered_members -= len(oldest.closed or ())
             changes.forget(group_key(oldest.group_id))
             for trajectory_id in oldest.closed or ():
                 if self._settled.get(trajectory_id) == oldest.group_id:
@@ -226,6 +238,8 @@ class Groups:
         traceparent: str | None,
     ) -> None:
         before = self._open.get(group_id) or self._closed.get(group_id)
+        if before is not None:  # whoever comes last, and by whatever spec, decides nothing about the others
+            policy = self.policies.of(before.spec)
         after, outputs = group(before, reward, now_ms=timestamp_ms, policy=policy, traceparent=traceparent)
         members = before.members if before else {}
         candidates = members | {reward.trajectory_id: candidate_of(reward, traceparent)} if outputs else {}
@@ -305,6 +319,9 @@ class Groups:
         if before is None:
             after = msgspec.structs.replace(after, skipped_ms=self.time.skipped_ms)
             heappush(self._due, self._deadline(after))
+            if len(self._due) > 2 * len(self._open) + _STALE:  # of groups that were complete before their time
+                self._due = [self._deadline(state) for state in (*self._open.values(), after)]
+                heapify(self._due)
         if before is None or before.size != after.size:
             changes.keep(group_key(after.group_id), after, fresh=before is None)
         changes.keep(
@@ -312,6 +329,7 @@ class Groups:
             StoredMember(after.group_id, after.members[trajectory_id]),
             fresh=before is None or trajectory_id not in before.members,
         )
+        self._members += len(after.members) - (len(before.members) if before else 0)
         self._open[after.group_id] = after
         if after.cohort is not None:
             self._collecting[after.cohort] = after.group_id
@@ -321,6 +339,8 @@ class Groups:
         for trajectory_id in before.members if before else ():
             changes.forget(member_key(after.group_id, trajectory_id))
         changes.keep(group_key(after.group_id), after, fresh=before is None)
+        self._members -= len(before.members) if before else 0
+        self._remembered_members += len(after.closed or ())
         self._open.pop(after.group_id, None)
         self._closed[after.group_id] = after
         self._settle(after)

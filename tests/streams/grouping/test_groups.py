@@ -67,6 +67,48 @@ def test_log_time_only_moves_forward() -> None:
     assert reasons(add(groups, (rewarded("d", group="j"), 1010))) == {"b": Reason.INCOMPLETE_GROUP}
 
 
+def test_who_comes_last_does_not_decide_by_its_own_spec_about_the_others() -> None:
+    """Members by two specs meet while one is replaced by the other: the group is of its first member's."""
+    policies = parse_policies({"new": {"baseline": "threshold", "threshold": 0.9}})
+    old = [rewarded("a", 1.0, group="g", size=3), rewarded("b", 0.0, group="g", size=3)]
+    new = rewarded("c", 0.5, group="g", size=3).model_copy(update={"spec": "new@1"})
+    found = []
+    for arrivals in ([*old, new], [old[0], new, old[1]]):
+        found.append(decided(add(Groups(LIMITS, policies=policies), *((each, 100) for each in arrivals))))
+    assert found[0] == found[1]
+    formed = found[0][0]
+    assert isinstance(formed, TrainingGroup)
+    assert {each.trajectory_id: each.advantage for each in formed.members} == {"a": 0.5, "b": -0.5}
+
+
+def test_what_is_held_does_not_grow_with_groups_that_are_complete() -> None:
+    """A deadline of days must not keep something of every group that was complete within a second."""
+    groups = Groups(GroupLimits(max_remembered=10), policies=parse_policies({"*": {"within_s": 7 * 86400.0}}))
+    for number in range(5000):
+        pair = [rewarded(f"{number}-{place}", float(place), group=f"g{number}", size=2) for place in range(2)]
+        assert len(decided(add(groups, *((each, number) for each in pair)))) == 1
+    waiting = rewarded("late", group="waits", size=2)
+    assert decided(add(groups, (waiting, 5000))) == []
+    assert len(groups._due) < 2000
+    changes = Changes()
+    groups.expire_due(5000 + 7 * 86_400_000, changes)
+    assert reasons(changes) == {"late": Reason.INCOMPLETE_GROUP}
+
+
+def test_members_are_bounded_over_all_groups() -> None:
+    limits = GroupLimits(max_members=100, max_remembered_members=100)
+    groups, fates = Groups(limits), Counter[str]()
+    for number in range(1000):
+        reward = rewarded(f"t{number}", group=f"g{number // 40}", size=41)
+        fates.update(reasons(add(groups, (reward, number))).keys())
+        assert sum(len(state.members) for state in groups._open.values()) <= 100
+        assert sum(len(state.closed or ()) for state in groups._closed.values()) <= 140
+    assert set(fates.values()) == {1}
+    assert len(fates) >= 900
+    stored = [*groups._open.values(), *groups._closed.values()]
+    assert Groups(limits, stored)._remembered_members == groups._remembered_members
+
+
 def from_source(source: int, reward: Reward) -> Reward:
     return reward.model_copy(update={"trajectory": Reference(partition=source, offset=0)})
 
