@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from headrace.schemas.model import Part
 from headrace.schemas.records.reward import Reward
 from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.spec import Feedback, Verdict
+from headrace.streams.scoring.attempt import Attempt, memory_of
 
 WINDOW_OVERFLOW = "window_overflow"
 """Why there is no total where too many trajectories waited for feedback, and this one could not."""
@@ -34,7 +34,7 @@ TOO_LATE = "feedback_too_late"
 UNCLAIMED = "feedback_unclaimed"
 """Counted: feedback that was forgotten before a trajectory came for it."""
 FORGOTTEN_EARLY = "forgotten_early"
-"""Counted: memories that had to go for ``max_remembered``."""
+"""Counted: memories that had to go for ``max_remembered``, ``max_unclaimed`` or ``max_bytes``."""
 TRAJECTORY_GONE = "trajectory_gone"
 """Why there is no total where the trajectory is past its topic's retention when its window ends. Counted, and so are
 revisions that are not made for it."""
@@ -49,37 +49,15 @@ class JoinLimits:
     max_open: int = 50_000
     """Trajectories that wait for feedback; beyond it the next to fall due has no total (``window_overflow``)."""
     max_remembered: int = 200_000
-    """Scored trajectories, and feedback without a trajectory, that are remembered; the oldest is forgotten."""
+    """Scored trajectories that are remembered; the oldest is forgotten."""
+    max_unclaimed: int = 50_000
+    """Trajectories of which only feedback is known; the oldest is forgotten. Anybody can name them, so they have a
+    bound of their own and never take the place of what was scored."""
+    max_bytes: int = 512 * 1024 * 1024
+    """Memory of everything that is known, about. Beyond it what is unclaimed is forgotten, then the oldest of what was
+    scored; and a trajectory with more than its share of it takes no more feedback."""
     max_feedback: int = 64
     """Feedback that counts for one trajectory; further ones stay in their topic and out of its reward."""
-
-
-class Attempt(Part):
-    """What is known of a trajectory: the state's value."""
-
-    since_ms: int
-    """Log time from which it is remembered: the end of its window or, while it is unknown, its first feedback."""
-    offset: int | None = None
-    """Where it stands in ``trajectories``; ``None`` while only feedback is known."""
-    arrived_ms: int = 0
-    """Timestamp of its record."""
-    origin: str | None = None
-    """``traceparent`` of its record."""
-    takes_feedback: bool = False
-    """Whether its spec makes revisions."""
-    heard: list[Feedback] = []
-    """Its feedback, in the order of the log."""
-    revisions: int = 0
-    """Rewards that were decided, revision 0 included."""
-    verdicts: dict[str, Verdict] = {}
-    """What judges said, by term: a judge is asked once, and revisions rest on the same verdict."""
-    blank: Reward | None = None
-    """Revision 0 as it is where the trajectory can no longer be read; until that is due."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it waits for its window to end."""
-        return self.offset is not None and self.revisions == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +147,11 @@ class Join:
         return self._open
 
     @property
+    def held_bytes(self) -> int:
+        """Memory of everything that is known, about."""
+        return self._bytes
+
+    @property
     def newest_ms(self) -> int:
         """Newest log time that what is known bears witness of; 0 where there is nothing."""
         known = self._attempts.values()
@@ -194,11 +177,14 @@ class Join:
 
     def _index(self) -> None:
         """Find out what falls due when, and what is remembered since when."""
-        self._due = [(one.since_ms, name) for name, one in self._attempts.items() if one.is_open]
-        self._memory = [(one.since_ms, name) for name, one in self._attempts.items() if not one.is_open]
-        self._open = len(self._due)
-        heapify(self._due)
-        heapify(self._memory)
+        known = self._attempts.items()
+        self._due = [(one.since_ms, name) for name, one in known if one.is_open]
+        self._unclaimed = [(one.since_ms, name) for name, one in known if one.offset is None]
+        self._memory = [(one.since_ms, name) for name, one in known if one.revisions]
+        self._open, self._claims = len(self._due), len(self._unclaimed)
+        self._bytes = sum(memory_of(name, one) for name, one in known)
+        for heap in (self._due, self._unclaimed, self._memory):
+            heapify(heap)
 
     def add_trajectory(self, arrival: Arrival, changes: Changes) -> None:
         """A trajectory came; it falls due at once where its spec has no window."""
@@ -217,6 +203,7 @@ class Join:
         )
         self._keep(name, after, changes)
         self._open += 1
+        self._claims -= before is not None
         if arrival.window_ms == 0:
             self._close(name, changes)
             return
@@ -230,10 +217,11 @@ class Join:
         before = self._attempts.get(trajectory_id)
         if before is None:
             self._keep(trajectory_id, Attempt(since_ms=feedback.time_ms, heard=[feedback]), changes)
+            self._claims += 1
             self._remember(trajectory_id, changes)
         elif any(each.id == feedback.id for each in before.heard):
             return
-        elif len(before.heard) >= self.limits.max_feedback:
+        elif len(before.heard) >= self.limits.max_feedback or self._takes_too_much(trajectory_id, before):
             self.counts[SURPLUS] += 1
         elif before.revisions:
             self._revise(trajectory_id, feedback, changes)
@@ -242,17 +230,17 @@ class Join:
 
     def is_due(self, now_ms: int) -> bool:
         """Whether :meth:`pass_time` may find anything."""
-        return bool(self._due and self._due[0][0] < now_ms) or bool(
-            self._memory and self._memory[0][0] + self.limits.remember_ms < now_ms
+        return bool(self._due and self._due[0][0] < now_ms) or any(
+            heap and heap[0][0] + self.limits.remember_ms < now_ms for heap in (self._unclaimed, self._memory)
         )
 
     def pass_time(self, now_ms: int, changes: Changes, *, at_most: int | None = None) -> None:
         """Log time is ``now_ms``: windows that ended before are closed, ``at_most`` so many, and memories forgotten."""
         while self._due and self._due[0][0] < now_ms and (at_most is None or len(changes.due) < at_most):
             self._close(self._next_due(), changes)
-        while self._memory and self._memory[0][0] + self.limits.remember_ms < now_ms:
-            if not self._forget_oldest(changes):
-                break
+        for heap in (self._unclaimed, self._memory):
+            while heap and heap[0][0] + self.limits.remember_ms < now_ms and self._forget_oldest(heap, changes):
+                pass
 
     def verdicts(self, trajectory_id: str) -> Mapping[str, Verdict]:
         """What judges said of it so far, by term."""
@@ -311,26 +299,48 @@ class Join:
     def _next_due(self) -> str:
         return heappop(self._due)[1]
 
-    def _remember(self, name: str, changes: Changes) -> None:
-        heappush(self._memory, (self._attempts[name].since_ms, name))
-        while len(self._attempts) - self._open > self.limits.max_remembered and self._forget_oldest(changes):
-            self.counts[FORGOTTEN_EARLY] += 1
+    def _takes_too_much(self, name: str, attempt: Attempt) -> bool:
+        """Whether everything together is at its bound, and ``attempt`` beyond its share of it."""
+        limits = self.limits
+        return self._bytes > limits.max_bytes and memory_of(name, attempt) > limits.max_bytes // limits.max_open
 
-    def _forget_oldest(self, changes: Changes) -> bool:
-        """Whether the oldest memory could go. What has just changed cannot: it is written first."""
-        since_ms, name = self._memory[0]
+    def _remember(self, name: str, changes: Changes) -> None:
+        attempt = self._attempts[name]
+        heappush(self._unclaimed if attempt.offset is None else self._memory, (attempt.since_ms, name))
+        limits = self.limits
+        while self._claims > limits.max_unclaimed and self._forget_oldest(self._unclaimed, changes, early=True):
+            pass
+        while len(self._attempts) - self._open - self._claims > limits.max_remembered:
+            if not self._forget_oldest(self._memory, changes, early=True):
+                break
+        while self._bytes > limits.max_bytes:
+            if not any(self._forget_oldest(heap, changes, early=True) for heap in (self._unclaimed, self._memory)):
+                break
+
+    def _forget_oldest(self, heap: list[tuple[int, str]], changes: Changes, *, early: bool = False) -> bool:
+        """Whether the oldest in ``heap`` could go. What has just changed cannot: it is written first."""
+        if not heap:
+            return False
+        since_ms, name = heap[0]
         attempt = self._attempts.get(name)
-        if attempt is not None and not attempt.is_open and attempt.since_ms == since_ms:
+        mine = attempt is not None and (attempt.offset is None if heap is self._unclaimed else attempt.revisions > 0)
+        if attempt is not None and mine and attempt.since_ms == since_ms:
             if name in changes.stored:
                 return False
             if attempt.offset is None:
                 self.counts[UNCLAIMED] += len(attempt.heard)
+                self._claims -= 1
+            if early:
+                self.counts[FORGOTTEN_EARLY] += 1
             del self._attempts[name]
+            self._bytes -= memory_of(name, attempt)
             changes.stored[name] = None
-        # Else it stands elsewhere in the heap: its trajectory came after its feedback.
-        heappop(self._memory)
+        # Else it stands elsewhere: its trajectory came after its feedback.
+        heappop(heap)
         return True
 
     def _keep(self, name: str, attempt: Attempt, changes: Changes) -> None:
+        before = self._attempts.get(name)
+        self._bytes += memory_of(name, attempt) - (memory_of(name, before) if before else 0)
         self._attempts[name] = attempt
         changes.stored[name] = attempt

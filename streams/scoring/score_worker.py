@@ -47,10 +47,11 @@ from headrace.streams.letters.raised import raised
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.registry import Rewards
+from headrace.streams.scoring.attempt import Attempt
 from headrace.streams.scoring.decider import Decider, Hand
 from headrace.streams.scoring.due_rewards import announcements
 from headrace.streams.scoring.feedback_clock import FeedbackClock
-from headrace.streams.scoring.feedback_join import Attempt, Changes, Join, JoinLimits
+from headrace.streams.scoring.feedback_join import Changes, Join, JoinLimits
 from headrace.streams.scoring.score import SOURCE
 from headrace.streams.scoring.score_intake import hears_feedback, take_feedback, take_trajectory
 

@@ -72,9 +72,8 @@ def test_who_comes_last_does_not_decide_by_its_own_spec_about_the_others() -> No
     policies = parse_policies({"new": {"baseline": "threshold", "threshold": 0.9}})
     old = [rewarded("a", 1.0, group="g", size=3), rewarded("b", 0.0, group="g", size=3)]
     new = rewarded("c", 0.5, group="g", size=3).model_copy(update={"spec": "new@1"})
-    found = []
-    for arrivals in ([*old, new], [old[0], new, old[1]]):
-        found.append(decided(add(Groups(LIMITS, policies=policies), *((each, 100) for each in arrivals))))
+    orders = ([*old, new], [old[0], new, old[1]])
+    found = [decided(add(Groups(LIMITS, policies=policies), *((each, 100) for each in order))) for order in orders]
     assert found[0] == found[1]
     formed = found[0][0]
     assert isinstance(formed, TrainingGroup)

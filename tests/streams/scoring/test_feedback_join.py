@@ -1,14 +1,19 @@
 """The join of trajectories and feedback: the same rewards come out however the two interleave."""
 
+import random
+import subprocess
+import sys
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.streams.rewards.spec import Feedback, Verdict
+from headrace.streams.scoring.attempt import Attempt
 from headrace.streams.scoring.feedback_join import (
     FORGOTTEN_EARLY,
     SURPLUS,
@@ -16,7 +21,6 @@ from headrace.streams.scoring.feedback_join import (
     UNCLAIMED,
     WINDOW_OVERFLOW,
     Arrival,
-    Attempt,
     Changes,
     Due,
     Join,
@@ -201,10 +205,86 @@ def test_memories_end_and_feedback_that_nobody_claimed_is_counted() -> None:
 
 
 def test_beyond_the_limit_of_memories_the_oldest_goes_first() -> None:
-    limits = JoinLimits(remember_ms=FOREVER, max_remembered=2)
+    limits = JoinLimits(remember_ms=FOREVER, max_unclaimed=2)
     log = log_of(*(("abc"[n], said("abc"[n], 100 + n)) for n in range(3)), arrival("t", 500), limits=limits)
     assert log.table.keys() == {"b", "c", "t"}
     assert log.join.counts == {FORGOTTEN_EARLY: 1, UNCLAIMED: 1}
+
+
+def test_feedback_on_what_nobody_knows_takes_no_ones_place() -> None:
+    """Anybody may name a trajectory that is not there, as often as they like."""
+    limits = JoinLimits(remember_ms=FOREVER, max_remembered=3, max_unclaimed=3)
+    strangers = [(f"nobody-{n}", said(f"n{n}", 2_000 + n)) for n in range(20)]
+    log = log_of(arrival("t", 100), 2_000, *strangers, ("t", said("late", 3_000)), limits=limits)
+    assert log.made == {("t", 0, ()), ("t", 1, ("late",))}
+    assert len(log.table) == 4
+
+
+def test_at_the_bound_of_memory_the_unclaimed_goes_first_and_none_takes_more_than_its_share() -> None:
+    limits = JoinLimits(remember_ms=FOREVER, max_bytes=100_000, max_open=10)
+    strangers = [(f"nobody-{n}", said(f"n{n}", 2_000 + n)) for n in range(200)]
+    log = log_of(arrival("t", 100), 2_000, *strangers, ("t", said("late", 3_000)), limits=limits)
+    assert log.made == {("t", 0, ()), ("t", 1, ("late",))}
+    assert 80_000 < log.join.held_bytes <= 105_000
+    waiting = [arrival(f"w{n}", 4_000, window_ms=FOREVER) for n in range(9)]
+    said_of = [(each.trajectory_id, said(f"{each.trajectory_id}-{n}", 4_001)) for each in waiting for n in range(60)]
+    log = log_of(*waiting, *said_of, limits=limits)
+    assert log.join.held_bytes <= 2 * limits.max_bytes
+    assert log.join.counts[SURPLUS] > 300
+    assert all(len(Attempt.model_validate_json(kept).heard) >= 10 for kept in log.table.values())
+
+
+_MEMORY = """
+import sys
+from headrace.schemas.records.reference import Reference
+from headrace.streams.rewards.spec import Feedback
+from headrace.streams.scoring.feedback_join import Changes, Join, JoinLimits
+
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+
+count, each, letters = map(int, sys.argv[1:])
+place, before = Reference(partition=0, offset=0), resident()
+join = Join(JoinLimits(max_bytes=2**40, max_unclaimed=2**40))
+for n in range(count):
+    changes = Changes()
+    for k in range(each):
+        place = Reference(partition=0, offset=n * each + k)
+        join.add_feedback(f"t{n:036}", Feedback(f"{n}-{k:036}", f"{k:0{letters}}", 1.0, n, place), changes)
+print(join.held_bytes / (resident() - before))
+"""
+
+
+@pytest.mark.parametrize(("count", "each", "letters"), [(40_000, 1, 8), (2_000, 20, 40), (1_000, 64, 500)])
+def test_what_is_counted_is_what_the_process_grows_by(count: int, each: int, letters: int) -> None:
+    command = [sys.executable, "-c", _MEMORY, *map(str, (count, each, letters))]
+    share = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert 0.8 < share < 1.25, share
+
+
+def test_a_restart_at_any_time_changes_nothing_at_any_bound() -> None:
+    limits = JoinLimits(remember_ms=50, max_open=4, max_remembered=4, max_unclaimed=3, max_feedback=3, max_bytes=20_000)
+    for seed in range(40):
+        chance, now_ms = random.Random(seed), 0
+        logs = Log(limits), Log(limits)
+        for number in range(150):
+            now_ms += chance.choice([0, 0, 1, 3, 10, 30])
+            name, at_ms = f"t{chance.randrange(12)}", max(0, now_ms + chance.choice([0, 0, 0, -5, -40]))
+            record = chance.choice([
+                arrival(name, at_ms, offset=number, window_ms=chance.choice([0, 5, 20])),
+                (name, said(f"f{number - chance.choice([0, 0, 3])}", at_ms)),
+                now_ms,
+            ])  # fmt: skip
+            dies = chance.random() < 0.5
+            for log in logs:
+                log.until(record) if isinstance(record, int) else log.take(record)
+            if dies:
+                logs[1].settle(Changes(), dies=True)
+            assert logs[0].announced == logs[1].announced
+            assert logs[0].table == logs[1].table
+            assert logs[0].join.held_bytes == logs[1].join.held_bytes
 
 
 NAMES = ("x", "y", "z")
