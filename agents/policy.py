@@ -24,6 +24,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 from headrace.schemas.arrays import MAX_LOGPROB, FloatArray, IntArray
 from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan
 from headrace.schemas.redaction import redacted, redacted_address
+from headrace.schemas.stamp import read_stamp
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,8 @@ class Completion:
     included. An engine with vLLM's own default (``raw_logprobs``) agrees with that only at temperature 1 without
     truncation; ``sampling.logprobs`` says which of the two it is."""
     version_spans: tuple[VersionSpan, ...]
-    """Which policy version sampled which tokens; they tile ``[0, S)``. A version that is no number is ``None``."""
+    """Which version of which run's policy sampled which tokens; they tile ``[0, S)``. What the engine's stamp
+    (:mod:`headrace.schemas.stamp`) does not say is ``None``."""
     finish_reason: str
     """``stop``, ``length`` or ``abort``."""
     latency_s: float
@@ -217,8 +219,9 @@ def parse_completion(body: bytes, latency_s: float) -> Completion:
         of_tokens = [int(entry["token_id"]) for entry in content]
         logprobs = array("f", [entry["logprob"] for entry in content])
         spans = tuple(
-            VersionSpan(version=policy_version(span["version"]), start=span["start"], end=span["end"])
+            VersionSpan(version=stamp.version, start=span["start"], end=span["end"], run=stamp.run)
             for span in choice.get("weight_versions") or ()
+            for stamp in (read_stamp(span["version"]),)
         )
         finish_reason = str(choice["finish_reason"])
     except (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -237,11 +240,6 @@ def parse_completion(body: bytes, latency_s: float) -> Completion:
     if not spans and token_ids:
         spans = (VersionSpan(version=None, start=0, end=len(token_ids)),)
     return Completion(token_ids, logprobs, spans, finish_reason, latency_s)
-
-
-def policy_version(label: str) -> int | None:
-    """The policy version that vLLM's label names; ``None`` where it is no number (``default``: none was ever set)."""
-    return int(label) if label.isascii() and label.isdecimal() else None
 
 
 def _sampling_params(sampling: Sampling, stop_token_ids: Sequence[int]) -> dict[str, Any]:

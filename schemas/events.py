@@ -80,6 +80,8 @@ class VersionSpan(Part):
     """First token of the span."""
     end: Count
     """One past the last token of the span."""
+    run: Name | None = None
+    """Training run that the version is of; ``None`` where the engine did not say."""
 
 
 MAX_TEMPERATURE = 1e6

@@ -77,7 +77,10 @@ _SECOND_CALL = events.ModelCalled(
     context_ids=_SHOWN,
     sampled_ids=_SECOND_ANSWER,
     logprobs=[-0.25, -0.0625],
-    version_spans=[events.VersionSpan(version=3, start=0, end=1), events.VersionSpan(version=4, start=1, end=2)],
+    version_spans=[
+        events.VersionSpan(version=3, start=0, end=1, run=RUN),
+        events.VersionSpan(version=4, start=1, end=2, run=RUN),
+    ],
     sampling=events.Sampling(temperature=1.0, max_tokens=64, seed=7, logprobs=events.LogprobsOf.PROCESSED),
     finish_reason="stop",
     messages=[
@@ -112,8 +115,8 @@ _SCORED_TRAJECTORY = Trajectory(
             loss_mask=[0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1],
             logprobs=[-0.5, -0.125, -1.5, -0.25, -0.0625],
             version_spans=[
-                events.VersionSpan(version=3, start=0, end=4),
-                events.VersionSpan(version=4, start=4, end=5),
+                events.VersionSpan(version=3, start=0, end=4, run=RUN),
+                events.VersionSpan(version=4, start=4, end=5, run=RUN),
             ],
             sampling_spans=[events.SamplingSpan(temperature=1.0, start=0, end=5)],
         )

@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.schemas.stamp import RUN_NAME
 from headrace.trainer.admission.bounds import AdmissionBounds
 from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.divergence import DivergenceSettings
@@ -21,7 +22,7 @@ from headrace.trainer.outage import OutageSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
 from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
-from headrace.trainer.weights.store_url import RUN_NAME, scheme_of
+from headrace.trainer.weights.store_url import scheme_of
 
 _ELSEWHERE = frozenset(
     {

@@ -27,6 +27,7 @@ class Defect(StrEnum):
     NO_LOGPROBS = "no_logprobs"
     NOTHING_SAMPLED = "nothing_sampled"
     UNKNOWN_VERSION = "unknown_version"
+    OTHER_RUN = "other_run"
     BROKEN_PREFIX = "broken_prefix"
     TRUNCATED_SAMPLING = "truncated_sampling"
     GREEDY_SAMPLING = "greedy_sampling"
@@ -197,6 +198,10 @@ class Trajectory(Record):
 
     @property
     def versions(self) -> list[int]:
-        """Policy versions that sampled it, ascending; unknown ones left out."""
-        spans = (span for segment in self.segments for span in segment.version_spans)
+        """Versions of its run that sampled it, ascending; unknown ones and other runs' are left out."""
+        spans = (span for segment in self.segments for span in segment.version_spans if not self.is_foreign(span))
         return sorted({span.version for span in spans if span.version is not None})
+
+    def is_foreign(self, span: VersionSpan) -> bool:
+        """Whether ``span`` says that another run's policy sampled it: its version is no version of this run."""
+        return span.run is not None and self.started is not None and span.run != self.started.run

@@ -149,6 +149,8 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
         defects.add(Defect.NO_CONSENT)
     if started is not None and started.role is Role.FROZEN:
         defects.add(Defect.FROZEN_ROLE)
+    if started is not None and not segments.runs <= {started.run}:
+        defects.add(Defect.OTHER_RUN)
     if not segments.sampled_tokens and Defect.NO_TOKEN_IDS not in segments.defects:
         defects.add(Defect.NOTHING_SAMPLED)
     return _Trajectory(

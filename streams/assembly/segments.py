@@ -82,11 +82,11 @@ class _Draft:
 
 
 def _append_span(spans: list[VersionSpan], span: VersionSpan, shift: int) -> None:
-    """Append ``span``, moved by ``shift`` sampled tokens; neighbours of one version become one span."""
+    """Append ``span``, moved by ``shift`` sampled tokens; neighbours of one run's version become one span."""
     start = span.start + shift
-    if spans and spans[-1].version == span.version:
+    if spans and spans[-1].version == span.version and spans[-1].run == span.run:
         start = spans.pop().start
-    spans.append(_VersionSpan(version=span.version, start=start, end=span.end + shift))
+    spans.append(_VersionSpan(version=span.version, start=start, end=span.end + shift, run=span.run))
 
 
 def _append_sampling(spans: list[SamplingSpan], temperature: float | None, start: int, length: int) -> None:
@@ -102,6 +102,8 @@ class SegmentFold:
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         self.defects: set[Defect] = set()
+        self.runs: set[str] = set()
+        """Training runs that the engines named whose policies sampled."""
         self.sampled_tokens = 0
         self._max_tokens = max_tokens
         self._tokens = 0
@@ -129,6 +131,7 @@ class SegmentFold:
             self.defects.add(Defect.NO_LOGPROBS)
         if not call.version_spans or any(span.version is None for span in call.version_spans):
             self.defects.add(Defect.UNKNOWN_VERSION)
+        self.runs.update(span.run for span in call.version_spans if span.run is not None)
         if call.sampling.truncates:
             self.defects.add(Defect.TRUNCATED_SAMPLING)
         if call.sampling.is_greedy:

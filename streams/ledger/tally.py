@@ -68,10 +68,12 @@ class _Start(msgspec.Struct):
 
     task_id: str
     agent: str
+    run: str = "default"
 
 
 class _Span(msgspec.Struct):
     version: int | None
+    run: str | None = None
 
 
 class _Segment(msgspec.Struct):
@@ -171,9 +173,10 @@ class Tally:
         record = _fields(_ASSEMBLED, value)
         if record is None:
             return Account(Known.ASSEMBLED)
-        spans = (span.version for segment in record.segments for span in segment.version_spans)
-        version = min((version for version in spans if version is not None), default=None)
         start = record.started
+        runs = (None, start.run) if start else None  # as `Trajectory.versions` has it
+        spans = (span for segment in record.segments for span in segment.version_spans if not runs or span.run in runs)
+        version = min((span.version for span in spans if span.version is not None), default=None)
         told = (self._text(start.task_id), self._text(start.agent)) if start else (None, None)
         return Account(Known.ASSEMBLED, version, *told)
 

@@ -40,6 +40,7 @@ bool CallFields::find(const Shape& call) {
         return false;
     }
     return find_in(*span, &version, "version") && find_in(*span, &start, "start") && find_in(*span, &end, "end") &&
+           find_in(*span, &run, "run") &&
            find_in(*sampler, &temperature, "temperature") && find_in(*sampler, &top_p, "top_p") &&
            find_in(*sampler, &top_k, "top_k") && find_in(*sampler, &min_p, "min_p") &&
            find_in(*sampler, &presence_penalty, "presence_penalty") &&
@@ -96,6 +97,12 @@ void SegmentFold::label(const Payload& call, const Tokens& tokens) {
     const auto spans = call[fields.version_spans].all_parts();
     const auto unknown = [&](const Payload& span) { return span[fields.version].is_null; };
     if (spans.empty() || std::any_of(spans.begin(), spans.end(), unknown)) defects.set(kUnknownVersion);
+    for (const Payload& span : spans) {
+        const Value& run = span[fields.run];
+        if (run.is_null) continue;
+        if (run_.empty()) run_ = run.json;
+        else if (run_ != run.json) several_runs_ = true;
+    }
     label_sampling(call[fields.sampling].all_parts().front());
 }
 
@@ -178,12 +185,12 @@ void SegmentFold::extend(Draft& draft, std::string_view context, const Payload& 
     if (draft.has_spans) {
         for (const Payload& span : spans) {
             int64_t start = span[rules_.fields.start].number.integer + draft.sampled;
-            const std::string_view version = span[rules_.fields.version].json;
-            if (!draft.spans.empty() && draft.spans.back().version == version) {  // neighbours become one
-                start = draft.spans.back().start;
+            const std::string_view version = span[rules_.fields.version].json, run = span[rules_.fields.run].json;
+            if (!draft.spans.empty() && draft.spans.back().version == version && draft.spans.back().run == run) {
+                start = draft.spans.back().start;  // neighbours become one
                 draft.spans.pop_back();
             }
-            draft.spans.push_back({version, start, span[rules_.fields.end].number.integer + draft.sampled});
+            draft.spans.push_back({version, run, start, span[rules_.fields.end].number.integer + draft.sampled});
         }
     }
     const Payload& sampling = call[rules_.fields.sampling].all_parts().front();
@@ -227,7 +234,8 @@ bool SegmentFold::write(std::string& json) const {
                 if (&span != draft.spans.data()) json += ',';
                 json.append("{\"version\":").append(span.version);
                 json.append(",\"start\":").append(std::to_string(span.start));
-                json.append(",\"end\":").append(std::to_string(span.end)).append("}");
+                json.append(",\"end\":").append(std::to_string(span.end));
+                json.append(",\"run\":").append(span.run).append("}");
             }
         }
         json += "],\"sampling_spans\":[";

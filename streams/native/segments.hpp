@@ -17,14 +17,14 @@ namespace headrace {
 // Of records.Defect, those that follow from what is in events.
 enum Defect {
     kNoStart, kNoConsent, kFrozenRole, kRedacted, kNoTokenIds, kNoLogprobs, kNothingSampled, kUnknownVersion,
-    kBrokenPrefix, kTruncatedSampling, kGreedySampling, kAlteredSampling, kUnknownSampling, kTooManyTokens, kDefects
+    kOtherRun, kBrokenPrefix, kTruncatedSampling, kGreedySampling, kAlteredSampling, kUnknownSampling, kTooManyTokens, kDefects
 };
 using Defects = std::bitset<kDefects>;
 
 // Fields of a ModelCalled and of its parts, by index in their shapes.
 struct CallFields {
     int prefix_length, prefix_sha256, context_ids, sampled_ids, logprobs, version_spans, sampling, hidden;
-    int version, start, end;
+    int version, start, end, run;
     int temperature, top_p, top_k, min_p;
     int presence_penalty, frequency_penalty, repetition_penalty, min_tokens, altered_by, sampled_logprobs;
 
@@ -47,6 +47,8 @@ public:
     Defects defects;
     int64_t sampled_tokens = 0;
 
+    // Whether an engine named a training run other than `run`, a text as JSON.
+    bool sampled_by_another(std::string_view run) const { return several_runs_ || (!run_.empty() && run_ != run); }
     // Takes the next model call; kDoubt where its arrays do not agree.
     Outcome add(const Payload& call, int64_t& sampled);
     // Appends the list of segments; false with Python's error set.
@@ -54,7 +56,7 @@ public:
 
 private:
     struct Span {
-        std::string_view version;  // JSON
+        std::string_view version, run;  // JSON
         int64_t start, end;
     };
     struct Temperature {
@@ -89,6 +91,8 @@ private:
 
     const SegmentRules& rules_;
     size_t tokens_ = 0;
+    std::string_view run_;  // JSON: the first that an engine named, or empty
+    bool several_runs_ = false;
     std::vector<Draft> drafts_;
     bool lost_ = false;
 };

@@ -82,6 +82,7 @@ Defects Assembly::defects() const {
     if (started_ == nullptr) found.set(kNoStart);
     else if (!(*started_)[rules_.consent].flag()) found.set(kNoConsent);
     if (started_ && (*started_)[rules_.role].text == "frozen") found.set(kFrozenRole);
+    if (started_ && segments_.sampled_by_another((*started_)[rules_.run].json)) found.set(kOtherRun);
     if (segments_.sampled_tokens == 0 && !found.test(kNoTokenIds)) found.set(kNothingSampled);
     return found;
 }

@@ -23,7 +23,7 @@ struct TrajectoryRules {
     Ref sha256;
     SegmentRules segments;
     TurnFields turns;
-    int consent, role, status, answer, outcome;
+    int consent, role, run, status, answer, outcome;
     std::array<Defect, kDefects> defect_order;
     size_t max_record_bytes;
 
@@ -34,7 +34,7 @@ struct TrajectoryRules {
 
 inline constexpr std::array<const char*, kDefects> kDefectNames = {
     "no_start",         "no_consent",       "frozen_role",      "redacted",      "no_token_ids",
-    "no_logprobs",      "nothing_sampled",  "unknown_version",  "broken_prefix", "truncated_sampling",
+    "no_logprobs",      "nothing_sampled",  "unknown_version",  "other_run",     "broken_prefix", "truncated_sampling",
     "greedy_sampling",  "altered_sampling", "unknown_sampling", "oversize",
 };
 

@@ -11,7 +11,7 @@ constexpr const char* kWritten[] = {
     "started_ms", "ended_ms", "traceparent",
     "start", "end",
     "token_ids", "loss_mask", "logprobs", "version_spans", "sampling_spans",
-    "version", "start", "end",
+    "version", "start", "end", "run",
     "temperature", "start", "end",
     "sampled_tokens", "finish_reason", "messages", "tools", "pruned_ids", "summarized",
     "call_id", "tool", "arguments", "status", "error_class", "result", "latency_s",
@@ -37,6 +37,7 @@ bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
     }
     const Shape &started = rules.shapes[kStarted], &ended = rules.shapes[kEnded];
     return (rules.consent = started.at("consent")) >= 0 && (rules.role = started.at("role")) >= 0 &&
+           (rules.run = started.at("run")) >= 0 &&
            (rules.status = ended.at("status")) >= 0 && (rules.answer = ended.at("answer")) >= 0 &&
            (rules.outcome = ended.at("outcome")) >= 0 && rules.segments.fields.find(rules.shapes[kCalled]) &&
            rules.turns.find(rules.shapes[kCalled], rules.shapes[kToolCalled], rules.shapes[kToolReturned],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from headrace.agents.policy import GENERATE, PolicyClient, PolicyError, parse_completion, policy_version
+from headrace.agents.policy import GENERATE, PolicyClient, PolicyError, parse_completion
 from headrace.schemas.events import Sampling, VersionSpan
 
 NO_LOGPROBS = [7.25, math.nan, -math.inf, math.inf]
@@ -44,11 +44,10 @@ def test_a_version_that_is_not_said_is_unknown_and_not_guessed() -> None:
     assert parse_completion(answer(weight_versions=named), 0).version_spans == unknown
 
 
-@pytest.mark.parametrize(
-    ("label", "version"), [("0", 0), ("17", 17), ("default", None), ("-1", None), ("²", None), ("", None)]
-)
-def test_a_label_is_a_version_when_it_is_a_number(label: str, version: int | None) -> None:
-    assert policy_version(label) == version
+def test_spans_name_the_run_whose_version_the_engine_served() -> None:
+    stamps = [{"version": "a/3", "start": 0, "end": 1}, {"version": "b/3", "start": 1, "end": 2}]
+    spans = parse_completion(answer(weight_versions=[*stamps, {"version": "4", "start": 2, "end": 3}]), 0).version_spans
+    assert [(span.version, span.run) for span in spans] == [(3, "a"), (3, "b"), (4, None)]
 
 
 @pytest.mark.parametrize(

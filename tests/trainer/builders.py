@@ -25,6 +25,7 @@ def segment(
     versions: Sequence[int] | None = None,
     temperatures: Sequence[float] | None = None,
     vocabulary: int = 50,
+    runs: Sequence[str | None] | None = None,
 ) -> Segment:
     """``segment("ccSSc")``: c context and S sampled tokens. Token ids follow from the position."""
     mask = [int(letter == "S") for letter in text]
@@ -34,7 +35,10 @@ def segment(
         token_ids=array("i", [(7 * index + len(text)) % vocabulary for index in range(len(text))]),
         loss_mask=mask,
         logprobs=[-1.0] * sampled if logprobs is None else logprobs,
-        version_spans=[VersionSpan(version=version, start=i, end=i + 1) for i, version in enumerate(at)],
+        version_spans=[
+            VersionSpan(version=version, start=i, end=i + 1, run=run)
+            for i, (version, run) in enumerate(zip(at, runs or [None] * sampled, strict=True))
+        ],
         sampling_spans=[
             SamplingSpan(temperature=each, start=i, end=i + 1) for i, each in enumerate(temperatures or [1.0] * sampled)
         ],

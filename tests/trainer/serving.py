@@ -52,6 +52,10 @@ class Server:
         response.raise_for_status()
         return response.json()["choices"][0]
 
+    def stamp(self, text: str) -> None:
+        """Put ``text`` on tokens from now on."""
+        httpx.post(f"{self.url}/update_weight_version", json={"new_version": text}, timeout=120).raise_for_status()
+
     def sampled_tokens(self) -> float:
         """Tokens sampled since the start."""
         return self._metric("vllm:generation_tokens_total")

@@ -120,7 +120,7 @@ def _is_stale(member: Member, rules: AdmissionRules, version: int) -> bool:
 def _age_fault(member: Member, trajectory: Trajectory, rules: AdmissionRules, version: int) -> Reason | None:
     """What a sound member's age has against it."""
     if max(trajectory.versions, default=version) > version:
-        return Reason.UNKNOWN_VERSION  # not one of this run's: its engine served another's, say
+        return Reason.UNKNOWN_VERSION  # none that this run has made: its engine, which names no run, served another's
     if version - min(trajectory.versions, default=version) > rules.max_staleness:
         return Reason.STALE
     spans = [span for segment in trajectory.segments for span in segment.version_spans]
@@ -134,6 +134,8 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
         return Reason.UNRESOLVED
     if trajectory.started is None or trajectory.started.run != rules.run:
         return Reason.OTHER_RUN
+    if any(trajectory.is_foreign(span) for segment in trajectory.segments for span in segment.version_spans):
+        return Reason.OTHER_RUN  # whatever the labels say: its engine served another run's versions
     bounds, segments = rules.bounds, _trained_segments(trajectory)
     longest = min(rules.max_positions, bounds.max_segment_tokens or rules.max_positions)
     for segment in segments:

@@ -48,7 +48,7 @@ class Engine:
         self._attempts = attempts
 
     async def served(self) -> str:
-        """The version string that the engine stamps on tokens: ours, or vLLM's ``default`` after a start."""
+        """What the engine stamps on tokens: a follower's stamp, or vLLM's ``default`` after a start."""
         return str((await self._repeat("GET", "/weight_info"))["weight_version"])
 
     async def is_paused(self) -> bool:
@@ -88,13 +88,13 @@ class Engine:
                 raise
             raise VersionRefused(str(error)) from error
 
-    async def finish_update(self, version: str | None = None) -> None:
-        """Close the weight update and, where given, stamp tokens with ``version`` from now on."""
-        await self._once("POST", "/finish_weight_update", json={"weight_version": version})
+    async def finish_update(self, stamp: str | None = None) -> None:
+        """Close the weight update and, where given, put ``stamp`` on tokens from now on."""
+        await self._once("POST", "/finish_weight_update", json={"weight_version": stamp})
 
-    async def label(self, version: str) -> None:
-        """Stamp tokens with ``version`` from now on, whatever the weights are."""
-        await self._repeat("POST", "/update_weight_version", json={"new_version": version})
+    async def label(self, stamp: str) -> None:
+        """Put ``stamp`` on tokens from now on, whatever the weights are."""
+        await self._repeat("POST", "/update_weight_version", json={"new_version": stamp})
 
     async def forget_prefixes(self) -> None:
         """Drop every cached key and value, those of running requests included: they are computed again.

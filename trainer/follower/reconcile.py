@@ -20,17 +20,18 @@ from headrace.schemas.model import Record
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.redaction import redacted_address
+from headrace.schemas.stamp import RUN_NAME, Stamp, read_stamp, unverified_stamp
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
 from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
 from headrace.trainer.follower.memory import write_memory
-from headrace.trainer.follower.swap import UNVERIFIED, ask, release_unverified, swap, version_of
+from headrace.trainer.follower.swap import ask, release_unverified, swap
 from headrace.trainer.follower.trust import leaves_a_gap, problem_with
 from headrace.trainer.follower.verdict import Evidence, Rows, Verdict, judge_swap, rms, rows_of
 from headrace.trainer.follower.versions import Versions, fetch, give_up, learn, refuse, target
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
 from headrace.trainer.weights.signing import require_public_key
 from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
-from headrace.trainer.weights.store_url import RUN_NAME, scheme_of
+from headrace.trainer.weights.store_url import scheme_of
 from headrace.trainer.weights.unavailable import StoreUnavailable
 
 CANARY_MISMATCH = "canary_mismatch"
@@ -41,6 +42,7 @@ WEIGHTS_UNTRUSTED = "weights_untrusted"
 WEIGHTS_GAP = "weights_gap"
 WEIGHTS_MISSING = "weights_missing"
 ENGINE_FAILING = "engine_failing"
+ENGINE_TAKEN = "engine_taken"
 STORE_FAILING = "store_failing"
 """Kinds of alerts that a follower raises."""
 
@@ -75,6 +77,9 @@ class FollowerConfig:
     trust: tuple[str, ...] = ()
     """Public keys of the trainers whose versions are loaded, as ``headrace keys`` prints them. Several while a key is
     replaced. The local stack sets its own; without any a follower does not start."""
+    take_over: str | None = None
+    """Run whose engine this follower may take over: one that serves versions of another run is left alone otherwise.
+    Stop that run's follower first."""
     canary_tolerance: float | None = None
     """Largest distance (nats, root mean square) between the log-probabilities of engine and trainer that is believed
     after a swap; unset: 0.02 for float32 weights, 0.15 for bfloat16."""
@@ -98,6 +103,8 @@ class FollowerConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(RUN_NAME, self.run):
             raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
+        if self.take_over is not None and (self.take_over == self.run or not re.fullmatch(RUN_NAME, self.take_over)):
+            raise ValueError(f"take_over is {self.take_over!r}: name the other run whose engine may be taken over")
         scheme_of(self.store_url)  # refuses an address of another form
         if not self.trust:
             raise ValueError(
@@ -219,22 +226,30 @@ class Follower:
     async def _step(self) -> bool:
         """One step towards the target; whether there is nothing more to do."""
         now = time.monotonic()
-        served = version_of(await self.engine.served())
+        stamp = read_stamp(await self.engine.served())
+        is_foreign = stamp.run not in (None, self.config.run)
+        if is_foreign and stamp.run != self.config.take_over:
+            return await self._leave_alone(stamp)
+        self.alerted.discard(ENGINE_TAKEN)
+        # A version of a run that nobody says is none that is known here.
+        served = stamp.version if stamp.run == self.config.run else None
         # What can be had comes first; only then is it time to look again for what was missing.
         pointer = target(self.versions, self.missing)
         if pointer is None or (served == pointer.version and self.verified == pointer.sha256):
             pointer = target(self.versions, [sha256 for sha256, each in self.missing.items() if each.retry_at > now])
         if pointer is not None and served == pointer.version and self.verified == pointer.sha256:
             return True
+        if is_foreign and pointer is None:
+            return True  # taken over once there is a version to serve
         # In doubt: there is a new version, or the engine was restarted, or we were.
         if await self.engine.is_paused():
             # A follower died in the middle of a swap. Requests have waited long enough; a new swap comes next.
             self.verified = None
-            await release_unverified(self.engine)
-            served = None
+            await release_unverified(self.engine, self.config.run)
+            served, stamp = None, Stamp(self.config.run)
         if pointer is None:
             self.verified = None
-            return await self._without_target(served)
+            return await self._without_target(stamp)
         try:
             local = await self._fetch(pointer)
         except FileNotFoundError as error:
@@ -244,6 +259,9 @@ class Follower:
         self.missing.pop(pointer.sha256, None)
         self.versions = fetch(self.versions, pointer)
         self.verified = None
+        if stamp.run != self.config.run:
+            # From here on no other run's follower takes the engine. Nor are there tokens yet that name a version.
+            await self.engine.label(unverified_stamp(self.config.run))
         try:
             return await self._apply(local, served=served)
         except VersionRefused as error:
@@ -263,15 +281,16 @@ class Follower:
             return await self._accept(local, Verdict(None, figures[1], figures[0], Evidence.DISTANCE), swap_s=0.0)
         if self.reference is None or self.reference.pointer.version != served:
             self.usual = None  # it was restarted, perhaps as another one
-        swap_s = await swap(self.engine, pointer.version, local.file, local.sha256)
+        swap_s = await swap(self.engine, pointer.run, pointer.version, local.file, local.sha256)
         after = await ask(self.engine, canaries, len(before))
         verdict = judge_swap(
             new, before, after, old=old, exact=local.manifest.exact, usual=self.usual, tolerance=tolerance, noise=noise
         )
         if verdict.problem is None:
             return await self._accept(local, verdict, swap_s=swap_s)
-        if version_of(await self.engine.served()) != pointer.version:
-            return True  # The engine was restarted under the comparison, which says nothing: the next call tries again.
+        if not await self._is_stamped(pointer):
+            # It was restarted or taken under the comparison, which says nothing: the next call looks again.
+            return True
         return await self._refuse(
             pointer,
             CANARY_MISMATCH,
@@ -386,8 +405,8 @@ class Follower:
         **figures: float | None,
     ) -> bool:
         """Alert, and never serve this version again; returns ``False``: the engine needs another."""
-        if version_of(await self.engine.served()) == pointer.version:
-            await self.engine.label(UNVERIFIED)
+        if await self._is_stamped(pointer):
+            await self.engine.label(unverified_stamp(pointer.run))
         self.versions = refused(self.versions, pointer)
         instead = target(self.versions)
         remedy = "no version is left to serve" if instead is None else f"version {instead.version} is served instead"
@@ -416,10 +435,30 @@ class Follower:
         except OSError as error:
             logger.warning("what was refused and served cannot be kept: %s; a restarted follower tries it again", error)
 
-    async def _without_target(self, served: int | None) -> bool:
+    async def _is_stamped(self, pointer: Weights) -> bool:
+        """Whether the engine stamps tokens as this version's."""
+        return read_stamp(await self.engine.served()) == Stamp(pointer.run, pointer.version)
+
+    async def _leave_alone(self, stamp: Stamp) -> bool:
+        """Tell that the engine serves another run; returns ``True``: nothing is done until it does not."""
+        self.verified = None
+        if ENGINE_TAKEN not in self.alerted:
+            self.alerted.add(ENGINE_TAKEN)
+            run = self.config.run
+            message = (
+                f"vLLM at {redacted_address(self.config.engine_url)} serves run {stamp.run!r}, and this follower is of "
+                f"run {run!r}: the engine is left alone, so nothing samples for {run!r} there. Give each run an engine "
+                f"of its own. If {stamp.run!r} is over, stop its follower and restart the engine, or set "
+                f"take_over={stamp.run!r} for this follower."
+            )
+            logger.error("%s", message)
+            await self._alert(ENGINE_TAKEN, Severity.CRITICAL, message)
+        return True
+
+    async def _without_target(self, stamp: Stamp) -> bool:
         """Nothing can be served: the engine goes on, and its tokens do not claim a version."""
-        if served is not None:
-            await self.engine.label(UNVERIFIED)
+        if stamp.version is not None:
+            await self.engine.label(unverified_stamp(self.config.run))
         if self.versions.known and NO_GOOD_VERSION not in self.alerted:
             self.alerted.add(NO_GOOD_VERSION)
             await self._alert(

@@ -5,7 +5,7 @@
 Requests in flight stand still and go on with the new weights. Keys and values that the old weights computed are all
 dropped while nothing runs, those of running requests too: a token's log-probability after the swap is exactly that of
 the version it is stamped with. Whatever goes wrong, the engine is never left paused, and never left with weights
-that nobody vouches for under a version's name: it then stamps ``UNVERIFIED``, which is trained by nobody.
+that nobody vouches for under a version's name: it then stamps them ``unverified``, which is trained by nobody.
 """
 
 import asyncio
@@ -15,25 +15,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.schemas.records.weights import Canary
+from headrace.schemas.stamp import stamp_of, unverified_stamp
 from headrace.trainer.follower.engine import Engine, EngineError, EngineRefused, score_all
 from headrace.trainer.follower.verdict import Rows, rows_of
-
-UNVERIFIED = "unverified"
-"""Stamp of tokens from weights that are not known to be any version's."""
 
 logger = logging.getLogger(__name__)
 
 
-def version_of(stamp: str) -> int | None:
-    """The policy version that ``stamp`` names; ``None`` for vLLM's ``default``, ``UNVERIFIED`` and anything else."""
-    return int(stamp) if stamp.isascii() and stamp.isdigit() else None
+async def swap(engine: Engine, run: str, version: int, file: Path, sha256: str) -> float:
+    """Make the engine serve the safetensors ``file`` as ``version`` of ``run``; returns the seconds that requests stood
+    still.
 
-
-async def swap(engine: Engine, version: int, file: Path, sha256: str) -> float:
-    """Make the engine serve the safetensors ``file`` as ``version``; returns the seconds that requests stood still.
-
-    Raises :class:`headrace.trainer.follower.engine.EngineError` with the engine running, if it runs at all, and
-    ``UNVERIFIED``.
+    Raises :class:`headrace.trainer.follower.engine.EngineError` with the engine running, if it runs at all, and its
+    tokens stamped as unverified.
     """
     await engine.allow_folder(file.parent)
     began = time.perf_counter()
@@ -41,18 +35,18 @@ async def swap(engine: Engine, version: int, file: Path, sha256: str) -> float:
     try:
         await _start_update(engine)
         await engine.load(file, sha256)
-        await engine.finish_update(str(version))
+        await engine.finish_update(stamp_of(run, version))
         await engine.forget_prefixes()
     except (EngineError, asyncio.CancelledError):
-        await release_unverified(engine)
+        await release_unverified(engine, run)
         raise
     await engine.resume()
     return time.perf_counter() - began
 
 
-async def release_unverified(engine: Engine) -> None:
-    """Let a paused engine go on with weights that may be half of one version and half of another."""
-    await engine.label(UNVERIFIED)
+async def release_unverified(engine: Engine, run: str) -> None:
+    """Let a paused engine of ``run`` go on with weights that may be half of one version and half of another."""
+    await engine.label(unverified_stamp(run))
     await engine.resume()
 
 

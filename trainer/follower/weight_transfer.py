@@ -5,7 +5,7 @@ Runs inside vLLM's worker process and is driven over HTTP by the follower::
     POST /init_weight_transfer_engine {"init_info": {"root": "/var/cache/headrace"}}
     POST /start_weight_update
     POST /update_weights {"update_info": {"path": "/var/cache/headrace/7/model.safetensors", "sha256": "9f86d0…"}}
-    POST /finish_weight_update {"weight_version": "7"}
+    POST /finish_weight_update {"weight_version": "search-3/7"}
 
 A file is checked before the first parameter is touched, so that a refused file leaves the old weights whole; and what
 began to load is always finalised, so that even a failure half-way leaves an engine that can run and be given another

@@ -16,6 +16,7 @@ HARMLESS = frozenset(
     {
         Defect.NO_LOGPROBS,
         Defect.UNKNOWN_VERSION,
+        Defect.OTHER_RUN,
         Defect.TRUNCATED_SAMPLING,
         Defect.GREEDY_SAMPLING,
         Defect.ALTERED_SAMPLING,

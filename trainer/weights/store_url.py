@@ -4,9 +4,6 @@ from urllib.parse import urlsplit
 
 from headrace.schemas.redaction import holds_secret, redacted_address
 
-RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-"""What a run may be called (a regular expression): its name is a folder of the store."""
-
 _SCHEMES = ("file", "s3", "gs", "az")
 
 

@@ -113,6 +113,16 @@ class TestSegments:
         assert shape(result.segments[0])[3] == [(4, 0, 2), (5, 2, 4)]
         assert result.versions == [4, 5]
 
+    def test_one_number_of_two_runs_is_two_spans(self) -> None:
+        spans = [VersionSpan(version=4, start=n, end=n + 1, run=run) for n, run in enumerate(["r", "r", None, "s"])]
+        result = assembled(called([1], [2, 3, 4, 5], version_spans=spans), start=started(run="r"))
+        (segment,) = result.segments
+        assert [(span.run, span.start, span.end) for span in segment.version_spans] == [
+            ("r", 0, 2),
+            (None, 2, 3),
+            ("s", 3, 4),
+        ]
+
     def test_too_many_tokens_are_left_out_and_labelled(self) -> None:
         fold = SegmentFold(max_tokens=5)
         fold.add(called([1, 2], [3]))
@@ -193,6 +203,32 @@ class TestLabels:
     def test_a_missing_version_leaves_its_segment_without_spans(self) -> None:
         result = assembled(called([1], [2]), called([3], [4], after=[1, 2], version_spans=[]))
         assert result.segments[0].version_spans == []
+
+    @pytest.mark.parametrize(
+        ("runs", "defects", "versions"),
+        [
+            (["r", "r"], [], [1, 2]),
+            ([None, None], [], [1, 2]),
+            ([None, "r"], [], [1, 2]),
+            (["other", "other"], [Defect.OTHER_RUN], []),
+            (["other", "r"], [Defect.OTHER_RUN], [2]),
+            (["r", "other"], [Defect.OTHER_RUN], [1]),
+            ([None, "other"], [Defect.OTHER_RUN], [1]),
+            (["other", "third"], [Defect.OTHER_RUN], []),
+        ],
+    )
+    def test_tokens_that_another_runs_policy_sampled_are_labelled_and_its_versions_are_none_of_ours(
+        self, runs: list[str | None], defects: list[Defect], versions: list[int]
+    ) -> None:
+        spans = [VersionSpan(version=n + 1, start=0, end=1, run=run) for n, run in enumerate(runs)]
+        calls = [called([n, 9], [2], version_spans=[span]) for n, span in enumerate(spans)]
+        result = assembled(*calls, start=started(run="r"))
+        assert (result.defects, result.versions) == (defects, versions)
+
+    def test_without_a_start_no_run_is_another(self) -> None:
+        spans = [VersionSpan(version=1, start=0, end=1, run="r")]
+        result = assemble([Event(T0, called([1], [2], version_spans=spans)), Event(T0, TrajectoryEnded())], EMPTY)
+        assert (result.defects, result.versions) == ([Defect.NO_START], [1])
 
     def test_the_start_says_consent_and_role(self) -> None:
         refused = assembled(called([1], [2]), start=started(consent=False, role=Role.FROZEN))

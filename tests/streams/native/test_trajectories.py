@@ -64,11 +64,13 @@ anything = st.recursive(
     leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3), max_leaves=8
 )
 objects = st.dictionaries(words, anything, max_size=3)
+runs = st.sampled_from([None, "default", "ünï\n"])
 seconds = st.none() | st.floats(0, 1e9) | st.sampled_from([0.0, 0.1, 0.25, 3.0])
 ids = st.sampled_from(["c1", "c2", "ç"])
 
 others: st.SearchStrategy[Record] = st.one_of(
     st.builds(TrajectoryStarted, task_id=words, agent=words, consent=st.booleans(), task=objects,
+              run=st.sampled_from(["default", "ünï\n"]),
               role=st.sampled_from(["trainable", "frozen"]), group_size=st.none() | st.integers(1, 9)),
     st.builds(ToolCalled, call_id=ids, tool=words, arguments=objects),
     st.builds(ToolReturned, call_id=ids, tool=words, result=anything, latency_s=seconds,
@@ -101,7 +103,7 @@ def calls(draw: st.DrawFn, context: list[int]) -> ModelCalled:
     context += [*fresh, *sampled]
     cut = draw(st.integers(0, len(sampled)))
     spans = [
-        VersionSpan(version=draw(st.sampled_from([None, 1, 2])), start=start, end=end)
+        VersionSpan(version=draw(st.sampled_from([None, 1, 2])), start=start, end=end, run=draw(runs))
         for start, end in ((0, cut), (cut, len(sampled)))
         if start < end
     ]
@@ -302,6 +304,20 @@ def test_a_sampling_parameter_that_nobody_knows_is_a_label_whoever_reads_it(
     )
     assert trajectory == _conclude(history)[0]
     assert written in (None, trajectory.message)
+
+
+@pytest.mark.parametrize("runs", [["r"], ["r", None], ["s"], ["r", "s"], ["s", "r"], ["s", "t", "r"], [None, "s"]])
+@pytest.mark.parametrize("has_start", [True, False])
+def test_other_runs_are_labelled_alike(runs: list[str | None], has_start: bool) -> None:
+    spans = [VersionSpan(version=1, start=n, end=n + 1, run=run) for n, run in enumerate(runs)]
+    start: list[Record] = [started(run="r")] if has_start else []
+    facts = [*start, called([1], [2] * len(runs), version_spans=spans)]
+    history = history_of([event("s1", number, fact) for number, fact in enumerate(facts)])
+    written = plainly_written(history)
+    assert written is not None
+    assert written == _conclude(history)[0].message
+    labelled = Defect.OTHER_RUN in Trajectory.model_validate_json(written.value).defects
+    assert labelled == (has_start and not set(runs) <= {"r", None})
 
 
 def test_the_first_trace_that_is_one_counts() -> None:

@@ -57,6 +57,36 @@ def test_what_cannot_be_trained_is_turned_away_with_its_reason(attempt, reason):
     assert fate(attempt) == reason
 
 
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        (["run", "run"], None),
+        ([None, None], None),  # an older engine or agent did not say
+        ([None, "run"], None),
+        (["another", "another"], Reason.OTHER_RUN),
+        (["run", "another"], Reason.OTHER_RUN),
+        (["another", "run"], Reason.OTHER_RUN),
+        ([None, "another"], Reason.OTHER_RUN),
+    ],
+)
+def test_tokens_of_another_runs_version_are_turned_away_whatever_their_number(runs, reason):
+    mixed = trajectory("t", segment("cSS", runs=runs, versions=[5, 5]))
+    assert fate(mixed, version=5, oldest_version=5) == reason
+    apart = trajectory("t", segment("cS", runs=runs[:1], versions=[5]), segment("ccS", runs=runs[1:], versions=[5]))
+    assert fate(apart, version=5, oldest_version=5) == reason
+
+
+@pytest.mark.parametrize("version", [0, 99])
+def test_another_runs_version_is_told_as_that_and_not_as_stale_or_unknown(version):
+    attempt = trajectory("t", segment("cSS", runs=["run", "another"], versions=[50, version]))
+    assert fate(attempt, version=50) == Reason.OTHER_RUN
+
+
+def test_a_trajectory_without_a_start_is_no_runs():
+    attempt = trajectory("t", segment("cS")).model_copy(update={"started": None})
+    assert fate(attempt) == Reason.OTHER_RUN
+
+
 def test_a_negative_token_id_is_outside_the_vocabulary():
     attempt = trajectory("t", segment("cS").model_copy(update={"token_ids": [-1, 3]}))
     assert fate(attempt) == Reason.VOCABULARY

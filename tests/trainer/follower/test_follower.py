@@ -17,6 +17,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import load_file, save_file
 
+from headrace.agents.policy import PolicyClient
+from headrace.schemas.events import Sampling
 from headrace.schemas.ids import uuid7
 from headrace.schemas.log import open_producer, read_to_end, send
 from headrace.schemas.records.alert import Alert, Severity
@@ -24,7 +26,7 @@ from headrace.schemas.records.weights import Canary, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
 from headrace.schemas.wire import decode, record_message
 from headrace.trainer.follower.follower import FollowerConfig, announcer, run_follower
-from headrace.trainer.follower.reconcile import CANARY_MISMATCH, WEIGHTS_UNTRUSTED
+from headrace.trainer.follower.reconcile import CANARY_MISMATCH, ENGINE_TAKEN, WEIGHTS_UNTRUSTED
 from headrace.trainer.loop import TrainerConfig, run_trainer
 from headrace.trainer.weights.canary import make_prompts
 from headrace.trainer.weights.publish import make_manifest, make_pointer, upload
@@ -146,6 +148,7 @@ class Scene:
 
 @pytest.fixture
 def scene(kafka, server, request, tmp_path):
+    server.stamp("default")  # as if it had been restarted: the test before was of another run
     return Scene(kafka, request.node.name, server, tmp_path)
 
 
@@ -183,7 +186,7 @@ async def test_each_new_version_is_served_compared_and_acknowledged(scene, polic
         await scene.publish(1, weights(policies[1]), policies[1])
         await scene.until_applied(0, 1)
         assert await served_as(scene.server, policies[1])
-    assert scene.engine_says("/weight_info") == {"weight_version": "1"}
+    assert scene.engine_says("/weight_info") == {"weight_version": f"{scene.run}/1"}
     assert await scene.records(ALERTS) == []
     for applied in await scene.records(APPLIED):
         assert applied.canary_max_error < 1e-4
@@ -324,3 +327,27 @@ async def test_forged_versions_are_told_of_never_fetched_and_stop_no_honest_one(
     assert {file.stem for file in (scene.folder / "cache").glob("*.safetensors")} == {
         file_sha256(weights(policies[each])) for each in (0, 2)
     }
+
+
+async def test_an_engine_serves_one_run_and_its_answers_say_which(scene, policies, tmp_path):
+    other = Scene(scene.bootstrap, f"{scene.run}-other", scene.server, tmp_path / "other")
+    other.folder.mkdir()
+    await scene.publish(0, weights(policies[0]), policies[0])
+    await other.publish(0, weights(policies[1]), policies[1])
+    async with following(scene.config), PolicyClient(scene.server.url) as policy:
+        await scene.until_applied(0)
+        async with following(other.config), asyncio.timeout(60):
+            while True:
+                if alerts := await other.records(ALERTS):
+                    break
+                await asyncio.sleep(0.1)
+        assert [alert.kind for alert in alerts] == [ENGINE_TAKEN]
+        assert await other.applied() == []
+        answer = await policy.generate([5, 6, 7], Sampling(temperature=1.0, max_tokens=8))
+        assert {(span.run, span.version) for span in answer.version_spans} == {(scene.run, 0)}
+        assert await served_as(scene.server, policies[0])
+    async with following(replace(other.config, take_over=scene.run)), PolicyClient(scene.server.url) as policy:
+        await other.until_applied(0)
+        answer = await policy.generate([5, 6, 7], Sampling(temperature=1.0, max_tokens=8))
+        assert {(span.run, span.version) for span in answer.version_spans} == {(other.run, 0)}
+        assert await served_as(scene.server, policies[1])

@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 import time
 
@@ -7,10 +8,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.weights import Applied, Canary, Weights
+from headrace.schemas.stamp import unverified_stamp
 from headrace.trainer.follower.memory import memory_file, read_memory
 from headrace.trainer.follower.reconcile import (
     CANARY_MISMATCH,
     ENGINE_FAILING,
+    ENGINE_TAKEN,
     NO_GOOD_VERSION,
     STORE_FAILING,
     SWAP_REFUSED,
@@ -20,7 +23,6 @@ from headrace.trainer.follower.reconcile import (
     Follower,
     FollowerConfig,
 )
-from headrace.trainer.follower.swap import UNVERIFIED
 from headrace.trainer.follower.versions import Versions, learn
 from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_path, upload
 from headrace.trainer.weights.signing import SigningKey
@@ -34,8 +36,9 @@ KEY = SigningKey(Ed25519PrivateKey.generate())
 class Scene:
     """A follower of a fake engine, and everything that it announced."""
 
-    def __init__(self, folder, url=None, **versions):
+    def __init__(self, folder, url=None, run="run", **versions):
         self.folder = folder
+        self.run = run
         self.store = ObjectStore(url or f"file://{folder}/objects")
         self.fake = FakeEngine()
         self.announced = []
@@ -44,11 +47,11 @@ class Scene:
         self.patience_s = 600.0
         self.restart(**versions)
 
-    def restart(self, known=(), **versions):
+    def restart(self, known=(), take_over=None, **versions):
         """A new follower process, on what the old one left behind."""
         config = FollowerConfig(
-            "", "run", "http://engine", "engine-1", self.cache, self.store.url, (KEY.public,),
-            fetch_attempts=1, keep_versions=2, fetch_patience_s=self.patience_s,
+            "", self.run, "http://engine", "engine-1", self.cache, self.store.url, (KEY.public,),
+            fetch_attempts=1, keep_versions=2, fetch_patience_s=self.patience_s, take_over=take_over,
         )  # fmt: skip
         self.follower = Follower(config, self.fake.client(), self.announce, Versions(known=tuple(known), **versions))
 
@@ -68,7 +71,7 @@ class Scene:
         canaries = [Canary(token_ids=[1, 2, 3], logprobs=[logprob, logprob], parent_logprobs=before)]
         parent = version - 1 if version else None
         manifest = make_manifest(
-            file, run="run", version=version, parent=parent, tensors=1, canaries=canaries,
+            file, run=self.run, version=version, parent=parent, tensors=1, canaries=canaries,
             dtype="float32", exact=True,
         )  # fmt: skip
         await upload(self.store, manifest, file)
@@ -92,10 +95,11 @@ def scene(tmp_path):
 async def test_a_version_is_swapped_in_compared_and_only_then_acknowledged(scene):
     await scene.publish(0)
     await scene.follower.reconcile()
-    assert scene.fake.stamp == "0"
+    assert scene.fake.stamp == "run/0"
     assert scene.fake.weights == 1.0
     order = [path for path in scene.fake.requests if path not in ("/weight_info", "/is_paused")]
     assert order == [
+        "/update_weight_version",  # the engine is this run's from here on
         "/inference/v1/generate",
         "/init_weight_transfer_engine",
         "/pause",
@@ -132,7 +136,7 @@ async def test_an_engine_that_was_restarted_gets_its_version_again(scene):
     await scene.follower.reconcile()
     scene.fake.stamp, scene.fake.weights = "default", 0.0
     await scene.follower.reconcile()
-    assert (scene.fake.stamp, scene.fake.weights) == ("4", 5.0)
+    assert (scene.fake.stamp, scene.fake.weights) == ("run/4", 5.0)
     assert scene.applied() == [4, 4]
 
 
@@ -144,7 +148,7 @@ async def test_a_swap_that_changed_nothing_raises_an_alert_and_the_last_good_ver
     await scene.follower.reconcile()
     assert scene.alerts() == [CANARY_MISMATCH]
     assert scene.applied() == [0, 0]
-    assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused) == ("0", 1.0, False)
+    assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused) == ("run/0", 1.0, False)
 
 
 async def test_a_swap_that_changed_nothing_is_found_even_where_a_step_moves_less_than_the_tolerance(scene):
@@ -225,7 +229,7 @@ async def test_a_restarted_follower_remembers_what_it_refused_in_a_private_file(
     scene.restart(known=[good, bad], refused=kept.refused, good=kept.good)
     await scene.follower.reconcile()
     assert scene.alerts() == [CANARY_MISMATCH]
-    assert scene.fake.stamp == "0"
+    assert scene.fake.stamp == "run/0"
 
 
 @pytest.mark.parametrize(
@@ -313,7 +317,7 @@ async def test_with_nothing_good_left_tokens_name_no_version_and_one_alert_says_
     await scene.publish(0, said=9.0)
     await scene.follower.reconcile()
     await scene.follower.reconcile()
-    assert scene.fake.stamp == UNVERIFIED
+    assert scene.fake.stamp == unverified_stamp("run")
     assert scene.alerts() == [CANARY_MISMATCH, NO_GOOD_VERSION]
 
 
@@ -328,7 +332,7 @@ async def test_objects_that_are_not_what_was_published_never_reach_the_engine(sc
     swaps = scene.fake.requests.count("/pause")
     await scene.follower.reconcile()
     assert scene.alerts() == [WEIGHTS_UNUSABLE]
-    assert scene.fake.stamp == "0"
+    assert scene.fake.stamp == "run/0"
     assert scene.applied() == [0]
     assert scene.fake.requests.count("/pause") == swaps
 
@@ -348,13 +352,13 @@ async def test_an_object_that_is_missing_for_a_while_is_waited_for_while_the_ver
         await scene.follower.reconcile()
         now += 0.5
     assert scene.alerts() == [WEIGHTS_MISSING]
-    assert scene.fake.stamp == "0"
+    assert scene.fake.stamp == "run/0"
     assert scene.fake.requests.count("/pause") == 1
     hidden.rename(stored)
     now += 20
     await scene.follower.reconcile()
     assert scene.applied() == [0, 1]
-    assert scene.fake.stamp == "1"
+    assert scene.fake.stamp == "run/1"
     assert not scene.follower.missing
 
 
@@ -393,7 +397,7 @@ async def test_a_version_that_the_engine_refuses_is_replaced_by_the_last_good_on
     scene.fake.picky = {2.0}
     await scene.follower.reconcile()
     assert scene.alerts() == [SWAP_REFUSED]
-    assert (scene.fake.stamp, scene.fake.weights) == ("0", 1.0)
+    assert (scene.fake.stamp, scene.fake.weights) == ("run/0", 1.0)
 
 
 async def test_an_engine_that_dies_in_the_swap_is_waited_for_and_the_version_not_blamed(scene):
@@ -453,7 +457,9 @@ async def test_a_follower_that_died_between_pause_and_resume_is_made_good_by_the
     scene.fake.paused = scene.fake.updating = True
     scene.restart(known=[pointer], good=0)
     await scene.follower.reconcile()
-    assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused, scene.fake.updating) == ("1", 2.0, False, False)
+    assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused, scene.fake.updating) == (
+        "run/1", 2.0, False, False,
+    )  # fmt: skip
     assert scene.applied() == [0, 1]
 
 
@@ -462,7 +468,7 @@ async def test_an_engine_that_stands_still_is_released_even_without_any_version(
     scene.fake.stamp = "3"
     await scene.follower.reconcile()
     assert not scene.fake.paused
-    assert scene.fake.stamp == UNVERIFIED
+    assert scene.fake.stamp == unverified_stamp("run")
 
 
 async def test_a_restarted_follower_compares_what_is_served_and_swaps_nothing(scene):
@@ -484,12 +490,91 @@ async def test_a_swap_whose_follower_died_before_it_could_say_so_is_acknowledged
     assert scene.applied() == [3]
 
 
-async def test_another_runs_version_of_the_same_number_is_not_mistaken_for_ours(scene):
+async def test_a_version_of_the_same_number_whose_run_nobody_says_is_not_mistaken_for_ours(scene):
     scene.fake.stamp, scene.fake.weights = "0", 42.0
     await scene.publish(0)
     await scene.follower.reconcile()
-    assert scene.fake.weights == 1.0
+    assert (scene.fake.stamp, scene.fake.weights) == ("run/0", 1.0)
     assert scene.alerts() == []
+    assert scene.applied() == [0]
+
+
+@pytest.mark.parametrize("stamp", ["other/0", "other/7", unverified_stamp("other")])
+@pytest.mark.parametrize("paused", [False, True])
+async def test_an_engine_that_serves_another_run_is_left_alone_with_one_alert_that_says_what_to_do(
+    scene, stamp, paused
+):
+    scene.fake.stamp, scene.fake.weights, scene.fake.paused = stamp, 42.0, paused
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.follower.reconcile()
+    assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused) == (stamp, 42.0, paused)
+    assert set(scene.fake.requests) == {"/weight_info"}
+    (alert,) = scene.announced
+    assert (alert.kind, alert.severity) == (ENGINE_TAKEN, "critical")
+    assert "'other'" in alert.message
+    assert "take_over='other'" in alert.message
+
+
+async def test_an_engine_that_serves_another_run_no_longer_is_taken(scene):
+    scene.fake.stamp = "other/0"
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    scene.fake.stamp = "default"
+    await scene.follower.reconcile()
+    assert (scene.fake.stamp, scene.alerts(), scene.applied()) == ("run/0", [ENGINE_TAKEN], [0])
+    scene.fake.stamp = "other/1"
+    await scene.follower.reconcile()
+    assert (scene.fake.stamp, scene.alerts()) == ("other/1", [ENGINE_TAKEN] * 2)
+
+
+@pytest.mark.parametrize(("run", "taken"), [("other", True), ("third", False)])
+async def test_an_engine_is_taken_over_from_the_run_that_is_named_and_no_other(scene, run, taken):
+    scene.fake.stamp, scene.fake.weights = "other/5", 42.0
+    scene.restart(take_over=run)
+    await scene.follower.reconcile()
+    assert scene.fake.stamp == "other/5"  # nothing to serve yet
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    assert (scene.fake.stamp, scene.fake.weights) == (("run/0", 1.0) if taken else ("other/5", 42.0))
+    assert scene.alerts() == ([] if taken else [ENGINE_TAKEN])
+
+
+async def test_two_followers_that_find_the_same_fresh_engine_do_not_both_serve_it(scene, tmp_path):
+    (tmp_path / "second").mkdir()
+    second = Scene(tmp_path / "second", run="other")
+    second.fake = scene.fake
+    second.restart()
+    await scene.publish(0)
+    await second.publish(0, 7.0)
+
+    started = []
+
+    def meanwhile():  # the first is asked its canaries, and has swapped nothing yet
+        scene.fake.failing.clear()
+        started.append(asyncio.get_running_loop().create_task(second.follower.reconcile()))
+
+    scene.fake.failing["/inference/v1/generate"] = meanwhile
+    await scene.follower.reconcile()
+    await asyncio.gather(*started)
+    assert (scene.fake.stamp, scene.applied()) == ("run/0", [0])
+    assert (second.alerts(), second.applied()) == ([ENGINE_TAKEN], [])
+
+
+async def test_an_engine_that_is_taken_during_a_swap_does_not_spoil_the_version(scene):
+    await scene.publish(0)
+
+    def taken():
+        if scene.fake.stamp == "run/0":
+            scene.fake.stamp, scene.fake.weights = "other/3", 42.0
+
+    scene.fake.failing["/inference/v1/generate"] = taken
+    await scene.follower.reconcile()
+    scene.fake.failing.clear()
+    await scene.follower.reconcile()
+    assert (scene.fake.stamp, scene.alerts(), scene.applied()) == ("other/3", [ENGINE_TAKEN], [])
+    scene.fake.stamp = "default"
+    await scene.follower.reconcile()
     assert scene.applied() == [0]
 
 
@@ -497,7 +582,7 @@ async def test_an_engine_that_restarts_under_the_comparison_does_not_spoil_the_v
     await scene.publish(0)
 
     def crash():
-        if scene.fake.stamp == "0":
+        if scene.fake.stamp == "run/0":
             scene.fake.stamp, scene.fake.weights = "default", 42.0
             scene.fake.failing.clear()
 
@@ -525,6 +610,8 @@ async def test_only_the_last_few_versions_stay_on_disk(scene):
         {"trust": ()},
         {"trust": ("0",)},
         {"run": "../up"},
+        {"take_over": "../up"},
+        {"take_over": "run"},
         {"store_url": "http://host/objects"},
         {"fetch_patience_s": float("nan")},
     ],

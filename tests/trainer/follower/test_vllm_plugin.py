@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
+from headrace.schemas.stamp import stamp_of, unverified_stamp
 from headrace.trainer.follower.engine import VersionRefused, open_engine, score_all
-from headrace.trainer.follower.swap import UNVERIFIED, swap
+from headrace.trainer.follower.swap import swap
 from tests.trainer.serving import Server, serving
 from tests.trainer.tiny import VOCABULARY, forward_logprobs, tiny_policy
 
 pytestmark = pytest.mark.vllm
+
+RUN = "run"
 
 TOKENS = 1000
 """Of an answer: a few seconds in which weights are swapped; with its prompt it fits into the model's length."""
@@ -47,7 +50,7 @@ def differences(found, expected):
 async def swap_in(server: Server, version: int, policy: Path) -> float:
     async with open_engine(server.url, timeout_s=60) as engine:
         file = policy / "model.safetensors"
-        return await swap(engine, version, file, sha256(file))
+        return await swap(engine, RUN, version, file, sha256(file))
 
 
 async def scores(server: Server) -> list[list[float]]:
@@ -62,7 +65,7 @@ async def test_after_a_swap_the_engine_answers_as_the_new_weights_do(server, pol
         assert max(differences(await scores(server), expected)) < 1e-4
         sampled = server.generate(PROMPTS[0], max_tokens=20)
         assert sampled["weight_versions"] == [
-            {"version": str(version), "start": 0, "end": len(sampled["token_ids"])},
+            {"version": stamp_of(RUN, version), "start": 0, "end": len(sampled["token_ids"])},
         ]
     other = [forward_logprobs(policies[0], prompt) for prompt in PROMPTS]
     assert max(differences(await scores(server), other)) > 1
@@ -99,7 +102,7 @@ def test_requests_in_flight_go_on_with_the_new_weights_and_say_from_where(server
     assert len(answers) == 4
     for first, answer in answers:
         spans = answer["weight_versions"]
-        assert [span["version"] for span in spans] == ["0", "1"]
+        assert [span["version"] for span in spans] == [stamp_of(RUN, 0), stamp_of(RUN, 1)]
         assert [spans[0]["start"], spans[1]["end"]] == [0, TOKENS]
         assert spans[0]["end"] == spans[1]["start"]
         sequence = [first, 7, 8, *answer["token_ids"]]
@@ -142,9 +145,9 @@ async def test_a_refused_file_leaves_an_engine_that_serves_and_names_no_version(
             (outside / "link.safetensors").symlink_to(file)
             file = outside / "link.safetensors"
         with pytest.raises(VersionRefused):
-            await swap(engine, 1, file, digest)
+            await swap(engine, RUN, 1, file, digest)
         assert not await engine.is_paused()
-        assert await engine.served() == UNVERIFIED
+        assert await engine.served() == unverified_stamp(RUN)
     assert len(server.generate([5, 6], max_tokens=5, ignore_eos=True)["token_ids"]) == 5
     # Whatever was refused, the next good version makes the engine whole.
     await swap_in(server, 1, policies[1])
