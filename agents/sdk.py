@@ -69,6 +69,11 @@ class Headrace:
         that cannot work.
         """
         address = bootstrap or os.environ.get(KAFKA_VARIABLE, "")
+        if not address:
+            raise ValueError(
+                f'no address of Kafka: give Headrace("host:port", …), or set {KAFKA_VARIABLE} '
+                "(`headrace status` prints the address of a local stack)"
+            )
         for server in address.split(","):
             host, _, port = server.strip().rpartition(":")
             if not host or not port.isdigit():

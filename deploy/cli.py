@@ -4,6 +4,7 @@ Command modules import click and nothing heavy at their top, so that ``headrace 
 """
 
 import re
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import requires
 from pathlib import Path
@@ -52,6 +53,16 @@ class LazyGroup(click.Group):
                 found: click.Command = import_module(f"headrace.deploy.commands.{candidate}").command
                 return found
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of one that does not exist say which may have been meant."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            guess = f" Did you mean {near[0]}?" if near else " `headrace --help` lists them."
+            ctx.fail(f"No such command {args[0]!r}.{guess}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands under their sections' headings."""

@@ -4,6 +4,7 @@ Kafka's log and ClickHouse's tables hold what users said, the stack's own files 
 """
 
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Iterator
@@ -97,3 +98,12 @@ def _unusable(data: Path, why: str) -> str:
         f"The data folder {data} (HEADRACE_DATA, --data) cannot be used: {why}. Name a folder that this user may "
         "write to, with --data."
     )
+
+
+def command_on(command: str, data: Path) -> str:
+    """``headrace COMMAND`` for the stack on ``data``, as a person can type it in this folder.
+
+    The folder is named unless it is the one that commands take by themselves.
+    """
+    usual = Path.cwd() / ".headrace"
+    return f"headrace {command}" + ("" if data.absolute() == usual else f" --data {shlex.quote(str(data))}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from headrace.deploy.data_folder import keep_files_private, make_folder
+from headrace.deploy.data_folder import command_on, keep_files_private, make_folder
 from headrace.deploy.errors import StackError
 from headrace.deploy.settings import Settings
 from headrace.deploy.stack import Stack, running_stack
@@ -65,16 +65,16 @@ async def _until_signalled(settings: Settings, without: Collection[str]) -> bool
     try:
         async with running_stack(settings, without, show, on_note=tell) as stack:
             was_up = True
-            _show_addresses(stack)
+            _show_addresses(stack, settings.data)
             await asyncio.Event().wait()
     except asyncio.CancelledError:
         tell("Stopped.", err=True)
     return was_up
 
 
-def _show_addresses(stack: Stack) -> None:
-    how_to_end = "Ctrl-C" if sys.stdin.isatty() else "SIGTERM, or `headrace down`,"
-    tell(f"Up. {how_to_end} ends it; `headrace status` shows it from another shell.")
+def _show_addresses(stack: Stack, data: Path) -> None:
+    how_to_end = "Ctrl-C" if sys.stdin.isatty() else f"SIGTERM, or `{command_on('down', data)}`,"
+    tell(f"Up. {how_to_end} ends it; `{command_on('status', data)}` shows it from another shell.")
     for name, where in stack.addresses.items():
         tell_address(f"  {name:<11} {where}")
 
@@ -86,7 +86,8 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
     """
     if is_locked(settings.data):
         read_state(settings.data)
-        raise StackError(f"A stack runs on {settings.data} already: `headrace status` shows it.")
+        shows, ends = command_on("status", settings.data), command_on("down", settings.data)
+        raise StackError(f"A stack runs on {settings.data} already: `{shows}` shows it, `{ends}` ends it.")
     keep_files_private()
     make_folder(settings.data)
     settings.logs.mkdir(exist_ok=True)
@@ -110,20 +111,22 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
                 raise StackError(why or f"The stack did not come up; {log} says no more.")
             time.sleep(_POLL_S)
             ended = supervisor.poll() is not None  # Asked before reading, so that nothing is written after.
-            shown, why = _relay(log, shown)
-        _relay(log, shown)
+            shown, why = relay(log, shown)
+        relay(log, shown)
     except KeyboardInterrupt:
         supervisor.terminate()
         supervisor.wait()
         raise
-    tell(f"In the background as process {supervisor.pid}; `headrace down` ends it.")
+    tell(f"In the background as process {supervisor.pid}; `{command_on('down', settings.data)}` ends it.")
 
 
-def _relay(log: Path, shown: int) -> tuple[int, str]:
+def relay(log: Path, shown: int) -> tuple[int, str]:
     """Show ``log`` from character ``shown`` up to an error; returns how far that was, and the error."""
-    told, _, why = log.read_text(errors="replace").partition(_ERROR)
+    text = log.read_text(errors="replace")
+    error = text.find(_ERROR)
+    told = text if error < 0 else text[: error + 1]
     tell_page(told[shown:])
-    return len(told), why.strip()
+    return len(told), "" if error < 0 else text[error + len(_ERROR) :].strip()
 
 
 def _is_up(settings: Settings, pid: int) -> bool:

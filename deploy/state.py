@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TextIO
 
-from headrace.deploy.data_folder import make_folder
+from headrace.deploy.data_folder import command_on, make_folder
 from headrace.deploy.errors import StackError
 from headrace.deploy.settings import PREFIX, load_settings
 from headrace.schemas.redaction import remember_secrets
@@ -94,8 +94,8 @@ def locked(data: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StackError(
-                f"A stack runs on {data} already: `headrace status` shows it, `headrace down` ends it, "
-                "--data (HEADRACE_DATA) names another folder."
+                f"A stack runs on {data} already: `{command_on('status', data)}` shows it, "
+                f"`{command_on('down', data)}` ends it, --data (HEADRACE_DATA) names another folder."
             ) from error
         # Left by a stack that was killed, it would pass for ours.
         _state_file(data).unlink(missing_ok=True)

@@ -18,12 +18,14 @@ CONFIGURATIONS = {
 
 
 @click.command("settings")
-@click.argument("part", required=False, type=click.Choice([*CONFIGURATIONS]))
+@click.argument("part", required=False, type=click.Choice([*CONFIGURATIONS]), metavar="[PART]")
 @click.option("--data", type=click.Path(file_okay=False), help="As other commands take it (HEADRACE_DATA).")
 @click.option("--toml", "as_toml_file", is_flag=True, help="The options of PART as a commented TOML file.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(part: str | None, data: str | None, as_toml_file: bool, as_json: bool) -> None:
     """Print every setting of stack and workers: variable, value, meaning; or every option of PART.
+
+    Parts are trainer, fine-tuning (sft and rft), follower, assemble, workers, sink and traces.
 
     \b
     headrace settings                          what HEADRACE_* variables there are, and what they are now

@@ -25,6 +25,7 @@ def command(data: str | None, as_json: bool) -> None:
         tell_json(state.as_json(), indent=1)
     else:
         tell(f"Stack on {state.data}, run {state.run}, process {state.pid}")
+        tell(f"  {'part':<11} {'state':<10} {'start':>7}  {'process':>7}  address")
         for name, part in state.parts.items():
             took = "" if part.ready_s is None else f"{part.ready_s:5.1f} s"
             deaths = f"   restarted {part.restarts}×" if part.restarts else ""

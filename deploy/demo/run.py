@@ -7,7 +7,7 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from headrace.deploy.data_folder import make_folder
+from headrace.deploy.data_folder import command_on, make_folder
 from headrace.deploy.demo.circle import Phases, Plan, go_round
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.plot import draw
@@ -71,7 +71,8 @@ async def _run(settings: Settings, plan: Plan, plot: Path, json_path: Path | Non
         summary = await go_round(stack, plan, phases, peak, plot, tell)
         _show(summary, plot, json_path)
         if keep:
-            tell("Still up: Ctrl-C ends it; `headrace status` shows it from another shell.")
+            shows = command_on("status", settings.data)
+            tell(f"Still up: Ctrl-C ends it; `{shows}` shows it from another shell; other commands take --data too.")
             await asyncio.Event().wait()
 
 

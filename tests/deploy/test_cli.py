@@ -52,7 +52,8 @@ def test_every_command_of_a_section_explains_itself(name: str) -> None:
 def test_an_unknown_command_is_an_error() -> None:
     done = headrace("upp")
     assert done.exit_code == 2
-    assert "No such command 'upp'" in done.output
+    assert "No such command 'upp'. Did you mean up?" in done.output
+    assert "No such command 'xyzzy'. `headrace --help` lists them." in headrace("xyzzy").output
 
 
 def test_status_and_down_without_a_stack_say_what_to_do(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.data_folder import make_folder, tighten
+from headrace.deploy.data_folder import command_on, make_folder, tighten
 from headrace.deploy.errors import StackError
 from headrace.deploy.parts import Part
 from headrace.deploy.settings import Settings
@@ -79,3 +79,12 @@ def test_a_data_folder_that_cannot_be_used_is_named_with_the_setting(tmp_path: P
         with pytest.raises(StackError, match=r"The data folder .* \(HEADRACE_DATA, --data\) cannot be used: ") as said:
             make_folder(wrong)
         assert "\n" not in str(said.value)
+
+
+def test_a_command_names_the_folder_unless_commands_take_it_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command_on("status", tmp_path / ".headrace") == "headrace status"
+    assert command_on("status", tmp_path / ".headrace" / "demo") == f"headrace status --data {tmp_path}/.headrace/demo"
+    assert command_on("down", tmp_path / "two words") == f"headrace down --data '{tmp_path}/two words'"
