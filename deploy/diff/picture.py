@@ -79,6 +79,8 @@ def _aside(number: int, step: float) -> float:
 
 
 def _changes(axes: "Axes", found: Diff) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     changes = [new - old for old, new, *_ in found.points]
     if changes:
         reach = max(map(abs, changes)) or 1.0
@@ -87,6 +89,7 @@ def _changes(axes: "Axes", found: Diff) -> None:
         axes.axvline(mean, color=_LEAVES, linewidth=1.5, label=f"mean {mean:+.3f}".replace("-", "−"))
         axes.axvline(0, color="#888888", linewidth=0.8, linestyle=":")
         axes.legend(frameon=False)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(f"Changes of rewards   ({found.changed:,} of {len(changes):,} changed)", loc="left")
     _plain(axes, "after − before", "trajectories")
 

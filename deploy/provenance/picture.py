@@ -48,13 +48,23 @@ def draw(found: VersionLineage | Trace, path: Path) -> None:
     figure.savefig(path)
 
 
+def age_colours(lineage: VersionLineage) -> dict[str, str]:
+    """The colour of each age that the tokens of ``lineage`` have, in versions; all ages from the fifth on share one."""
+    known = sorted({int(age) for row in lineage.steps for age in row.ages if age.isdecimal()})
+    return {str(age): _COLOURS[min(number, _MAX_AGES - 1)] for number, age in enumerate(known)}
+
+
+def _age(key: str) -> float:
+    return int(key) if key.isdecimal() else float("inf")
+
+
 def _steps(axes: "Axes", lineage: VersionLineage) -> None:
     """Tokens of each step on the way, by how old they were; the mean reward over them."""
     from matplotlib.ticker import MaxNLocator
 
     drawn = lineage.steps[-_MAX_BARS:]
     versions = [row.version for row in drawn]
-    known = sorted({int(age) for row in drawn for age in row.ages if age.isdecimal()})
+    known = sorted(int(age) for age in age_colours(lineage))
     bottom = [0.0] * len(drawn)
     for number, age in enumerate(known[:_MAX_AGES]):
         last = number == _MAX_AGES - 1 and len(known) > _MAX_AGES
@@ -92,10 +102,15 @@ def _steps(axes: "Axes", lineage: VersionLineage) -> None:
 def _shares(axes: "Axes", lineage: VersionLineage) -> None:
     """One bar a dimension, divided as its tokens are."""
     dimensions = [each for each in Dimension if lineage.shares.table(each)]
+    ages = age_colours(lineage)
     for y, dimension in enumerate(dimensions):
         table = lineage.shares.table(dimension)
         known = [row for row in table if row.key != GONE]
         parts = [(row.key, row.share, _COLOURS[i]) for i, row in enumerate(known[:_MAX_VALUES])]
+        if dimension is Dimension.AGE:
+            parts = sorted(
+                ((key, share, ages.get(key, _REST)) for key, share, _ in parts), key=lambda part: _age(part[0])
+            )
         if rest := known[_MAX_VALUES:]:
             parts.append((f"{len(rest):,} others", sum(row.share for row in rest), _REST))
         parts += [(GONE, row.share, _GONE) for row in table if row.key == GONE]
@@ -108,7 +123,8 @@ def _shares(axes: "Axes", lineage: VersionLineage) -> None:
             room = int(share / _LEGIBLE)
             if room >= 4:
                 ink = _INK if colour in (_GONE, _REST, "#a5b83b", "#ddaa33", "#66aabb", "#ee8866") else "white"
-                fitting = text if len(text) <= room else f"{text[: room - 1]}…"
+                # Names of one kind begin alike and differ at their ends.
+                fitting = text if len(text) <= room else name if len(name) <= room else f"…{name[1 - room :]}"
                 axes.text(left + share / 2, y, plain_text(fitting), ha="center", va="center", color=ink, fontsize=9)
             left += share
     axes.set_yticks(

@@ -5,6 +5,7 @@ one task is the better. Then what that does: signs of advantages, groups that en
 """
 
 import math
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -185,7 +186,14 @@ def rows(before: DiffSide, after: DiffSide, by: str) -> list[Row]:
     for name in before.attempts.keys() & after.attempts.keys():
         parts[KEYS[by](after.attempts[name])].append((before.attempts[name], after.attempts[name]))
     made = [_row(key, sides) for key, sides in parts.items()]
-    return sorted(made, key=lambda row: (-row.flips, -abs((row.mean_after or 0) - (row.mean_before or 0)), row.key))
+    return sorted(
+        made, key=lambda row: (-row.flips, -abs((row.mean_after or 0) - (row.mean_before or 0)), *_by_number(row.key))
+    )
+
+
+def _by_number(key: str) -> tuple[int, str]:
+    """Puts 2 before 10, and numbers before names."""
+    return (len(key), key) if key.isdecimal() else (sys.maxsize, key)
 
 
 def only_run(side: DiffSide, run: str) -> DiffSide:

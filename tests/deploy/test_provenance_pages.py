@@ -7,6 +7,7 @@ import pytest
 
 from headrace.deploy.provenance import rebuilt as rebuilt_page
 from headrace.deploy.provenance import trace_page, version_page
+from headrace.deploy.provenance.picture import age_colours
 from headrace.deploy.provenance.trace_boxes import LINES, WIDTH, rows
 from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.provenance.contributions import TrajectoryLabels, contributions
@@ -75,6 +76,18 @@ def test_a_lineage_shows_the_first_of_many_and_counts_the_others(history):
     assert any("others" in line for line in page)
     gone = version_page.page(lineage_of(history, 4, [absent("trajectories", (1, 2), "t", Bounds(5, 9))]), top=5)
     assert any("4 records of trajectories expired: trajectories 1 begins at 5" in line for line in gone)
+
+
+def test_an_age_has_one_colour_in_the_whole_picture(history):
+    lineage = lineage_of(history, 4)
+    for row, ages in zip(lineage.steps, ({"0": 5}, {"3": 5, "1": 9}, {"12": 1}), strict=False):
+        row.ages.clear()
+        row.ages.update(ages)
+    for row in lineage.steps[3:]:
+        row.ages.clear()
+    colours = age_colours(lineage)
+    assert list(colours) == ["0", "1", "3", "12"]
+    assert len(set(colours.values())) == 4
 
 
 def test_a_trace_is_drawn_in_boxes_that_hold_what_they_say(history):

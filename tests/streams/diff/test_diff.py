@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.schemas.records.reward import Reward
 from headrace.streams.diff.diff import Diff, Moves, as_json, diff, only_run, rows
 from headrace.streams.diff.ranks import kendall, spearman
-from headrace.streams.diff.side import PENDING, TRAINED, DiffSide, group_states
+from headrace.streams.diff.side import PENDING, TRAINED, Attempt, DiffSide, group_states
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
 from tests.streams.attempts import START_MS, rewarded
 
@@ -181,3 +181,12 @@ def test_spearmans_rho_does_not_care_for_scale(values: list[tuple[int, int]]) ->
 def test_the_same_order_is_one_and_the_opposite_minus_one(xs: list[int], ys: list[int]) -> None:
     expected = 1.0 if xs == ys else -1.0
     assert (spearman(xs, ys), kendall(xs, ys)) == (pytest.approx(expected), pytest.approx(expected))
+
+
+def test_versions_that_changed_alike_come_in_their_order() -> None:
+    attempts = {
+        f"t{version}": Attempt(spec="search@1", total=1.0, fate=TRAINED, version=version)
+        for version in (10, 2, None, 1)
+    }
+    made = rows(DiffSide("live", attempts=attempts), DiffSide("new", attempts=attempts), "version")
+    assert [row.key for row in made] == ["1", "2", "10", "unknown"]
