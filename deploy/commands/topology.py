@@ -4,10 +4,15 @@ import click
 
 from headrace.deploy.terminal import tell, tell_page
 
+_LAG = (
+    "How far every consumer group is behind, by partition, as of now. Transaction markers count as records, so an idle "
+    "group may stay at 1 or 2."
+)
+
 
 @click.command(short_help="Show the stream processors and their topics.")
 @click.option("--mermaid", "as_mermaid", is_flag=True, help="The whole circle as a Mermaid flowchart.")
-@click.option("--lag", is_flag=True, help="How far every consumer group is behind, by partition, as of now.")
+@click.option("--lag", is_flag=True, help=_LAG)
 @click.option("--kafka", metavar="HOST:PORT", help="Broker, for --lag; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) -> None:

@@ -121,6 +121,8 @@ function drawTiles(panels) {
 // groups may still seem to be under way: only what is a step's worth above the budget is a warning.
 function drawPace([word, share], now) {
   const granted = now.groups_granted == null ? "" : `, ${now.groups_under_way} of ${now.groups_granted} under way`;
+  // A budget of none is granted once the last step is trained: what is still under way then is the rest, and no mistake.
+  if (now.groups_granted === 0) return tile("Trainer", "finished", `the last step is trained · ${now.groups_waiting} groups left over`);
   const over = now.groups_granted != null && now.groups_under_way > now.groups_granted + now.groups_per_step;
   const box = tile("Trainer", word, `${share} · ${now.groups_waiting} groups wait${granted}${over ? ": do the samplers’ shares add up to more than 1?" : ""}`);
   if (over) box.dataset.warning = "yes";
