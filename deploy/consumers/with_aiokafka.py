@@ -62,4 +62,6 @@ async def main(bootstrap: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python {sys.argv[0]} HOST:PORT")
     asyncio.run(main(sys.argv[1]))

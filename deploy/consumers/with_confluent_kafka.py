@@ -71,4 +71,6 @@ def main(bootstrap: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python {sys.argv[0]} HOST:PORT")
     main(sys.argv[1])
