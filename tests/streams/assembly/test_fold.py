@@ -190,11 +190,12 @@ class TestBounds:
         (history,) = closed(fold(records, FoldLimits(max_open=2)))
         assert history.trajectory_id == "s1"
         assert history.labels == {Defect.OVERSIZE, Defect.NO_END}
+        assert history.closed_offset == 3  # what comes behind the record that was one too many is late
 
     def test_beyond_the_memory_of_a_partition_the_oldest_is_closed_and_labelled(self) -> None:
         records = [session(name, "ask")[0] for name in ("s1", "s2", "s3", "s4")]
         histories = closed(fold(records, FoldLimits(max_open_bytes=4000)))
-        assert [history.trajectory_id for history in histories] == ["s1", "s2"]
+        assert [(history.trajectory_id, history.closed_offset) for history in histories] == [("s1", 3), ("s2", 4)]
 
     def test_beyond_the_memory_of_a_partition_the_largest_is_closed_and_not_a_stranger(self) -> None:
         small, large = session("small", "ask"), session("large", "ask", "tool", "ask", "tool", "ask")
@@ -218,6 +219,7 @@ class TestBounds:
         others = [session(f"s{number}", "ask") for number in range(4)]
         outcomes = fold([session("long", "ask")[0], *itertools.chain.from_iterable(others)], limits)
         assert [history.trajectory_id for history in closed(outcomes)] == ["s0", "s1", "s2", "s3", "long"]
+        assert [history.closed_offset for history in closed(outcomes)] == [4, 7, 10, 13, 13]
 
     def test_an_absurd_sequence_number_makes_no_list_of_holes(self) -> None:
         (record,) = session("s1", "ask")[1:2]
