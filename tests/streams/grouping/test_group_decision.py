@@ -118,6 +118,13 @@ def test_why_a_reward_alone_does_not_train(
     assert mean == (mean_of(*before, reward.total or 0.0) if counts else mean_of(*before))
 
 
+@pytest.mark.parametrize(("before", "trains"), [(15, False), (16, True)])
+def test_a_running_mean_counts_from_its_sixteenth_reward_on_unless_told_otherwise(before: int, trains: bool) -> None:
+    policy = GroupPolicy(by=GroupBy.COHORT, baseline=Baseline.RUNNING)
+    _, _, outputs = alone(mean_of(*[0.0] * before), in_cohort("a", 1.0), policy, now_ms=START_MS)
+    assert reasons(outputs) == ([] if trains else [Reason.NO_BASELINE])
+
+
 def test_a_revision_alone_changes_nothing() -> None:
     assert alone(mean_of(0.0, 1.0), in_cohort("a", 1.0, revision=1), RUNNING, now_ms=START_MS) == (
         mean_of(0.0, 1.0),
