@@ -39,6 +39,19 @@ def test_leave_one_out_compares_each_with_the_others() -> None:
     assert (training.baseline, training.baseline_value) == ("leave_one_out", 0.5)
 
 
+@pytest.mark.parametrize("baseline", [Baseline.MEAN, Baseline.LEAVE_ONE_OUT])
+def test_the_record_says_the_deviation_of_all_rewards_that_made_the_mean(baseline: Baseline) -> None:
+    (training,) = decided(GroupPolicy(baseline=baseline), 1.0, 0.0, 0.5)
+    assert isinstance(training, TrainingGroup)
+    assert training.reward_std == pytest.approx(0.5)  # of (1, 0, ½): squares add up to ½, over n − 1 = 2
+    state, outputs = None, []
+    for name, total, defects in (("a", 1.0, []), ("b", 0.0, [Defect.NO_CONSENT]), ("c", 0.5, []), ("d", None, [])):
+        state, outputs = group(state, rewarded(name, total, size=4, defects=defects), policy=GroupPolicy())
+    (training,) = [output for output in outputs if isinstance(output, TrainingGroup)]
+    assert [member.trajectory_id for member in training.members] == ["a", "c"]
+    assert (training.scored, training.reward_std) == (3, pytest.approx(0.5))
+
+
 def test_the_mean_says_no_baseline_a_member() -> None:
     (training,) = decided(GroupPolicy(), 1.0, 0.0)
     assert isinstance(training, TrainingGroup)
@@ -90,7 +103,7 @@ def test_a_reward_alone_is_compared_with_those_before_it() -> None:
     assert isinstance(training, TrainingGroup)
     assert advantages(outputs) == [0.5]
     assert (training.baseline, training.baseline_value, training.cohort_key) == ("running", 0.5, "eu")
-    assert (training.task_id, training.expected, training.scored) == ("t", 1, 1)
+    assert (training.task_id, training.expected, training.scored, training.reward_std) == ("t", 1, 1, None)
     assert mean == mean_of(0.0, 1.0, 1.0)
     assert state is not None
     assert state.closed == ("a",)

@@ -425,3 +425,11 @@ def test_a_reward_of_a_source_that_is_not_there_has_no_part_in_time() -> None:
     time = Watermark(sources=1)
     time.see(7, 10**15)
     assert (time.newest, time.passed_ms) == ({}, None)
+
+
+def test_a_timestamp_below_zero_says_nothing_of_time() -> None:
+    time = Watermark(sources=1)
+    time.see(0, -1)
+    assert (time.newest_ms, time.passed_ms) == (0, 0)
+    time.see(0, 7)
+    assert (time.newest_ms, time.passed_ms) == (7, 7)

@@ -13,7 +13,7 @@ from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.wire import decode
 from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, reward
-from headrace.streams.scoring.score import INCOMPLETE_FACTS, reward_message, score
+from headrace.streams.scoring.score import INCOMPLETE_FACTS, reward_message, score, score_or_label, unscored
 from tests.streams.attempts import attempt
 
 WHERE = Reference(partition=2, offset=77)
@@ -48,6 +48,13 @@ def test_the_reward_rests_on_the_feedback_it_names_in_the_order_of_the_log() -> 
     made = score(attempt("t"), WHERE, rewards=rewards, feedback=arrived, revision=2)
     assert (made.total, made.revision) == (0.25, 2)
     assert [each.offset for each in made.feedback] == [3, 7]
+
+
+def test_the_first_reward_is_revision_0_scored_or_not() -> None:
+    assert score(attempt("t"), WHERE).revision == 0
+    assert score_or_label(attempt("t"), WHERE)[0].revision == 0
+    missing = unscored(attempt("t"), WHERE, "gone")
+    assert (missing.revision, missing.total, missing.unscored) == (0, None, "gone")
 
 
 def test_a_revision_is_another_record_of_the_same_trajectory() -> None:

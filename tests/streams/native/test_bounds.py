@@ -1,0 +1,71 @@
+"""Next to each bound, too, the fold with its fast way is the fold without it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.schemas.bounds import MAX_TIME_MS
+from headrace.schemas.envelope import SEQUENCE
+from headrace.streams.assembly.arrival import arrival_of, plain_arrival_of
+from headrace.streams.assembly.fold import PartitionFold
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.raw import StoredRecord
+from tests.streams.builders import T0, log, session, with_header
+from tests.streams.native.built import needs_speedups
+from tests.streams.native.test_ordinary_events import fast, slow, state
+
+pytestmark = needs_speedups
+
+ONE, OTHER = session("s1", "ask", "tool", "ask"), session("s2", "ask", "prune", "ask")
+RECORDS = log([record for pair in zip(ONE, OTHER, strict=False) for record in pair])
+
+
+def agree(records: list[StoredRecord], limits: FoldLimits) -> None:
+    """Both ways, and after every record."""
+    quick, plain = PartitionFold(limits), PartitionFold(limits)
+    for at, record in enumerate(records):
+        assert fast(quick, [arrival_of(record)]) == slow(plain, [plain_arrival_of(record)])
+        assert state(quick, at + 1) == state(plain, at + 1)
+
+
+def reached() -> Iterator[tuple[str, int]]:
+    """Limits, and what ``RECORDS`` bring them to."""
+    fold = PartitionFold(FoldLimits())
+    for record in RECORDS:
+        arrival = plain_arrival_of(record)
+        fold.arrive(arrival)
+        yield "max_event_bytes", arrival.size
+        yield "max_open_bytes", fold.held_bytes
+        yield "max_open", fold.open_count
+        for trajectory in fold._open.values():
+            yield "max_trajectory_bytes", trajectory.size
+            yield "max_trajectory_events", len(trajectory.records)
+
+
+@pytest.mark.parametrize(
+    "name", ["max_event_bytes", "max_open_bytes", "max_open", "max_trajectory_bytes", "max_trajectory_events"]
+)
+def test_at_a_bound_and_one_beside_it(name: str) -> None:
+    values = {value for field, value in reached() if field == name}
+    assert len(values) > 1
+    for limit in {value + beside for value in values for beside in (-1, 0, 1)} - {0}:
+        agree(RECORDS, FoldLimits(**{name: limit}))
+
+
+@pytest.mark.parametrize("digits", [17, 18, 19, 20])
+@pytest.mark.parametrize("digit", [b"0", b"9"])
+def test_a_sequence_number_of_any_length(digits: int, digit: bytes) -> None:
+    agree([RECORDS[0], with_header(RECORDS[2], SEQUENCE, digit * (digits - 1) + b"1")], FoldLimits())
+
+
+@pytest.mark.parametrize("name", ["ce_id", "ce_type", "ce_source", "ce_subject", "traceparent", "other"])
+@pytest.mark.parametrize("length", [511, 512, 513, 2047, 2048, 2049])
+def test_a_header_of_any_length(name: str, length: int) -> None:
+    agree([with_header(RECORDS[0], name, b"s" * length), *RECORDS[1:4]], FoldLimits())
+
+
+@pytest.mark.parametrize("timestamp", [-1, 0, 1, T0, MAX_TIME_MS - 1, MAX_TIME_MS, MAX_TIME_MS + 1])
+def test_a_timestamp_at_either_end(timestamp: int) -> None:
+    first = RECORDS[0]
+    at_the_end = StoredRecord(first.topic, 0, 0, timestamp, first.key, first.value, first.headers)
+    agree([at_the_end, *RECORDS[1:4]], FoldLimits())

@@ -1,0 +1,76 @@
+"""What the join remembers: how it is stored, that a restart forgets it as well, and that all that is over goes."""
+
+import json
+
+import pytest
+
+from headrace.streams.rewards.spec import Feedback
+from headrace.streams.scoring.attempt import Attempt
+from headrace.streams.scoring.feedback_join import UNCLAIMED, Arrival, Changes, Join, JoinLimits
+from tests.streams.scoring.test_feedback_join import Log, arrival, log_of, said
+
+LIMITS = JoinLimits(remember_ms=5_000)
+
+
+def restarted(log: Log) -> Log:
+    """``log`` in another process, from what is stored."""
+    stored = {name: Attempt.model_validate_json(value) for name, value in log.table.items()}
+    log.join = Join(log.limits, stored)
+    return log
+
+
+def test_what_is_not_written_of_an_attempt_says_that_there_is_none() -> None:
+    found = Attempt.model_validate_json(b'{"since_ms": 50}')
+    assert (found.offset, found.arrived_ms, found.origin, found.takes_feedback) == (None, 0, None, False)
+    assert (found.heard, found.revisions, found.verdicts, found.blank) == ([], 0, {}, None)
+
+
+def test_what_is_stored_has_the_names_that_other_releases_read() -> None:
+    log = log_of(arrival("t", 100, offset=7), limits=LIMITS)
+    assert json.loads(log.table["t"]) == {"since_ms": 1_100, "offset": 7, "arrived_ms": 100, "takes_feedback": True}
+
+
+def test_a_restart_forgets_what_is_over_and_keeps_what_is_open() -> None:
+    log = log_of(
+        arrival("done", 100), ("nobody", said("a", 50)), 2_000, arrival("open", 6_500, offset=1), limits=LIMITS
+    )
+    assert log.table.keys() == {"done", "nobody", "open"}
+    restarted(log)
+    assert (len(log.join), log.join.open) == (3, 1)
+    log.until(7_000)
+    assert log.table.keys() == {"open"}
+    assert log.join.counts == {UNCLAIMED: 1}
+    log.until(7_501)
+    assert [(due.trajectory_id, due.revision) for due in log.announced] == [("done", 0), ("open", 0)]
+
+
+def test_all_that_is_over_is_forgotten_at_once() -> None:
+    log = log_of(*(arrival(name, 100, offset=n) for n, name in enumerate("abcd")), 2_000, limits=LIMITS)
+    assert log.table.keys() == set("abcd")
+    log.until(10_000)
+    assert (log.table, len(log.join)) == ({}, 0)
+
+
+class FaultError(Exception):
+    """What the code around the join raised."""
+
+
+def spoilt(join: Join, record: Arrival | tuple[str, Feedback], changes: Changes) -> None:
+    name = record.trajectory_id if isinstance(record, Arrival) else record[0]
+    with join.undone_if_it_raises(name, changes):
+        if isinstance(record, Arrival):
+            join.add_trajectory(record, changes)
+        else:
+            join.add_feedback(*record, changes)
+        raise FaultError
+
+
+def test_where_a_record_raises_all_is_as_it_was_before_it() -> None:
+    log, changes = log_of(arrival("t", 100), ("t", said("a", 500)), limits=LIMITS), Changes()
+    for record in (("t", said("b", 600, offset=1)), arrival("new", 200, offset=1, window_ms=0)):
+        with pytest.raises(FaultError):
+            spoilt(log.join, record, changes)
+    assert changes == Changes()
+    assert (len(log.join), log.join.open) == (1, 1)
+    log.until(1_101)
+    assert log.made == {("t", 0, ("a",))}
