@@ -181,9 +181,10 @@ def test_a_whole_session_is_not_doubted() -> None:
     "argument",
     [
         b"1.50", b"1e3", b"1.5e3", b"0.00001", b"12345678901.5", b"0.12345678901234567891", b"-0", b"-0.0", b"01",
+        b"9.000000000000001", b"999999999.9999997",  # not the shortest for their doubles
         b"1.", b".5", b"-", b"1" * 19, b'{"a":1,"a":2}', b'{"a": 1}', b"[1, 2]", b"[1,]", b"{,}", b"nul", b"NaN",
         b"Infinity",
-        b'"\\u00e9"', b'"\\u0009"', b'"\\u001F"', b'"\\/"', b'"\\x"', b'"\x01"', b'"open', b'"\xc0\x80"',
+        b'"\\u00e9"', b'"\\u0009"', b'"\\u001F"', b'"\\/"', b'"\\x"', b'"\x01"', b'"\x1f"', b'"open', b'"\xc0\x80"',
         b'"\xe0\x80\x80"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b'"\xe2\x82"', b'"\x80"',
         b"[" * 150 + b"]" * 150,
     ],
@@ -195,7 +196,8 @@ def test_what_would_be_written_in_another_form_or_not_at_all_is_doubted(argument
 @pytest.mark.parametrize(
     "argument",
     [
-        b"1.5", b"0.001", b"1234567890.25", b"0.1", b"0.30000000000000004", b"0", b"-1", b"9" * 18, b"[]", b"{}",
+        b"1.5", b"0.001", b"1234567890.25", b"9.00000000000001", b'" "',
+        b"0.1", b"0.30000000000000004", b"0", b"-1", b"9" * 18, b"[]", b"{}",
         b"[[1],{}]", b'{"a":1,"b":[true,false,null]}', b'"\\u001f\\n\\""', b'"\x7f"', '"é€😀\u2028"'.encode(),
         b'"' + b"x" * 1000 + b'"',
         b"[" * 140 + b"]" * 140,
