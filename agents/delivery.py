@@ -91,8 +91,6 @@ class Delivery:
                 self.producer = None
                 failure = self._failure
                 await stop_producer(producer, STOP_TIMEOUT_S)
-                # Otherwise the client's own task waits for them until it is collected, an error in the host's log.
-                producer._message_accumulator.fail_all(KafkaError("given up"))
                 for ticket, (topic, message) in self._flying.items():
                     heapq.heappush(self._waiting, (ticket, topic, message))
                 self._flying = {}
@@ -161,9 +159,10 @@ class Delivery:
         self, flying: dict[Ticket, tuple[Topic, Message]], ticket: Ticket, future: "asyncio.Future[Any]"
     ) -> None:
         """The broker answered for ``ticket``. ``flying`` is its session's, so that a late answer changes nothing."""
+        # Asked in any case: asyncio writes to the host's log of exceptions that nobody asked for.
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if ticket not in flying or flying is not self._flying:
             return
-        error = asyncio.CancelledError() if future.cancelled() else future.exception()
         if isinstance(error, REFUSALS):
             self._refuse(flying, ticket, flying[ticket][0], error)
         elif error is not None:

@@ -114,6 +114,17 @@ async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) ->
         # stop() waits for the flush before it ends the sender task and the connections: end them here.
         await _done_within(within_s, producer._sender.close())
         await _done_within(within_s, producer.client.close())
+        # Its flush waits on, in a task of its own, and asyncio would complain of that once it is collected.
+        if flushes := [task for task in asyncio.all_tasks() if _object_of(task) is producer._message_accumulator]:
+            for task in flushes:
+                task.cancel()
+            await asyncio.wait(flushes)
+
+
+def _object_of(task: asyncio.Task[Any]) -> object:
+    """Whose method ``task`` runs; ``None`` where it runs a function, or is over."""
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    return None if frame is None else frame.f_locals.get("self")
 
 
 async def _done_within(seconds: float, closing: Coroutine[Any, Any, None]) -> bool:

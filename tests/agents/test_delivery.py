@@ -33,13 +33,6 @@ class FailingProducer:
     async def stop(self) -> None:
         """Nothing to stop."""
 
-    @property
-    def _message_accumulator(self) -> "FailingProducer":
-        return self
-
-    def fail_all(self, error: KafkaError) -> None:
-        """Nothing that waits."""
-
 
 @pytest.mark.parametrize("error", [InvalidTimestampError(), TopicAuthorizationFailedError()])
 async def test_a_broker_that_takes_nothing_is_asked_ever_less_often_and_that_is_told(

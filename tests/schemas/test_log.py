@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import BrokerNotAvailableError, KafkaConnectionError
 
@@ -19,6 +20,8 @@ from headrace.schemas.log import (
     partitions_of,
     read_to_end,
     send,
+    start_client,
+    stop_producer,
 )
 from headrace.schemas.topics import EVENTS, FEEDBACK, STEPS, Topic
 from headrace.schemas.wire import Message, record_message
@@ -88,3 +91,21 @@ async def test_a_client_that_finds_no_broker_leaves_nothing_open(opened: Any, re
             pass
     gc.collect()
     assert not [str(warning.message) for warning in recwarn if warning.category is ResourceWarning]
+
+
+async def test_a_producer_that_is_given_up_leaves_no_task_behind(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is collected while it waits is an error in the log of whoever uses the SDK."""
+    before = asyncio.all_tasks()
+    producer = AIOKafkaProducer(bootstrap_servers=kafka)
+    await start_client(producer)
+    ready = asyncio.Event()
+
+    async def never_answers(*_: Any, **__: Any) -> None:
+        ready.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(producer.client, "send", never_answers)
+    await producer.send(EVENTS.name, b"x")
+    await ready.wait()
+    await stop_producer(producer, 0.2)
+    assert asyncio.all_tasks() == before
