@@ -20,12 +20,17 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from headrace.deploy.addresses import http_address, kafka_address, store_address
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
+from headrace.deploy.environment import unknown_variables
 from headrace.deploy.errors import StackError
+from headrace.deploy.terminal import tell
 from headrace.schemas.redaction import remember_secrets
 from headrace.schemas.safe_text import redacted_values
 
 PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"
+
+_TOLD: set[str] = set()
+"""What was said of the environment by this process."""
 
 ConfigT = TypeVar("ConfigT")
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -179,7 +184,17 @@ def load_settings(**overrides: Any) -> Settings:
     except ValueError as error:  # Malformed TOML, malformed JSON in a variable.
         raise StackError(f"The settings cannot be read: {error}") from error
     remember_secrets(settings.model_dump(mode="json"))  # what a file holds of them
+    _tell_unknown_variables()
     return settings
+
+
+def _tell_unknown_variables() -> None:
+    """Say on standard error, once a process, which variables are no settings."""
+    known = {CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)}
+    for sentence in unknown_variables(os.environ, PREFIX, known):
+        if sentence not in _TOLD:
+            _TOLD.add(sentence)
+            tell(sentence, err=True)
 
 
 def _problem(problem: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ from headrace.deploy.settings import PREFIX, Settings
 from headrace.deploy.telemetry import observe_lag_of, start_telemetry
 from headrace.deploy.train import train
 from headrace.deploy.until_stopped import until_stopped
+from headrace.schemas.operator_error import OperatorError
 
 _EXTRAS = {
     "faust": "streams", "clickhouse_connect": "streams", "msgspec": "streams",
@@ -51,7 +52,8 @@ def run_worker(name: str, settings: Settings) -> int:
 def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
     """``run()`` as the process of the part called ``name``: with its log and its metrics. Returns its exit status.
 
-    Raises :class:`StackError` where a setting or an installed extra is missing, or Kafka was lost.
+    Raises :class:`StackError` where a setting or an installed extra is missing, Kafka was lost, or an operator must
+    mend something.
     """
     keep_files_private()
     log_to_stderr(settings.log_level)
@@ -65,23 +67,33 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
             raise
         raise StackError(f"{name} needs {error.name}: install headrace[{extra}].") from error
     except Exception as error:
-        lost = _kafka_trouble(error)
-        if lost is None:
+        if (sentence := sentence_of(error, name, settings.kafka)) is None:
             raise
-        raise StackError(
-            f"{name} lost the Kafka at {settings.kafka} (setting {PREFIX}KAFKA): {lost!r}. Nothing is lost: started "
-            "again, as `headrace up` and Kubernetes do, it goes on from its last commit."
-        ) from error
+        raise StackError(sentence) from error
 
 
-def _kafka_trouble(error: BaseException) -> BaseException | None:
-    """The client's error that ``error`` is, or consists of; ``None`` where it is something else."""
+def sentence_of(error: Exception, name: str, kafka: str | None) -> str | None:
+    """What an operator reads of the ``error`` that ended the process called ``name``, which reads the broker at
+    ``kafka``; ``None`` where it is a fault of ours, whose traceback is wanted.
+    """
     from aiokafka.errors import KafkaError
 
+    if refused := _made_of(error, OperatorError):
+        return f"{name}: {refused}"
+    if lost := _made_of(error, KafkaError):
+        return (
+            f"{name} lost the Kafka at {kafka} (setting {PREFIX}KAFKA): {lost!r}. Nothing is lost: started again, as "
+            "`headrace up` and Kubernetes do, it goes on from its last commit."
+        )
+    return None
+
+
+def _made_of(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """The error of this ``kind`` that ``error`` is, or consists of; ``None`` where it is something else."""
     if isinstance(error, BaseExceptionGroup):
-        found = [_kafka_trouble(each) for each in error.exceptions]
+        found = [_made_of(each, kind) for each in error.exceptions]
         return found[0] if all(found) else None
-    return error if isinstance(error, KafkaError) else None
+    return error if isinstance(error, kind) else None
 
 
 def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]:

@@ -23,6 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from headrace.schemas.inflation import bound_inflation
+from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import TOPICS, Topic
 from headrace.schemas.wire import Message
 
@@ -233,7 +234,7 @@ async def partitions_of(consumer: AIOKafkaConsumer, topic: Topic) -> list[TopicP
         await consumer._client.force_metadata_update()
         await consumer.topics()
         await asyncio.sleep(0.1)
-    raise LookupError(f"the broker has no topic {topic.name!r}: `headrace up` or `headrace topics --create` makes it")
+    raise TopicsError(f"the broker has no topic {topic.name!r}: `headrace up` or `headrace topics --create` makes it")
 
 
 # The coordinator may be moving or loading, as after a restart of the broker.

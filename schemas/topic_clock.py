@@ -16,6 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import for_code
 
 from headrace.schemas.log import open_admin
+from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 
 _log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ OFFSETS_RETENTION = "offsets.retention.minutes"
 """Setting of a broker."""
 
 
-class WrongClockError(ValueError):
+class WrongClockError(OperatorError, ValueError):
     """A topic's timestamps are not whose they must be; the message has the command that mends it."""
 
 

@@ -6,6 +6,7 @@ said.
 
 import time
 
+from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import ALERTS
 from headrace.streams.alerts import alert_message
 from headrace.streams.raw import Outgoing
@@ -14,7 +15,7 @@ KIND = "records_expired"
 """Kind of the alert."""
 
 
-class LostPlaceError(RuntimeError):
+class LostPlaceError(OperatorError, RuntimeError):
     """How far a partition was taken cannot be told any more; the message says the way out."""
 
 

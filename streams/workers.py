@@ -16,6 +16,7 @@ from typing import Any
 import faust
 
 from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topic_clock import check_clocks
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
@@ -104,15 +105,14 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Seq
     """Run the processors, and what runs ``beside`` them (the assembler, where one process has all), until SIGTERM or
     SIGINT. ``ready`` is called once all of them have their partitions.
 
-    Returns the exit status: 0 after a signal, 1 where a processor failed (the log says why). Raises ``LookupError``
-    where topics are missing, and ``ValueError`` where feedback cannot be joined by partition or timestamps are not of
-    the broker's clock. Owns the process's event
-    loop and signals.
+    Returns the exit status: 0 after a signal, 1 where a processor failed (the log says why). Raises ``TopicsError``
+    where topics are missing or feedback cannot be joined by partition, ``WrongClockError`` where timestamps are not of
+    the broker's clock. Owns the process's event loop and signals.
     """
     rewards = parse_rewards(config.rewards)
     sources, partitions, feedback = asyncio.run(_partition_counts(config.bootstrap))
     if hears_feedback(rewards) and feedback != sources:
-        raise ValueError(
+        raise TopicsError(
             f"{FEEDBACK.name} has {feedback} partitions and {TRAJECTORIES.name} {sources}: feedback is joined by "
             "partition, so both need as many, as events has. Make the topic anew; its records can be copied by key."
         )

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topic_clock import check_clocks
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -107,9 +108,9 @@ async def run_assembler(
     """Assemble until ``stop`` is set, then commit and return. ``ready`` is called once the first partitions are
     recovered; ``watch`` is called at the start, with what metrics ask.
 
-    Raises ``LookupError`` where a topic is missing, ``ValueError`` where ``trajectories`` has other partitions than
-    ``events`` or timestamps are not of the broker's clock,
-    ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
+    Raises ``TopicsError`` where a topic is missing or ``trajectories`` has other partitions than ``events``,
+    ``WrongClockError`` where timestamps are not of the broker's clock, ``LostPlaceError`` where the broker forgot how
+    far a partition was taken, ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
     """
     if SPEEDUPS is None:
         logger.warning(
@@ -124,7 +125,7 @@ async def run_assembler(
     ) as consumer:
         partitions = [await partitions_of(consumer, topic) for topic in (EVENTS, TRAJECTORIES)]
         if len(partitions[0]) != len(partitions[1]):
-            raise ValueError(
+            raise TopicsError(
                 f"{EVENTS.name} has {len(partitions[0])} partitions and {TRAJECTORIES.name} {len(partitions[1])}: "
                 f"partition p of one is assembled into partition p of the other, so give both as many"
             )

@@ -40,6 +40,7 @@ from headrace.schemas.log import (
     stop_producer,
     until_decided,
 )
+from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
 from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
@@ -168,7 +169,7 @@ class OwnedPartition:
         self.offsets = {source.topic: commit.offset for source, commit in commits.items() if commit.offset >= 0}
         async with open_consumer(config.bootstrap) as reader:
             if self._state not in await partitions_of(reader, config.state):
-                raise LookupError(
+                raise TopicsError(
                     f"{config.state.name} has no partition {self._partition}: it needs as many as "
                     f"{config.sources[0].name}. Add them with kafka-topics --alter."
                 )

@@ -8,6 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
+from headrace.deploy.worker import sentence_of
+from headrace.schemas.operator_error import TopicsError
+from headrace.schemas.topic_clock import WrongClockError
+from headrace.streams.lost_place import LostPlaceError
 from headrace.trainer.weights.signing import load_or_create_key
 
 
@@ -23,6 +27,28 @@ def test_a_worker_without_its_kafka_ends_in_a_sentence_and_not_in_a_traceback(na
     assert "goes on from its last commit" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.splitlines()) < 10
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LostPlaceError("offsets are gone: set max_remembered"),
+        WrongClockError("run kafka-configs.sh"),
+        TopicsError("the broker has no topic 'events'"),
+        ExceptionGroup("both", [LostPlaceError("offsets are gone"), ExceptionGroup("", [TopicsError("no topic")])]),
+    ],
+    ids=repr,
+)
+def test_what_an_operator_can_mend_ends_a_worker_in_its_sentence(error):
+    first = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+    assert sentence_of(error, "assemble", "broker:9092") == f"assemble: {first}"
+
+
+@pytest.mark.parametrize(
+    "error", [LookupError("ours"), ValueError("ours"), ExceptionGroup("", [TopicsError("no topic"), KeyError("ours")])]
+)
+def test_a_fault_of_ours_keeps_its_traceback(error):
+    assert sentence_of(error, "assemble", "broker:9092") is None
 
 
 def test_a_follower_that_knows_no_trainers_key_does_not_start_and_says_what_to_set(tmp_path):

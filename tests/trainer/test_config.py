@@ -45,6 +45,8 @@ def test_a_setting_that_cannot_work_is_named(setting, value):
 
 def test_adapters_in_bfloat16_go_with_a_loss_that_knows_the_policy_that_sampled():
     adapters = {"lora": LoraSettings(rank=4), "dtype": "bfloat16"}
+    with pytest.raises(ValueError, match=r'correction: \{"importance": "truncate"\}, or the loss decoupled'):
+        config(**adapters, loss="dapo")
     assert config(**adapters, loss="decoupled")
     assert config(**adapters, loss="dapo", correction=CorrectionSettings(importance="truncate"))
     assert config(lora=LoraSettings(rank=4), loss="dapo")

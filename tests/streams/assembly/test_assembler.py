@@ -22,6 +22,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from headrace.deploy.ports import free_port
 from headrace.schemas.log import KafkaRecord, committed_offsets, open_producer, read_to_end
+from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
@@ -307,7 +308,7 @@ async def test_an_assembler_that_was_fenced_ends_and_says_why(kafka: str) -> Non
 
 async def test_topics_whose_partitions_do_not_match_are_refused(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assembler, "TRAJECTORIES", STEPS)
-    with pytest.raises(ValueError, match="events has 4 partitions and steps 1"):
+    with pytest.raises(TopicsError, match="events has 4 partitions and steps 1"):
         await run_assembler(config(kafka), stop=asyncio.Event(), ready=lambda: None)
 
 
