@@ -54,6 +54,10 @@ class TrainerReplaced(RuntimeError):
     """Another trainer of the same run has started."""
 
 
+def _anything(said: "Said") -> None:
+    """Whatever the log knows is right."""
+
+
 class Said(NamedTuple):
     """What the log knows of a run."""
 
@@ -134,17 +138,21 @@ class Announcer:
         self._run = run
         self._answer_s = answer_s
         self._life = uuid7()
+        self._require: Callable[[Said], None] = _anything
         self._claimed = False
         self._unheard: Said | None = None  # begun, and whether it was committed was not heard
         self._producer: AIOKafkaProducer | None = None
         self._speaking = asyncio.Lock()
 
-    async def open(self) -> None:
+    async def open(self, require: Callable[[Said], None] = _anything) -> None:
         """Take the run over: what a predecessor had begun is ended, and it is shut out.
 
+        ``require`` is asked of what the log then knows, if anything. Where it raises, the run is not claimed: a trainer
+        that is at work on it connects again and goes on.
         Raises ``LogUnavailable``, after which it can be tried again.
         """
         async with self._speaking:
+            self._require = require
             await self._connect()
 
     async def decide(self, *, commit: bool) -> None:
@@ -245,6 +253,8 @@ class Announcer:
         if said is None:
             # Nothing was ever said, or so long ago that it is forgotten: either way it is said again, with its ids.
             await self._decide(producer, commit=False)
+        else:
+            self._require(said)
         await producer.begin_transaction()
         await self._mark(producer, said, {0: max(commit.offset, 0)})
         await producer.commit_transaction()

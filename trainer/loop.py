@@ -97,12 +97,15 @@ async def run_trainer(
                 stack.push_async_callback(announcer.close)
                 patience = Patience(config, announcer, stop, progress)
                 believed = own_versions(checkpoint, key)
-                # Asked before the run is claimed: claiming it shuts out whoever is at work on it.
+                # Asked before the run is claimed: claiming it shuts out whoever is at work on it. And once more before
+                # the claim stands, for another trainer may have begun the run meanwhile.
                 said = await patience.for_log(
                     lambda: newest_said(config.bootstrap, config.run, believed=believed, takes_over=False)
                 )
                 require_together(checkpoint, said, config)
-                await patience.for_log(announcer.open)
+                await patience.for_log(
+                    lambda: announcer.open(lambda known: require_together(checkpoint, known, config))
+                )
                 intake = await patience.for_log(
                     lambda: stack.enter_async_context(
                         open_intake(
@@ -214,6 +217,9 @@ class Trainer:
         await self._publisher.decide(commit=not untold)
         if unsaid:
             await self._publisher.publish(checkpoint)
+        elif checkpoint.state.version == 0:
+            # It may be another trainer's version 0 that the log knows, if both began the run: then both must be equal.
+            await self._publisher.upload(checkpoint)
         if untold:
             await self._publisher.tell(self._position)
         # Said at every start: the settings may have changed since the log was told.

@@ -47,14 +47,17 @@ class Publisher:
             await self._announce(position.announcements, position.said, position.offsets, making=position.version + 1)
             self._reached(Effect.TOLD, position.version + 1)
 
+    async def upload(self, checkpoint: Checkpoint) -> None:
+        """Have the checkpoint's version in the object store; raises ``ObjectConflict`` where it holds another one."""
+        version, manifest = checkpoint.state.version, checkpoint.manifest()
+        await self._patience.for_store(
+            lambda: upload(self._store, manifest, checkpoint.weights, lambda at: self._reached(at, version)), version
+        )
+
     async def publish(self, checkpoint: Checkpoint) -> None:
         """Upload the checkpoint's version, then tell of it."""
         state = checkpoint.state
-        manifest = checkpoint.manifest()
-        await self._patience.for_store(
-            lambda: upload(self._store, manifest, checkpoint.weights, lambda at: self._reached(at, state.version)),
-            state.version,
-        )
+        await self.upload(checkpoint)
         await self._announce(state.announcements, Said(state.version), state.offsets, making=state.version)
         self._reached(Effect.ANNOUNCED, state.version)
 
