@@ -50,7 +50,10 @@ LAST = ("test_references", "test_restart")
 """Tests that begin with a minute of something else."""
 NOT_RUN = ("test_memory",)
 """Measures sixteen processes: the constants of the fold's estimate of memory are its own, and it takes minutes."""
-_SHELLS = ("worker.py", "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "decider.py")
+_SHELLS = (
+    "worker.py", "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "decider.py", "upstream.py",
+    "recovered_outputs.py", "undecided_letters.py", "lost_place.py",
+)  # fmt: skip
 """Ends of names of files that only speak to Kafka: their tests need one."""
 
 
