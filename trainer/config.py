@@ -155,6 +155,8 @@ class TrainerConfig:
             raise ValueError(f"max_grad_norm is {self.max_grad_norm}: it must be above 0")
         if self.max_staleness < 0 or self.duplicate_window < 0 or (self.steps is not None and self.steps < 0):
             raise ValueError("max_staleness, duplicate_window and steps must not be negative")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}: it must be at least 0 and below 2^63")
         if self.max_steps_ahead is not None and self.max_steps_ahead < 0:
             raise ValueError(f"max_steps_ahead is {self.max_steps_ahead}: it must not be negative")
         if self.keep_checkpoints < 1:

@@ -17,7 +17,13 @@ from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import TrainedGroup
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.rollouts import RolloutCounts
-from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
+from headrace.trainer.admission.admission import (
+    AdmissionRules,
+    admit,
+    age_when_rejected,
+    place_of,
+    places_to_read,
+)
 from headrace.trainer.admission.intake import Arrival, Intake
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import Announcement, announcement
@@ -253,7 +259,7 @@ class Gatherer:
     def _add(self, gathered: Gathered, admitted: AdmittedGroup | None, rejections: Sequence[Rejection]) -> None:
         version = gathered.position.version
         gathered.said += [announcement(rejection, run=self._rules.run) for rejection in rejections]
-        gathered.rejected_ages += [version - (rejection.policy_version or 0) for rejection in rejections]
+        gathered.rejected_ages += [age_when_rejected(rejection, version) for rejection in rejections]
         lost = [rejection.trajectory_id for rejection in rejections if rejection.reason == Reason.UNRESOLVED]
         if lost:
             _log.warning("group %s: no usable record of %s", rejections[0].group_id, ", ".join(lost))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from headrace.schemas.records.alert import Severity
 from headrace.schemas.records.group import Reason, Stage
-from headrace.trainer.admission.admission import rejection
+from headrace.trainer.admission.admission import age_when_rejected, rejection
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import announcement
 from headrace.trainer.batches.batch import AdmittedGroup
@@ -50,7 +50,7 @@ def without(position: Position, groups: Sequence[AdmittedGroup], numbers: Collec
         groups=touched,
         trajectories=[each.trajectory_id for each in rejections[:16]],
     )
-    ages = [position.version - (each.policy_version or 0) for each in rejections]
+    ages = [age_when_rejected(each, position.version) for each in rejections]
     return position.model_copy(
         update={
             "revision": position.revision + 1,

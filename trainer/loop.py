@@ -272,7 +272,8 @@ class Trainer:
         """What the learner makes of the groups, durable; or why it must not be, or not of all of them."""
         config, version, before = self._config, self.version + 1, self._checkpoint.state
         batch = make_batch(prepare_groups(gathered.groups, batch_recipe(config), step=version))
-        limit = norm_limit(before.grad_norms, config.divergence, max_grad_norm=config.max_grad_norm)
+        norms = before.norms_under(config.sha256())
+        limit = norm_limit(norms, config.divergence, max_grad_norm=config.max_grad_norm)
         self._progress.enter(Phase.TRAINING)
         try:
             metrics = await self._in_thread(self._learner.step, batch, self.version, norm_limit=limit)
@@ -296,7 +297,7 @@ class Trainer:
                 version=version,
                 offsets=gathered.offsets,
                 alarms=alarms,
-                grad_norms=with_norm(before.grad_norms, metrics["grad_norm"], config.divergence),
+                grad_norms=with_norm(norms, metrics["grad_norm"], config.divergence),
                 said=[announcement(each, run=config.run) for each in news],
                 parent=self._checkpoint.manifest(),
                 told=lambda effect: self._reached(effect, version),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from headrace.schemas.records.alert import Severity
 from headrace.schemas.records.group import Reason, Stage
-from headrace.trainer.admission.admission import rejection
+from headrace.trainer.admission.admission import age_when_rejected, rejection
 from headrace.trainer.alerts import trainer_alert
 from headrace.trainer.announce import announcement
 from headrace.trainer.batches.batch import AdmittedGroup
@@ -42,6 +42,10 @@ def skipped(
         update={
             "revision": position.revision + 1,
             "pending": [],
+            "rejected_ages": [
+                *position.rejected_ages,
+                *(age_when_rejected(each, position.version) for each in rejections),
+            ],
             "attempts": 0,
             "skipped": count,
             "announcements": [*(announcement(each, run=run) for each in rejections), alert],

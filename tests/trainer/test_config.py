@@ -32,6 +32,8 @@ def config(**settings):
         ("lora and bfloat16", {"lora": LoraSettings(rank=4), "dtype": "bfloat16", "loss": "dapo"}),
         ("decay_steps", {"schedule": ScheduleSettings(shape="cosine")}),
         ("max_staleness", -1),
+        ("seed", -1),
+        ("seed", 2**63),
         ("keep_checkpoints", 0),
         ("canary_length", 1),
         ("ratio_max", {"loss": "dapo", "loss_settings": LossSettings(ratio_max=5.0)}),

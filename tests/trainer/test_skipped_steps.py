@@ -74,7 +74,7 @@ async def test_a_gradient_far_beyond_the_usual_is_skipped_and_told(kafka, config
     assert "tried 2 times" in alert.message
     steps: list[Step] = payloads(await records(kafka, STEPS, "exploding"))
     assert [group.group_id for step in steps for group in step.groups] == [f"exploding/{number}" for number in range(4)]
-    assert steps[3].metrics["rejected"] == 0.0
+    assert (steps[3].metrics["rejected"], steps[3].metrics["rejected_age_3_4"]) == (1.0, 1.0)
     assert_same(kept(settings), kept(calm))
 
 

@@ -8,10 +8,10 @@ only grows. When its batch is made, :func:`admit` decides by the policy of then.
 restart, which reads the group again, tells the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.schemas.events import LEAST_TEMPERATURE
+from headrace.schemas.events import LEAST_TEMPERATURE, SamplingSpan, VersionSpan
 from headrace.schemas.read_back import Place
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
@@ -112,6 +112,12 @@ def rejection(
     )
 
 
+def age_when_rejected(rejection: Rejection, version: int) -> int:
+    """Versions between the oldest token of what is turned away and policy ``version``; −1 where its record is gone and
+    nobody knows."""
+    return -1 if rejection.policy_version is None else version - rejection.policy_version
+
+
 def _is_stale(member: Member, rules: AdmissionRules, version: int) -> bool:
     """By what the group's record says, before the trajectory is read."""
     return version - member.oldest_version > rules.max_staleness
@@ -123,10 +129,11 @@ def _age_fault(member: Member, trajectory: Trajectory, rules: AdmissionRules, ve
         return Reason.UNKNOWN_VERSION  # none that this run has made: its engine, which names no run, served another's
     if version - min(trajectory.versions, default=version) > rules.max_staleness:
         return Reason.STALE
-    spans = [span for segment in trajectory.segments for span in segment.version_spans]
+    spans = [span for segment in _trained_segments(trajectory) for span in segment.version_spans]
     oldest_fresh = version - rules.bounds.stale_after
     stale = sum(span.end - span.start for span in spans if span.version is not None and span.version < oldest_fresh)
-    return Reason.STALE_TOKENS if stale > rules.bounds.max_stale_share * member.sampled_tokens else None
+    # A share that stands in a file is the nearest double to it, and so is this quotient: at the bound they are equal.
+    return Reason.STALE_TOKENS if stale / member.sampled_tokens > rules.bounds.max_stale_share else None
 
 
 def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules) -> Reason | None:
@@ -141,7 +148,7 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
     for segment in segments:
         if segment.logprobs is None:
             return Reason.NO_LOGPROBS
-        if not segment.version_spans or any(span.version is None for span in segment.version_spans):
+        if any(span.version is None for span in segment.version_spans) or not _tile(segment.version_spans, segment):
             return Reason.UNKNOWN_VERSION
         if (unknown := _sampling_fault(segment)) is not None:
             return unknown
@@ -160,10 +167,20 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
 def _sampling_fault(segment: Segment) -> Reason | None:
     """What the temperatures of a segment have against it; the labels say the same where they were made with it."""
     temperatures = [span.temperature for span in segment.sampling_spans]
-    if not temperatures or any(temperature is None for temperature in temperatures):
+    if any(temperature is None for temperature in temperatures) or not _tile(segment.sampling_spans, segment):
         return Reason.UNKNOWN_SAMPLING  # in a record from before temperatures were kept, too
     greedy = any(temperature is not None and temperature < LEAST_TEMPERATURE for temperature in temperatures)
     return Reason.GREEDY_SAMPLING if greedy else None
+
+
+def _tile(spans: Sequence[VersionSpan | SamplingSpan], segment: Segment) -> bool:
+    """Whether ``spans`` cover each token that ``segment`` sampled once, in order. A batch is made by their lengths."""
+    ends = [0, *(span.end for span in spans)]
+    return (
+        [span.start for span in spans] == ends[:-1]
+        and all(span.start < span.end for span in spans)
+        and ends[-1] == sum(segment.loss_mask)
+    )
 
 
 def _trained_segments(trajectory: Trajectory) -> list[Segment]:

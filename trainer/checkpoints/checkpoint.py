@@ -64,6 +64,13 @@ class CheckpointState(Part):
     """What the log must say of this version."""
     grad_norms: list[NonNegativeFloat] = []
     """Gradient norms of the newest steps, oldest first: what an exploding one is recognised by."""
+    config_sha256: str = ""
+    """Settings under which these steps were taken; empty: not said."""
+
+    def norms_under(self, config_sha256: str) -> list[float]:
+        """The gradient norms that steps under these settings compare with. Another loss, or another divisor of it, has
+        norms of another size, and all of its steps would look like explosions."""
+        return list(self.grad_norms) if self.config_sha256 in ("", config_sha256) else []
 
     def pointer(self) -> Weights | None:
         """The record that tells of this version; ``None`` in a supervised stage, which publishes none."""

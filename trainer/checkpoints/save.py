@@ -70,5 +70,6 @@ def save_checkpoint(
         alarms=alarms,
         announcements=[*said, pointer],
         grad_norms=list(grad_norms),
+        config_sha256=config.sha256(),
     )
     return writer.commit(state, keep=config.keep_checkpoints)

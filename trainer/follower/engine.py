@@ -49,11 +49,11 @@ class Engine:
 
     async def served(self) -> str:
         """What the engine stamps on tokens: a follower's stamp, or vLLM's ``default`` after a start."""
-        return str((await self._repeat("GET", "/weight_info"))["weight_version"])
+        return str(await self._told("GET", "/weight_info", "weight_version"))
 
     async def is_paused(self) -> bool:
         """Whether requests stand still."""
-        return bool((await self._repeat("GET", "/is_paused"))["is_paused"])
+        return bool(await self._told("GET", "/is_paused", "is_paused"))
 
     async def is_healthy(self) -> bool:
         """Whether the engine runs; ``False`` also where nothing answers."""
@@ -101,14 +101,15 @@ class Engine:
 
         Only with the engine paused. Raises :class:`EngineRefused` where blocks could not be freed.
         """
-        answer = await self._repeat("POST", "/reset_prefix_cache", params={"reset_running_requests": "true"})
-        if not answer["success"]:
+        params = {"reset_running_requests": "true"}
+        if not await self._told("POST", "/reset_prefix_cache", "success", params=params):
             raise EngineRefused("the prefix cache was not reset: some of its blocks are still held", 200)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """Log-probability (nats, temperature 1) of each of ``token_ids`` after the first, computed afresh.
 
-        Raises :class:`VersionRefused` where the engine's model does not take them (vocabulary, length).
+        Raises :class:`VersionRefused` where the engine's model does not take them (vocabulary, length),
+        :class:`EngineRefused` where the answer does not hold them.
         """
         body = {
             "token_ids": list(token_ids),
@@ -117,13 +118,26 @@ class Engine:
             "cache_salt": uuid7(),
         }
         try:
-            answer = await self._repeat("POST", "/inference/v1/generate", json=body)
+            rows = await self._told("POST", "/inference/v1/generate", "prompt_logprobs", json=body)
         except EngineRefused as error:
             if not 400 <= error.status < 500:
                 raise
             raise VersionRefused(str(error)) from error
-        rows = answer["prompt_logprobs"]
-        return [float(row[str(token)]["logprob"]) for row, token in zip(rows[1:], token_ids[1:], strict=True)]
+        try:
+            return [float(row[str(token)]["logprob"]) for row, token in zip(rows[1:], token_ids[1:], strict=True)]
+        except (LookupError, TypeError, ValueError) as error:
+            shown = repr(rows)[:_MESSAGE_CHARS]
+            raise EngineRefused(
+                f"POST /inference/v1/generate: prompt_logprobs are not one for each token ({error!r}): {shown}", 200
+            ) from error
+
+    async def _told(self, method: str, path: str, name: str, **request: Any) -> Any:
+        """What the answer of :meth:`_repeat` says under ``name``; raises :class:`EngineRefused` where it does not."""
+        answer = await self._repeat(method, path, **request)
+        if not isinstance(answer, dict) or name not in answer:
+            shown = repr(answer)[:_MESSAGE_CHARS]
+            raise EngineRefused(f"{method} {path}: the answer has no {name}: {shown}", 200)
+        return answer[name]
 
     async def _repeat(self, method: str, path: str, **request: Any) -> Any:
         """:meth:`_once`, again where the connection failed."""

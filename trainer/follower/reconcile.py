@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -274,7 +275,7 @@ class Follower:
         tolerance, noise = self.config.canary_bounds(local.manifest.dtype)
         old = self._reference(local, served)
         before = await ask(self.engine, canaries, 1 if old is None else 2)
-        if old is not None and rms(before[0] - old) > tolerance:
+        if old is not None and max(rms(each - old) for each in before) > tolerance:
             old = None  # it stamps that version and serves another
         if served == pointer.version and rms(before[0] - new) <= noise:
             figures = float(np.nanmax(np.abs(before[0] - new))), rms(before[0] - new)
@@ -282,7 +283,14 @@ class Follower:
         if self.reference is None or self.reference.pointer.version != served:
             self.usual = None  # it was restarted, perhaps as another one
         swap_s = await swap(self.engine, pointer.run, pointer.version, local.file, local.sha256)
-        after = await ask(self.engine, canaries, len(before))
+        try:
+            after = await ask(self.engine, canaries, len(before))
+        except EngineError:
+            # It may go on sampling from weights that nobody has compared.
+            with suppress(EngineError):
+                if await self._is_stamped(pointer):
+                    await self.engine.label(unverified_stamp(pointer.run))
+            raise
         verdict = judge_swap(
             new, before, after, old=old, exact=local.manifest.exact, usual=self.usual, tolerance=tolerance, noise=noise
         )

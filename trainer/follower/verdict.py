@@ -80,10 +80,12 @@ class Verdict:
 
 
 def rows_of(sequences: Sequence[Sequence[float]]) -> Rows:
-    """``sequences`` side by side."""
+    """``sequences`` side by side. What is not a finite number becomes infinity: NaN says that a sequence has ended, and
+    is compared with nothing."""
     rows = np.full((len(sequences), max(map(len, sequences), default=0)), np.nan)
     for row, sequence in zip(rows, sequences, strict=True):
-        row[: len(sequence)] = sequence
+        values = np.asarray(sequence, np.float64)
+        row[: len(sequence)] = np.where(np.isfinite(values), values, np.inf)
     return rows
 
 

@@ -51,7 +51,12 @@ def norm_limit(norms: Sequence[float], settings: DivergenceSettings, *, max_grad
 
 
 def with_norm(norms: Sequence[float], norm: float, settings: DivergenceSettings) -> list[float]:
-    """``norms`` and that of the step just taken, the newest ``norm_window`` of them."""
+    """``norms`` and that of the step just taken, the newest ``norm_window`` of them.
+
+    A step in which every token was masked or clipped has no gradient, and says nothing of the norms to expect.
+    """
+    if norm == 0:
+        return list(norms)
     return [*norms, norm][-settings.norm_window :]
 
 

@@ -151,7 +151,12 @@ _BATCH = (
     Metric("sequences", "{sequence}", "Sequences packed: one a segment of a trajectory.", Subject.BATCH),
     Metric("tokens_trained", _TOKENS, "Sampled tokens.", Subject.BATCH),
     Metric("tokens_read", _TOKENS, "Tokens of the batch, context included.", Subject.BATCH),
-    Metric("rejected", "{trajectory}", "Trajectories turned away while the batch was gathered.", Subject.BATCH),
+    Metric(
+        "rejected",
+        "{trajectory}",
+        "Trajectories turned away by the trainer since the step before, those of skipped steps included.",
+        Subject.BATCH,
+    ),
     Metric(
         "records_lost",
         "{record}",

@@ -4,8 +4,10 @@ Tokens stay in the log: what a filter needs of a trajectory is a few numbers.
 """
 
 import hashlib
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from headrace.schemas.events import EndStatus, Purpose, Role, ToolErrorClass
 from headrace.schemas.read_back import Place
@@ -34,6 +36,8 @@ class Form:
     """Tokens that would be imitated."""
     longest: int
     """Tokens of its longest segment that holds any."""
+    smallest_id: int
+    """Smallest token id."""
     largest_id: int
     """Largest token id."""
     invalid_calls: int
@@ -76,6 +80,8 @@ class Attempt:
     """Which of the trajectory's rewards it is."""
     form: Form | None = None
     """What its record looks like; ``None`` where it was not, or could not be, read."""
+    group_mean: float | None = None
+    """Mean reward of its group; ``None`` where it has none, or is its only scored member: :func:`with_group_means`."""
 
 
 def attempt_of(reward: Reward) -> Attempt:
@@ -97,20 +103,36 @@ def attempt_of(reward: Reward) -> Attempt:
     )
 
 
+def with_group_means(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """``attempts`` with the means of their groups: of all members that have a reward, whatever else keeps one of them
+    from being imitated. Evaluations and frozen roles are members of none, as where advantages are made."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.group_id is not None and attempt.total is not None and _is_member(attempt):
+            groups[attempt.group_id].append(attempt.total)
+    means = {group: math.fsum(totals) / len(totals) for group, totals in groups.items() if len(totals) > 1}
+    return [replace(attempt, group_mean=means.get(attempt.group_id or "")) for attempt in attempts]
+
+
+def _is_member(attempt: Attempt) -> bool:
+    return attempt.purpose is not Purpose.EVALUATE and attempt.role is not Role.FROZEN
+
+
 def form_of(trajectory: Trajectory) -> Form:
     """What the record of a trajectory looks like."""
     uses = [use for turn in trajectory.turns for use in turn.tools]
-    digest, sampled, longest, largest = hashlib.sha256(), 0, 0, 0
+    digest, sampled, longest, smallest, largest = hashlib.sha256(), 0, 0, 0, 0
     for segment in trajectory.segments:
         ids = [token for token, mine in zip(segment.token_ids, segment.loss_mask, strict=True) if mine]
         if ids:
             digest.update(f"{ids}\n".encode())
             sampled += len(ids)
             longest = max(longest, len(segment.token_ids))
-            largest = max(largest, *segment.token_ids)
+            smallest, largest = min(smallest, *segment.token_ids), max(largest, *segment.token_ids)
     return Form(
         sampled_tokens=sampled,
         longest=longest,
+        smallest_id=smallest,
         largest_id=largest,
         invalid_calls=sum(use.error_class is ToolErrorClass.INVALID_ARGUMENTS for use in uses),
         unfinished_calls=sum(use.status is None for use in uses),

@@ -137,7 +137,7 @@ def fine_tune(
     The order of examples follows from ``config.seed`` alone. ``keep`` is called every ``config.keep_every`` steps but
     the last; with the model and the optimiser's tensors of then, ``start`` steps taken, training goes on to the same
     weights, bit for bit on one kind of processor. Raises ``ValueError`` without examples or with a ``start`` past the
-    end, and ``FloatingPointError`` when the loss is no longer finite.
+    end, and ``FloatingPointError`` when the loss or the gradient is no longer finite. Dropout is off.
     """
     if not examples or not held_out:
         raise ValueError("fine_tune needs examples to train on and others to hold out")
@@ -148,7 +148,9 @@ def fine_tune(
     started = time.monotonic()
     total, since = 0.0, 0
     policy = WholePolicy(model, config.torch_dtype)
-    model.train()
+    # No dropout, as in the trainer: its noise would follow from no seed, and an activation that is computed again for
+    # the backward pass would meet another.
+    model.train(False)
     with attention.packed(model):
         for step, batch in enumerate(islice(_batches(examples, config), start, None), start=start + 1):
             optimizer.set_rate(rate_share(schedule, step - 1))
@@ -160,7 +162,9 @@ def fine_tune(
                 loss += summed.item() / imitated
             if not math.isfinite(loss):
                 raise FloatingPointError(f"the loss is {loss} at step {step}: lower learning_rate")
-            optimizer.clip(config.max_grad_norm)
+            norm = optimizer.clip(config.max_grad_norm)
+            if not math.isfinite(norm):
+                raise FloatingPointError(f"the gradient's norm is {norm} at step {step}: lower learning_rate")
             optimizer.step()
             total, since = total + loss, since + 1
             if step % config.report_every == 0 or step == config.steps:

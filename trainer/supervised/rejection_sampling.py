@@ -1,6 +1,5 @@
 """Rejection sampling (Kimi K2.5's RFT): successful trajectories of reinforcement become supervised data."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +23,8 @@ class RejectionSampling:
     min_reward: float = 0.8
     """Least reward, as a share of the largest possible where the spec knows one."""
     above_group: bool = True
-    """Keep only what is above the mean of its group: where every attempt succeeds, there is nothing to learn."""
+    """Keep only what is above the mean of its group, of all its members that were scored: where every attempt succeeds,
+    there is nothing to learn."""
     per_task: int = 1
     """Trajectories of one task: the best, and of equals the shortest."""
 
@@ -33,12 +33,10 @@ class RejectionSampling:
             raise ValueError(f"per_task is {self.per_task}: it must be at least 1")
 
     def select(self, attempts: Sequence[Attempt]) -> Selection:
-        """What of ``attempts`` is imitated. Each must have a reward and its form; their order does not matter."""
-        means = _group_means(attempts)
+        """What of ``attempts`` is imitated, in any order. Each must have a reward, its form and its group's mean."""
 
         def is_above(attempt: Attempt) -> bool:
-            mean = means.get(attempt.group_id) if attempt.group_id is not None else None
-            return mean is None or _share(attempt) > mean
+            return attempt.group_mean is None or (attempt.total or 0.0) > attempt.group_mean
 
         sieve = Sieve(list(attempts))
         sieve.apply(lambda attempt: None if attempt.status is EndStatus.COMPLETED else MALFORMED)
@@ -52,25 +50,16 @@ class RejectionSampling:
 
 
 def _share(attempt: Attempt) -> float:
-    """The reward as a share of the largest possible, where there is one."""
+    """The reward as a share of the largest possible, where there is one above 0."""
     if attempt.total is None:
         raise ValueError(f"trajectory {attempt.trajectory_id} has no reward: leave unscored attempts out first")
-    return attempt.total / attempt.maximum if attempt.maximum else attempt.total
+    return attempt.total / attempt.maximum if attempt.maximum and attempt.maximum > 0 else attempt.total
 
 
 def _rank(attempt: Attempt) -> tuple[object, ...]:
     """Best first."""
     tokens = attempt.form.sampled_tokens if attempt.form else 0
     return -_share(attempt), tokens, attempt.trajectory_id
-
-
-def _group_means(attempts: Sequence[Attempt]) -> dict[str, float]:
-    """Mean reward of the groups of two or more."""
-    groups: dict[str, list[float]] = defaultdict(list)
-    for attempt in attempts:
-        if attempt.group_id is not None:
-            groups[attempt.group_id].append(_share(attempt))
-    return {group: sum(shares) / len(shares) for group, shares in groups.items() if len(shares) > 1}
 
 
 def _first_of_kind(attempts: Sequence[Attempt]) -> set[str]:

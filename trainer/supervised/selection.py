@@ -90,7 +90,8 @@ def unfit(attempt: Attempt, *, max_positions: int, vocabulary_size: int) -> str 
         return NOTHING_SAMPLED
     if attempt.form.longest > max_positions:
         return TOO_LONG
-    return VOCABULARY if attempt.form.largest_id >= vocabulary_size else None
+    outside = attempt.form.smallest_id < 0 or attempt.form.largest_id >= vocabulary_size
+    return VOCABULARY if outside else None
 
 
 def newest(attempts: Iterable[Attempt]) -> list[Attempt]:

@@ -31,7 +31,7 @@ from headrace.trainer.model.layers import prepare_layers
 from headrace.trainer.model.load import load_model, longest_sequence, save_model, vocabulary_size
 from headrace.trainer.model.published import published_tensors
 from headrace.trainer.parallel.ranks import ALONE
-from headrace.trainer.supervised.attempt import form_of
+from headrace.trainer.supervised.attempt import form_of, with_group_means
 from headrace.trainer.supervised.fine_tune import Example, Progress, fine_tune, held_out_loss
 from headrace.trainer.supervised.reading import NothingToImitate, look, trajectories_at
 from headrace.trainer.supervised.selection import Selection, Sieve, newest, unfit, unusable
@@ -107,7 +107,7 @@ async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
 async def _choose(config: StageConfig, model: PreTrainedModel, audience: Audience) -> tuple[Looked, list[Fate]]:
     """What becomes of every attempt that the log offers."""
     offer = await look(config.bootstrap, config.source, audience.read)
-    sieve = Sieve(newest(offer.attempts))
+    sieve = Sieve(with_group_means(newest(offer.attempts)))
     sieve.apply(unusable)
     excluded = sieve.excluded
     left = {attempt.trajectory_id: attempt for attempt in sieve.left}

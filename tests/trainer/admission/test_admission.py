@@ -1,12 +1,22 @@
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.schemas.events import SamplingSpan, VersionSpan
 from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.records.reference import Reference
-from headrace.trainer.admission.admission import AdmissionRules, admit, place_of, places_to_read
+from headrace.schemas.records.trajectory import Segment
+from headrace.trainer.admission.admission import (
+    AdmissionRules,
+    admit,
+    age_when_rejected,
+    place_of,
+    places_to_read,
+    rejection,
+)
 from headrace.trainer.admission.bounds import AdmissionBounds
 from tests.trainer.builders import AT, member, segment, training_group, trajectory
 
@@ -85,6 +95,42 @@ def test_another_runs_version_is_told_as_that_and_not_as_stale_or_unknown(versio
 def test_a_trajectory_without_a_start_is_no_runs():
     attempt = trajectory("t", segment("cS")).model_copy(update={"started": None})
     assert fate(attempt) == Reason.OTHER_RUN
+
+
+@pytest.mark.parametrize("ends", [[(0, 2), (4, 5)], [(0, 4), (1, 5)], [(3, 5)], [(3, 0), (0, 5)], [(0, 0), (0, 5)]])
+@pytest.mark.parametrize(
+    ("field", "made", "reason"),
+    [
+        ("version_spans", partial(VersionSpan, version=0), Reason.UNKNOWN_VERSION),
+        ("sampling_spans", partial(SamplingSpan, temperature=1.0), Reason.UNKNOWN_SAMPLING),
+    ],
+)
+def test_spans_that_do_not_cover_the_tokens_are_turned_away_and_end_no_trainer(ends, field, made, reason):
+    whole = segment("ccSSSSS")
+    broken = Segment.model_validate(whole.model_dump() | {field: [made(start=start, end=end) for start, end in ends]})
+    assert fate(trajectory("t", broken)) == reason
+    assert fate(trajectory("t", whole)) is None
+
+
+def test_spans_of_a_segment_that_is_not_trained_hide_no_old_tokens():
+    forged = segment("cc").model_copy(update={"version_spans": [VersionSpan(version=0, start=1000, end=0)]})
+    rules = replace(RULES, bounds=AdmissionBounds(stale_after=0, max_stale_share=0.5))
+    old = segment("cSSS", versions=[0, 0, 1])
+    assert fate(trajectory("t", old, forged), version=1, rules=rules) == Reason.STALE_TOKENS
+
+
+def test_a_share_of_old_tokens_that_is_the_bound_itself_is_allowed():
+    attempt = trajectory("t", segment("c" + "S" * 22, versions=[0] * 15 + [1] * 7))
+    rules = replace(RULES, max_positions=99, bounds=AdmissionBounds(stale_after=0, max_stale_share=15 / 22))
+    assert fate(attempt, version=1, rules=rules) is None
+    rules = replace(rules, bounds=AdmissionBounds(stale_after=0, max_stale_share=14 / 22))
+    assert fate(attempt, version=1, rules=rules) == Reason.STALE_TOKENS
+
+
+def test_what_nobody_knows_the_age_of_is_of_no_age():
+    gone = rejection(member(trajectory("t", segment("cS"))), Reason.UNRESOLVED, run="run", task_id=None, group_id="g")
+    assert age_when_rejected(gone, 7) == 7
+    assert age_when_rejected(gone.model_copy(update={"policy_version": None}), 7) == -1
 
 
 def test_a_negative_token_id_is_outside_the_vocabulary():

@@ -412,6 +412,37 @@ async def test_an_engine_that_dies_in_the_swap_is_waited_for_and_the_version_not
     assert scene.applied() == [0]
 
 
+@pytest.mark.parametrize("rows", [None, [], [None, {}], [None, {"2": {"logprob": None}}, {"3": {"logprob": 1}}], 7])
+async def test_an_engine_that_cannot_say_its_log_probabilities_after_a_swap_names_no_version(scene, rows):
+    await scene.publish(0)
+    await scene.follower.reconcile()
+    await scene.publish(1)
+    honest = scene.fake.inference_v1_generate
+
+    def answer(body, query):
+        return httpx.Response(200, json={"prompt_logprobs": rows}) if scene.fake.weights == 2.0 else honest(body, query)
+
+    scene.fake.inference_v1_generate = answer
+    await scene.follower.reconcile()
+    assert (scene.applied(), scene.fake.stamp, scene.fake.paused) == ([0], unverified_stamp("run"), False)
+    scene.fake.inference_v1_generate = honest
+    await scene.follower.reconcile()
+    assert (scene.applied(), scene.fake.stamp, scene.alerts()) == ([0, 1], "run/1", [])
+
+
+@pytest.mark.parametrize("path", ["weight_info", "is_paused", "reset_prefix_cache", "inference_v1_generate"])
+@pytest.mark.parametrize("said", [{}, [], None, "no"])
+async def test_an_answer_of_another_form_ends_no_follower(scene, path, said, monkeypatch):
+    await scene.publish(0)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    setattr(scene.fake, path, lambda body, query: httpx.Response(200, json=said))
+    await scene.follower.reconcile()
+    now += 31
+    await scene.follower.reconcile()
+    assert (scene.applied(), scene.alerts()) == ([], [ENGINE_FAILING])
+
+
 async def test_an_engine_that_does_not_answer_raises_one_alert_after_a_while(scene, monkeypatch):
     await scene.publish(0)
     now = time.monotonic()

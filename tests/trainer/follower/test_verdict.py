@@ -194,9 +194,11 @@ def test_where_nothing_is_known_of_the_old_version_a_swap_must_bring_the_engine_
     assert allowed_error(before, **FLOAT32) == pytest.approx(allowed)
 
 
-@pytest.mark.parametrize("answer", [float("inf"), float("-inf")])
-def test_answers_that_are_not_numbers_are_refused(answer):
-    new = rows_of([[-1.0, -2.0]])
-    verdict = judge_swap(new, [new], [rows_of([[-1.0, answer]])], old=None, exact=True, usual=None, **FLOAT32)
+@pytest.mark.parametrize("answer", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("old", [None, rows_of([[-1.5, -2.5], [-3.0]])])
+def test_answers_that_are_not_numbers_are_refused(answer, old):
+    new, broken = rows_of([[-1.0, -2.0], [-3.0]]), rows_of([[-1.0, answer], [-3.0]])
+    before = new if old is None else old
+    verdict = judge_swap(new, [before] * 2, [broken] * 2, old=old, exact=True, usual=None, **FLOAT32)
     assert verdict.problem is not None
     assert verdict.rms_error == float("inf")

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.trainer.checkpoints.checkpoint import CheckpointState
 from headrace.trainer.learning.divergence import (
     DivergenceSettings,
     TrainingDiverged,
@@ -40,6 +41,20 @@ def test_only_the_newest_norms_are_kept():
     for norm in range(6):
         norms = with_norm(norms, float(norm), SETTINGS)
     assert norms == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_norms_of_other_settings_are_not_compared_with():
+    state = CheckpointState(run="run", version=3, offsets={}, announcements=[], grad_norms=[1.0], config_sha256="a")
+    assert (state.norms_under("a"), state.norms_under("b")) == ([1.0], [])
+    before_it_was_kept = state.model_copy(update={"config_sha256": ""})
+    assert before_it_was_kept.norms_under("b") == [1.0]
+
+
+def test_steps_without_a_gradient_do_not_lower_the_limit():
+    norms = [5.0, 5.0]
+    for _ in range(9):
+        norms = with_norm(norms, 0.0, SETTINGS)
+    assert norm_limit(norms, SETTINGS, max_grad_norm=1.0) == 50.0
 
 
 @pytest.mark.parametrize(

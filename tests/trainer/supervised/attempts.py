@@ -10,6 +10,7 @@ def form(**changes: Any) -> Form:
     values = {
         "sampled_tokens": 10,
         "longest": 30,
+        "smallest_id": 0,
         "largest_id": 40,
         "invalid_calls": 0,
         "unfinished_calls": 0,

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from headrace.trainer.learning.schedules import ScheduleSettings, Shape
+from headrace.trainer.model.layers import LayerSettings, prepare_layers
 from headrace.trainer.supervised.fine_tune import Example, Progress, SupervisedConfig, fine_tune, held_out_loss
 
 VOCABULARY = 20
@@ -38,7 +39,7 @@ def silent(progress: Progress) -> None:
     """No report."""
 
 
-def train(model: Qwen3ForCausalLM, examples: list[Example], **settings: float | str) -> Progress:
+def train(model: PreTrainedModel, examples: list[Example], **settings: float | str) -> Progress:
     schedule = ScheduleSettings(shape=Shape.COSINE, warmup_steps=5, final_share=0.1)
     config = SupervisedConfig(**{"steps": 60, "batch_size": 8, "schedule": schedule, **settings})  # type: ignore[arg-type]
     return fine_tune(model, examples, examples[:2], config, silent)
@@ -98,6 +99,31 @@ def test_the_same_seed_gives_the_same_weights_to_the_bit() -> None:
     train(second, counting(range(12)), seed=3, steps=10)
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def noisy_model() -> GPT2LMHeadModel:
+    """A model whose configuration asks for dropout."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=64, resid_pdrop=0.5)
+    return GPT2LMHeadModel(config)
+
+
+def test_a_model_that_asks_for_dropout_gets_the_same_weights_too_also_where_activations_are_computed_again() -> None:
+    first, second, third = noisy_model(), noisy_model(), noisy_model()
+    prepare_layers(third, LayerSettings(activation_checkpointing=True))
+    for seed, model in enumerate((first, second, third)):
+        torch.manual_seed(seed)
+        train(model, counting(range(12)), steps=3)
+    for one, two, three in zip(first.parameters(), second.parameters(), third.parameters(), strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
+def test_a_gradient_that_is_not_finite_stops_loudly() -> None:
+    model = fresh_model()
+    model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
+    with pytest.raises(FloatingPointError, match="gradient's norm is"):
+        train(model, counting(range(8)), steps=1)
 
 
 def test_progress_is_reported_with_what_remains() -> None:

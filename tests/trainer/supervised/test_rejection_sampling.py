@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas.events import EndStatus
-from headrace.trainer.supervised.attempt import Attempt
+from headrace.schemas.events import EndStatus, Purpose, Role
+from headrace.schemas.records.trajectory import Defect
+from headrace.trainer.supervised.attempt import Attempt, with_group_means
 from headrace.trainer.supervised.rejection_sampling import RejectionSampling
 from tests.trainer.supervised.attempts import attempt, form
 
 
 def decided(attempts: list[Attempt], rules: RejectionSampling | None = None) -> dict[str, str]:
-    selection = (rules or RejectionSampling()).select(attempts)
+    selection = (rules or RejectionSampling()).select(with_group_means(attempts))
     return {each.trajectory_id: label for each, label in (*selection.kept, *selection.excluded)}
 
 
@@ -34,6 +35,28 @@ def test_a_group_in_which_all_succeed_teaches_nothing() -> None:
     expected |= dict.fromkeys(("s0", "s1"), "not_above_its_group")
     assert decided(same + mixed + alone) == expected
     assert decided(same, RejectionSampling(above_group=False)) == {"s0": "success", "s1": "success"}
+
+
+def test_the_mean_of_a_group_is_of_all_its_scored_members_whatever_else_keeps_them_out() -> None:
+    group = [
+        attempt("best", group_id="g", total=1.0),
+        attempt("good", group_id="g", total=0.9),
+        attempt("too long", group_id="g", total=0.2, form=form(longest=10**6)),
+        attempt("no start", group_id="g", total=0.0, defects=(Defect.NO_START,)),
+        attempt("unscored", group_id="g", total=None),
+        attempt("measured", group_id="g", total=-50.0, purpose=Purpose.EVALUATE),
+        attempt("frozen", group_id="g", total=-50.0, role=Role.FROZEN),
+    ]
+    means = with_group_means(group)
+    assert [each.group_mean for each in means] == pytest.approx([0.525] * 7)
+    left = RejectionSampling(per_task=9).select(means[:2])
+    assert [each.trajectory_id for each, _ in left.kept] == ["best", "good"]
+
+
+@pytest.mark.parametrize("maximum", [-1.0, 0.0, None])
+def test_without_a_largest_reward_above_0_the_reward_itself_counts(maximum: float | None) -> None:
+    attempts = [attempt("good", task="t", total=-1.0, maximum=maximum), attempt("bad", total=-5.0, maximum=maximum)]
+    assert decided(attempts, RejectionSampling(min_reward=-2.0)) == {"good": "success", "bad": "below_reward"}
 
 
 def test_of_a_task_the_best_and_of_equals_the_shortest_is_kept() -> None:

@@ -1,14 +1,17 @@
 """What every filter has in common: what cannot be imitated, one attempt a trajectory, tasks on one side only."""
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.events import Purpose, Role
 from headrace.schemas.records.trajectory import Defect
-from headrace.trainer.supervised.attempt import draw
+from headrace.trainer.supervised.attempt import draw, form_of
 from headrace.trainer.supervised.selection import newest, unfit, unusable
 from headrace.trainer.supervised.split import is_held_out, split
+from tests.trainer.builders import segment, trajectory
 from tests.trainer.supervised.attempts import attempt, form
 
 
@@ -34,12 +37,21 @@ def test_what_a_reward_tells_of_being_imitated(changes: dict[str, object], rule:
         (form(longest=64, largest_id=99), None),
         (form(longest=65), "too_long"),
         (form(largest_id=100), "vocabulary"),
+        (form(smallest_id=-1), "vocabulary"),
         (form(sampled_tokens=0), "nothing_sampled"),
         (None, "unresolved"),
     ],
 )
 def test_what_a_record_tells_of_being_imitated(found: object, rule: str | None) -> None:
     assert unfit(attempt("a", form=found), max_positions=64, vocabulary_size=100) == rule
+
+
+def test_the_form_knows_the_smallest_and_the_largest_id_of_what_is_imitated() -> None:
+    made = segment("cSc")
+    odd = made.model_copy(update={"token_ids": array("i", [7, 3, -2])})
+    found = form_of(trajectory("t", made, odd))
+    assert (found.smallest_id, found.largest_id) == (-2, max(7, *made.token_ids))
+    assert unfit(attempt("a", form=found), max_positions=64, vocabulary_size=100) == "vocabulary"
 
 
 def test_the_latest_reward_of_a_trajectory_counts() -> None:
