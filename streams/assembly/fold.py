@@ -52,8 +52,8 @@ RECORD_BYTES = 335
 """Memory that a held record takes beside :attr:`Arrival.size` and its trajectory's id."""
 TRAJECTORY_BYTES = 870
 """Memory that an open trajectory takes beside its records and twice its id."""
-PLACE_BYTES = 64
-"""Memory that the place of an unreadable event takes."""
+PLACE_BYTES = 150
+"""Memory that the place of an unreadable event takes beside its id."""
 
 _NEVER = 1 << 62
 
@@ -221,6 +221,10 @@ class PartitionFold:
             trajectory.duplicates += 1
             self.duplicates += 1
             return
+        if sequence in trajectory.unreadable and is_of_another(arrival.id, trajectory.unreadable[sequence][1]):
+            trajectory.labels.add(Defect.CONFLICT)
+            out.append(Dead(arrival, self._problem(arrival) or _conflict(arrival), trajectory.trajectory_id))
+            return
         problem = self._problem(arrival)
         if problem is None and sequence is not None:
             if trajectory.unreadable.pop(sequence, None) is None:  # else it was sent again, repaired
@@ -231,7 +235,7 @@ class PartitionFold:
         elif problem is not None and not self._spoil(trajectory, arrival, problem, out):
             return
         else:
-            size = PLACE_BYTES
+            size = PLACE_BYTES + len(usual_id(arrival.id) or b"")
         trajectory.size += size
         self.held_bytes += size
         if sequence == trajectory.contiguous:
@@ -258,7 +262,7 @@ class PartitionFold:
             trajectory.labels.add(label)
             return False
         trajectory.note_place(sequence)
-        trajectory.unreadable[sequence] = label
+        trajectory.unreadable[sequence] = label, usual_id(arrival.id)
         return True
 
     def _note_end(self, trajectory: OpenTrajectory, subject: bytes, sequence: int) -> None:
@@ -358,6 +362,17 @@ class PartitionFold:
         out.append(history)
         top = len(history.records) + len(history.unreadable) + count(history.missing) - 1
         self._remember(Remembered(subject, top, history.missing, history.start_id))
+
+
+def usual_id(id: bytes | None) -> bytes | None:
+    """``id`` where it can be an event's; ``None`` for another, which says nothing and may be what is to be repaired."""
+    if not id or len(id) > MAX_ID_BYTES:
+        return None
+    try:
+        id.decode()
+    except UnicodeDecodeError:
+        return None
+    return id
 
 
 def is_of_another(one: bytes | None, other: bytes | None) -> bool:

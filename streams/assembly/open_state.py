@@ -32,8 +32,8 @@ class PlainOpenState:
     """When its latest record came, by the clock of the idle timeout."""
     records: dict[int, Arrival] = field(default_factory=dict)
     """By sequence number, in order of arrival."""
-    unreadable: dict[int, Defect] = field(default_factory=dict)
-    """Sequence numbers that came as dead letters, with the label that follows."""
+    unreadable: dict[int, tuple[Defect, bytes | None]] = field(default_factory=dict)
+    """Sequence numbers that came as dead letters, with the label that follows, and the event's id where it has one."""
     labels: set[Defect] = field(default_factory=set)
     """Labels from records that have no sequence number."""
     contiguous: int = 0

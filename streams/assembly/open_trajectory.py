@@ -62,7 +62,7 @@ class OpenTrajectory(OpenState):
         missing = NO_GAPS
         if self.contiguous <= top:
             missing = gaps_between(there[self.contiguous :], self.contiguous, top + 1)
-        unreadable = {number: label for number, label in sorted(self.unreadable.items()) if number <= top}
+        unreadable = {number: label for number, (label, _) in sorted(self.unreadable.items()) if number <= top}
         late: tuple[Arrival, ...] = ()
         if numbers != list(records) or (numbers and numbers[-1] > top):
             late = tuple(records[number] for number in numbers if number > top)

@@ -1,12 +1,14 @@
 """How score decides what is due: trajectories read back, judges asked, rewards handed to their joins."""
 
 import asyncio
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
 from headrace.schemas.read_back import Place, read_back
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
+from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.outage import PartitionsRevoked
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_question import Question
@@ -15,6 +17,8 @@ from headrace.streams.rewards.registry import Rewards
 from headrace.streams.scoring.due_rewards import Case, all_questions, conclude, gone, to_ask
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Changes, Due, Join
 from headrace.streams.typed_record import typed
+
+logger = logging.getLogger(__name__)
 
 Hand: TypeAlias = dict[Place, Trajectory]
 """Trajectories that need not be read back, by partition and offset."""
@@ -48,7 +52,7 @@ class Decider:
             cases = []
             for partition, due in some:
                 trajectory = found.get((partition, due.offset))
-                if trajectory is not None:
+                if trajectory is not None and trajectory.trajectory_id == due.trajectory_id:
                     cases.append(Case(partition, due, trajectory))
                 else:
                     self._give_up(due, joins[partition], changes[partition])
@@ -83,5 +87,10 @@ class Decider:
     async def _read_back(self, places: Collection[Place]) -> Hand:
         if not places:
             return {}
-        records = await read_back(self._bootstrap, TRAJECTORIES, places)
-        return {place: typed(record, Trajectory)[1] for place, record in records.items()}
+        hand = {}
+        for place, record in (await read_back(self._bootstrap, TRAJECTORIES, places)).items():
+            try:
+                hand[place] = typed(record, Trajectory)[1]
+            except UnreadableRecord as error:  # it was readable when it came: gone, for the code of today
+                logger.warning("%s[%d]@%d cannot be read back: %s", TRAJECTORIES.name, *place, error)
+        return hand

@@ -34,7 +34,7 @@ from headrace.streams.raw import LogRecord
 MODELS = {model.TYPE: model for model in EVENTS.models}
 TICK, END = ClockTicked.TYPE.encode(), TrajectoryEnded.TYPE.encode()
 MAX_ID_BYTES = 512
-TRAJECTORY_BYTES, RECORD_BYTES, PLACE_BYTES = 870, 335, 64
+TRAJECTORY_BYTES, RECORD_BYTES, PLACE_BYTES = 870, 335, 150
 """What a trajectory, a record and the place of an unreadable one count beside their bytes."""
 
 Letters = dict[tuple[int, int], DeadLetterError]
@@ -194,6 +194,8 @@ class Content:
         """Sequence number → index of the first record that can hold its place."""
         self.spoiled: dict[int, Defect] = {}
         """Sequence number → label, where only unusable records came."""
+        self.spoiled_ids: dict[int, bytes | None] = {}
+        """Sequence number → the id of the record that spoiled it, where it has a usual one."""
         self.labels: set[Defect] = set()
         """Of unusable records without a place."""
         self.doubles: set[int] = set()
@@ -214,6 +216,12 @@ class Content:
                     self.labels.add(Defect.CONFLICT)
                     self.conflicts.add(index)
                     continue
+            before = self.spoiled_ids.get(number) if number in self.spoiled else None
+            if None not in (before, arrival.id) and before != arrival.id:
+                self.unusable[index] = error or DeadLetterError.CONFLICT
+                self.labels.add(Defect.CONFLICT)
+                self.conflicts.add(index)
+                continue
             if number in self.readable or (error and number in self.spoiled):
                 self.doubles.add(index)
                 continue
@@ -225,10 +233,16 @@ class Content:
                 continue
             if error:
                 self.spoiled[number] = label
+                own = arrival.id or b""
+                is_text = own.decode(errors="replace").encode() == own
+                self.spoiled_ids[number] = own if is_text and 0 < len(own) <= MAX_ID_BYTES else None
             else:
                 self.spoiled.pop(number, None)
                 self.readable[number] = index
-            self.size += PLACE_BYTES if error else RECORD_BYTES + arrival.size + len(life.subject)
+            if error:
+                self.size += PLACE_BYTES + len(self.spoiled_ids[number] or b"")
+            else:
+                self.size += RECORD_BYTES + arrival.size + len(life.subject)
             if arrival.ends:
                 numbers_of_ends.append(number)
         there = self.readable.keys() | self.spoiled.keys()

@@ -280,6 +280,31 @@ class TestTwoRunsUnderOneId:
         assert Reason(result.defects[0]) is Reason.CONFLICT
         assert hiding_defect(result) is Defect.CONFLICT
 
+    def test_a_place_that_an_unreadable_event_has_is_taken_too(self) -> None:
+        """Else one run's start and the other's tokens are one clean trajectory again."""
+        one, two = session("s1", "ask", "answer"), of_another_run(session("s1", "ask", "answer"))
+        cut = replace(one[0], value=b'{"task_id": "t')
+        outcomes = fold([cut, one[1], two[0], *two[2:]])
+        assert dead(outcomes) == [(DeadLetterError.BAD_JSON, "s1"), (DeadLetterError.CONFLICT, "s1")]
+        assert closed(outcomes)[0].labels == {Defect.BAD_EVENT, Defect.CONFLICT}
+
+    def test_a_second_unreadable_event_in_a_place_is_a_dead_letter_where_it_has_another_id(self) -> None:
+        one = session("s1", "ask", "answer")
+        cut = replace(one[1], value=b'{"model": "m')
+        again, other = cut, with_header(cut, ID, b"of another run")
+        outcomes = fold([one[0], cut, again, other, *one[2:]])
+        assert dead(outcomes) == [(DeadLetterError.BAD_JSON, "s1")] * 2
+        assert (closed(outcomes)[0].labels, closed(outcomes)[0].duplicates) == (
+            {Defect.BAD_EVENT, Defect.CONFLICT}, 1,
+        )  # fmt: skip
+
+    def test_an_event_that_was_repaired_takes_the_place_of_the_unreadable_one(self) -> None:
+        one = session("s1", "ask", "answer")
+        cut = replace(one[1], value=b'{"model": "m')
+        nameless = with_header(one[1], ID, b"\xff")  # repaired, it gets another id
+        for bad in (cut, nameless, without(one[1], ID)):
+            assert only([one[0], bad, one[1], *one[2:]]).defects == []
+
     def test_a_place_with_the_same_id_is_a_duplicate(self) -> None:
         records = session("s1", "ask", "answer")
         assert only([*records[:2], *records]).defects == []

@@ -60,6 +60,30 @@ async def test_a_trajectory_that_is_gone_has_a_reward_that_says_so(kafka: str) -
     assert join.counts[TRAJECTORY_GONE] == 2
 
 
+async def test_what_stands_in_its_place_and_is_another_or_unreadable_is_gone_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic that was made anew, or code that reads less than what came: no wrong reward, and no worker ends."""
+    places = {
+        (1, 5): record(trajectory_message(attempt("another", outcome=0.0)), offset=5),
+        (1, 6): replace(record(trajectory_message(attempt("torn")), offset=6), value=b"{"),
+        (1, 7): record(trajectory_message(attempt("there")), offset=7),
+    }
+
+    async def read(*_: object) -> object:
+        return places
+
+    monkeypatch.setattr("headrace.streams.scoring.decider.read_back", read)
+    join, changes = Join(JoinLimits()), Changes()
+    for name, offset in (("mine", 5), ("torn", 6), ("there", 7)):
+        arrive(join, record(trajectory_message(attempt(name)), offset=offset), LIKED, changes)
+        join.add_feedback(*take_feedback(record(feedback_message(name), "feedback", offset=7)), changes)
+    join.pass_time(CLOSED_MS, changes)
+    await decider("nowhere:1", LIKED).decide({1: changes}, {1: join}, {}, asyncio.Event())
+    made = {each.reward.trajectory_id: each.reward.unscored for each in changes.decided}
+    assert made == {"mine": TRAJECTORY_GONE, "torn": TRAJECTORY_GONE, "there": None}
+
+
 async def test_judges_do_not_hold_up_a_rebalance() -> None:
     class Hangs:
         async def ask(self, questions: Sequence[Question], *, within_s: float) -> list[Answer]:
