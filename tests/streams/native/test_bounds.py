@@ -1,18 +1,25 @@
 """Next to each bound, too, the fold with its fast way is the fold without it."""
 
+from array import array
 from collections.abc import Iterator
+from math import inf, isfinite, nan
 
 import pytest
 
+from headrace.schemas.arrays import MAX_LOGPROB, encode_array
 from headrace.schemas.bounds import MAX_TIME_MS
 from headrace.schemas.envelope import SEQUENCE
 from headrace.streams.assembly.arrival import arrival_of, plain_arrival_of
+from headrace.streams.assembly.assemble import _conclude
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.segments import MAX_TOKENS
+from headrace.streams.assembly.trajectory_writer import plainly_written
 from headrace.streams.raw import StoredRecord
-from tests.streams.builders import T0, log, session, with_header
+from tests.streams.builders import T0, called, event, log, session, started, with_header
 from tests.streams.native.built import needs_speedups
 from tests.streams.native.test_ordinary_events import fast, slow, state
+from tests.streams.native.test_trajectories import history_of
 
 pytestmark = needs_speedups
 
@@ -69,3 +76,26 @@ def test_a_timestamp_at_either_end(timestamp: int) -> None:
     first = RECORDS[0]
     at_the_end = StoredRecord(first.topic, 0, 0, timestamp, first.key, first.value, first.headers)
     agree([at_the_end, *RECORDS[1:4]], FoldLimits())
+
+
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_at_the_most_tokens_that_a_trajectory_may_have(beside: int) -> None:
+    call = called(array("i", range(MAX_TOKENS - 2 + beside)), [1, 2])
+    history = history_of([event("s1", 0, started()), event("s1", 1, call)])
+    written = plainly_written(history)
+    assert written is not None
+    assert written == _conclude(history)[0].message
+    assert (b'"oversize"' in written.value) == (beside > 0)
+
+
+@pytest.mark.parametrize("logprob", [-1e6, -0.5, 0.0, 0.99 * MAX_LOGPROB, 1.01 * MAX_LOGPROB, 0.5, 1.0, inf, -inf, nan])
+def test_a_log_probability_above_the_most_is_left_to_the_model(logprob: float) -> None:
+    plain, odd = (encode_array(array("f", [value])).encode() for value in (-0.5, logprob))
+    value = event("s1", 1, called([1], [2])).value
+    assert value is not None
+    assert value.count(plain) == 1
+    history = history_of([event("s1", 0, started()), event("s1", 1, called([1], [2]), value=value.replace(plain, odd))])
+    written, expected = plainly_written(history), _conclude(history)[0].message
+    fits = isfinite(logprob) and logprob <= MAX_LOGPROB
+    assert (written is not None, b"bad_event" in expected.value) == (fits, not fits)
+    assert written is None or written == expected
