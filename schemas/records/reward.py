@@ -71,7 +71,7 @@ class Reward(Record):
     sampled_tokens: Total = 0
     """Tokens sampled."""
     turns: Total = 0
-    """Model calls."""
+    """Model calls, and one more where a tool was called before the first."""
     status: EndStatus | None = None
     """How it ended."""
     ended_ms: UnixMs

@@ -153,6 +153,8 @@ def _reward(reward: Reward, envelope: Envelope) -> Rows:
             "run": reward.run,
             "task_id": reward.task_id or "",
             "group_id": reward.group_id or "",
+            "agent": reward.agent,
+            "tenant": reward.tenant or "",
             "purpose": reward.purpose,
             "role": reward.role,
             "spec": reward.spec,

@@ -31,7 +31,7 @@ class Lengths:
     tool_calls: float = 0.0
     """Tool calls."""
     turns: float = 0.0
-    """Model calls."""
+    """Model calls, and one more where a tool was called before the first."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -69,7 +69,7 @@ class Attempt:
     status: EndStatus | None = None
     """How it ended."""
     turns: int = 0
-    """Model calls."""
+    """Model calls, and one more where a tool was called before the first."""
     defects: tuple[Defect, ...] = ()
     """Labels of the trajectory."""
     purpose: Purpose = Purpose.TRAIN
