@@ -78,7 +78,7 @@ class Pending:
     records: list[LogRecord] = field(default_factory=list)
     """Records from ``first`` on, by offset."""
     size: int = 0
-    """Bytes of their values."""
+    """Bytes of their keys, values and headers."""
     since: float = 0.0
     """When the first of them was added, in the caller's seconds."""
 
@@ -104,4 +104,5 @@ class Pending:
 
 
 def _bytes_of(records: Sequence[LogRecord]) -> int:
-    return sum(len(record.value or b"") for record in records)
+    held = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    return held + sum(len(name) + len(content or b"") for record in records for name, content in record.headers)

@@ -76,7 +76,7 @@ class SinkConfig:
     batch_records: int = 8192
     """Distance of full batches' ends, in offsets."""
     buffer_bytes: int = 64 * 1024 * 1024
-    """Bytes of values held before everything is cut. Nothing is read while batches are inserted."""
+    """Bytes of records held before everything is cut. Nothing is read while batches are inserted."""
     concurrent_inserts: int = 3
     """Partitions whose batches are converted and inserted side by side."""
     lag_interval_s: float = 5.0

@@ -84,3 +84,11 @@ def test_the_age_of_a_batch_is_that_of_its_first_record() -> None:
     pending.take(2)
     pending.add([record(2)], now=11.0)
     assert pending.since == 11.0
+
+
+def test_whatever_of_a_record_takes_room_is_counted() -> None:
+    pending = Pending(0)
+    pending.add([StoredRecord("events", 0, 0, 0, b"key", b"value", [("name", b"content"), ("null", None)])], 1.0)
+    assert pending.size == len(b"keyvaluenamecontentnull")
+    pending.take(1)
+    assert pending.size == 0
