@@ -60,10 +60,12 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
 
     Raises :class:`StackError` naming every option that is unknown, missing or wrong, with where it was set.
     """
+    from_file = [toml_layer(file)] if file else []  # before torch is imported: a wrong path is told at once
+
     from headrace.trainer.config import TrainerConfig
 
     layers = [
-        *([toml_layer(file)] if file else []),
+        *from_file,
         Layer(f"{PREFIX}*", {_OF_SETTINGS[name]: _plain(value) for name, value in _given(settings).items()}),
         Layer(f"--set trainer.…, {PREFIX}OPTIONS", settings.options.get("trainer", {})),
         set_layer(assignments),

@@ -81,6 +81,8 @@ def save_model(
         config = copy.deepcopy(model.config)
         config.dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
         config.save_pretrained(path)
+    for file in path.glob("*.safetensors"):  # the library makes them for their owner alone
+        file.chmod((path / "config.json").stat().st_mode)
     for name in _TOKENIZER_FILES:
         if tokenizer_from is not None and (tokenizer_from / name).is_file():
             shutil.copyfile(tokenizer_from / name, path / name)

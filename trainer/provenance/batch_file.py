@@ -33,8 +33,9 @@ def write_batch(rebuilt: Rebuilt, path: Path) -> Path:
     beside = path.with_suffix(".json")
     fresh = path.with_name(f"{path.name}.new")
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, fresh, metadata=named)
-    os.replace(fresh, path)
+    os.replace(fresh, path)  # which the library made for its owner alone
     fresh.write_text(json.dumps(description(rebuilt, batch), indent=1, ensure_ascii=False) + "\n")
+    path.chmod(fresh.stat().st_mode)
     os.replace(fresh, beside)
     return beside
 

@@ -91,6 +91,7 @@ def test_entropy_is_that_of_the_distribution(model, directory):
 
 def test_a_saved_model_is_the_same_model_and_the_same_bytes(model, tmp_path):
     save_model(model, tmp_path / "a")
+    assert len({file.stat().st_mode for file in (tmp_path / "a").iterdir()}) == 1
     again = load_model(tmp_path / "a")
     save_model(again, tmp_path / "b")
     assert file_sha256(tmp_path / "a" / "model.safetensors") == file_sha256(tmp_path / "b" / "model.safetensors")

@@ -25,6 +25,7 @@ def test_its_arrays_and_what_they_are(rebuilt, tmp_path):
     path = tmp_path / "step.safetensors"
     beside = write_batch(rebuilt, path)
     found, told = load_file(path), json.loads(beside.read_text())
+    assert path.stat().st_mode == beside.stat().st_mode
     for name, array in rebuilt.batch.arrays().items():
         np.testing.assert_array_equal(found[name], array)
     with safe_open(path, "numpy") as file:
