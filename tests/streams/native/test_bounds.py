@@ -99,3 +99,14 @@ def test_a_log_probability_above_the_most_is_left_to_the_model(logprob: float) -
     fits = isfinite(logprob) and logprob <= MAX_LOGPROB
     assert (written is not None, b"bad_event" in expected.value) == (fits, not fits)
     assert written is None or written == expected
+
+
+@pytest.mark.parametrize("time_ms", [0, 1, 2])
+@pytest.mark.parametrize("closed_ms", [-5, -1, 0, 1])
+def test_times_at_the_beginning_of_the_epoch(time_ms: int, closed_ms: int) -> None:
+    records = [event("s1", number, fact, time_ms=time_ms) for number, fact in enumerate((started(), called([1], [2])))]
+    history = history_of(records, closed_ms=closed_ms)
+    written = plainly_written(history)
+    assert written is not None
+    assert written == _conclude(history)[0].message
+    assert b'"started_ms":%d,"ended_ms":%d,' % (time_ms, time_ms) in written.value
