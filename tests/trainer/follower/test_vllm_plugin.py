@@ -172,4 +172,4 @@ def test_the_plugin_needs_neither_kafka_nor_faust():
         "import headrace.trainer.follower.weight_transfer; "
         "import headrace.trainer.follower.vllm_plugin as p; p.register(); p.register()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
