@@ -12,10 +12,12 @@ from headrace.trainer.losses.ratio import bounded_ratio, clipped_surrogate
 from headrace.trainer.losses.settings import AdvantageScale, Normaliser
 
 
-def objective(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2) -> Objective:
+def objective(
+    tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
+) -> Objective:
     """(N,) tokens → (N,) min(ρ A, clip(ρ) A)."""
     ratio_N = bounded_ratio(tokens.logprobs - tokens.anchor_logprobs)
-    return clipped_surrogate(ratio_N, tokens.advantages, clip_low=clip_low, clip_high=clip_high)
+    return clipped_surrogate(ratio_N, tokens.advantages, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
 
 
 GRPO = Loss(objective, Normaliser.SEQUENCE_MEAN, AdvantageScale.GROUP_STD)

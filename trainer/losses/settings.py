@@ -35,6 +35,9 @@ class LossSettings:
     """ε below 1 of losses that clip the ratio."""
     clip_high: float | None = None
     """ε above 1 of losses that clip the ratio."""
+    dual_clip: float | None = None
+    """c of grpo, dr_grpo and dapo: cap of the ratio of tokens with a negative advantage, which their clip leaves
+    without one; 3 is usual. One token that the engine recorded far too low can outweigh a batch otherwise."""
     ratio_max: float | None = None
     """ε_max of cispo: cap of the ratio."""
     log_ratio_min: float | None = None
@@ -54,6 +57,8 @@ class LossSettings:
         for name, value in self.bounds().items():
             if not (value <= 0 if name == "log_ratio_min" else value >= 0):
                 raise ValueError(f"{name} is {value}: it must be {'at most' if name.endswith('min') else 'at least'} 0")
+        if self.dual_clip is not None and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip is {self.dual_clip}: it must be above 1, or it silences what did not move")
         if self.clip_low is not None and self.clip_low > 1:
             raise ValueError(f"clip_low is {self.clip_low}: it must be at most 1, or no ratio is below the clip")
 

@@ -92,6 +92,7 @@ CASES = {
     "verl clip, sequence mean": Case("grpo", {}, "verl", verl_clip(SEQUENCE)),
     "verl clip, constant length": Case("dr_grpo", {}, "verl", verl_clip(CONSTANT)),
     "verl clip, token mean": Case("dapo", {}, "verl", verl_clip(TOKEN, high=0.28)),
+    "verl dual clip": Case("dapo", {"dual_clip": 1.4}, "verl", verl_clip(TOKEN, high=0.28, clip_ratio_c=1.4)),
     "verl cispo": Case(
         "cispo", {"normaliser": "token_mean"}, "verl",
         {"loss": "cispo", "mode": TOKEN, "clip_ratio_low": 1.0, "clip_ratio_high": 4.0},

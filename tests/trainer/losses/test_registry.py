@@ -121,6 +121,24 @@ def test_the_clip_silences_a_token_that_went_far_enough_the_right_way(name, traj
         assert slope == pytest.approx(0.0 if silenced else -ratio * token.advantage / len(tokens))
 
 
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo"])
+def test_one_token_recorded_far_too_low_outweighs_nothing_with_a_dual_clip(name):
+    """Its ratio is e^15; without the bound its gradient is a million times that of the others."""
+    poisoned = [[at_ratio(math.exp(15.0), -1.0), at_ratio(1.0, -1.0)]]
+    far, near = evaluate(name, poisoned).gradient
+    assert far > 1e6 * near > 0
+    far, kept = evaluate(name, poisoned, dual_clip=3.0).gradient
+    assert (far, kept) == (0.0, near)
+    for ratio, advantage in ((2.9, -1.0), (3.1, 1.0), (0.5, -1.0), (1.1, 1.0)):
+        (bounded,) = evaluate(name, [[at_ratio(ratio, advantage)]], dual_clip=3.0).gradient
+        assert bounded == evaluate(name, [[at_ratio(ratio, advantage)]]).gradient[0]
+
+
+def test_a_dual_clip_that_would_silence_what_did_not_move_is_refused():
+    with pytest.raises(ValueError, match="dual_clip is 1"):
+        LossSettings(dual_clip=1.0)
+
+
 @pytest.mark.parametrize("advantage", [1.5, -1.5])
 @pytest.mark.parametrize(("ratio", "inside"), [(0.45, False), (0.6, True), (1.9, True), (2.2, False)])
 def test_kimis_mask_is_the_same_for_either_sign(ratio, advantage, inside):
