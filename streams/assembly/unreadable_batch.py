@@ -10,13 +10,12 @@ import time
 from aiokafka import TopicPartition
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.schemas.ids import derived_id
 from headrace.schemas.inflation import MAX_INFLATED_BYTES
 from headrace.schemas.log import open_consumer
-from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
-from headrace.schemas.wire import UnreadableRecord, record_message
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.alerts import alert_message
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.letters.dead_letters import dead_letter_message
 from headrace.streams.raw import Outgoing, StoredRecord
@@ -58,21 +57,13 @@ def letters_of_batch(place: TopicPartition, begin: int, end: int, log_ms: int) -
     )
     record = StoredRecord(place.topic, place.partition, begin, log_ms, None, None, ())
     letter = dead_letter_message(record, UnreadableRecord(DeadLetterError.OVERSIZE, message))
-    alert = Alert(
-        run="",
+    told = alert_message(
+        KIND,
+        f"{message}. Whoever wrote it can write to this topic, and should not",
         source=SOURCE,
-        kind=KIND,
-        severity=Severity.CRITICAL,
-        message=f"{message}. Whoever wrote it can write to this topic, and should not",
-        details={"topic": place.topic, "partition": place.partition, "offset": begin, "end": end},
-    )
-    subject = f"{place.topic}[{place.partition}]@{begin}"
-    told = record_message(
-        alert,
-        id=derived_id(Alert.TYPE, KIND, SOURCE, place.topic, place.partition, begin),
-        key="",
-        source=SOURCE,
+        subject=f"{place.topic}[{place.partition}]@{begin}",
         time_ms=log_ms,
-        subject=subject,
+        about=(place.topic, place.partition, begin),
+        details={"topic": place.topic, "partition": place.partition, "offset": begin, "end": end},
     )
     return [Outgoing(DEAD_LETTERS, letter, log_ms), Outgoing(ALERTS, told, log_ms)]
