@@ -1,6 +1,6 @@
 """The speed of the stream side beside its peers, in one run: a table, plots, and the raw figures.
 
-    python -m tests.benchmarks.streams [--quick] [--only throughput,latency] [--out FOLDER]
+    python -m tests.benchmarks.streams [--quick] [--only throughput,latency] [--rounds 3] [--out FOLDER]
 
 Starts its own broker for each measurement, needs Java, Maven, uv and their registries, and nothing else that uses the
 machine. Compare rows of one run with each other, not figures of different machines. What ``--only`` leaves out keeps
@@ -16,7 +16,7 @@ import platform
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -159,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one round of a small load: to see that it runs")
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(MEASUREMENTS)}")
+    parser.add_argument("--rounds", type=int, help="samples of each row; by default 5, and 12 of throughput")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, plots and raw figures")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else list(MEASUREMENTS)
@@ -171,9 +172,13 @@ def main() -> None:
         _progress("warning", f"something else uses this machine (load {os.getloadavg()[0]:.1f}): figures will be low")
     command = " ".join(
         ["python -m tests.benchmarks.streams", *(["--quick"] if options.quick else []),
-         *([f"--only {options.only}"] if options.only else [])]
+         *([f"--only {options.only}"] if options.only else []),
+         *([f"--rounds {options.rounds}"] if options.rounds else [])]
     )  # fmt: skip
-    asyncio.run(run(only, QUICK if options.quick else FULL, options.out, command))
+    size = QUICK if options.quick else FULL
+    if options.rounds:
+        size = replace(size, rounds=options.rounds, assembled_rounds=options.rounds)
+    asyncio.run(run(only, size, options.out, command))
     print((options.out / TABLE).read_text())
 
 
