@@ -6,6 +6,7 @@ nothing: what was made of a record is written in one transaction with the offset
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent
 
 from headrace.schemas.log import open_admin
+from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.eager import Begun
 from headrace.streams.faust_shell.passed_over import PassedOver
@@ -270,6 +272,27 @@ class _Worker(faust.Worker):
             self._ready()
 
 
+class Sentences(logging.Filter):
+    """What an operator can mend is told in its sentence, once. Faust and mode tell of an exception at every level that
+    it passes, with a traceback each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether ``record`` is written; one about an :class:`OperatorError` becomes its sentence."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, OperatorError):
+            return True
+        sentence = str(error)
+        if sentence in self._told:
+            return False
+        self._told.add(sentence)
+        record.msg, record.args, record.exc_info, record.exc_text = "%s", (sentence,), None, None
+        return True
+
+
 def run_apps(apps: list[faust.App], *, ready: Callable[[], None], beside: Sequence[Beside] = ()) -> int:
     """Run ``apps``, and what runs ``beside`` them, until SIGTERM or SIGINT.
 
@@ -277,6 +300,9 @@ def run_apps(apps: list[faust.App], *, ready: Callable[[], None], beside: Sequen
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
+    sentences = Sentences()
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(sentences)
     worker = _Worker(apps, beside, ready, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
     try:
         worker.execute_from_commandline()

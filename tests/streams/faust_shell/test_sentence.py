@@ -1,0 +1,49 @@
+"""What an operator can mend ends a worker on Faust in its sentence, told once and without a traceback."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from headrace.schemas.log import open_producer
+from headrace.schemas.operator_error import OperatorError
+from headrace.streams.faust_shell.faust_app import Sentences
+from headrace.streams.faust_shell.owned_partition import create_state_topic
+from headrace.streams.grouping.group_worker import STATE
+from tests.streams.test_workers import worker
+
+
+def record_of(error: BaseException) -> logging.LogRecord:
+    return logging.LogRecord(
+        "mode", logging.ERROR, __file__, 1, "Crashed reason=%r", (error,), (type(error), error, None)
+    )
+
+
+def test_an_operators_error_is_told_once_and_a_fault_of_ours_keeps_its_traceback() -> None:
+    sentences, mendable, ours = Sentences(), OperatorError("make the topic anew"), ValueError("planted")
+    record = record_of(mendable)
+    assert sentences.filter(record)
+    assert record.getMessage() == "make the topic anew"
+    assert record.exc_info is None
+    assert not sentences.filter(record_of(mendable))
+    record = record_of(ours)
+    assert sentences.filter(record)
+    assert record.exc_info
+    assert record.exc_info[1] is ours
+
+
+@pytest.mark.kafka
+def test_a_worker_that_has_lost_its_place_says_the_way_out_and_nothing_else(kafka: str, tmp_path: Path) -> None:
+    async def lose() -> None:
+        await create_state_topic(kafka, STATE, partitions=4, about="Open groups.")
+        async with open_producer(kafka) as producer:
+            await producer.send_and_wait(STATE, b"{}", b"g", 1)
+
+    asyncio.run(lose())
+    with worker(kafka, tmp_path, processors=["group"]) as running:
+        assert running.wait(60) == 1
+    (log,) = tmp_path.glob("worker-*.log")
+    text = log.read_text()
+    assert text.count("--group headrace-group --topic rewards:1 --reset-offsets") == 1
+    assert "Traceback" not in text
