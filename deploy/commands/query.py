@@ -1,5 +1,7 @@
 """``headrace query``: ask ClickHouse."""
 
+import re
+
 import click
 
 from headrace.deploy.terminal import tell_table
@@ -17,6 +19,10 @@ def command(sql: str, output_format: str, clickhouse: str | None, data: str | No
       headrace query 'SELECT reason, count() FROM rejected FINAL GROUP BY reason'
       headrace query 'SELECT * FROM steps' --format JSONEachRow | jq .metrics.loss
     """
+    if not sql.strip():
+        raise click.UsageError("SQL is empty: ask something, as 'SELECT count() FROM events'.")
+    if named := re.search(r"\bFORMAT\s+(\w+)\s*;?\s*$", sql, re.IGNORECASE):
+        raise click.UsageError(f"Leave FORMAT out of the SQL and say --format {named[1]}.")
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
     from headrace.deploy.errors import StackError

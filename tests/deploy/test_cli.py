@@ -73,6 +73,16 @@ def test_up_with_a_wrong_setting_is_a_sentence_and_not_a_traceback(tmp_path: Pat
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [(" ", "SQL is empty"), ("SELECT 1 format JSONEachRow;", "--format JSONEachRow")],
+)
+def test_a_query_that_cannot_be_asked_is_told_before_anything_is_asked(sql: str, says: str) -> None:
+    result = headrace("query", sql)
+    assert result.exit_code == 2
+    assert says in result.output
+
+
 def test_a_worker_names_the_address_it_lacks(tmp_path: Path) -> None:
     done = headrace("worker", "clickhouse", "--data", str(tmp_path))
     assert done.exit_code == 1
