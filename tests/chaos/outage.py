@@ -46,6 +46,10 @@ print("BEGUN", begun, headrace.stats, flush=True)
 """
 
 
+START_S = 60.0
+"""The slowest, which import torch, serve by then: an outage in the middle of a start is another matter."""
+
+
 @dataclass
 class Kept:
     """A process that is started again whenever it ends."""
@@ -107,7 +111,7 @@ async def inflict(folder: Path, away_s: float, calm_s: float) -> bool:
     try:
         for each in kept:
             each.start()
-        await during("the start", 20)
+        await during("the start", START_S)
         agent.start()
         await during("calm", calm_s)
         broker.freeze()
