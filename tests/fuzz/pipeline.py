@@ -99,6 +99,7 @@ class Pipeline:
         self.counts: Counter[str] = Counter()
         """Records written by topic, dead letters by error, fates by reason."""
         self._fate_of: Counter[int] = Counter()
+        self._with_fate: set[bytes | None] = set()  # ids of trajectories that have their fate
         self._kept: dict[int, StoredRecord] = {}
         self._offsets: Counter[str] = Counter()
         self._decider = _FromMemory(self._kept)
@@ -142,7 +143,11 @@ class Pipeline:
         return work + max(0, held - self.assembly.fold.held_bytes)
 
     async def finish(self) -> None:
-        """Log time goes on until nothing is open, and every trajectory must have its fate."""
+        """Log time goes on until nothing is open, and every trajectory must have its fate.
+
+        One whose id comes again once the assembler has forgotten it is made a second time. Whoever still remembers the
+        id takes that for a repetition, and the id has had its fate.
+        """
         now_ms = max(self._newest_ms, self.assembly.fold.log_ms) + 10**9
         times = FOLD.tick_times(self.assembly.fold.log_ms, now_ms)
         await self.send([event("clock", 0, ClockTicked(unix_ms=time_ms), time_ms=time_ms) for time_ms in times])
@@ -154,9 +159,10 @@ class Pipeline:
         self._group.groups.expire_due(now_ms * 4, changes)
         await self._group.settle(changes, [], {})
         self._next(self._group_state.written)
-        trajectories = range(self._offsets[TRAJECTORIES.name])
-        if wrong := {offset: self._fate_of[offset] for offset in trajectories if self._fate_of[offset] != 1}:
-            raise Broken(f"trajectories without exactly one fate, by offset: {dict(list(wrong.items())[:20])}")
+        without = {offset: each.key for offset, each in self._kept.items() if not self._fate_of[offset]}
+        self.counts["repeated"] = sum(key in self._with_fate for key in without.values())
+        if wrong := {offset: key for offset, key in without.items() if key not in self._with_fate}:
+            raise Broken(f"trajectories without a fate, by offset: {dict(list(wrong.items())[:20])}")
 
     async def _scored(self, records: list[StoredRecord]) -> list[StoredRecord]:
         intake, hand = score_worker._Intake(), Hand()
@@ -228,7 +234,9 @@ class Pipeline:
 
     def _fate(self, offset: int) -> None:
         self._fate_of[offset] += 1
-        self._kept.pop(offset, None)
+        kept = self._kept.pop(offset, None)
+        if kept is not None:
+            self._with_fate.add(kept.key)
         if self._fate_of[offset] > 1:
             raise Broken(f"the trajectory at {offset} has a second fate")
 

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.fuzz.generate import cases
+from tests.fuzz.pipeline import FOLD, Pipeline
 from tests.fuzz.run import fuzz
+from tests.streams.builders import T0, session
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -22,3 +24,15 @@ def test_a_seed_says_what_is_sent() -> None:
         return [(case.kind, case.records) for case, _ in zip(made, range(50), strict=False)]
 
     assert first(5) == first(5) != first(6)
+
+
+async def test_an_id_that_comes_again_once_the_assembler_has_forgotten_it_has_no_second_fate() -> None:
+    """It stands in ``trajectories`` twice. Group still remembers it, and takes it for a repetition."""
+    pipeline = Pipeline()
+    names = ["again", *(f"other-{number}" for number in range(FOLD.remember + 10)), "again"]
+    for number, name in enumerate(names):
+        await pipeline.send(session(name, "ask", "tool", "answer", time_ms=T0 + 100 * number))
+    await pipeline.finish()
+    assert pipeline.counts["trajectories"] == len(names)
+    assert pipeline.counts["rejected"] == len(names) - 1
+    assert pipeline.counts["repeated"] == 1
