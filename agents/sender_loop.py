@@ -7,6 +7,7 @@ libraries set up at their first use is set up when this module is imported.
 """
 
 import asyncio
+import concurrent.futures.thread  # noqa: F401 - so that its hooks are registered before ours: see there
 import os
 import selectors
 import socket
@@ -122,6 +123,9 @@ def forget_all() -> None:
     _FORKS.depth = 0
 
 
+# The executor of threads holds a lock of its own between its hooks, which no thread can take twice. Hooks before a fork
+# run in the reverse of the order in which they are registered: imported before ours, its lock is free in ours, and a
+# signal handler that forks there does not wait for itself.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=hold_all, after_in_parent=release_all, after_in_child=forget_all)
 

@@ -149,6 +149,31 @@ def test_a_fork_in_the_middle_of_the_hooks_of_another_leaves_the_sender_free(gat
     assert is_free(gate)
 
 
+FORKS_IN_A_HOOK = """
+import os
+import headrace.agents.sender_loop as sender_loop
+import concurrent.futures.thread
+
+class Forks(sender_loop.Gate):
+    def hold(self, deadline):
+        if not hasattr(self, "forked"):
+            self.forked = True
+            if not os.fork():
+                os._exit(0)
+            os.wait()
+        return super().hold(deadline)
+
+sender_loop.GATES.add(Forks())
+if not os.fork():
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_a_fork_in_a_hook_waits_for_no_lock_of_an_executor_that_is_imported_later() -> None:
+    assert subprocess.run([sys.executable, "-c", FORKS_IN_A_HOOK], timeout=120, check=False).returncode == 0
+
+
 class ForksWhenHeld(Gate):
     def hold(self, deadline: float) -> bool:
         held = super().hold(deadline)
