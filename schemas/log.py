@@ -119,7 +119,7 @@ async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) ->
         if flushes := [task for task in asyncio.all_tasks() if _object_of(task) is producer._message_accumulator]:
             for task in flushes:
                 task.cancel()
-            await asyncio.wait(flushes)
+            await asyncio.wait(flushes, timeout=within_s)
 
 
 def _object_of(task: asyncio.Task[Any]) -> object:

@@ -139,6 +139,9 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
         broker_commit_interval=1.0,
         broker_max_poll_records=batch,
         stream_buffer_maxsize=2 * batch,
+        # Before it asks anybody to let go, Faust would wait for the batch in hand to be acknowledged. That may ask
+        # judges, or wait for a group that waits for this process: for ever. Whoever is asked to let go ends its batch.
+        stream_wait_empty=False,
         # Faust looks for commits of its own, and would warn for ever.
         broker_commit_livelock_soft_timeout=float("inf"),
     )

@@ -171,8 +171,6 @@ class ScoreWorker:
         if FEEDBACK in self._reads:
             app.agent(raw_topic(app, FEEDBACK), name="hear")(self._run)
         app.timer(interval=TICK_S)(self._tick)
-        # Before it asks anybody to let go, Faust would wait for the batch in hand to be acknowledged: for judges too.
-        app.conf.stream_wait_empty = False
         app.on_partitions_revoked.connect(self._let_go)
         app.on_before_shutdown.connect(self._let_go)
         app.on_rebalance_complete.connect(self._take_over)

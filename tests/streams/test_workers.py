@@ -172,6 +172,11 @@ def test_resuming_what_flows_already_clears_nothing(tmp_path: Path) -> None:
     assert queue.qsize() == 0
 
 
+def test_a_rebalance_does_not_wait_for_a_batch_that_waits_for_the_rebalance(tmp_path: Path) -> None:
+    """Group stood still for good after a freeze: its batch waited for a stable group, and Faust for the batch."""
+    assert new_app("asked", "127.0.0.1:1", tmp_path, batch=10).conf.stream_wait_empty is False
+
+
 @pytest.mark.kafka
 def test_trajectories_become_training_groups_and_rejections(kafka: str, tmp_path: Path) -> None:
     produce(kafka, TRAJECTORIES, [trajectory_message(each) for each in trajectories("flow", 30, 4)])

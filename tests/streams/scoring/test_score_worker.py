@@ -20,6 +20,7 @@ from headrace.deploy.children import end_of
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.log import open_producer
+from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode, encode
@@ -261,5 +262,5 @@ def test_feedback_with_other_partitions_than_trajectories_is_refused_with_what_t
 
     asyncio.run(run())
     config = WorkersConfig(bootstrap=kafka, data_dir=tmp_path, rewards={"*": f"{SPECS}:LIKED"}, processors=("score",))
-    with pytest.raises(ValueError, match="feedback has 5 partitions and trajectories 4"):
+    with pytest.raises(TopicsError, match="feedback has 5 partitions and trajectories 4"):
         run_workers(config, ready=lambda: None)
