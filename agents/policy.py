@@ -22,7 +22,7 @@ import aiohttp
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential_jitter
 
 from headrace.schemas.arrays import MAX_LOGPROB, FloatArray, IntArray
-from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan
+from headrace.schemas.events import LogprobsOf, Sampling, VersionSpan, tile
 from headrace.schemas.redaction import redacted, redacted_address
 from headrace.schemas.stamp import read_stamp
 
@@ -234,8 +234,7 @@ def parse_completion(body: bytes, latency_s: float) -> Completion:
             f"the policy reports {wrong:g} as the log-probability of a token: start vLLM with --logprobs-mode "
             "processed_logprobs"
         )
-    ends = [0, *(span.end for span in spans)]
-    if spans and ([span.start for span in spans] != ends[:-1] or ends != sorted({*ends}) or ends[-1] != len(token_ids)):
+    if spans and not tile(spans, len(token_ids)):
         raise PolicyError(f"weight_versions do not cover the {len(token_ids)} tokens sampled, one after the other")
     if not spans and token_ids:
         spans = (VersionSpan(version=None, start=0, end=len(token_ids)),)

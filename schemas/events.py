@@ -6,6 +6,7 @@ world; a *context change* (summary, prune) rewrites what the model sees next; th
     tool.called {"call_id": "c1", "tool": "search_corpus", "arguments": {"query": "where does ada work"}}
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -103,6 +104,16 @@ class SamplingSpan(Part):
     """First token of the span."""
     end: Count
     """One past the last token of the span."""
+
+
+def tile(spans: Sequence[VersionSpan | SamplingSpan], length: int) -> bool:
+    """Whether ``spans`` cover each token of ``[0, length)`` once, in order, and none of them is empty."""
+    ends = [0, *(span.end for span in spans)]
+    return (
+        [span.start for span in spans] == ends[:-1]
+        and all(span.start < span.end for span in spans)
+        and ends[-1] == length
+    )
 
 
 class LogprobsOf(StrEnum):

@@ -18,7 +18,7 @@ from tests.benchmarks.peers import CONTENDERS
 MEASURED = ("headrace", "kafka-streams", "kafka-streams-rocksdb", "quix")
 
 _GIVE_UP_S = 120.0
-QUIET_S = 1.0
+_QUIET_S = 1.0
 """Long enough for a last transaction to end: the kill finds an idle process."""
 
 
@@ -47,23 +47,29 @@ async def measure(
 
 async def _once(kafka: Cluster, contender: Contender) -> float:
     start = await prepared(kafka, contender)
-    total = sum((await kafka.ends()).values())
-    with running(contender, start) as children:
-        async with patience(children):
-            while await kafka.done(start.group) < total:
-                check(children)
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(QUIET_S)
-        ends = await kafka.ends(start.output)
-        killed = monotonic()
-        for child in children:
-            child.kill()
+    killed = await take_all_and_die(kafka, contender, start)
+    ends = await kafka.ends(start.output)
     with running(contender, start) as children:
         prefix = f"probe-{time_ns()}"
         await fill(kafka.bootstrap, len(ends), prefix=prefix)
         async with patience(children):
             await until_answered(kafka, start, ends, prefix.encode(), children)
         return monotonic() - killed
+
+
+async def take_all_and_die(kafka: Cluster, contender: Contender, start: Start) -> float:
+    """Let it take all that is there, then kill it in a moment without work; returns when (monotonic, seconds)."""
+    total = sum((await kafka.ends()).values())
+    with running(contender, start) as children:
+        async with patience(children):
+            while await kafka.done(start.group) < total:
+                check(children)
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(_QUIET_S)
+        killed = monotonic()
+        for child in children:
+            child.kill()
+    return killed
 
 
 @asynccontextmanager

@@ -22,9 +22,9 @@ from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_reader import open_reader
 from tests.benchmarks.cluster import Cluster, cluster
-from tests.benchmarks.contender import Contender, Start, check, prepared, running
+from tests.benchmarks.contender import Contender, Start, prepared, running
 from tests.benchmarks.peers import CONTENDERS
-from tests.benchmarks.recovery import QUIET_S, patience, until_answered
+from tests.benchmarks.recovery import patience, take_all_and_die, until_answered
 
 FULL = FoldLimits().remember
 """As many as are remembered in a partition by default."""
@@ -46,7 +46,7 @@ async def measure(remembered: int, rounds: int, say: Callable[[str], None]) -> d
         async with cluster() as kafka:
             await fill(kafka.bootstrap, remembered, kilobytes * 1024)
             start = await prepared(kafka, ours)
-            await _assemble(kafka, ours, start)
+            await take_all_and_die(kafka, ours, start)
             seconds, limit, size = [], [], 0.0
             for number in range(rounds):
                 seconds.append(await _restart(kafka, ours, start, number))
@@ -83,18 +83,6 @@ def _history(text: str) -> list[Message]:
         encode(fact, key="t", envelope=Envelope(uuid7(), fact.TYPE, "/bench", now, "t", number, None))
         for number, fact in enumerate(facts)
     ]
-
-
-async def _assemble(kafka: Cluster, contender: Contender, start: Start) -> None:
-    """Let the assembler take all that is there."""
-    total = sum((await kafka.ends()).values())
-    with running(contender, start) as children:
-        async with patience(children):
-            while await kafka.done(start.group) < total:
-                check(children)
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(QUIET_S)
-        children[0].kill()
 
 
 async def _restart(kafka: Cluster, contender: Contender, start: Start, number: int) -> float:

@@ -8,10 +8,10 @@ only grows. When its batch is made, :func:`admit` decides by the policy of then.
 restart, which reads the group again, tells the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from headrace.schemas.events import LEAST_TEMPERATURE, SamplingSpan, VersionSpan
+from headrace.schemas.events import LEAST_TEMPERATURE, tile
 from headrace.schemas.read_back import Place
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
@@ -148,7 +148,9 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
     for segment in segments:
         if segment.logprobs is None:
             return Reason.NO_LOGPROBS
-        if any(span.version is None for span in segment.version_spans) or not _tile(segment.version_spans, segment):
+        if any(span.version is None for span in segment.version_spans) or not tile(
+            segment.version_spans, sum(segment.loss_mask)
+        ):
             return Reason.UNKNOWN_VERSION
         if (unknown := _sampling_fault(segment)) is not None:
             return unknown
@@ -167,20 +169,12 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
 def _sampling_fault(segment: Segment) -> Reason | None:
     """What the temperatures of a segment have against it; the labels say the same where they were made with it."""
     temperatures = [span.temperature for span in segment.sampling_spans]
-    if any(temperature is None for temperature in temperatures) or not _tile(segment.sampling_spans, segment):
+    if any(temperature is None for temperature in temperatures) or not tile(
+        segment.sampling_spans, sum(segment.loss_mask)
+    ):
         return Reason.UNKNOWN_SAMPLING  # in a record from before temperatures were kept, too
     greedy = any(temperature is not None and temperature < LEAST_TEMPERATURE for temperature in temperatures)
     return Reason.GREEDY_SAMPLING if greedy else None
-
-
-def _tile(spans: Sequence[VersionSpan | SamplingSpan], segment: Segment) -> bool:
-    """Whether ``spans`` cover each token that ``segment`` sampled once, in order. A batch is made by their lengths."""
-    ends = [0, *(span.end for span in spans)]
-    return (
-        [span.start for span in spans] == ends[:-1]
-        and all(span.start < span.end for span in spans)
-        and ends[-1] == sum(segment.loss_mask)
-    )
 
 
 def _trained_segments(trajectory: Trajectory) -> list[Segment]:
