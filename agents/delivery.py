@@ -4,6 +4,10 @@ A *session* is the life of one idempotent producer. Inside it aiokafka retries b
 away. What fails for good (a producer id the broker has forgotten, a topic that does not exist) ends the session: all
 that is not acknowledged is sent again, in order, by a new one. Readers tell a repeated event by its trajectory and
 sequence number.
+
+Producer ids are unique within a cluster. One that is made anew at the same address hands them out from 0 again, while
+a session with the old cluster's id may still write to it; a second session with that id would have its first batches
+acknowledged as repetitions of the other's, and not stored. So no two sessions of a process have the same id.
 """
 
 import asyncio
@@ -56,6 +60,7 @@ class Delivery:
         self._wake = asyncio.Event()
         self._failure: BaseException | None = None
         self._explained: dict[str, float] = {}
+        self._producer_ids: set[int] = set()
         self.producer: AIOKafkaProducer | None = None
         """The producer of the present session; ``None`` while there is no connection."""
         self.unsettled = 0
@@ -119,11 +124,21 @@ class Delivery:
                 producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(defaults | dict(self._options)))
                 try:
                     await start_client(producer)
+                    self._check_id(producer)
                 except BaseException:
                     await stop_producer(producer, STOP_TIMEOUT_S)
                     raise
                 return producer
         raise AssertionError("retries without end ended")
+
+    def _check_id(self, producer: AIOKafkaProducer) -> None:
+        """Raises ``KafkaError`` where an earlier session had the same producer id."""
+        if producer._txn_manager is None:  # enable_idempotence is off: nothing is told from a repetition
+            return
+        producer_id = producer._txn_manager.producer_id
+        if producer_id in self._producer_ids:
+            raise KafkaError(f"the cluster gave out producer id {producer_id} twice: it was made anew; asking again")
+        self._producer_ids.add(producer_id)
 
     def _not_connected(self, state: RetryCallState) -> None:
         self._explain("no connection to Kafka at {}", state.outcome.exception() if state.outcome else None)

@@ -4,12 +4,15 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from aiokafka.errors import KafkaError
 
+from headrace.agents.delivery import Delivery
 from headrace.agents.sdk import Headrace
+from headrace.agents.tally import Tally
 from headrace.deploy.children import Child
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.ports import free_port
@@ -19,7 +22,7 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics, read_to_end
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS, FEEDBACK, SDK_STATS, Topic
-from headrace.schemas.wire import decode
+from headrace.schemas.wire import Message, decode
 from tests.conftest import CACHE
 
 pytestmark = pytest.mark.kafka
@@ -208,6 +211,53 @@ def test_a_new_broker_without_memory_of_the_old_one_gets_what_is_queued(
     assert {trajectory_id: sorted(set(found[trajectory_id])) for trajectory_id in ids} == {
         trajectory_id: list(range(12)) for trajectory_id in ids
     }
+
+
+def test_a_new_broker_that_gives_out_the_old_one_s_producer_id_does_not_take_new_events_for_repetitions(
+    broker: Broker, processes: list[Child], tmp_path: Path
+) -> None:
+    """The old session writes one record to the new cluster as producer 0, and breaks. The next one would be producer 0
+    too, with the same sequence number of the same partition."""
+
+    async def until(happened: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not happened():  # noqa: ASYNC110 - a count has no event to wait for
+                await asyncio.sleep(0.01)
+
+    async def deliver() -> None:
+        delivery = Delivery(broker.bootstrap, {"request_timeout_ms": 1000, "metadata_max_age_ms": 500}, Tally())
+        running = asyncio.create_task(delivery.run())
+        try:
+            delivery.offer(0, EVENTS, Message(b"another partition", b"before", ()))
+            await until(lambda: delivery.sent == 1)
+            assert delivery.producer is not None
+            first = delivery.producer._txn_manager.producer_id
+            await asyncio.to_thread(replace)
+            delivery.offer(1, EVENTS, Message(b"k", b"by the old session", ()))
+            await until(lambda: delivery.sent == 2)
+            assert delivery.producer is not None
+            assert delivery.producer._txn_manager.producer_id == first, "the old session has broken too early"
+            delivery._failure = KafkaError("planted")
+            delivery._wake.set()
+            delivery.offer(2, EVENTS, Message(b"k", b"by the new session", ()))
+            await until(lambda: delivery.sent == 3)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def replace() -> None:
+        processes.pop().kill()
+        reborn = Broker(tmp_path / "other", broker.port, broker.controller_port, MAX_REQUEST_BYTES, heap_mb=256)
+        start(reborn, processes)
+        until_ready(reborn)
+
+    async def stored() -> list[bytes | None]:
+        return [record.value async for record in read_to_end(broker.bootstrap, EVENTS)]
+
+    start(broker, processes)
+    until_ready(broker)
+    asyncio.run(deliver())
+    assert asyncio.run(stored()) == [b"by the old session", b"by the new session"]
 
 
 def test_the_exit_of_a_program_is_not_held_up_by_a_broker_that_is_away(tmp_path: Path) -> None:
