@@ -23,6 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from headrace.schemas.inflation import bound_inflation
+from headrace.schemas.metadata_pace import steady_metadata
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import TOPICS, Topic
 from headrace.schemas.wire import Message
@@ -30,6 +31,7 @@ from headrace.schemas.wire import Message
 _log = logging.getLogger(__name__)
 
 bound_inflation()
+steady_metadata()
 
 KafkaRecord: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
 """A record as the client gives it: undecoded key and value, headers, topic, partition, offset, timestamp (ms)."""
@@ -111,6 +113,9 @@ async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) ->
     """Flush and stop ``producer``, or give it up after ``within_s`` seconds: its own stop waits until the broker is
     back, and so would a process that is asked to end.
     """
+    if (state := producer._txn_manager) is not None and (outcome := state._transaction_waiter) is not None:
+        # A transaction that was fenced is not ended by anybody, and asyncio would complain that nobody asked for that.
+        outcome.add_done_callback(_asked_for)
     if not await _done_within(within_s, producer.stop()):
         # stop() waits for the flush before it ends the sender task and the connections: end them here.
         await _done_within(within_s, producer._sender.close())
@@ -120,6 +125,11 @@ async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) ->
             for task in flushes:
                 task.cancel()
             await asyncio.wait(flushes, timeout=within_s)
+
+
+def _asked_for(outcome: "asyncio.Future[Any]") -> None:
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def _object_of(task: asyncio.Task[Any]) -> object:

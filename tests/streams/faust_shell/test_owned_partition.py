@@ -1,6 +1,8 @@
 """A partition has one owner: who takes it reads what was settled, and who had it can settle nothing more."""
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -75,6 +77,31 @@ async def test_who_lost_the_partition_can_settle_nothing(kafka: str) -> None:
     await found.release()
     assert (found.offsets, values_of(found)) == ({"rewards": 8}, {b"a": b"new"})
     assert await values(kafka, REJECTED, b"fenced") == [b"fenced-old", b"fenced-new"]
+
+
+async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_behind(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio writes those that nobody asked for into the log, with a traceback."""
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
+    mine = await ownership(kafka, "within")
+    sleeper = await OwnedPartition.take(mine, 3)
+    commits = [sleeper._producer.send_offsets_to_transaction]
+
+    async def commit_too_late(*arguments: Any) -> None:
+        await (await OwnedPartition.take(mine, 3)).release()
+        await commits.pop()(*arguments)
+
+    monkeypatch.setattr(sleeper._producer, "send_offsets_to_transaction", commit_too_late)
+    with pytest.raises(OwnerChanged):
+        await sleeper.settle({"rewards": 5}, {b"a": b"old"}, [output("within-old")])
+    await sleeper.release()
+    del sleeper
+    monkeypatch.undo()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
 
 
 async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kafka: str) -> None:
