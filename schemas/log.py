@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -113,8 +114,7 @@ async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) ->
     """Flush and stop ``producer``, or give it up after ``within_s`` seconds: its own stop waits until the broker is
     back, and so would a process that is asked to end.
     """
-    if (state := producer._txn_manager) is not None and (outcome := state._transaction_waiter) is not None:
-        # A transaction that was fenced is not ended by anybody, and asyncio would complain that nobody asked for that.
+    for outcome in _unasked(producer):
         outcome.add_done_callback(_asked_for)
     if not await _done_within(within_s, producer.stop()):
         # stop() waits for the flush before it ends the sender task and the connections: end them here.
@@ -125,6 +125,15 @@ async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) ->
             for task in flushes:
                 task.cancel()
             await asyncio.wait(flushes, timeout=within_s)
+
+
+def _unasked(producer: AIOKafkaProducer) -> Iterator["asyncio.Future[Any]"]:
+    """Futures whose exceptions nobody asks for where ``producer`` was fenced; asyncio would complain of each."""
+    if producer._txn_manager is not None and producer._txn_manager._transaction_waiter is not None:
+        yield producer._txn_manager._transaction_waiter
+    accumulator = producer._message_accumulator
+    for batch in chain(accumulator._pending_batches, *accumulator._batches.values()):
+        yield batch._drain_waiter
 
 
 def _asked_for(outcome: "asyncio.Future[Any]") -> None:

@@ -79,21 +79,22 @@ async def test_who_lost_the_partition_can_settle_nothing(kafka: str) -> None:
     assert await values(kafka, REJECTED, b"fenced") == [b"fenced-old", b"fenced-new"]
 
 
+@pytest.mark.parametrize("step", ["begin_transaction", "send_offsets_to_transaction"])
 async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_behind(
-    kafka: str, monkeypatch: pytest.MonkeyPatch
+    kafka: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """asyncio writes those that nobody asked for into the log, with a traceback."""
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
     mine = await ownership(kafka, "within")
     sleeper = await OwnedPartition.take(mine, 3)
-    commits = [sleeper._producer.send_offsets_to_transaction]
+    steps = [getattr(sleeper._producer, step)]
 
-    async def commit_too_late(*arguments: Any) -> None:
+    async def too_late(*arguments: Any) -> None:
         await (await OwnedPartition.take(mine, 3)).release()
-        await commits.pop()(*arguments)
+        await steps.pop()(*arguments)
 
-    monkeypatch.setattr(sleeper._producer, "send_offsets_to_transaction", commit_too_late)
+    monkeypatch.setattr(sleeper._producer, step, too_late)
     with pytest.raises(OwnerChanged):
         await sleeper.settle({"rewards": 5}, {b"a": b"old"}, [output("within-old")])
     await sleeper.release()
