@@ -53,6 +53,9 @@ AHEAD_MS = 50 * 60 * 1000
 STALLED_S = 60.0
 """A reader that knows of further records, and gets none for so many seconds, takes the broker for away."""
 
+START_S = 60.0
+"""A transactional producer that has no producer id after so many seconds is given up: see :func:`start_client`."""
+
 STOP_S = 5.0
 """A client that is given up waits so many seconds for its broker."""
 
@@ -81,11 +84,26 @@ async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdm
 
     Raises ``BrokerNotAvailableError`` where the cluster answers and names no broker, as one of a single broker does
     that was frozen for longer than its session, until it is let in again. aiokafka only asserts that there is one.
+    Raises ``KafkaTimeoutError`` where the coordinator does not end the last transaction of a transactional id within
+    :data:`START_S`: aiokafka would ask on for ever, and say nothing.
     """
-    cluster = (client.client if isinstance(client, AIOKafkaProducer) else client._client).cluster
+    transactional_id = None
+    if isinstance(client, AIOKafkaProducer):
+        cluster = client.client.cluster
+        transactional_id = client._txn_manager and client._txn_manager.transactional_id
+    else:
+        cluster = client._client.cluster
     problem: AssertionError | None = None
     try:
-        await client.start()
+        async with asyncio.timeout(START_S if transactional_id else None) as limit:
+            await client.start()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise KafkaTimeoutError(
+            f"no producer id for {transactional_id!r} within {START_S:g} s: its last transaction does not end, or its "
+            "coordinator is away. If this goes on, `kafka-transactions.sh find-hanging` names the transaction."
+        ) from error
     except AssertionError as error:
         if cluster.brokers():
             raise

@@ -28,6 +28,7 @@ from aiokafka.errors import (
     UnsupportedVersionError,
 )
 
+from headrace.streams.faust_shell.ending import end_task
 from headrace.streams.faust_shell.owned_partition import OwnerChanged
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ REMIND_S = 30.0
 """How often an operator is told."""
 GRACE_S = 10.0
 """How long what is under way may go on once the partitions are asked back."""
+END_S = 30.0
+"""How long it then has to end: longer than a producer may take that does not stop by itself."""
 
 
 class PartitionsRevoked(Exception):
@@ -93,17 +96,23 @@ class Outages:
 
     async def _unless_revoked(self, work: Coroutine[Any, Any, T]) -> T:
         task, ending = asyncio.ensure_future(work), asyncio.ensure_future(self.revoked.wait())
+        begin = time.monotonic()
         try:
-            await asyncio.wait({task, ending}, return_when=asyncio.FIRST_COMPLETED)
+            while not task.done() and not ending.done():
+                await asyncio.wait({task, ending}, timeout=REMIND_S, return_when=asyncio.FIRST_COMPLETED)
+                if not task.done() and not ending.done():
+                    logger.warning(
+                        "%s has been at one batch for %.0f s: it waits for Kafka, or for judges",
+                        self._name, time.monotonic() - begin,
+                    )  # fmt: skip
             if not task.done():
                 await asyncio.wait({task}, timeout=GRACE_S)
             if not task.done():
                 raise PartitionsRevoked
             return task.result()
         finally:
-            task.cancel()
             ending.cancel()
-            await asyncio.gather(task, ending, return_exceptions=True)
+            await end_task(task, END_S)
 
     async def _pause(self) -> None:
         try:

@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from typing import Self
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import ProducerFenced
-from aiokafka.structs import OffsetAndMetadata
+from aiokafka.errors import IllegalOperation, KafkaTimeoutError, ProducerFenced
+from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
 from headrace.schemas.log import (
+    STOP_S,
     KafkaRecord,
     committed_offsets,
     create_topics,
@@ -42,6 +43,7 @@ from headrace.schemas.log import (
 )
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
+from headrace.streams.faust_shell.ending import end_task
 from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 
@@ -49,7 +51,8 @@ logger = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """How long the broker holds back readers for a process that died and that nobody succeeds."""
-
+SETTLE_S = TRANSACTION_TIMEOUT_MS / 1000 + 30
+"""After so long the broker has aborted a transaction, and what waits for its end waits for nothing."""
 
 STATE_BYTES = 1024 * 1024
 """Largest record of a state topic. What processors keep is bounded far below: a larger one would fail each commit."""
@@ -120,34 +123,50 @@ class OwnedPartition:
         """Write ``state`` (``None`` forgets a key) and ``outgoing``, and commit ``offsets``: everything or nothing.
 
         ``offsets`` are the first that are not settled, by topic; none where only time has passed. Raises
-        :class:`OwnerChanged` where another process has taken the partition.
+        :class:`OwnerChanged` where another process has taken the partition, and aiokafka's errors where the broker does
+        not answer: what was written then may be committed or not, which taking the partition again finds out.
         """
         if self._lost is not None:
             raise self._lost
+        settled = {**self.offsets, **offsets}
+        writing = asyncio.ensure_future(self._write(settled, state, outgoing))
         try:
-            async with self._producer.transaction():
-                sent = [
-                    await send(self._producer, topic, message, timestamp_ms=time_ms)
-                    for topic, message, time_ms in [*self._alerts, *outgoing]
-                ]
-                settled = {**self.offsets, **offsets}
-                for key, value in {**state, _SETTLED: json.dumps(settled).encode()}.items():
-                    sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
-                # The last one sent is the last of its partition.
-                state_end = (await asyncio.gather(*sent))[-1].offset + 1
-                if settled:
-                    await self._producer.send_offsets_to_transaction(
-                        {
-                            TopicPartition(topic, self._partition): OffsetAndMetadata(offset, str(state_end))
-                            for topic, offset in settled.items()
-                        },
-                        self._ownership.group,
-                    )
-        except ProducerFenced as error:
+            await asyncio.wait({writing}, timeout=SETTLE_S)
+            if not writing.done():
+                raise KafkaTimeoutError(f"a transaction of {self._name} did not end within {SETTLE_S:g} s")
+            writing.result()
+        except (ProducerFenced, IllegalOperation) as error:  # the second where the first came between two records
             self._lost = self._owner_changed()
             raise self._lost from error
+        finally:
+            await end_task(writing, STOP_S)
         self.offsets = settled
         self._alerts = []
+
+    async def _write(
+        self, settled: dict[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
+    ) -> None:
+        """The transaction of :meth:`settle`, which commits the offsets ``settled``."""
+        async with self._producer.transaction():
+            sent: list[asyncio.Future[RecordMetadata]] = []
+            try:
+                for topic, message, time_ms in [*self._alerts, *outgoing]:
+                    sent.append(await send(self._producer, topic, message, timestamp_ms=time_ms))
+                for key, value in {**state, _SETTLED: json.dumps(settled).encode()}.items():
+                    sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
+            except BaseException:
+                asyncio.gather(*sent, return_exceptions=True)  # asks for theirs: asyncio complains where nobody does
+                raise
+            # The last one sent is the last of its partition.
+            state_end = (await asyncio.gather(*sent))[-1].offset + 1
+            if settled:
+                await self._producer.send_offsets_to_transaction(
+                    {
+                        TopicPartition(topic, self._partition): OffsetAndMetadata(offset, str(state_end))
+                        for topic, offset in settled.items()
+                    },
+                    self._ownership.group,
+                )
 
     async def release(self) -> None:
         """Let go of it. What was settled stays."""

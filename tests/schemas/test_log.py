@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import BrokerNotAvailableError, KafkaConnectionError
+from aiokafka.errors import BrokerNotAvailableError, KafkaConnectionError, KafkaTimeoutError
+from aiokafka.producer.sender import Sender
 
 from headrace.deploy.ports import HOST, free_port
+from headrace.schemas import log
 from headrace.schemas.events import TrajectoryEnded
 from headrace.schemas.log import (
     create_topics,
+    new_producer,
     open_admin,
     open_consumer,
     open_producer,
@@ -109,3 +112,19 @@ async def test_a_producer_that_is_given_up_leaves_no_task_behind(kafka: str, mon
     await ready.wait()
     await stop_producer(producer, 0.2)
     assert asyncio.all_tasks() == before
+
+
+async def test_a_coordinator_that_gives_no_producer_id_is_not_waited_for_without_end(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that cannot end the last transaction of the id: aiokafka asks again and again."""
+    monkeypatch.setattr(log, "START_S", 0.5)
+
+    async def refused(*_: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(Sender, "_do_init_pid", refused)
+    producer = new_producer(kafka, transactional_id="hangs")
+    with pytest.raises(KafkaTimeoutError, match=r"no producer id for 'hangs' .* find-hanging"):
+        await start_client(producer)
+    await stop_producer(producer)

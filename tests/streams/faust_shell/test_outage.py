@@ -101,6 +101,42 @@ async def test_what_is_under_way_may_end_when_partitions_are_asked_back(monkeypa
         await hanging
 
 
+async def test_what_waits_on_after_it_was_cancelled_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As aiokafka does, which aborts the transaction, and waits for that."""
+    monkeypatch.setattr(outage, "GRACE_S", 0.01)
+    monkeypatch.setattr(outage, "END_S", 0.01)
+    shell, ended = Shell(), list[str]()
+
+    async def in_a_transaction() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("transaction")
+
+    waiting = asyncio.ensure_future(shell.outages.through(in_a_transaction))
+    await asyncio.sleep(0.01)
+    shell.outages.revoked.set()
+    with pytest.raises(PartitionsRevoked):
+        await asyncio.wait_for(waiting, 10)
+    assert ended == ["transaction"]
+
+
+async def test_what_takes_long_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(outage, "REMIND_S", 0.02)
+    shell = Shell()
+
+    async def slow() -> str:
+        await asyncio.sleep(0.1)
+        return "done"
+
+    with caplog.at_level(logging.WARNING):
+        assert await shell.outages.through(slow) == "done"
+    assert "test has been at one batch for 0 s: it waits for Kafka, or for judges" in caplog.messages
+
+
 def pairs(prefix: str, count: int) -> list[Message]:
     """Rewards of ``count`` groups of two, each of which is trained."""
     made = [rewarded(f"{prefix}{n}-{m}", float(m), group=f"{prefix}{n}") for n in range(count) for m in range(2)]

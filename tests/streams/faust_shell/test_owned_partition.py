@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
+from aiokafka.errors import KafkaTimeoutError
 
 from headrace.schemas.log import (
     create_topics,
@@ -20,6 +21,7 @@ from headrace.schemas.log import (
 )
 from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message, decode
+from headrace.streams.faust_shell import owned_partition
 from headrace.streams.faust_shell.owned_partition import OwnedPartition, OwnerChanged, Ownership, create_state_topic
 from headrace.streams.lost_place import LostPlaceError
 from headrace.streams.raw import Outgoing
@@ -103,6 +105,29 @@ async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_
     gc.collect()
     await asyncio.sleep(0)
     assert complaints == []
+
+
+async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owned_partition, "SETTLE_S", 0.5)
+    monkeypatch.setattr(owned_partition, "STOP_S", 0.5)
+    mine = await ownership(kafka, "endless")
+    owned = await OwnedPartition.take(mine, 1)
+
+    async def never_answers(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owned._producer.client, "send", never_answers)
+        with pytest.raises(KafkaTimeoutError, match=r"rewards\[1\] did not end within 0\.5 s"):
+            await owned.settle({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
+        await owned.release()
+    again = await OwnedPartition.take(mine, 1)
+    assert (again.offsets, values_of(again)) == ({}, {})
+    await again.settle({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
+    await again.release()
+    assert await values(kafka, REJECTED, b"endless") == [b"endless-1"]
 
 
 async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kafka: str) -> None:
