@@ -181,10 +181,6 @@ def test_a_worker_that_is_fenced_while_its_partitions_are_its_own_goes_on(
         assert running.wait(30) == 0, end_of(running.log)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="an open fault: in two of six runs, on a busy machine, group stood still for two minutes after the thaw",
-)
 @pytest.mark.kafka
 def test_a_broker_that_is_frozen_for_longer_than_a_transaction_and_one_that_is_killed_are_waited_for(
     running_kafka: RunningKafka, tmp_path: Path
