@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalOperation, KafkaTimeoutError, ProducerFenced
+from aiokafka.errors import IllegalOperation, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
 from headrace.schemas.log import (
-    STOP_S,
     KafkaRecord,
     committed_offsets,
     create_topics,
@@ -43,7 +42,7 @@ from headrace.schemas.log import (
 )
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
-from headrace.streams.faust_shell.ending import end_task
+from headrace.streams.bounded import within
 from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 
@@ -129,17 +128,11 @@ class OwnedPartition:
         if self._lost is not None:
             raise self._lost
         settled = {**self.offsets, **offsets}
-        writing = asyncio.ensure_future(self._write(settled, state, outgoing))
         try:
-            await asyncio.wait({writing}, timeout=SETTLE_S)
-            if not writing.done():
-                raise KafkaTimeoutError(f"a transaction of {self._name} did not end within {SETTLE_S:g} s")
-            writing.result()
+            await within(SETTLE_S, self._write(settled, state, outgoing), f"a transaction of {self._name}")
         except (ProducerFenced, IllegalOperation) as error:  # the second where the first came between two records
             self._lost = self._owner_changed()
             raise self._lost from error
-        finally:
-            await end_task(writing, STOP_S)
         self.offsets = settled
         self._alerts = []
 

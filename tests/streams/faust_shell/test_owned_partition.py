@@ -21,6 +21,7 @@ from headrace.schemas.log import (
 )
 from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message, decode
+from headrace.streams import bounded
 from headrace.streams.faust_shell import owned_partition
 from headrace.streams.faust_shell.owned_partition import OwnedPartition, OwnerChanged, Ownership, create_state_topic
 from headrace.streams.lost_place import LostPlaceError
@@ -111,7 +112,7 @@ async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owned_partition, "SETTLE_S", 0.5)
-    monkeypatch.setattr(owned_partition, "STOP_S", 0.5)
+    monkeypatch.setattr(bounded, "STOP_S", 0.5)
     mine = await ownership(kafka, "endless")
     owned = await OwnedPartition.take(mine, 1)
 
