@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidTimestampError, KafkaError, TopicAuthorizationFailedError
 
 from headrace.agents import delivery as delivery_module
@@ -14,10 +16,11 @@ from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import Message
 
 
-class FailingProducer:
+class FailingProducer(AIOKafkaProducer):
     """Takes records and answers with ``errors``, a session each; then acknowledges. Only injects faults."""
 
     def __init__(self, errors: list[KafkaError], taken: list[bytes]) -> None:
+        super().__init__(bootstrap_servers="broker:9092")
         self.error = errors.pop(0) if errors else None
         self.taken = taken
 
@@ -31,7 +34,7 @@ class FailingProducer:
         return answer
 
     async def stop(self) -> None:
-        """Nothing to stop."""
+        self._closed = True  # nothing was started
 
 
 @pytest.mark.parametrize("error", [InvalidTimestampError(), TopicAuthorizationFailedError()])
@@ -56,9 +59,11 @@ async def test_a_broker_that_takes_nothing_is_asked_ever_less_often_and_that_is_
     for ticket in range(3):
         delivery.offer(ticket, EVENTS, Message(b"k", b"%d" % ticket, ()))
     running = asyncio.create_task(delivery.run())
-    while delivery.unsettled:
+    while delivery.unsettled and not running.done():
         await sleep(0)
     running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
     assert taken == [b"0", b"1", b"2"]
     assert (delivery.sent, delivery.unsettled_bytes, tally.dropped()) == (3, 0, {})
     assert pauses == sorted(pauses)
