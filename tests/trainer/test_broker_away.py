@@ -9,6 +9,7 @@ import pytest
 import torch
 from aiokafka.errors import KafkaTimeoutError
 
+from headrace.deploy.kafka import wait_until_answers
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, STEPS, WEIGHTS
@@ -117,6 +118,7 @@ async def test_a_broker_that_is_away_changes_no_bit_of_what_is_trained_and_said(
         await until_step(seen, 3, task)
         backs.append(away(running_kafka, "frozen"))  # while it waits for groups
         await asyncio.to_thread(backs[-1].join)
+        await wait_until_answers(kafka, 60)  # one that was frozen beyond its session names no broker at first
         for run in ("calm", "away"):
             await feed_groups(kafka, GROUPS[6:], run=run, story="story")
         await until_step(seen, 4, task)
