@@ -152,9 +152,9 @@ async def sample(
 ) -> Sample:
     """Take the time from ``WARM_UP`` of ``share`` of ``total`` to its end; ``done`` says how far they are.
 
-    With ``warm_s`` the time begins once they have worked for so many seconds, and ends after two ninths of ``share`` of
-    ``total``: the same for all, however fast they are. Raises ``RuntimeError`` where a process ends before, nothing
-    moves for a minute and a half, or the load is too small to be timed after ``warm_s``.
+    With ``warm_s`` the time begins once they have worked for so many seconds, or have done ``WARM_UP`` of ``total``
+    where that is sooner, and ends after two ninths of ``share`` of ``total``. Raises ``RuntimeError`` where a process
+    ends before, or nothing moves for a minute and a half.
     """
     processes = [psutil.Process(child.pid) for child in children]
 
@@ -173,11 +173,10 @@ async def sample(
         first, last = share * total * WARM_UP, share * total
     else:
         await reached(1)
-        await asyncio.sleep(warm_s)
-        first = await done()
-        last = first + share * total * TIMED
-        if last > total:
-            raise RuntimeError(f"{first} of {total} were done within {warm_s:g} s: the load is too small to be timed")
+        warm_at = monotonic() + warm_s
+        while (first := await done()) < total * WARM_UP and monotonic() < warm_at:
+            await asyncio.sleep(_POLL_S)
+        last = min(first + share * total * TIMED, total)
     begin = await reached(first)
     end = await reached(last)
     count, wall, cpu, broker = (after - before for before, after in zip(begin, end, strict=True))

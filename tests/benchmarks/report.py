@@ -104,7 +104,11 @@ def scaling(one: Sequence[Figures], several: Sequence[Figures], count: str) -> s
 
 def _warmed(figures: Figures) -> str:
     seconds = figures.get("warm_s")
-    return "the first third of each is not counted" if seconds is None else f"each after {seconds:g} s of work"
+    return (
+        "the first third of each is not counted"
+        if seconds is None
+        else f"each after {seconds:g} s of work, or a third of the log"
+    )
 
 
 def _beside(rows: Mapping[str, Medians], name: str) -> tuple[str, str]:
