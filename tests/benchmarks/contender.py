@@ -174,7 +174,7 @@ async def sample(
     else:
         await reached(1)
         warm_at = monotonic() + warm_s
-        while (first := await done()) < total * WARM_UP and monotonic() < warm_at:
+        while (first := await done()) < total * WARM_UP and monotonic() < warm_at:  # noqa: ASYNC110 - a broker has no event to wait for
             await asyncio.sleep(_POLL_S)
         last = min(first + share * total * TIMED, total)
     begin = await reached(first)
