@@ -76,7 +76,8 @@ class Backpressure:
                 if self._follower is None or self._follower.done():
                     raise RuntimeError(f"budget and fates at {self._bootstrap} are not followed") from self._failure()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._report_after_s)
+                    async with asyncio.timeout(self._report_after_s):
+                        await self._changed.wait()
                     continue
                 self._report(time.monotonic() - began)
             self._under_way.begun(trajectory_ids)

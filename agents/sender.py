@@ -271,7 +271,8 @@ class Sender:
                 await asyncio.sleep(0)
             else:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._nudge.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await self._nudge.wait()
                 self._nudge.clear()
                 pause = min(2 * pause, IDLE_MAX_S)
 
@@ -330,8 +331,7 @@ class Sender:
         )
         message = encode(self.stats(), key=source, envelope=envelope)
         try:
-            await asyncio.wait_for(
-                producer.send_and_wait(SDK_STATS.name, message.value, message.key, headers=message.headers), STATS_S
-            )
+            async with asyncio.timeout(STATS_S):
+                await producer.send_and_wait(SDK_STATS.name, message.value, message.key, headers=message.headers)
         except (KafkaError, TimeoutError) as error:
             LOG.debug("statistics were not reported: %r", error)

@@ -169,7 +169,8 @@ class SenderLoop(asyncio.SelectorEventLoop):
 
         threading.Thread(target=resolve, name=RESOLVER_NAME, daemon=True).start()
         try:
-            found = await asyncio.wait_for(answer, RESOLVE_S)
+            async with asyncio.timeout(RESOLVE_S):
+                found = await answer
         except TimeoutError as error:
             if question not in self._known:
                 raise OSError(f"the name {host!r} was not resolved within {RESOLVE_S:g} s") from error

@@ -118,7 +118,8 @@ async def stop(child: Child, grace_s: float) -> int:
     """:meth:`Child.stop` that leaves the event loop free."""
     child.terminate()
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(exit_of(child), grace_s)
+        async with asyncio.timeout(grace_s):
+            await exit_of(child)
     return child.kill()
 
 

@@ -148,7 +148,8 @@ class LagMeter:
                 except (KafkaError, OSError) as error:
                     log.warning("the lag was not measured: %s", error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), interval_s)
+                    async with asyncio.timeout(interval_s):
+                        await stop.wait()
 
 
 async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> list[Lag]:

@@ -94,7 +94,8 @@ async def ride_out(
 
     async def sleep(seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await stop.wait()
 
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(trouble),

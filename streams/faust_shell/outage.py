@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from aiokafka.errors import (
@@ -115,10 +116,9 @@ class Outages:
             await end_task(task, END_S)
 
     async def _pause(self) -> None:
-        try:
-            await asyncio.wait_for(self.revoked.wait(), PAUSE_S)
-        except TimeoutError:
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PAUSE_S):
+                await self.revoked.wait()
 
     def _tell(self, error: BaseException) -> None:
         now = time.monotonic()

@@ -87,7 +87,8 @@ async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, tell: Call
                 await _raise_alert(config.bootstrap, message)
                 raise LedgerMismatch(_words(ledger))
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), config.every_s)
+            async with asyncio.timeout(config.every_s):
+                await stop.wait()
 
 
 def mismatch_message(check: Check) -> Message:

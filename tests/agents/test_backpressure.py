@@ -25,8 +25,8 @@ async def write(bootstrap: str, topic: Topic, *records: Record) -> None:
             await (await send(producer, topic, message))
 
 
-async def waits(begin: "asyncio.Task[None]") -> bool:
-    done, _ = await asyncio.wait([begin], timeout=0.3)
+async def waits(begin: "asyncio.Task[None]", seconds: float = 0.3) -> bool:
+    done, _ = await asyncio.wait([begin], timeout=seconds)
     return not done
 
 
@@ -44,6 +44,20 @@ async def test_steps_and_rejections_in_the_log_make_room(kafka: str) -> None:
         assert backpressure.under_way == 2
         await backpressure.forget("x4")
         await asyncio.wait_for(backpressure.begin(["x5"]), 20)
+
+
+async def test_who_stops_waiting_while_others_are_told_of_a_change_has_stopped(kafka: str) -> None:
+    """In the last step of a run both come at once; a cancellation that got lost there held the demo up for ever."""
+    async with Backpressure(kafka, run="stopped", limit=1) as backpressure:
+        await backpressure.begin(["s0"])
+        for turns in range(10):
+            begin = asyncio.create_task(backpressure.begin(["s1"]))
+            await asyncio.sleep(0.02)
+            await backpressure.forget("nobody")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            begin.cancel()
+            assert not await waits(begin, 5), f"cancelled {turns} turns of the loop later"
 
 
 async def test_the_newest_budget_of_the_run_holds_from_the_first_group_on(kafka: str) -> None:
