@@ -7,13 +7,15 @@ sequence number.
 
 Producer ids are unique within a cluster. One that is made anew at the same address hands them out from 0 again, while
 a session with the old cluster's id may still write to it; a second session with that id would have its first batches
-acknowledged as repetitions of the other's, and not stored. So no two sessions of a process have the same id.
+acknowledged as repetitions of the other's, and not stored. So no session has an id under which this process, or the
+one that it was forked from, has sent before.
 """
 
 import asyncio
 import heapq
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -48,6 +50,10 @@ STOP_TIMEOUT_S = 2.0
 """Longest wait for a producer that is given up."""
 
 
+_sent_as: defaultdict[str, set[int]] = defaultdict(set)
+"""Producer ids that were sent under, by the cluster's address."""
+
+
 class Delivery:
     """The events between encoding and acknowledgement. All methods run on the sender's event loop."""
 
@@ -60,7 +66,6 @@ class Delivery:
         self._wake = asyncio.Event()
         self._failure: BaseException | None = None
         self._explained: dict[str, float] = {}
-        self._producer_ids: set[int] = set()
         self.producer: AIOKafkaProducer | None = None
         """The producer of the present session; ``None`` while there is no connection."""
         self.unsettled = 0
@@ -121,24 +126,17 @@ class Delivery:
         }
         async for attempt in retrying:
             with attempt:
-                producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(defaults | dict(self._options)))
-                try:
-                    await start_client(producer)
-                    self._check_id(producer)
-                except BaseException:
+                while True:
+                    producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(defaults | dict(self._options)))
+                    try:
+                        await start_client(producer)
+                    except BaseException:
+                        await stop_producer(producer, STOP_TIMEOUT_S)
+                        raise
+                    if producer_id(producer) not in _sent_as[self._bootstrap]:
+                        return producer
                     await stop_producer(producer, STOP_TIMEOUT_S)
-                    raise
-                return producer
         raise AssertionError("retries without end ended")
-
-    def _check_id(self, producer: AIOKafkaProducer) -> None:
-        """Raises ``KafkaError`` where an earlier session had the same producer id."""
-        if producer._txn_manager is None:  # enable_idempotence is off: nothing is told from a repetition
-            return
-        producer_id = producer._txn_manager.producer_id
-        if producer_id in self._producer_ids:
-            raise KafkaError(f"the cluster gave out producer id {producer_id} twice: it was made anew; asking again")
-        self._producer_ids.add(producer_id)
 
     def _not_connected(self, state: RetryCallState) -> None:
         self._explain("no connection to Kafka at {}", state.outcome.exception() if state.outcome else None)
@@ -155,6 +153,7 @@ class Delivery:
         """Hand events to ``producer`` in order until it breaks; ``_failure`` says by what."""
         self.producer = producer
         self._failure = None
+        own, sent_as = producer_id(producer), _sent_as[self._bootstrap]
         while self._failure is None:
             if not self._waiting:
                 await self._something_waits()
@@ -168,6 +167,8 @@ class Delivery:
             except KafkaError as error:
                 self._failure = error
             else:
+                if own is not None:
+                    sent_as.add(own)
                 future.add_done_callback(partial(self._landed, self._flying, ticket))
 
     def _landed(
@@ -202,3 +203,8 @@ class Delivery:
         while not self._waiting and self._failure is None:
             self._wake.clear()
             await self._wake.wait()
+
+
+def producer_id(producer: AIOKafkaProducer) -> int | None:
+    """The id under which a started ``producer`` sends; ``None`` without ``enable_idempotence``."""
+    return None if producer._txn_manager is None else int(producer._txn_manager.producer_id)

@@ -53,7 +53,7 @@ AHEAD_MS = 50 * 60 * 1000
 STALLED_S = 60.0
 """A reader that knows of further records, and gets none for so many seconds, takes the broker for away."""
 
-START_S = 60.0
+START_S = 120.0
 """A transactional producer that has no producer id after so many seconds is given up: see :func:`start_client`."""
 
 STOP_S = 5.0
@@ -101,8 +101,8 @@ async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdm
         if not limit.expired():
             raise
         raise KafkaTimeoutError(
-            f"no producer id for {transactional_id!r} within {START_S:g} s: its last transaction does not end, or its "
-            "coordinator is away. If this goes on, `kafka-transactions.sh find-hanging` names the transaction."
+            f"no producer id for {transactional_id!r} within {START_S:g} s: brokers are away, or its last transaction "
+            "does not end. If this goes on, `kafka-transactions.sh find-hanging` names the transaction."
         ) from error
     except AssertionError as error:
         if cluster.brokers():

@@ -34,7 +34,6 @@ from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_letters import were_committed
 from headrace.streams.assembly.unreadable_batch import first_behind, is_unreadable_batch
-from headrace.streams.bounded import within
 from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 
@@ -53,10 +52,6 @@ _PENDING_BYTES = 8 * 1024 * 1024
 
 _TRANSACTION_TIMEOUT_MS = 20_000
 """How long the broker holds back readers for an assembler that died and was not started again."""
-
-COMMIT_S = 300.0
-"""How long a transaction is waited for. The broker aborts it far earlier, but a process that ends while Kafka is away
-is started, and ends, again and again: it may as well wait for an outage of minutes."""
 
 
 class PartitionTakenOver(RuntimeError):
@@ -284,25 +279,21 @@ class PartitionRunner:
         if assembly.position == self._committed_position and not assembly.pending and tick is None:
             return
         with self._commits.timed():
-            name = f"a transaction of {self._source.topic}[{self._source.partition}]"
-            await within(COMMIT_S, self._write(producer, assembly, tick), name)
+            async with producer.transaction():
+                trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
+                letters = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
+                sending = [await self._send(producer, each) for each in letters if each.topic is DEAD_LETTERS]
+                alerting = [await self._send(producer, each) for each in letters if each.topic is not DEAD_LETTERS]
+                ticked = await self._send(producer, tick) if tick else None
+                written = await self._send_in_batches(producer, trajectories)
+                offset, checkpoint = assembly.sent(written, [(await sent).offset for sent in sending])
+                if ticked is not None:
+                    self._tick_offset = (await ticked).offset
+                await asyncio.gather(*alerting)
+                await producer.send_offsets_to_transaction(
+                    {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
+                )
         self._committed_position = assembly.position
-
-    async def _write(self, producer: AIOKafkaProducer, assembly: PartitionAssembly, tick: Outgoing | None) -> None:
-        async with producer.transaction():
-            trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
-            letters = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
-            sending = [await self._send(producer, each) for each in letters if each.topic is DEAD_LETTERS]
-            alerting = [await self._send(producer, each) for each in letters if each.topic is not DEAD_LETTERS]
-            ticked = await self._send(producer, tick) if tick else None
-            written = await self._send_in_batches(producer, trajectories)
-            offset, checkpoint = assembly.sent(written, [(await sent).offset for sent in sending])
-            if ticked is not None:
-                self._tick_offset = (await ticked).offset
-            await asyncio.gather(*alerting)
-            await producer.send_offsets_to_transaction(
-                {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
-            )
 
     async def _send_in_batches(self, producer: AIOKafkaProducer, trajectories: list[Outgoing]) -> list[int]:
         """Send them to their partition, a future a batch and not a record; returns where each stands."""

@@ -130,7 +130,7 @@ class OwnedPartition:
         settled = {**self.offsets, **offsets}
         try:
             await within(SETTLE_S, self._write(settled, state, outgoing), f"a transaction of {self._name}")
-        except (ProducerFenced, IllegalOperation) as error:  # the second where the first came between two records
+        except ProducerFenced as error:
             self._lost = self._owner_changed()
             raise self._lost from error
         self.offsets = settled
@@ -147,8 +147,10 @@ class OwnedPartition:
                     sent.append(await send(self._producer, topic, message, timestamp_ms=time_ms))
                 for key, value in {**state, _SETTLED: json.dumps(settled).encode()}.items():
                     sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
-            except BaseException:
+            except BaseException as error:
                 asyncio.gather(*sent, return_exceptions=True)  # asks for theirs: asyncio complains where nobody does
+                if (why := ended_by(self._producer, error)) is not error:
+                    raise why from error
                 raise
             # The last one sent is the last of its partition.
             state_end = (await asyncio.gather(*sent))[-1].offset + 1
@@ -243,8 +245,9 @@ class OwnedPartition:
             await behind.aclose()
         numbers = {topic.name: await self._producer.partitions_for(topic.name) for topic in config.writes}
         places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
+        deciding = decide_unmarked(self._producer, [self._state, *places], commit=not undone)
         try:
-            await decide_unmarked(self._producer, [self._state, *places], commit=not undone)
+            await within(SETTLE_S, deciding, f"the last transaction of {self._name}")
         except ProducerFenced as error:
             raise self._owner_changed() from error
         await until_decided(config.bootstrap, [self._state])
@@ -258,6 +261,17 @@ class OwnedPartition:
     @property
     def _name(self) -> str:
         return " and ".join(f"{topic.name}[{self._partition}]" for topic in self._ownership.sources)
+
+
+def ended_by(producer: AIOKafkaProducer, error: BaseException) -> BaseException:
+    """What ended the transaction of ``producer`` where ``error`` only says that there is none: between two records it
+    may be fenced, or refused a topic.
+    """
+    outcome = producer._txn_manager._transaction_waiter
+    if not isinstance(error, IllegalOperation) or outcome is None or not outcome.done() or outcome.cancelled():
+        return error
+    why: BaseException | None = outcome.exception()
+    return why or error
 
 
 def not_ours(group: str, partitions: Collection[int]) -> OwnerChanged:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaError
 
-from headrace.agents.delivery import Delivery
+from headrace.agents.delivery import Delivery, producer_id
 from headrace.agents.sdk import Headrace
 from headrace.agents.tally import Tally
 from headrace.deploy.children import Child
@@ -225,22 +225,24 @@ def test_a_new_broker_that_gives_out_the_old_one_s_producer_id_does_not_take_new
                 await asyncio.sleep(0.01)
 
     async def deliver() -> None:
-        delivery = Delivery(broker.bootstrap, {"request_timeout_ms": 1000, "metadata_max_age_ms": 500}, Tally())
+        delivery = Delivery(broker.bootstrap, {"metadata_max_age_ms": 500}, Tally())
         running = asyncio.create_task(delivery.run())
         try:
             delivery.offer(0, EVENTS, Message(b"another partition", b"before", ()))
             await until(lambda: delivery.sent == 1)
             assert delivery.producer is not None
-            first = delivery.producer._txn_manager.producer_id
+            first = producer_id(delivery.producer)
+            assert first == 0
             await asyncio.to_thread(replace)
             delivery.offer(1, EVENTS, Message(b"k", b"by the old session", ()))
             await until(lambda: delivery.sent == 2)
             assert delivery.producer is not None
-            assert delivery.producer._txn_manager.producer_id == first, "the old session has broken too early"
+            assert producer_id(delivery.producer) == first, "the old session has broken too early"
             delivery._failure = KafkaError("planted")
             delivery._wake.set()
             delivery.offer(2, EVENTS, Message(b"k", b"by the new session", ()))
             await until(lambda: delivery.sent == 3)
+            assert producer_id(delivery.producer) not in (None, first)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)

@@ -17,8 +17,8 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaConnectionError
 
 from headrace.deploy.ports import free_port
 from headrace.schemas.log import KafkaRecord, committed_offsets, open_producer, read_to_end
@@ -27,7 +27,7 @@ from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, PARTITIONS, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.trace import continued
-from headrace.streams.assembly import assembler, partition_runner
+from headrace.streams.assembly import assembler
 from headrace.streams.assembly.assembler import AssemblerConfig, Statuses, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
@@ -304,26 +304,6 @@ async def test_an_assembler_that_was_fenced_ends_and_says_why(kafka: str) -> Non
         await fence()
     async with assembling(config(kafka)):
         await until(lambda: trajectories(kafka, "fence-"), lambda seen: len(seen) == 2)
-
-
-async def test_a_transaction_that_does_not_end_ends_the_assembler_and_is_done_again_by_the_next(
-    kafka: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never_answers(*_: Any) -> None:
-        await asyncio.Event().wait()
-
-    async def held_up() -> None:
-        async with assembling(config(kafka)) as task:
-            monkeypatch.setattr(AIOKafkaProducer, "send_offsets_to_transaction", never_answers)
-            await produce(kafka, session("held-1", "ask"))
-            await asyncio.wait({task}, timeout=60)
-
-    monkeypatch.setattr(partition_runner, "COMMIT_S", 5.0)
-    with pytest.raises(KafkaTimeoutError, match=r"a transaction of events\[\d\] did not end within 5 s"):
-        await held_up()
-    monkeypatch.undo()
-    async with assembling(config(kafka)):
-        await until(lambda: trajectories(kafka, "held-"), lambda seen: len(seen) == 1)
 
 
 async def test_topics_whose_partitions_do_not_match_are_refused(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ import gc
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
-from aiokafka.errors import KafkaTimeoutError
+from aiokafka.errors import IllegalOperation, KafkaTimeoutError, TopicAuthorizationFailedError
 
 from headrace.schemas.log import (
     create_topics,
@@ -23,7 +23,13 @@ from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message, decode
 from headrace.streams import bounded
 from headrace.streams.faust_shell import owned_partition
-from headrace.streams.faust_shell.owned_partition import OwnedPartition, OwnerChanged, Ownership, create_state_topic
+from headrace.streams.faust_shell.owned_partition import (
+    OwnedPartition,
+    OwnerChanged,
+    Ownership,
+    create_state_topic,
+    ended_by,
+)
 from headrace.streams.lost_place import LostPlaceError
 from headrace.streams.raw import Outgoing
 from tests.streams.assembly.test_lost_place import forget_offsets
@@ -111,8 +117,6 @@ async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_
 async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owned_partition, "SETTLE_S", 0.5)
-    monkeypatch.setattr(bounded, "STOP_S", 0.5)
     mine = await ownership(kafka, "endless")
     owned = await OwnedPartition.take(mine, 1)
 
@@ -120,6 +124,8 @@ async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
+        patched.setattr(owned_partition, "SETTLE_S", 0.5)
+        patched.setattr(bounded, "STOP_S", 0.5)
         patched.setattr(owned._producer.client, "send", never_answers)
         with pytest.raises(KafkaTimeoutError, match=r"rewards\[1\] did not end within 0\.5 s"):
             await owned.settle({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
@@ -129,6 +135,47 @@ async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again
     await again.settle({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
     await again.release()
     assert await values(kafka, REJECTED, b"endless") == [b"endless-1"]
+
+
+async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_found_by_the_next_owner(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = await ownership(kafka, "hidden")
+    owned = await OwnedPartition.take(mine, 1)
+    commit, committed = owned._producer.commit_transaction, asyncio.Event()
+
+    async def commit_and_never_answer() -> None:
+        await commit()
+        committed.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owned._producer, "commit_transaction", commit_and_never_answer)
+        settling = asyncio.ensure_future(owned.settle({"rewards": 5}, {b"a": b"1"}, [output("hidden-1")]))
+        await asyncio.wait_for(committed.wait(), 60)
+        settling.cancel()
+        await asyncio.wait({settling})
+        await owned.release()
+    again = await OwnedPartition.take(mine, 1)
+    await again.release()
+    assert (again.offsets, values_of(again)) == ({"rewards": 5}, {b"a": b"1"})
+    assert await values(kafka, REJECTED, b"hidden") == [b"hidden-1"]
+
+
+def refused() -> AIOKafkaProducer:
+    """A producer whose transaction was refused a topic between two records."""
+    producer = AIOKafkaProducer(bootstrap_servers="broker:9092", transactional_id="refused")
+    producer._closed = True  # nothing was started
+    producer._txn_manager.set_pid_and_epoch(1, 0)
+    producer._txn_manager.begin_transaction()
+    producer._txn_manager.error_transaction(TopicAuthorizationFailedError("rejected"))
+    return producer
+
+
+async def test_what_ended_a_transaction_is_told_and_not_that_there_is_none() -> None:
+    nothing_begun, other = IllegalOperation("not in transaction"), ValueError("ours")
+    assert isinstance(ended_by(refused(), nothing_begun), TopicAuthorizationFailedError)
+    assert ended_by(refused(), other) is other
 
 
 async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kafka: str) -> None:
