@@ -2,7 +2,8 @@
 
 Nothing is asked of a contender but to commit its offsets. How far it came is read from the broker, its CPU time from
 the operating system. What comes first is not counted: joining, and the JIT's warming up. A JVM goes on getting faster
-for many seconds, so where there is one, every contender has the same seconds of work before it is timed.
+for many seconds, so where there is one, every contender has the same seconds of work before it is timed, or a third of
+the log where that is sooner.
 """
 
 import asyncio
