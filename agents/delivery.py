@@ -126,17 +126,21 @@ class Delivery:
         }
         async for attempt in retrying:
             with attempt:
-                while True:
-                    producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(defaults | dict(self._options)))
-                    try:
-                        await start_client(producer)
-                    except BaseException:
-                        await stop_producer(producer, STOP_TIMEOUT_S)
-                        raise
-                    if producer_id(producer) not in _sent_as[self._bootstrap]:
-                        return producer
-                    await stop_producer(producer, STOP_TIMEOUT_S)
+                return await self._unused_producer(defaults | dict(self._options))
         raise AssertionError("retries without end ended")
+
+    async def _unused_producer(self, options: Mapping[str, Any]) -> AIOKafkaProducer:
+        """A started producer with an id that was not sent under yet; raises what the client raises."""
+        while True:
+            producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, **options)
+            try:
+                await start_client(producer)
+            except BaseException:
+                await stop_producer(producer, STOP_TIMEOUT_S)
+                raise
+            if producer_id(producer) not in _sent_as[self._bootstrap]:
+                return producer
+            await stop_producer(producer, STOP_TIMEOUT_S)
 
     def _not_connected(self, state: RetryCallState) -> None:
         self._explain("no connection to Kafka at {}", state.outcome.exception() if state.outcome else None)

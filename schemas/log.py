@@ -27,6 +27,7 @@ from headrace.schemas.inflation import bound_inflation
 from headrace.schemas.metadata_pace import steady_metadata
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import TOPICS, Topic
+from headrace.schemas.waits import STOP_S, end_task
 from headrace.schemas.wire import Message
 
 _log = logging.getLogger(__name__)
@@ -55,9 +56,6 @@ STALLED_S = 60.0
 
 START_S = 120.0
 """A transactional producer that has no producer id after so many seconds is given up: see :func:`start_client`."""
-
-STOP_S = 5.0
-"""A client that is given up waits so many seconds for its broker."""
 
 _LOOK_S = 0.1
 _REMIND_S = 30.0
@@ -171,8 +169,7 @@ async def _done_within(seconds: float, closing: Coroutine[Any, Any, None]) -> bo
     try:
         await asyncio.wait({task}, timeout=seconds)
     finally:
-        task.cancel()
-    await asyncio.wait({task})
+        await end_task(task, seconds)
     # The client lets the cancellation of its own tasks out, as if somebody had cancelled us.
     if task.cancelled() or task.exception() is not None:
         _log.debug("a client of Kafka did not stop by itself")

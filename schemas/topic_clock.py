@@ -8,12 +8,15 @@ A broker refuses records that bear a time more than an hour ahead of its own, un
 Topics that headrace creates are set up so; those of somebody else's cluster are looked at before a process starts.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import for_code
+from aiokafka.errors import KafkaTimeoutError, for_code
 
 from headrace.schemas.log import open_admin
 from headrace.schemas.operator_error import OperatorError
@@ -23,6 +26,9 @@ _log = logging.getLogger(__name__)
 
 OFFSETS_RETENTION = "offsets.retention.minutes"
 """Setting of a broker."""
+
+SEEN_S = 30.0
+"""A changed setting that the broker does not go by after so many seconds is an error."""
 
 
 class WrongClockError(OperatorError, ValueError):
@@ -64,16 +70,23 @@ def mending(bootstrap: str, topic: Topic) -> str:
 
 async def timestamp_types(bootstrap: str, topics: Iterable[Topic]) -> dict[str, str | None]:
     """``message.timestamp.type`` by topic; ``None`` where the cluster does not say."""
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topic.name, {TIMESTAMP_TYPE: ""}) for topic in topics]
     async with open_admin(bootstrap) as admin:
-        responses: list[Any] = await admin.describe_configs(resources)
-    found: dict[str, str | None] = {}
+        described = await _describe(admin, {topic.name: [TIMESTAMP_TYPE] for topic in topics})
+    return {name: values.get(TIMESTAMP_TYPE) for name, values in described.items()}
+
+
+async def _describe(admin: AIOKafkaAdminClient, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]:
+    """Values of the ``wanted`` settings by topic, as the broker that was asked knows them; without what it refuses."""
+    resources = [
+        ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(settings, "")) for name, settings in wanted.items()
+    ]
+    responses: list[Any] = await admin.describe_configs(resources)
+    found: dict[str, dict[str, str]] = {}
     for response in responses:
         for code, message, _, name, entries in response.resources:
             if code:
                 _log.warning("settings of %s: %s %s", name, for_code(code).__name__, message or "")
-            values = {entry[0]: entry[1] for entry in entries}
-            found[name] = values.get(TIMESTAMP_TYPE)
+            found[name] = {entry[0]: entry[1] for entry in entries}
     return found
 
 
@@ -97,11 +110,22 @@ async def set_clocks(bootstrap: str, topics: Iterable[Topic] = TOPICS) -> None:
 
 
 async def set_configs(bootstrap: str, topics: Iterable[Topic]) -> None:
-    """Give existing ``topics`` the settings that headrace creates them with; others of theirs go back to defaults."""
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topic.name, topic.configs) for topic in topics]
+    """Give existing ``topics`` the settings that headrace creates them with; others of theirs go back to defaults.
+
+    Returns when the broker goes by them: Kafka's controller acknowledges a change before the brokers have read it.
+    Raises Kafka's error for a refused change, ``KafkaTimeoutError`` where a change is not seen within ``SEEN_S``.
+    """
+    wanted = {topic.name: topic.configs for topic in topics}
     async with open_admin(bootstrap) as admin:
-        responses: list[Any] = await admin.alter_configs(resources)
-    for response in responses:
-        for code, message, _, name in response.resources:
-            if code:
-                raise for_code(code)(f"settings of {name}: {message or ''}")
+        responses: list[Any] = await admin.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, name, configs) for name, configs in wanted.items()]
+        )
+        for response in responses:
+            for code, message, _, name in response.resources:
+                if code:
+                    raise for_code(code)(f"settings of {name}: {message or ''}")
+        deadline = time.monotonic() + SEEN_S
+        while await _describe(admin, wanted) != wanted:
+            if time.monotonic() > deadline:
+                raise KafkaTimeoutError(f"changed settings of {', '.join(wanted)} are not in force after {SEEN_S:g} s")
+            await asyncio.sleep(0.05)

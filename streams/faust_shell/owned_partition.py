@@ -42,7 +42,7 @@ from headrace.schemas.log import (
 )
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
-from headrace.streams.bounded import within
+from headrace.schemas.waits import within
 from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 

@@ -5,10 +5,14 @@ import re
 import subprocess
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaTimeoutError
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from headrace.deploy.kafka import java, kafka_jars
+from headrace.schemas import topic_clock
 from headrace.schemas.asyncapi import FROM_AGENTS
 from headrace.schemas.log import open_producer, read_to_end
 from headrace.schemas.topic_clock import (
@@ -24,6 +28,7 @@ from tests.conftest import CACHE
 
 pytestmark = pytest.mark.kafka
 OPTION = "assemble.trust_producers_time"
+PATIENCE: dict[str, Any] = {"wait": wait_fixed(0.1), "stop": stop_after_delay(60), "reraise": True}
 
 
 async def test_topics_that_agents_write_to_are_stamped_by_the_broker(kafka: str) -> None:
@@ -62,7 +67,9 @@ async def test_a_topic_with_another_clock_is_refused_with_the_command_that_mends
         argv = [java(), "-Xmx128m", "-cp", f"{libs}/*", "kafka.admin.ConfigCommand", *command.split()]
         done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    await check_clocks(kafka, (EVENTS, FEEDBACK, REWARDS), override=OPTION)
+    async for attempt in AsyncRetrying(retry=retry_if_exception_type(WrongClockError), **PATIENCE):
+        with attempt:  # the tool does not wait until the broker goes by what it set
+            await check_clocks(kafka, (EVENTS, FEEDBACK, REWARDS), override=OPTION)
 
 
 async def test_our_own_broker_with_data_of_an_older_version_is_mended(kafka: str) -> None:
@@ -74,3 +81,23 @@ async def test_our_own_broker_with_data_of_an_older_version_is_mended(kafka: str
 async def test_a_brokers_memory_of_offsets_is_asked(kafka: str) -> None:
     """Ours keeps them for a year."""
     assert await offsets_retention_minutes(kafka) == 365 * 24 * 60
+
+
+async def test_a_change_is_waited_for_until_the_broker_goes_by_it(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loaded broker reads a change later than its controller acknowledges it."""
+    describe, asked = topic_clock._describe, 0
+
+    async def late(admin: Any, wanted: Any) -> dict[str, dict[str, str]]:
+        nonlocal asked
+        asked += 1
+        return await describe(admin, wanted) if asked > 3 else {EVENTS.name: EVENTS.configs}
+
+    monkeypatch.setattr(topic_clock, "_describe", late)
+    await set_configs(kafka, [replace(EVENTS, broker_time=False)])
+    assert asked == 4
+    monkeypatch.setattr(topic_clock, "SEEN_S", 0.1)
+    asked = -1000
+    with pytest.raises(KafkaTimeoutError, match="settings of events are not in force"):
+        await set_configs(kafka, [replace(EVENTS, broker_time=False)])
+    monkeypatch.undo()
+    await set_clocks(kafka)

@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import IllegalOperation, KafkaTimeoutError, TopicAuthorizationFailedError
 
+from headrace.schemas import waits
 from headrace.schemas.log import (
     create_topics,
     open_admin,
@@ -21,7 +22,6 @@ from headrace.schemas.log import (
 )
 from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message, decode
-from headrace.streams import bounded
 from headrace.streams.faust_shell import owned_partition
 from headrace.streams.faust_shell.owned_partition import (
     OwnedPartition,
@@ -125,7 +125,7 @@ async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again
 
     with monkeypatch.context() as patched:
         patched.setattr(owned_partition, "SETTLE_S", 0.5)
-        patched.setattr(bounded, "STOP_S", 0.5)
+        patched.setattr(waits, "STOP_S", 0.5)
         patched.setattr(owned._producer.client, "send", never_answers)
         with pytest.raises(KafkaTimeoutError, match=r"rewards\[1\] did not end within 0\.5 s"):
             await owned.settle({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])

@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaTimeoutError
 
-from headrace.schemas.log import STOP_S
-
 T = TypeVar("T")
+
+STOP_S = 5.0
+"""A client that is given up waits so many seconds for its broker."""
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T], what: str) -> T:
