@@ -28,7 +28,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from headrace.agents.under_way import UnderWay, settled_by
-from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.model import Record
 from headrace.schemas.records.step import Budget
 from headrace.schemas.topics import BUDGET, REJECTED, STEPS

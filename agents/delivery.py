@@ -30,7 +30,7 @@ from aiokafka.errors import (
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from headrace.agents.tally import REMIND_S, DropReason, Tally
-from headrace.schemas.log import COMPRESSION, MAX_REQUEST_BYTES, start_client, stop_producer
+from headrace.schemas.kafka.clients import COMPRESSION, MAX_REQUEST_BYTES, start_client, stop_producer
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 

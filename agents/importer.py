@@ -14,7 +14,9 @@ from typing import Any
 
 from headrace.agents.openai_runs import BadRun, Dataset, RecordedRun, fact_messages, parse_run, run_to_facts
 from headrace.schemas.envelope import ID, SOURCE
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import EVENTS
 
 MAX_LINE_BYTES = 64 * 1024 * 1024

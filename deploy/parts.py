@@ -139,7 +139,7 @@ def _worker(name: str) -> Callable[[Settings, Say], Awaitable[Command]]:
 
 
 async def _kafka(settings: Settings, say: Say) -> Command:
-    from headrace.schemas.log import MAX_REQUEST_BYTES
+    from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 
     assert settings.kafka_port is not None  # resolve() chose one.
     assert settings.kafka_controller_port is not None
@@ -155,7 +155,7 @@ async def _kafka(settings: Settings, say: Say) -> Command:
 
 async def _kafka_answers(settings: Settings) -> None:
     assert settings.kafka is not None
-    from headrace.schemas.topic_clock import set_clocks
+    from headrace.schemas.kafka.topic_clock import set_clocks
 
     await wait_until_answers(settings.kafka, settings.start_timeout_s)
     await _create_topics(settings.kafka)
@@ -173,7 +173,7 @@ async def _warn_of_short_memory(bootstrap: str) -> None:
     """Say where somebody's Kafka forgets committed offsets before the events that they are of."""
     from aiokafka.errors import KafkaError
 
-    from headrace.schemas.topic_clock import OFFSETS_RETENTION, offsets_retention_minutes
+    from headrace.schemas.kafka.topic_clock import OFFSETS_RETENTION, offsets_retention_minutes
     from headrace.schemas.topics import EVENTS
 
     wanted = EVENTS.retention_ms // 60_000
@@ -194,7 +194,7 @@ async def _warn_of_short_memory(bootstrap: str) -> None:
 async def _create_topics(bootstrap: str) -> None:
     from aiokafka.errors import KafkaError
 
-    from headrace.schemas.log import create_topics
+    from headrace.schemas.kafka.topic_creation import create_topics
 
     try:
         await create_topics(bootstrap)

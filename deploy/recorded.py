@@ -17,7 +17,8 @@ from headrace.agents.importer import BadLine, survey
 from headrace.agents.openai_runs import Dataset, fact_messages, parse_run, run_to_facts
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
-from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of, read_to_end
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import FEEDBACK, TRAJECTORIES, Topic

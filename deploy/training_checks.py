@@ -32,7 +32,7 @@ def require_model_and_device(config: "TrainerConfig") -> None:
 async def require_topics(bootstrap: str) -> None:
     """Raises :class:`StackError` where Kafka does not answer, or lacks a topic that a trainer reads or writes."""
     from headrace.deploy.kafka import wait_until_answers
-    from headrace.schemas.log import open_admin
+    from headrace.schemas.kafka.clients import open_admin
     from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 
     await wait_until_answers(bootstrap)

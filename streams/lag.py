@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import open_admin, open_consumer
+from headrace.schemas.kafka.clients import open_admin, open_consumer
 from headrace.schemas.topics import TOPICS
 from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.clickhouse.columns import Row

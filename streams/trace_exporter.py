@@ -20,9 +20,10 @@ from opentelemetry.trace import SpanContext as OtelContext
 from tenacity import retry, retry_if_result, wait_exponential_jitter
 
 from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
-from headrace.schemas.log import KafkaRecord, open_consumer
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.read_back import read_back
+from headrace.schemas.kafka.reading import KafkaRecord
 from headrace.schemas.model import Record
-from headrace.schemas.read_back import read_back
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import APPLIED, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.schemas.trace import SpanContext, parse_traceparent

@@ -15,9 +15,10 @@ from typing import Any
 
 import faust
 
-from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.kafka.topic_clock import check_clocks
 from headrace.schemas.operator_error import TopicsError
-from headrace.schemas.topic_clock import check_clocks
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies

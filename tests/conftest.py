@@ -76,7 +76,7 @@ class RunningKafka:
         """A broker that keeps what it has in ``folder``."""
         from headrace.deploy.kafka import Broker
         from headrace.deploy.ports import free_port
-        from headrace.schemas.log import MAX_REQUEST_BYTES
+        from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 
         self._broker = Broker(folder, free_port(), free_port(), MAX_REQUEST_BYTES, heap_mb=384)
         self._child: Child | None = None
@@ -96,7 +96,9 @@ class RunningKafka:
         """Start it on what it has; returns once it answers and has all topics."""
         from headrace.deploy.children import Child
         from headrace.deploy.kafka import kafka_jars, prepare_broker, wait_until_answers
-        from headrace.schemas.log import create_topics, open_consumer, partitions_of
+        from headrace.schemas.kafka.clients import open_consumer
+        from headrace.schemas.kafka.reading import partitions_of
+        from headrace.schemas.kafka.topic_creation import create_topics
         from headrace.schemas.topics import TOPICS
 
         async def prepare() -> Child:

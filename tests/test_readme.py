@@ -11,7 +11,7 @@ import pytest
 
 from headrace.deploy.settings import load_settings
 from headrace.deploy.stack import running_stack
-from headrace.schemas.log import read_to_end
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS, FEEDBACK
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.ledger.ledger import read_ledger

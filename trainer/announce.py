@@ -22,17 +22,11 @@ from aiokafka.structs import OffsetAndMetadata
 from headrace.schemas.envelope import Envelope, to_headers
 from headrace.schemas.finite import refuse_not_finite
 from headrace.schemas.ids import derived_id, uuid7
-from headrace.schemas.log import (
-    committed_offsets,
-    decide_unmarked,
-    new_producer,
-    open_consumer,
-    partitions_of,
-    read_to_end,
-    send,
-    start_client,
-    stop_producer,
-)
+from headrace.schemas.kafka.clients import new_producer, open_consumer, start_client, stop_producer
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.reading import partitions_of, read_to_end
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.model import Part, Record
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Rejection

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from headrace.schemas.read_back import Place
+from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import TrainedGroup
 from headrace.schemas.records.trajectory import Trajectory

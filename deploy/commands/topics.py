@@ -44,7 +44,7 @@ def command(
     if create:
         from headrace.deploy.ask_kafka import ask_kafka
         from headrace.deploy.state import address_of
-        from headrace.schemas.log import create_topics
+        from headrace.schemas.kafka.topic_creation import create_topics
 
         bootstrap = address_of("kafka", kafka, data)
 

@@ -9,7 +9,8 @@ from aiokafka import AIOKafkaConsumer
 
 from headrace.deploy.demo.summary import by_trajectory
 from headrace.deploy.errors import StackError
-from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Step

@@ -6,7 +6,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headrace.deploy.errors import StackError
 from headrace.deploy.tail.start import Start
-from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.topics import Topic
 
 POLL_MS = 500

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.kafka.topic_clock import check_clocks
 from headrace.schemas.operator_error import TopicsError
-from headrace.schemas.topic_clock import check_clocks
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_runner import PartitionRunner, RunnerConfig

@@ -20,7 +20,10 @@ from confluent_kafka import KafkaException
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import acceptable_ms, committed_offsets, decide_unmarked, open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.sending import acceptable_ms, send
+from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.fold import PartitionFold

@@ -10,7 +10,8 @@ import logging
 
 from aiokafka import TopicPartition
 
-from headrace.schemas.log import open_consumer, until_decided
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.transactions import until_decided
 from headrace.streams.assembly.partition_reader import open_reader
 from headrace.streams.assembly.recovery import emitted_of
 from headrace.streams.assembly.remembered import Emitted

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from aiokafka import TopicPartition
 
-from headrace.schemas.log import KafkaRecord, open_consumer, scan
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import KafkaRecord, scan
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.wire import UnreadableRecord, decode
 

@@ -10,8 +10,8 @@ import time
 from aiokafka import TopicPartition
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.schemas.inflation import MAX_INFLATED_BYTES
-from headrace.schemas.log import open_consumer
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.inflation import MAX_INFLATED_BYTES
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord

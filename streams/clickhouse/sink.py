@@ -28,7 +28,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.errors import CommitFailedError, IllegalStateError, RebalanceInProgressError
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from headrace.schemas.log import committed_offsets, open_consumer, open_producer, partitions_of, send
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Severity
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from headrace.schemas.log import open_consumer, partitions_of, read_to_end
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of, read_to_end
 from headrace.schemas.side_topics import ReplayFinished, ReplayStage, side_topic
 from headrace.schemas.topics import REJECTED, REWARDS, TRAINING, Topic
 from headrace.schemas.wire import UnreadableRecord, decode

@@ -12,7 +12,7 @@ import faust
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from headrace.schemas.log import open_consumer
+from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.faust_app import passed_over
 from headrace.streams.raw import LogRecord

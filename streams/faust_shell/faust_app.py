@@ -22,7 +22,7 @@ from mode.services import Service, WaitResults
 from mode.supervisors import CrashingSupervisor
 from mode.utils.queues import FlowControlEvent
 
-from headrace.schemas.log import open_admin
+from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.eager import Begun

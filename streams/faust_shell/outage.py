@@ -29,7 +29,7 @@ from aiokafka.errors import (
     UnsupportedVersionError,
 )
 
-from headrace.schemas.waits import end_task
+from headrace.schemas.kafka.waits import end_task
 from headrace.streams.faust_shell.owned_partition import OwnerChanged
 
 logger = logging.getLogger(__name__)

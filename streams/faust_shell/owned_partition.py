@@ -26,23 +26,15 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import IllegalOperation, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 
-from headrace.schemas.log import (
-    KafkaRecord,
-    committed_offsets,
-    create_topics,
-    decide_unmarked,
-    new_producer,
-    open_consumer,
-    partitions_of,
-    scan,
-    send,
-    start_client,
-    stop_producer,
-    until_decided,
-)
+from headrace.schemas.kafka.clients import new_producer, open_consumer, start_client, stop_producer
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.kafka.transactions import decide_unmarked, until_decided
+from headrace.schemas.kafka.waits import within
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
-from headrace.schemas.waits import within
 from headrace.streams.lost_place import LostPlaceError, expired_alert
 from headrace.streams.raw import Outgoing
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import committed_offsets, open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.topics import EVENTS, REWARDS, TRAJECTORIES
 from headrace.streams.lag import place_of
 

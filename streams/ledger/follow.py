@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from aiokafka.errors import KafkaError
 
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import ALERTS
 from headrace.schemas.wire import Message
 from headrace.streams.alerts import alert_message

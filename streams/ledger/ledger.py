@@ -18,7 +18,8 @@ tally is not looked at then, and the next whole round sets it right.
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 
-from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of, read_to_end
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
 from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
 from headrace.streams.ledger.tally import Ledger, Tally
 from headrace.streams.raw import LogRecord

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from headrace.schemas.envelope import SUBJECT
-from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import KafkaRecord, read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from headrace.schemas.log import open_admin, read_to_end
+from headrace.schemas.kafka.clients import open_admin
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.side_topics import MANIFEST, PREFIX, ReplayFinished, side_topic
 from headrace.schemas.wire import decode
 

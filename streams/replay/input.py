@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.side_topics import Span
 from headrace.schemas.topics import Topic
 from headrace.streams.replay.range import Bound, span_of

@@ -16,7 +16,8 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headrace.schemas.log import open_consumer, open_producer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.side_topics import LIVE, SIDE, ReplayFinished, ReplayStage, Span, side_topic
 from headrace.schemas.topics import EVENTS, FEEDBACK, TRAJECTORIES, Topic
 from headrace.streams.replay.input import RangeReader, find_spans

@@ -15,7 +15,9 @@ from aiokafka import AIOKafkaProducer
 
 from headrace.schemas.envelope import Headers
 from headrace.schemas.ids import derived_id
-from headrace.schemas.log import create_topics, open_consumer, partitions_of, read_to_end
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of, read_to_end
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.side_topics import MANIFEST, REFERENCES, ReplayFinished, Written, side_topic
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message, record_message

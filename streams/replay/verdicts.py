@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from headrace.schemas.log import read_to_end
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from headrace.schemas.read_back import Place, read_back
+from headrace.schemas.kafka.read_back import Place, read_back
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord

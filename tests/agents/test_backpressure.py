@@ -9,7 +9,8 @@ import pytest
 
 from headrace.agents.backpressure import Backpressure
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.topics import BUDGET, REJECTED, STEPS, Topic
 from headrace.schemas.wire import record_message

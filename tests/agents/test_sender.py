@@ -19,7 +19,9 @@ from headrace.deploy.ports import free_port
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ModelCalled, SdkStatsReported, TrajectoryEnded
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics, read_to_end
+from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS, FEEDBACK, SDK_STATS, Topic
 from headrace.schemas.wire import Message, decode

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 
-from headrace.schemas.log import open_consumer
+from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.topics import EVENTS
 
 COMMIT_S = 0.05

@@ -19,7 +19,9 @@ import msgspec
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from headrace.schemas.log import create_topics, open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits

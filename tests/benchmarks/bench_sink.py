@@ -17,7 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.deploy.ports import HOST, free_port
-from headrace.schemas.log import create_topics, read_to_end
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.database import ensure_tables, insert, open_client

@@ -15,7 +15,9 @@ from aiokafka.errors import KafkaError
 from headrace.deploy.children import Child
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.ports import free_port
-from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics, open_consumer, partitions_of
+from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES, open_consumer
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, PARTITIONS
 from headrace.streams.assembly.recovery import checkpoint_of
 from tests.conftest import CACHE

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from headrace.schemas.envelope import ID, SUBJECT, Headers
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.topics import EVENTS, PARTITIONS
 from tests.benchmarks.load import EVENTS_EACH, OPEN, history
 

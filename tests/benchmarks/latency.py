@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 
 from headrace.deploy.children import Child
-from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.topics import TRAINING
 from tests.benchmarks.cluster import Cluster, cluster, cpu_s
 from tests.benchmarks.contender import Contender, check, prepared, running

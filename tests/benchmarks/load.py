@@ -27,7 +27,7 @@ from headrace.schemas.events import (
     VersionSpan,
 )
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import MAX_REQUEST_BYTES, open_producer
+from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES, open_producer
 from headrace.schemas.model import Record
 from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import EVENTS, PARTITIONS

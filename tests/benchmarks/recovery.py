@@ -9,7 +9,7 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from headrace.deploy.children import Child, end_of
-from headrace.schemas.log import open_consumer
+from headrace.schemas.kafka.clients import open_consumer
 from tests.benchmarks.cluster import Cluster, cluster
 from tests.benchmarks.contender import Contender, Start, check, prepared, running
 from tests.benchmarks.load import EVENTS_EACH, fill

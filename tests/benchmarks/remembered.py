@@ -15,7 +15,7 @@ from aiokafka import TopicPartition
 from headrace.schemas.envelope import ID, SUBJECT, Envelope
 from headrace.schemas.events import ToolCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, encode

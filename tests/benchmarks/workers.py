@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from headrace.schemas.log import open_consumer, open_producer, partitions_of, send
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from tests.benchmarks.cluster import Cluster, cluster
 from tests.benchmarks.contender import Contender, prepared, running, sample, worker

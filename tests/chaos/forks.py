@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from headrace.agents.sdk import Headrace
-from headrace.schemas.log import read_to_end
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import decode
 from tests.conftest import RunningKafka

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.deploy.ports import HOST, free_port
-from headrace.schemas.log import read_to_end
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import ALERTS, EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import decode
 from headrace.trainer.weights.signing import load_or_create_key

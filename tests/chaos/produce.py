@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from aiokafka import AIOKafkaProducer
 
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.topics import EVENTS
 from tests.chaos.load import Sending
 

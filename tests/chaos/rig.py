@@ -17,7 +17,8 @@ from pathlib import Path
 from headrace.deploy.children import Child, Command, exit_of
 from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.ports import HOST, free_port
-from headrace.schemas.log import MAX_REQUEST_BYTES, create_topics
+from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, TOPICS, TRAJECTORIES
 from tests.chaos.plan import Plan
 from tests.chaos.proxy import Proxy

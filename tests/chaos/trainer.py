@@ -14,7 +14,9 @@ import zlib
 from aiokafka import AIOKafkaProducer
 
 from headrace.schemas.ids import derived_id
-from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, partitions_of, read_to_end, send
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.group import Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import Step, TrainedGroup

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from aiokafka import TopicPartition
 
 from headrace.schemas.envelope import ID
-from headrace.schemas.log import KafkaRecord, open_consumer, read_to_end
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import KafkaRecord, read_to_end
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES, Topic
 from headrace.streams.assembly.fold_limits import FoldLimits

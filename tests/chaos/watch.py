@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupLoadInProgressError, KafkaError
 
-from headrace.schemas.log import open_consumer
+from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.recovery import checkpoint_of
 from tests.chaos.produce import Producers

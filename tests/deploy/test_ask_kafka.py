@@ -11,7 +11,8 @@ import pytest
 from headrace.deploy import kafka as broker
 from headrace.deploy.ask_kafka import ask_kafka
 from headrace.deploy.errors import StackError
-from headrace.schemas.log import open_consumer, partitions_of
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.topics import EVENTS
 from tests.conftest import RunningKafka
 

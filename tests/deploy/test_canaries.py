@@ -29,7 +29,8 @@ from starlette.testclient import TestClient
 from headrace.deploy.cli import cli
 from headrace.deploy.dashboard.server import dashboard_app
 from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import TOPICS
 from headrace.schemas.wire import Message
 from tests.deploy.test_data_folder import open_to_others

@@ -23,7 +23,7 @@ from headrace.deploy.demo.watch import Watch, watching
 from headrace.deploy.parts import PARTS
 from headrace.deploy.stack import Stack, running_stack
 from headrace.deploy.state import State
-from headrace.schemas.log import read_to_end
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import STEPS
 from headrace.schemas.wire import decode

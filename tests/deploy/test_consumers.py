@@ -12,7 +12,7 @@ import pytest
 
 from headrace.schemas.envelope import ID
 from headrace.schemas.examples import EXAMPLES, RUN, TRAJECTORY
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.schemas.topics import REWARDS, TRAJECTORIES

@@ -14,7 +14,9 @@ from click.testing import CliRunner, Result
 from headrace.deploy.cli import cli
 from headrace.schemas.envelope import ID
 from headrace.schemas.headers import REDRIVE, REDRIVE_OF
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES, Topic

@@ -14,7 +14,7 @@ from headrace.agents.openai_runs import Dataset, fact_messages, parse_run, run_t
 from headrace.deploy.cli import cli
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ModelCalled, ToolCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
-from headrace.schemas.log import read_to_end
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.model import Record
 from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.trajectory import Trajectory

@@ -22,7 +22,9 @@ from headrace.deploy.kafka import (
 from headrace.deploy.parts import PARTS
 from headrace.deploy.ports import HOST, free_port
 from headrace.deploy.settings import Settings, load_settings
-from headrace.schemas.log import create_topics, open_producer, read_to_end
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, TOPICS
 
 

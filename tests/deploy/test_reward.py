@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from headrace.deploy.cli import cli
 from headrace.deploy.recorded import file_samples, kafka_samples
 from headrace.schemas.events import FeedbackGiven
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import FEEDBACK, TRAJECTORIES
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.rewards.registry import OURS

@@ -11,7 +11,9 @@ import pytest
 from headrace.deploy.children import Child, Command
 from headrace.deploy.notify import ReadySocket
 from headrace.schemas.events import FeedbackGiven
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REJECTED, TOPICS, TRAINING
 from headrace.schemas.wire import record_message
 from headrace.streams.lag import measure_lag

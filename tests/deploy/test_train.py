@@ -22,7 +22,7 @@ from headrace.deploy.settings import base_model_dir, load_settings
 from headrace.deploy.telemetry import metrics_url
 from headrace.deploy.train import trainer_config
 from headrace.deploy.training_checks import ends_in_a_sentence, require_topics
-from headrace.schemas.log import create_topics
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import BUDGET, STEPS
 from headrace.trainer.checkpoints.checkpoint import CheckpointError

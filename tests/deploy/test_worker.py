@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
 from headrace.deploy.worker import sentence_of
+from headrace.schemas.kafka.topic_clock import WrongClockError
 from headrace.schemas.operator_error import TopicsError
-from headrace.schemas.topic_clock import WrongClockError
 from headrace.streams.lost_place import LostPlaceError
 from headrace.trainer.weights.signing import load_or_create_key
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.children import end_of
-from headrace.schemas.log import open_producer, read_to_end
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.topics import DEAD_LETTERS, REJECTED, TRAINING, TRAJECTORIES

@@ -7,7 +7,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import open_consumer, open_producer
+from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.recovery import Checkpoint
 from headrace.streams.lag import OTHERS_A_ROUND, Groups, Lag, LagMeter, lag_row, lags, measure_lag, place_of

@@ -9,7 +9,8 @@ from threading import Thread
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
 from headrace.schemas.trace import continued

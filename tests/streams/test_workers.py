@@ -15,7 +15,9 @@ import pytest
 from headrace.deploy.children import Child, Command, end_of
 from headrace.schemas.envelope import SUBJECT, from_headers
 from headrace.schemas.events import Purpose
-from headrace.schemas.log import KafkaRecord, open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import KafkaRecord, read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.group import Reason, Rejection

@@ -6,7 +6,9 @@ import numpy as np
 
 from headrace.schemas.events import SamplingSpan, VersionSpan
 from headrace.schemas.ids import derived_id
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.reference import Reference

@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka.errors import KafkaTimeoutError
 
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import WEIGHTS
 from headrace.schemas.wire import decode

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Step

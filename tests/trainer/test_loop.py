@@ -10,7 +10,9 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Budget, Step

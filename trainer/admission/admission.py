@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.schemas.events import LEAST_TEMPERATURE, tile
-from headrace.schemas.read_back import Place
+from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.group import Member, Reason, Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Segment, Trajectory

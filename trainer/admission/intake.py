@@ -16,8 +16,9 @@ from typing import Any, Protocol, TypeVar
 
 from aiokafka import AIOKafkaConsumer
 
-from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of
-from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_back, read_places, read_range
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_back, read_places, read_range
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory

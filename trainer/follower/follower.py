@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 from aiokafka import AIOKafkaProducer
 
-from headrace.schemas.log import KafkaRecord, open_consumer, open_producer, partitions_of, send
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS, Topic

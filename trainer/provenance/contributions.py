@@ -11,8 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from headrace.schemas.envelope import TYPE
 from headrace.schemas.events import TrajectoryStarted
-from headrace.schemas.log import KafkaRecord
-from headrace.schemas.read_back import Place
+from headrace.schemas.kafka.read_back import Place
+from headrace.schemas.kafka.reading import KafkaRecord
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.trajectory import Trajectory

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from headrace.schemas.log import KafkaRecord
+from headrace.schemas.kafka.read_back import Place
+from headrace.schemas.kafka.reading import KafkaRecord
 from headrace.schemas.model import Record
-from headrace.schemas.read_back import Place
 from headrace.schemas.wire import UnreadableRecord, decode
 
 R = TypeVar("R", bound=Record)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ValidationError
 
 from headrace.schemas.envelope import ID, SUBJECT, EnvelopeError, from_headers
-from headrace.schemas.log import KafkaRecord
+from headrace.schemas.kafka.reading import KafkaRecord
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, Topic
 from headrace.trainer.provenance.evidence import Bounds

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.partitioner import DefaultPartitioner
 
-from headrace.schemas.log import KafkaRecord, open_consumer, partitions_of, scan
-from headrace.schemas.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_places
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_places
+from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
 from headrace.schemas.topics import (
     DEAD_LETTERS,
     EVENTS,

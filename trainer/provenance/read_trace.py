@@ -4,7 +4,7 @@ Steps and rejections say where groups and trajectories stand, so that these are 
 there is told apart from what never was.
 """
 
-from headrace.schemas.log import KafkaRecord
+from headrace.schemas.kafka.reading import KafkaRecord
 from headrace.schemas.records.group import Rejection, Stage, TrainingGroup
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headrace.schemas.read_back import Place
+from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.step import BatchRecipe, Step, TrainedGroup
 from headrace.schemas.records.trajectory import Trajectory

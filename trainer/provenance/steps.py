@@ -5,7 +5,7 @@ from functools import partial
 
 from headrace.schemas.envelope import ID
 from headrace.schemas.ids import derived_id
-from headrace.schemas.read_back import Place
+from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.trajectory import Trajectory

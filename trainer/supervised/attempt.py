@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.schemas.events import EndStatus, Purpose, Role, ToolErrorClass
-from headrace.schemas.read_back import Place
+from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect, Trajectory
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 
-from headrace.schemas.log import KafkaRecord, read_to_end
-from headrace.schemas.read_back import Place, read_back
+from headrace.schemas.kafka.read_back import Place, read_back
+from headrace.schemas.kafka.reading import KafkaRecord, read_to_end
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.side_topics import REFERENCES, SIDE, side_topic

@@ -28,7 +28,7 @@ from headrace.schemas.events import (
     TrajectoryEnded,
     TrajectoryStarted,
 )
-from headrace.schemas.log import read_to_end
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import decode

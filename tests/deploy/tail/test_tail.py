@@ -17,7 +17,7 @@ from headrace.deploy.cli import cli
 from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.events import ToolCalled
 from headrace.schemas.examples import EXAMPLES
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.topics import EVENTS, FEEDBACK, REJECTED
 from headrace.schemas.wire import Message
 from tests.clocks import with_producers_time

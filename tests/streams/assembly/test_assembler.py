@@ -21,7 +21,9 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from headrace.deploy.ports import free_port
-from headrace.schemas.log import KafkaRecord, committed_offsets, open_producer, read_to_end
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.offsets import committed_offsets
+from headrace.schemas.kafka.reading import KafkaRecord, read_to_end
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.trajectory import Defect, Trajectory

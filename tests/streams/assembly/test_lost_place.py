@@ -12,7 +12,8 @@ from aiokafka.admin import RecordsToDelete
 from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka.admin import AdminClient
 
-from headrace.schemas.log import open_admin, open_consumer, open_producer, read_to_end
+from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES

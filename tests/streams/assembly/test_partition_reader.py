@@ -11,7 +11,8 @@ import pytest
 from aiokafka import TopicPartition
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from headrace.schemas.log import open_consumer, open_producer, read_to_end
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly import partition_reader
 from headrace.streams.assembly.message_reader import MessageReader
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.kafka
 
 CARELESS = """
 import asyncio, sys
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 
 class NotUtf8(str):
     def encode(self, *_):

@@ -9,7 +9,10 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.log import decide_unmarked, open_consumer, open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import decode

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from headrace.schemas.log import MAX_REQUEST_BYTES
+from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS

@@ -19,7 +19,9 @@ from headrace.deploy.ports import HOST, free_port
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ToolCalled
 from headrace.schemas.ids import derived_id
-from headrace.schemas.log import open_admin, open_consumer, open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.reference import Reference

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from faust.types import TP
 
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import REWARDS
 from headrace.streams.faust_shell.continuity import Continuity
 from headrace.streams.faust_shell.faust_app import new_app, passed_over

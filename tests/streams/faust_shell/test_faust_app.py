@@ -7,7 +7,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.schemas.wire import Message
 from tests.streams.attempts import attempt, trajectory_message

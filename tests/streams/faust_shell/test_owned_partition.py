@@ -9,17 +9,12 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 from aiokafka.errors import IllegalOperation, KafkaTimeoutError, TopicAuthorizationFailedError
 
-from headrace.schemas import waits
-from headrace.schemas.log import (
-    create_topics,
-    open_admin,
-    open_consumer,
-    open_producer,
-    partitions_of,
-    read_to_end,
-    send,
-    until_decided,
-)
+from headrace.schemas.kafka import waits
+from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
+from headrace.schemas.kafka.reading import partitions_of, read_to_end
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.kafka.transactions import until_decided
 from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message, decode
 from headrace.streams.faust_shell import owned_partition

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.operator_error import OperatorError
 from headrace.streams.faust_shell.faust_app import Sentences
 from headrace.streams.faust_shell.owned_partition import create_state_topic

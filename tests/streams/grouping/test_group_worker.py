@@ -13,7 +13,7 @@ import pytest
 from headrace.deploy.children import end_of
 from headrace.schemas.envelope import from_headers
 from headrace.schemas.events import Purpose
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headrace.schemas.log import new_producer, open_producer
+from headrace.schemas.kafka.clients import new_producer, open_producer
 from headrace.schemas.topics import EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.streams.grouping.upstream import ASSEMBLE_GROUP, SCORE_GROUP, Upstream, look_upstream
 from tests.conftest import RunningKafka

@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.deploy.commands.ledger import command
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, Topic

@@ -23,7 +23,8 @@ from headrace.schemas.envelope import TIME, Envelope, from_headers
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.headers import ROLLOUTS
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import open_producer, read_to_end
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.model import Record
 from headrace.schemas.records.group import Member, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.streams.faust_shell.outage import PartitionsRevoked
 from headrace.streams.raw import StoredRecord

@@ -19,7 +19,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from headrace.deploy.children import end_of
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
-from headrace.schemas.log import open_producer
+from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES, Topic

@@ -6,7 +6,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from headrace.schemas.headers import ROLLOUTS
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.rollouts import RolloutCounts
 from headrace.schemas.topics import TRAINING

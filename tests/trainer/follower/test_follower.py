@@ -20,7 +20,9 @@ from safetensors.torch import load_file, save_file
 from headrace.agents.policy import PolicyClient
 from headrace.schemas.events import Sampling
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import open_producer, read_to_end, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Canary, Weights
 from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS

@@ -168,7 +168,7 @@ async def test_an_update_that_somebody_left_open_is_closed_by_the_next_swap(serv
 
 def test_the_plugin_needs_neither_kafka_nor_faust():
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(['aiokafka', 'faust', 'headrace.schemas.log'])); "
+        "import sys; sys.modules.update(dict.fromkeys(['aiokafka', 'faust', 'headrace.schemas.kafka.clients'])); "
         "import headrace.trainer.follower.weight_transfer; "
         "import headrace.trainer.follower.vllm_plugin as p; p.register(); p.register()"
     )

@@ -11,7 +11,8 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ToolCalled, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.ids import derived_id, uuid7
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.records.group import Reason, Rejection, Stage

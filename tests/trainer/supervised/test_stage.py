@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 
 from headrace.deploy.cli import cli
 from headrace.schemas.events import EndStatus, Purpose, VersionSpan
-from headrace.schemas.log import open_producer, send
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.records.trajectory import Defect, Segment, Trajectory

@@ -1,4 +1,4 @@
-"""Reading and writing the log, against a real broker."""
+"""Clients start, and stop, in bounded time, against a real broker."""
 
 import asyncio
 import gc
@@ -12,64 +12,18 @@ from aiokafka.errors import BrokerNotAvailableError, KafkaConnectionError, Kafka
 from aiokafka.producer.sender import Sender
 
 from headrace.deploy.ports import HOST, free_port
-from headrace.schemas import log
-from headrace.schemas.events import TrajectoryEnded
-from headrace.schemas.log import (
-    create_topics,
+from headrace.schemas.kafka import clients
+from headrace.schemas.kafka.clients import (
     new_producer,
     open_admin,
     open_consumer,
     open_producer,
-    partitions_of,
-    read_to_end,
-    send,
     start_client,
     stop_producer,
 )
-from headrace.schemas.topics import EVENTS, FEEDBACK, STEPS, Topic
-from headrace.schemas.wire import Message, record_message
+from headrace.schemas.topics import EVENTS
 
 pytestmark = pytest.mark.kafka
-
-
-def ended(subject: str) -> Message:
-    return record_message(
-        TrajectoryEnded(), id=f"id-{subject}", key=subject, source="/tests", time_ms=1_700_000_000_000, subject=subject
-    )
-
-
-async def test_topics_are_created_once(kafka: str) -> None:
-    assert await create_topics(kafka) == []
-
-
-async def test_reading_to_the_end_sees_every_committed_record_and_nothing_aborted(kafka: str) -> None:
-    async with open_producer(kafka, transactional_id="log-test") as producer:
-        async with producer.transaction():
-            for number in range(20):
-                await send(producer, EVENTS, ended(f"kept-{number}"))
-        await producer.begin_transaction()
-        await (await send(producer, EVENTS, ended("aborted")))
-        await producer.abort_transaction()
-    keys = sorted([record.key.decode() async for record in read_to_end(kafka, EVENTS) if record.key])
-    assert keys == sorted(f"kept-{number}" for number in range(20))
-
-
-async def test_an_empty_topic_ends_at_once(kafka: str) -> None:
-    assert [record async for record in read_to_end(kafka, FEEDBACK)] == []
-
-
-async def test_reading_can_start_in_the_middle(kafka: str) -> None:
-    async with open_producer(kafka) as producer:
-        for number in range(5):
-            await (await send(producer, STEPS, ended(str(number))))
-    keys = [record.key async for record in read_to_end(kafka, STEPS, start={0: 3})]
-    assert keys == [b"3", b"4"]
-
-
-async def test_a_missing_topic_is_named(kafka: str) -> None:
-    async with open_consumer(kafka) as consumer:
-        with pytest.raises(LookupError, match="no-such-topic"):
-            await partitions_of(consumer, Topic("no-such-topic", "", (), 1, ""))
 
 
 @pytest.mark.parametrize("opened", [open_consumer, partial(open_producer, transactional_id="nobody"), open_admin])
@@ -118,7 +72,7 @@ async def test_a_coordinator_that_gives_no_producer_id_is_not_waited_for_without
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one does that cannot end the last transaction of the id: aiokafka asks again and again."""
-    monkeypatch.setattr(log, "START_S", 0.5)
+    monkeypatch.setattr(clients, "START_S", 0.5)
 
     async def refused(*_: Any) -> bool:
         return False

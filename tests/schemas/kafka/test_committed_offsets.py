@@ -7,7 +7,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas import log
+from headrace.schemas.kafka import clients, offsets
 
 PARTITION = TopicPartition("events", 3)
 COMMITTED = OffsetAndMetadata(42, '{"v": 1}')
@@ -40,5 +40,5 @@ async def test_a_coordinator_that_is_still_loading_is_asked_again(
     # Its answer has an error on top, which the client does not look at, and no entry for the partition. Taken for
     # "nothing committed", it made an assembler start from the beginning and write everything a second time.
     monkeypatch.setattr(Coordinator, "ANSWERS", [{}, {}, {PARTITION: commit}])
-    monkeypatch.setattr(log, "AIOKafkaAdminClient", Coordinator)
-    assert await log.committed_offsets("localhost:9092", "assemble", [PARTITION]) == {PARTITION: commit}
+    monkeypatch.setattr(clients, "AIOKafkaAdminClient", Coordinator)
+    assert await offsets.committed_offsets("localhost:9092", "assemble", [PARTITION]) == {PARTITION: commit}

@@ -14,10 +14,10 @@ import zstandard
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.structs import TopicPartition
 
-from headrace.schemas import inflation, log
-from headrace.schemas.inflation import MAX_INFLATED_BYTES, InflatedError, largest_lz4
+from headrace.schemas.kafka import clients, inflation
+from headrace.schemas.kafka.inflation import MAX_INFLATED_BYTES, InflatedError, largest_lz4
 
-assert log  # importing it is what bounds aiokafka
+assert clients  # importing it is what bounds aiokafka
 
 CODECS: dict[str, tuple[int, Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
     "gzip": (1, lambda raw: aiokafka.codec.gzip_encode(raw, 1), inflation.gzip_inflated),

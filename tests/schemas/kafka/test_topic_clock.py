@@ -12,10 +12,11 @@ from aiokafka.errors import KafkaTimeoutError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from headrace.deploy.kafka import java, kafka_jars
-from headrace.schemas import topic_clock
 from headrace.schemas.asyncapi import FROM_AGENTS
-from headrace.schemas.log import open_producer, read_to_end
-from headrace.schemas.topic_clock import (
+from headrace.schemas.kafka import topic_clock
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.topic_clock import (
     WrongClockError,
     check_clocks,
     offsets_retention_minutes,

@@ -11,10 +11,11 @@ from aiokafka.client import AIOKafkaClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.schemas import metadata_pace
 from headrace.schemas.ids import uuid7
-from headrace.schemas.log import create_topics, open_admin, open_producer
-from headrace.schemas.metadata_pace import LONGEST_PAUSE_S, Pace
+from headrace.schemas.kafka import metadata_pace
+from headrace.schemas.kafka.clients import open_admin, open_producer
+from headrace.schemas.kafka.metadata_pace import LONGEST_PAUSE_S, Pace
+from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import Topic
 
 

@@ -18,7 +18,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaTimeoutError, for_code
 
-from headrace.schemas.log import open_admin
+from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 

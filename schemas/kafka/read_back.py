@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headrace.schemas.log import STALLED_S, KafkaRecord, Stall, open_consumer
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import STALLED_S, KafkaRecord, Stall
 from headrace.schemas.topics import Topic
 
 Place: TypeAlias = tuple[int, int]

@@ -6,8 +6,9 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from headrace.schemas.log import open_producer, send
-from headrace.schemas.read_back import READ_OVER, contiguous_ranges, read_back
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.read_back import READ_OVER, contiguous_ranges, read_back
+from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import TRAJECTORIES
 from tests.streams.attempts import attempt, trajectory_message
 

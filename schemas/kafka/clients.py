@@ -1,0 +1,193 @@
+"""Clients of Kafka as every process opens them: they start, and stop, in bounded time."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
+from itertools import chain
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import BrokerNotAvailableError, InvalidProducerEpoch, KafkaTimeoutError, kafka_errors
+
+from headrace.schemas.kafka.inflation import bound_inflation
+from headrace.schemas.kafka.metadata_pace import steady_metadata
+from headrace.schemas.kafka.waits import STOP_S, end_task
+from headrace.schemas.topics import TOPICS, Topic
+
+_log = logging.getLogger(__name__)
+
+bound_inflation()
+steady_metadata()
+
+# Brokers since 2.8 answer PRODUCER_FENCED (90) where aiokafka only knows INVALID_PRODUCER_EPOCH (47) as fencing.
+kafka_errors.setdefault(90, InvalidProducerEpoch)
+
+MAX_REQUEST_BYTES = max(topic.max_bytes for topic in TOPICS)
+"""Largest record any topic takes; producers and fetches allow as much."""
+
+
+RETRY_BACKOFF_MS = 20
+"""A broker that is still completing a transaction answers at once; the client's default of 100 ms only adds delay."""
+
+
+START_S = 120.0
+"""A transactional producer that has no producer id after so many seconds is given up: see :func:`start_client`."""
+
+
+COMPRESSION = "zstd"
+"""aiokafka writes lz4 at the level that takes longest: 40 MB/s of recorded trajectories, and zstd 540, and smaller."""
+
+
+def new_producer(bootstrap: str, **options: Any) -> AIOKafkaProducer:
+    """An idempotent producer on ``bootstrap`` that was not started. ``options`` are aiokafka's."""
+    defaults: dict[str, Any] = {
+        "enable_idempotence": True,
+        "compression_type": COMPRESSION,
+        "linger_ms": 5,
+        "max_batch_size": 256 * 1024,
+        "max_request_size": MAX_REQUEST_BYTES,
+        "retry_backoff_ms": RETRY_BACKOFF_MS,
+    }
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, **(defaults | options))
+
+
+async def start_client(client: AIOKafkaProducer | AIOKafkaConsumer | AIOKafkaAdminClient) -> None:
+    """Start ``client``, which its user stops, whatever this raises.
+
+    Raises ``BrokerNotAvailableError`` where the cluster answers and names no broker, as one of a single broker does
+    that was frozen for longer than its session, until it is let in again. aiokafka only asserts that there is one.
+    Raises ``KafkaTimeoutError`` where the coordinator does not end the last transaction of a transactional id within
+    :data:`START_S`: aiokafka would ask on for ever, and say nothing.
+    """
+    transactional_id = None
+    if isinstance(client, AIOKafkaProducer):
+        cluster = client.client.cluster
+        transactional_id = client._txn_manager and client._txn_manager.transactional_id
+    else:
+        cluster = client._client.cluster
+    problem: AssertionError | None = None
+    try:
+        async with asyncio.timeout(START_S if transactional_id else None) as limit:
+            await client.start()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise KafkaTimeoutError(
+            f"no producer id for {transactional_id!r} within {START_S:g} s: brokers are away, or its last transaction "
+            "does not end. If this goes on, `kafka-transactions.sh find-hanging` names the transaction."
+        ) from error
+    except AssertionError as error:
+        if cluster.brokers():
+            raise
+        problem = error
+    if not cluster.brokers():
+        raise BrokerNotAvailableError("the cluster names no broker: try again in a moment") from problem
+
+
+@asynccontextmanager
+async def open_producer(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    """A :func:`new_producer`, started, and stopped (and flushed) at the end.
+
+    After an exception its flush is not waited for: see :func:`stop_producer`.
+    """
+    producer = new_producer(bootstrap, **options)
+    try:
+        await start_client(producer)
+        yield producer
+    except BaseException:
+        await stop_producer(producer)
+        raise
+    await producer.stop()
+
+
+async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) -> None:
+    """Flush and stop ``producer``, or give it up after ``within_s`` seconds: its own stop waits until the broker is
+    back, and so would a process that is asked to end.
+    """
+    for outcome in _unasked(producer):
+        outcome.add_done_callback(_asked_for)
+    if not await _done_within(within_s, producer.stop()):
+        # stop() waits for the flush before it ends the sender task and the connections: end them here.
+        await _done_within(within_s, producer._sender.close())
+        await _done_within(within_s, producer.client.close())
+        # Its flush waits on, in a task of its own, and asyncio would complain of that once it is collected.
+        if flushes := [task for task in asyncio.all_tasks() if _object_of(task) is producer._message_accumulator]:
+            for task in flushes:
+                task.cancel()
+            await asyncio.wait(flushes, timeout=within_s)
+
+
+def _unasked(producer: AIOKafkaProducer) -> Iterator["asyncio.Future[Any]"]:
+    """Futures whose exceptions nobody asks for where ``producer`` was fenced; asyncio would complain of each."""
+    if producer._txn_manager is not None and producer._txn_manager._transaction_waiter is not None:
+        yield producer._txn_manager._transaction_waiter
+    accumulator = producer._message_accumulator
+    for batch in chain(accumulator._pending_batches, *accumulator._batches.values()):
+        yield batch._drain_waiter
+
+
+def _asked_for(outcome: "asyncio.Future[Any]") -> None:
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+def _object_of(task: asyncio.Task[Any]) -> object:
+    """Whose method ``task`` runs; ``None`` where it runs a function, or is over."""
+    frame = getattr(task.get_coro(), "cr_frame", None)
+    return None if frame is None else frame.f_locals.get("self")
+
+
+async def _done_within(seconds: float, closing: Coroutine[Any, Any, None]) -> bool:
+    """Whether ``closing`` a client came to an end in time and by itself; otherwise it is ended."""
+    task = asyncio.ensure_future(closing)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        await end_task(task, seconds)
+    # The client lets the cancellation of its own tasks out, as if somebody had cancelled us.
+    if task.cancelled() or task.exception() is not None:
+        _log.debug("a client of Kafka did not stop by itself")
+        return False
+    return True
+
+
+@asynccontextmanager
+async def open_consumer(
+    bootstrap: str, topics: Iterable[Topic] = (), *, group: str | None = None, **options: Any
+) -> AsyncIterator[AIOKafkaConsumer]:
+    """A consumer of committed records. Without ``group`` and ``topics`` its user assigns partitions and seeks."""
+    defaults: dict[str, Any] = {
+        "group_id": group,
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "max_partition_fetch_bytes": MAX_REQUEST_BYTES,
+        "retry_backoff_ms": RETRY_BACKOFF_MS,
+        "session_timeout_ms": 10_000,
+        "heartbeat_interval_ms": 2_000,
+    }
+    consumer = AIOKafkaConsumer(*(topic.name for topic in topics), bootstrap_servers=bootstrap, **(defaults | options))
+    try:
+        await start_client(consumer)
+        yield consumer
+    finally:
+        await _stop_consumer(consumer)
+
+
+async def _stop_consumer(consumer: AIOKafkaConsumer) -> None:
+    """Leave the group and stop, or only stop where the broker does not answer: it notices who is silent."""
+    if not await _done_within(STOP_S, consumer.stop()):
+        await _done_within(STOP_S, consumer._client.close())
+
+
+@asynccontextmanager
+async def open_admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    """A client for topics and groups."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await start_client(admin)
+        yield admin
+    finally:
+        await admin.close()

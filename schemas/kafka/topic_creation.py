@@ -1,0 +1,34 @@
+"""Creating topics."""
+
+from collections.abc import Iterable
+
+from aiokafka.admin import NewTopic
+from aiokafka.errors import TopicAlreadyExistsError, for_code
+
+from headrace.schemas.kafka.clients import open_admin
+from headrace.schemas.topics import TOPICS, Topic
+
+BROKERS_DEFAULT = -1
+"""Replication factor as the cluster is set up for."""
+
+
+async def create_topics(
+    bootstrap: str, topics: Iterable[Topic] = TOPICS, *, replication: int = BROKERS_DEFAULT
+) -> list[str]:
+    """Create the topics that are missing; returns their names. Existing ones are left as they are."""
+    async with open_admin(bootstrap) as admin:
+        # The client takes the cluster's default factor only together with an (empty) assignment of replicas.
+        assignment: dict[int, list[int]] | None = {} if replication == BROKERS_DEFAULT else None
+        wanted = [
+            NewTopic(topic.name, topic.partitions, replication, assignment, topic_configs=topic.configs)
+            for topic in topics
+        ]
+        response = await admin.create_topics(wanted)
+        created = []
+        for name, code, *rest in response.topic_errors:
+            error = for_code(code)
+            if code == 0:
+                created.append(name)
+            elif error is not TopicAlreadyExistsError:
+                raise error(f"topic {name}: {rest[0] if rest else ''}")
+        return created

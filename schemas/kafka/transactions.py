@@ -1,0 +1,59 @@
+"""Ends of transactions that a broker has left open, and waiting for the ends of others'."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from headrace.schemas.kafka.clients import open_consumer
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S = 0.1
+
+
+_REMIND_S = 30.0
+
+
+async def decide_unmarked(producer: AIOKafkaProducer, partitions: Iterable[TopicPartition], *, commit: bool) -> None:
+    """Commit or abort an empty transaction of the transactional, idle ``producer`` over ``partitions``.
+
+    Afterwards no record of its transactional id is undecided there. Starting a producer ends its predecessor's
+    transaction, but a broker that was stopped meanwhile may leave a partition's marker out (Kafka 4.3.0), and would
+    hold back readers until the producer's next transaction over that partition. Markers are written a moment later.
+    """
+    await producer.begin_transaction()
+    for partition in partitions:
+        producer._txn_manager.maybe_add_partition_to_txn(partition)  # what its send does before the record itself
+    await (producer.commit_transaction() if commit else producer.abort_transaction())
+
+
+async def until_decided(bootstrap: str, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Wait until every transaction that is open in ``places`` now has ended; returns their ends as of now.
+
+    A committed read stops before the first open transaction, whoever's it is: what was committed behind it is hidden
+    for as long. Who reads the log to learn what it wrote itself must not stop there. A transaction that nobody ends is
+    aborted at its producer's timeout.
+    """
+    async with (
+        open_consumer(bootstrap) as committed,
+        open_consumer(bootstrap, isolation_level="read_uncommitted") as written,
+    ):
+        ends: dict[TopicPartition, int] = await written.end_offsets(places)
+        remind_at = time.monotonic()
+        while True:
+            stable = await committed.end_offsets(places)
+            hidden = {place: end for place, end in ends.items() if stable[place] < end}
+            if not hidden:
+                return ends
+            if time.monotonic() >= remind_at:
+                for place, end in hidden.items():
+                    _log.warning(
+                        "%s[%d]: waiting for another producer's transaction, open at %d of %d. It is committed, or "
+                        "aborted at its timeout; if this goes on, `kafka-transactions.sh find-hanging` names it.",
+                        place.topic, place.partition, stable[place], end,
+                    )  # fmt: skip
+                remind_at = time.monotonic() + _REMIND_S
+            await asyncio.sleep(_LOOK_S)
