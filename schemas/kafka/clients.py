@@ -25,7 +25,11 @@ steady_metadata()
 kafka_errors.setdefault(90, InvalidProducerEpoch)
 
 MAX_REQUEST_BYTES = max(topic.max_bytes for topic in TOPICS)
-"""Largest record any topic takes; producers and fetches allow as much."""
+"""Largest record any topic takes; producers allow as much."""
+
+FETCH_BYTES = 1024 * 1024
+"""Most that a fetch brings of one partition, compressed. A larger batch still comes whole, as the first of an answer.
+Ten times as much inflated is common; decoding happens as records are taken (``max_records``)."""
 
 
 RETRY_BACKOFF_MS = 20
@@ -163,7 +167,7 @@ async def open_consumer(
         "isolation_level": "read_committed",
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "max_partition_fetch_bytes": MAX_REQUEST_BYTES,
+        "max_partition_fetch_bytes": FETCH_BYTES,
         "retry_backoff_ms": RETRY_BACKOFF_MS,
         "session_timeout_ms": 10_000,
         "heartbeat_interval_ms": 2_000,

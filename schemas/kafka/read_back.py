@@ -13,9 +13,6 @@ from headrace.schemas.topics import Topic
 Place: TypeAlias = tuple[int, int]
 """Partition and offset."""
 
-FETCH_BYTES = 1024 * 1024
-"""What is fetched at once: a few records. A larger record still comes whole."""
-
 FETCH_WAIT_MS = 10
 """A fetch that waits for new records at the end of the log holds up the seek that follows; the default is 500."""
 
@@ -30,9 +27,7 @@ async def read_back(bootstrap: str, topic: Topic, places: Collection[Place]) -> 
 
     What is no longer there (past its retention) is left out.
     """
-    async with open_consumer(
-        bootstrap, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
-    ) as consumer:
+    async with open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
         partitions = [TopicPartition(topic.name, partition) for partition in {partition for partition, _ in places}]
         consumer.assign(partitions)
         consumer.pause(*partitions)

@@ -15,6 +15,9 @@ from headrace.schemas.topics import Topic
 KafkaRecord: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
 """A record as the client gives it: undecoded key and value, headers, topic, partition, offset, timestamp (ms)."""
 
+AT_ONCE = 1_000
+"""Records that are decoded at a time: some 3 MB of events. What else was fetched waits as it came, compressed."""
+
 STALLED_S = 60.0
 """A reader that knows of further records, and gets none for so many seconds, takes the broker for away."""
 
@@ -55,16 +58,17 @@ async def scan(
     ``start``: partition → offset; default the beginning. ``consumer`` has no subscription, and is left assigned.
     Raises ``KafkaTimeoutError`` where the broker gives no record for :data:`STALLED_S` before that end.
     """
-    consumer.assign(places)
     ends = await consumer.end_offsets(places)
     begins = await consumer.beginning_offsets(places)
+    # Assigned and told where to begin in one go: in between the client would begin to fetch the whole topic.
+    consumer.assign(places)
     for place in places:
         wanted = (start or {}).get(place.partition, begins[place])
         consumer.seek(place, max(wanted, begins[place]))
     stall = Stall()
     left = [place for place in places if await consumer.position(place) < ends[place]]
     while left:
-        batches = await consumer.getmany(*left, timeout_ms=500)
+        batches = await consumer.getmany(*left, timeout_ms=500, max_records=AT_ONCE)
         for place, records in batches.items():
             for record in records:
                 if record.offset < ends[place]:

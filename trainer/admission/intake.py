@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from aiokafka import AIOKafkaConsumer
 
 from headrace.schemas.kafka.clients import open_consumer
-from headrace.schemas.kafka.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_back, read_places, read_range
+from headrace.schemas.kafka.read_back import FETCH_WAIT_MS, Place, read_back, read_places, read_range
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.reference import Reference
@@ -226,7 +226,7 @@ async def open_intake(
     A broker that does not answer within ``answer_s`` is away: ``LogUnavailable`` is raised here, and afterwards through
     ``ride_out``.
     """
-    options: dict[str, Any] = {"max_partition_fetch_bytes": FETCH_BYTES, "request_timeout_ms": round(answer_s * 1000)}
+    options: dict[str, Any] = {"request_timeout_ms": round(answer_s * 1000)}
     async with AsyncExitStack() as stack:
         with log_trouble(bootstrap, "read groups"):
             groups = await stack.enter_async_context(open_consumer(bootstrap, **options))

@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.partitioner import DefaultPartitioner
 
 from headrace.schemas.kafka.clients import open_consumer
-from headrace.schemas.kafka.read_back import FETCH_BYTES, FETCH_WAIT_MS, Place, read_places
+from headrace.schemas.kafka.read_back import FETCH_WAIT_MS, Place, read_places
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
 from headrace.schemas.topics import (
     DEAD_LETTERS,
@@ -89,8 +89,6 @@ class LogReader:
 @asynccontextmanager
 async def open_log(bootstrap: str) -> AsyncIterator[LogReader]:
     """A reader of the Kafka at ``bootstrap``. Raises ``LookupError`` where one of our topics is not there."""
-    async with open_consumer(
-        bootstrap, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS
-    ) as consumer:
+    async with open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
         # Before the first assignment: from then on the client asks after the assigned topics only.
         yield LogReader(consumer, {topic.name: await partitions_of(consumer, topic) for topic in _TOPICS})

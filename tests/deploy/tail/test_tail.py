@@ -7,18 +7,24 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from click.testing import CliRunner, Result
 
 from headrace.deploy import kafka as deployed
 from headrace.deploy.cli import cli
 from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.tail import reading
+from headrace.deploy.tail.start import Start
 from headrace.schemas.events import ToolCalled
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.kafka.clients import open_producer
-from headrace.schemas.topics import EVENTS, FEEDBACK, REJECTED
+from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.topics import EVENTS, FEEDBACK, REJECTED, STEPS
 from headrace.schemas.wire import Message
 from tests.clocks import with_producers_time
 
@@ -88,6 +94,48 @@ def test_filters_a_limit_and_a_time(log: str) -> None:
     assert tail(log, "events", "--from", "now") == []
     (line,) = tail(log, REJECTED.name, "--where", "reason=zero_variance_all_fail", "--full")
     assert "zero_variance_all_fail at group" in line
+
+
+@pytest.mark.kafka
+async def test_partitions_are_merged_in_order_of_time_however_little_is_read_at_a_time(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "AT_ONCE", 3)
+    topic = replace(REJECTED, name="merged")
+    await create_topics(kafka, [topic])
+    sent = [(partition, 1_000 * number + partition) for partition in range(4) for number in range(10)]
+    async with open_producer(kafka) as producer:
+        for partition, time_ms in sent:
+            await producer.send(topic.name, b"x", partition=partition, timestamp_ms=time_ms)
+    for start, count in ((Start(), 40), (Start(time_ms=5_000), 20), (Start(last=7), 7)):
+        found = [record async for batch in reading.read(kafka, topic.name, start) for record in batch]
+        told = [(record.partition, record.timestamp) for record in found]
+        assert told == sorted(sent, key=lambda each: each[1])[-count:]
+
+
+@pytest.mark.kafka
+async def test_what_comes_while_the_beginning_is_read_is_followed(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    end_offsets = AIOKafkaConsumer.end_offsets
+
+    async with open_producer(kafka) as producer:
+
+        async def send(*values: bytes) -> None:
+            for value in values:
+                await producer.send_and_wait(STEPS.name, value)
+
+        async def then_more(self: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+            ends: dict[TopicPartition, int] = await end_offsets(self, partitions)
+            await send(b"c", b"d")
+            return ends
+
+        await send(b"a", b"b")
+        monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", then_more)
+        found: list[bytes | None] = []
+        records = reading.read(kafka, STEPS.name, Start(), follow=True)
+        async with asyncio.timeout(60), aclosing(records) as batches:
+            while found[-1:] != [b"d"]:
+                found += [record.value for record in await anext(batches)]
+    assert found[-4:] == [b"a", b"b", b"c", b"d"]
 
 
 @pytest.mark.kafka

@@ -1,13 +1,17 @@
 """Topics are created once, and their committed records read to the end, on a real broker."""
 
+import os
+from typing import Any
+
 import pytest
+from aiokafka import AIOKafkaConsumer
 
 from headrace.schemas.events import TrajectoryEnded
-from headrace.schemas.kafka.clients import open_consumer, open_producer
-from headrace.schemas.kafka.reading import partitions_of, read_to_end
+from headrace.schemas.kafka.clients import FETCH_BYTES, open_consumer, open_producer
+from headrace.schemas.kafka.reading import AT_ONCE, partitions_of, read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.topic_creation import create_topics
-from headrace.schemas.topics import EVENTS, FEEDBACK, STEPS, Topic
+from headrace.schemas.topics import EVENTS, FEEDBACK, REJECTED, STEPS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, record_message
 
 pytestmark = pytest.mark.kafka
@@ -45,6 +49,37 @@ async def test_reading_can_start_in_the_middle(kafka: str) -> None:
             await (await send(producer, STEPS, ended(str(number))))
     keys = [record.key async for record in read_to_end(kafka, STEPS, start={0: 3})]
     assert keys == [b"3", b"4"]
+
+
+async def test_a_record_larger_than_a_fetch_comes_whole_beside_others(kafka: str) -> None:
+    large = os.urandom(8 * FETCH_BYTES)
+    async with open_producer(kafka) as producer:
+        for partition in range(TRAJECTORIES.partitions):
+            for value in (b"before", large, b"behind"):
+                await producer.send_and_wait(TRAJECTORIES.name, value, partition=partition)
+    found = [(record.partition, record.value) async for record in read_to_end(kafka, TRAJECTORIES)]
+    for partition in range(TRAJECTORIES.partitions):
+        assert [value for each, value in found if each == partition] == [b"before", large, b"behind"]
+
+
+async def test_however_much_a_fetch_brings_few_records_are_decoded_at_a_time(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_producer(kafka) as producer:
+        for number in range(5 * AT_ONCE):
+            await producer.send(REJECTED.name, b"%d" % number, partition=number % 2)
+    decoded: list[int] = []
+    getmany = AIOKafkaConsumer.getmany
+
+    async def watched(self: AIOKafkaConsumer, *args: Any, **options: Any) -> Any:
+        batches = await getmany(self, *args, **options)
+        decoded.append(sum(map(len, batches.values())))
+        return batches
+
+    monkeypatch.setattr(AIOKafkaConsumer, "getmany", watched)
+    values = [int(record.value or b"") async for record in read_to_end(kafka, REJECTED)]
+    assert sorted(values) == list(range(5 * AT_ONCE))
+    assert max(decoded) == AT_ONCE
 
 
 async def test_a_missing_topic_is_named(kafka: str) -> None:
