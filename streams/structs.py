@@ -1,7 +1,7 @@
 """Pydantic models → msgspec structs of the same fields: the models stay the one schema, the structs are the fast way.
 
     reader = StructReader(ToolCalled)
-    reader.read(b'{"call_id": "c1", "tool": "search"}')      a struct with ToolCalled's fields, defaults and properties
+    reader.read(b'{"call_id": "c1", "tool": "search"}')      a struct with ToolCalled's fields and methods
     reader.read(b'{"call_id": "c1", "tool": 5}')             raises Doubt
 
 A reader takes only what the model is sure to take, with the same values; whatever else comes it doubts, and the model
@@ -10,6 +10,7 @@ JSON. ``tests/streams/test_structs.py`` holds both to that.
 """
 
 import functools
+import inspect
 import operator
 import types
 import typing
@@ -114,7 +115,11 @@ def _reading(model: type[BaseModel], strict: bool) -> type[Any]:
         (name, _type(info.annotation, info.metadata, nested), *_default(info, nested))
         for name, info in model.model_fields.items()
     ]
-    namespace: dict[str, Any] = {name: thing for name, thing in vars(model).items() if isinstance(thing, property)}
+    namespace: dict[str, Any] = {
+        name: thing
+        for name, thing in vars(model).items()
+        if isinstance(thing, property) or (inspect.isfunction(thing) and not name.startswith("_"))
+    }
     namespace["TYPE"] = getattr(model, "TYPE", None)
     check = _checks(model)
     if check is not None:

@@ -1,30 +1,38 @@
 """Records of one partition as Arrow tables. Pure: a batch that is repeated after a crash is the same batch."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.clickhouse.columns import Row, Table, arrow_table
-from headrace.streams.clickhouse.rows import Place, to_rows
+from headrace.streams.clickhouse import tables
+from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, Table, TableRows, arrow_table
+from headrace.streams.clickhouse.ordinary import add_ordinary
+from headrace.streams.clickhouse.rows import EVENT_COLUMNS, Place, to_rows
 from headrace.streams.raw import LogRecord
 
-_TableRows: TypeAlias = list[tuple[Table, Row]]
+SetAside: TypeAlias = tuple[LogRecord, UnreadableRecord]
+"""A record without a row, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch, converted."""
 
-    tables: list[tuple[Table, pa.Table]]
+    tables: list[tuple[Table, pa.Table]] = field(default_factory=list)
     """Rows by table, in the records' order."""
-    unreadable: list[tuple[LogRecord, UnreadableRecord]]
+    unreadable: list[SetAside] = field(default_factory=list)
     """Records that nobody can read, and why."""
-    unstorable: list[tuple[LogRecord, UnreadableRecord]]
+    unstorable: list[SetAside] = field(default_factory=list)
     """Records that can be read and whose rows do not fit their tables, and why."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tables hold."""
+        return sum(rows.nbytes for _, rows in self.tables)
 
 
 def unstorable(why: object) -> UnreadableRecord:
@@ -36,49 +44,81 @@ def unstorable(why: object) -> UnreadableRecord:
 def convert(records: Iterable[LogRecord]) -> Batch:
     """``records`` as rows of their tables; what cannot be read, or does not fit, is set aside and stops nothing.
 
-    Whatever is raised for one record is that record's: only running out of memory ends the process.
+    Whatever is raised for one record is that record's: only running out of memory ends the process. Ordinary records
+    go into columns directly (:mod:`ordinary`), any other is validated by its model.
     """
-    batch = Batch([], [], [])
-    fitting: list[tuple[LogRecord, _TableRows]] = []
-    for record in records:
-        try:
-            envelope, payload = decode(record.headers, record.value)
-        except UnreadableRecord as error:
-            batch.unreadable.append((record, error))
-            continue
-        place = Place(record.partition, record.offset)
-        try:
-            fitting.append((record, to_rows(envelope, payload, place, record.value or b"")))
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is of this record alone
-            batch.unstorable.append((record, unstorable(f"{type(error).__name__}: {error}")))
+    records = list(records)
     try:
-        batch.tables.extend(_tables(rows for _, rows in fitting))
+        return _convert(records, add_ordinary)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - found out record by record, which is seldom and so is done only now
-        batch.tables.extend(_tables(_those_that_fit(fitting, batch)))
+    except Exception:  # noqa: BLE001 - some ordinary record's value fits no column; validated ones are tried one by one
+        return convert_validated(records)
+
+
+def convert_validated(records: Iterable[LogRecord]) -> Batch:
+    """As :func:`convert`, and the judge of it: every record by envelope, model and row."""
+    return _convert(list(records), lambda record, into: False)
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Batches that follow one another as one; each table is one contiguous block."""
+    parts: dict[str, tuple[Table, list[pa.Table]]] = {}
+    for batch in batches:
+        for table, rows in batch.tables:
+            parts.setdefault(table.name, (table, []))[1].append(rows)
+    return Batch(
+        [(table, pa.concat_tables(rows).combine_chunks()) for table, rows in parts.values()],
+        [each for batch in batches for each in batch.unreadable],
+        [each for batch in batches for each in batch.unstorable],
+    )
+
+
+class _RowsByTable(dict[str, TableRows]):
+    """Made as they are asked for."""
+
+    def __missing__(self, name: str) -> TableRows:
+        always = EVENT_COLUMNS if name == tables.EVENTS.name else RECORD_COLUMNS
+        self[name] = TableRows(tables.BY_NAME[name], always)
+        return self[name]
+
+
+def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], bool]) -> Batch:
+    batch, by_table = Batch(), _RowsByTable()
+    for record in records:
+        try:
+            added = add(record, by_table)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - it is of this record alone, and shows again below
+            added = False
+        if not added:
+            for table, row in _validated_rows(record, batch):
+                by_table[table.name].add_row(row)
+    batch.tables.extend((rows.table, rows.to_arrow()) for rows in by_table.values())
     return batch
 
 
-def _those_that_fit(records: list[tuple[LogRecord, _TableRows]], batch: Batch) -> list[_TableRows]:
-    """The rows that fit; the others' records are added to those of ``batch`` that are unstorable."""
-    fitting = []
-    for record, rows in records:
-        try:
-            _tables([rows])
-            fitting.append(rows)
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - Arrow raises types of its own and Python's
-            batch.unstorable.append((record, unstorable(f"a value does not fit its column: {error}")))
-    return fitting
-
-
-def _tables(rows_of_records: Iterable[_TableRows]) -> list[tuple[Table, pa.Table]]:
-    by_name: dict[str, tuple[Table, list[Row]]] = {}
-    for rows in rows_of_records:
+def _validated_rows(record: LogRecord, batch: Batch) -> list[tuple[Table, Row]]:
+    """The rows of ``record``, which fit their tables; none where it was set aside in ``batch``."""
+    try:
+        envelope, payload = decode(record.headers, record.value)
+    except UnreadableRecord as error:
+        batch.unreadable.append((record, error))
+        return []
+    try:
+        rows = to_rows(envelope, payload, Place(record.partition, record.offset), record.value or b"")
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is of this record alone
+        batch.unstorable.append((record, unstorable(f"{type(error).__name__}: {error}")))
+        return []
+    try:
         for table, row in rows:
-            by_name.setdefault(table.name, (table, []))[1].append(row)
-    return [(table, arrow_table(table, rows)) for table, rows in by_name.values()]
+            arrow_table(table, [row])
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - Arrow raises types of its own and Python's
+        batch.unstorable.append((record, unstorable(f"a value does not fit its column: {error}")))
+        return []
+    return rows

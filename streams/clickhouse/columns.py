@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 Row: TypeAlias = dict[str, Any]
 """A row by column name; columns that are left out get their type's empty value."""
 
+RECORD_COLUMNS = ("id", "time", "source", "partition", "offset")
+"""Columns that every row of a record fills, whichever its table."""
+
 DEDUPLICATION_WINDOW = 10_000
 """Inserts whose tokens a table remembers. At a few a second that is most of an hour; a restart takes seconds."""
 
@@ -138,25 +141,70 @@ def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.type.arrow) for column in table.columns])
 
 
-def arrow_table(table: Table, rows: Sequence[Row]) -> pa.Table:
-    """``rows`` as one Arrow table.
+def arrow_table(table: Table, rows: Iterable[Row]) -> pa.Table:
+    """``rows`` as one Arrow table. Raises as :meth:`TableRows.add` and :meth:`TableRows.to_arrow` do."""
+    held = TableRows(table)
+    for row in rows:
+        held.add((), row)
+    return held.to_arrow()
 
-    Raises ``KeyError`` where a row has a name that ``table`` has not, and what Arrow raises, or ``OverflowError``, for
-    a value that its column cannot hold.
-    """
-    filled = set[str]().union(*rows)
-    unknown = filled - {column.name for column in table.columns}
-    if unknown:
-        raise KeyError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
-    arrays = [
-        pa.array([row.get(column.name, column.type.empty) for row in rows], column.type.arrow)
-        if column.name in filled
-        else pa.repeat(pa.scalar(column.type.empty, column.type.arrow), len(rows))
-        for column in table.columns
-    ]
-    for column, array in zip(table.columns, arrays, strict=True):
-        _check_times(column, array)
-    return pa.Table.from_arrays(arrays, schema=arrow_schema(table))
+
+class TableRows:
+    """Rows of one table by column, on their way into Arrow."""
+
+    def __init__(self, table: Table, always: Sequence[str] = ()) -> None:
+        """``always`` names the columns that every row fills."""
+        self.table = table
+        self._names = tuple(always)
+        self._always: list[tuple[Any, ...]] = []
+        self._others: dict[str, tuple[list[int], list[Any]]] = {
+            column.name: ([], []) for column in table.columns if column.name not in always
+        }
+
+    def add(self, always: tuple[Any, ...], row: Row) -> None:
+        """Append a row: values of the columns that every row fills, in order, and those of others by name. A text may
+        be its UTF-8 bytes. Raises ``KeyError``, and adds nothing, where the table has no column of a name.
+        """
+        if unknown := row.keys() - self._others.keys():
+            raise KeyError(f"table {self.table.name} has no column {', '.join(sorted(unknown))}")
+        at = len(self._always)
+        self._always.append(always)
+        for name, value in row.items():
+            places, values = self._others[name]
+            places.append(at)
+            values.append(value)
+
+    def add_row(self, row: Row) -> None:
+        """Append ``row``, which names every column that it fills. Raises ``KeyError`` as :meth:`add`."""
+        others = dict(row)
+        self.add(tuple(others.pop(name) for name in self._names), others)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table; columns that a row leaves out have their type's empty value there.
+
+        Raises what Arrow raises, or ``OverflowError``, for a value that its column cannot hold.
+        """
+        always = dict(zip(self._names, zip(*self._always, strict=True), strict=False))
+        arrays = []
+        for column in self.table.columns:
+            array = self._array(column, always.get(column.name))
+            _check_times(column, array)
+            arrays.append(array)
+        return pa.Table.from_arrays(arrays, schema=arrow_schema(self.table))
+
+    def _array(self, column: Column, filled: Sequence[Any] | None) -> pa.Array:
+        count, empty = len(self._always), column.type.empty
+        if filled is not None:
+            return pa.array(filled, column.type.arrow)
+        places, values = self._others.get(column.name, ((), ()))
+        if not values:
+            return pa.repeat(pa.scalar(empty, column.type.arrow), count)
+        if len(values) < count:
+            spread = [empty] * count
+            for place, value in zip(places, values, strict=True):
+                spread[place] = value
+            values = spread
+        return pa.array(values, column.type.arrow)
 
 
 def _check_times(column: Column, array: pa.Array) -> None:

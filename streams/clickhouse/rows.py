@@ -4,7 +4,7 @@ tool.called at events/2@17 → [(EVENTS, {"trajectory_id": "t-1", "seq": 3, "too
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +20,17 @@ from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.streams.clickhouse import tables
-from headrace.streams.clickhouse.columns import Row, Table
+from headrace.streams.clickhouse.columns import (
+    JSON_TEXT,
+    LABEL,
+    MAYBE_COUNT,
+    MAYBE_NUMBER,
+    RECORD_COLUMNS,
+    TEXT,
+    ColumnType,
+    Row,
+    Table,
+)
 
 Rows: TypeAlias = Iterator[tuple[Table, Row]]
 
@@ -35,6 +45,10 @@ class Place:
     """Offset."""
 
 
+EVENT_COLUMNS = (*RECORD_COLUMNS, "type", "trajectory_id", "seq", "payload")
+"""Columns that every row of `events` fills."""
+
+
 def to_rows(envelope: Envelope, payload: Record, place: Place, value: bytes) -> list[tuple[Table, Row]]:
     """Rows of one record; ``value`` is its JSON as it stands in the log."""
     common: Row = {
@@ -44,54 +58,47 @@ def to_rows(envelope: Envelope, payload: Record, place: Place, value: bytes) -> 
         "partition": place.partition,
         "offset": place.offset,
     }
-    derived = _DERIVED.get(type(payload))
+    derived = DERIVED.get(payload.TYPE)
     if derived is not None:
-        return [(table, common | row) for table, row in derived(payload, envelope)]
+        return [(table, common | row) for table, row in derived(payload, envelope.subject)]
     fact: Row = {
         "type": envelope.type,
-        "trajectory_id": "" if isinstance(payload, events.ClockTicked) else envelope.subject,
+        "trajectory_id": "" if payload.TYPE in WITHOUT_TRAJECTORY else envelope.subject,
         "seq": envelope.sequence or 0,
         "payload": value.decode(),
     }
-    return [(tables.EVENTS, common | fact | _fact_columns(payload))]
+    return [(tables.EVENTS, common | fact | fact_columns(payload))]
 
 
-def _fact_columns(fact: Record) -> Row:
-    """The columns of `events` that the type of ``fact`` fills."""
-    match fact:
-        case events.TrajectoryStarted():
-            return {
-                "started_run": fact.run,
-                "started_agent": fact.agent,
-                "started_task_id": fact.task_id,
-                "started_group_id": fact.group_id or "",
-            }
-        case events.ModelCalled():
-            return {
-                "sampled_tokens": None if fact.sampled_ids is None else len(fact.sampled_ids),
-                "status": fact.finish_reason or "",
-                "latency_s": fact.latency_s,
-            }
-        case events.ToolCalled():
-            return {"tool": fact.tool, "call_id": fact.call_id}
-        case events.ToolReturned():
-            return {
-                "tool": fact.tool,
-                "call_id": fact.call_id,
-                "status": fact.status,
-                "error_class": fact.error_class or "",
-                "latency_s": fact.latency_s,
-            }
-        case events.SubagentStarted():
-            return {"tool": fact.name, "call_id": fact.sub_trajectory_id}
-        case events.SubagentFinished():
-            return {"tool": fact.name, "call_id": fact.sub_trajectory_id, "status": fact.status}
-        case events.TrajectoryEnded():
-            return {"status": fact.status, "outcome": fact.outcome, "answer": _json(fact.answer)}
-    return {}
+def fact_columns(fact: Record) -> Row:
+    """The columns of `events` that ``fact``, or a struct with its fields, fills beyond ``EVENT_COLUMNS``."""
+    return {column: convert(getattr(fact, name)) for name, column, convert in _FIELDS.get(fact.TYPE, ())}
 
 
-def _trajectory(trajectory: Trajectory, envelope: Envelope) -> Rows:
+WITHOUT_TRAJECTORY = frozenset({events.ClockTicked.TYPE})
+"""Types of `events` whose subject is no trajectory."""
+
+_OTHER_NAMES: dict[type[Record], dict[str, str]] = {
+    events.TrajectoryStarted: {column.was: column.name for column in tables.EVENTS.columns if column.was},
+    events.ModelCalled: {"finish_reason": "status", "sampled_ids": "sampled_tokens"},
+    events.SubagentStarted: {"name": "tool", "sub_trajectory_id": "call_id"},
+    events.SubagentFinished: {"name": "tool", "sub_trajectory_id": "call_id"},
+}
+"""Fields whose column has another name. A field that is called as a column is fills it without an entry here."""
+
+
+def _field_columns(model: type[Record]) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
+    """Field of ``model``, column of `events` that it fills, and how its value becomes the column's."""
+    own = {column.name: column.type for column in tables.EVENTS.columns if column.name not in EVENT_COLUMNS}
+    names = {name: name for name in model.model_fields if name in own} | _OTHER_NAMES.get(model, {})
+    return tuple((name, column, _CONVERSIONS[own[column]]) for name, column in names.items())
+
+
+def _count(counted: Sized | int | None) -> int | None:
+    return counted if counted is None or isinstance(counted, int) else len(counted)
+
+
+def _trajectory(trajectory: Trajectory, subject: str) -> Rows:
     started = trajectory.started
     versions = trajectory.versions
     row: Row = {
@@ -144,7 +151,7 @@ def _trajectory(trajectory: Trajectory, envelope: Envelope) -> Rows:
     yield tables.TRAJECTORIES, row
 
 
-def _reward(reward: Reward, envelope: Envelope) -> Rows:
+def _reward(reward: Reward, subject: str) -> Rows:
     known = reward.total is not None and bool(reward.maximum)
     yield (
         tables.REWARDS,
@@ -176,7 +183,7 @@ def _reward(reward: Reward, envelope: Envelope) -> Rows:
     )
 
 
-def _training_group(group: TrainingGroup, envelope: Envelope) -> Rows:
+def _training_group(group: TrainingGroup, subject: str) -> Rows:
     for member in group.members:
         yield (
             tables.TRAINING,
@@ -198,7 +205,7 @@ def _training_group(group: TrainingGroup, envelope: Envelope) -> Rows:
         )
 
 
-def _rejection(rejection: Rejection, envelope: Envelope) -> Rows:
+def _rejection(rejection: Rejection, subject: str) -> Rows:
     yield (
         tables.REJECTED,
         {
@@ -214,7 +221,7 @@ def _rejection(rejection: Rejection, envelope: Envelope) -> Rows:
     )
 
 
-def _step(step: Step, envelope: Envelope) -> Rows:
+def _step(step: Step, subject: str) -> Rows:
     common = {"run": step.run, "step": step.step, "version": step.version}
     yield (
         tables.STEPS,
@@ -241,27 +248,27 @@ def _step(step: Step, envelope: Envelope) -> Rows:
             )
 
 
-def _weights(weights: Weights, envelope: Envelope) -> Rows:
+def _weights(weights: Weights, subject: str) -> Rows:
     names = ("run", "version", "parent", "kind", "manifest_uri", "sha256", "size", "step")
     yield tables.WEIGHTS, {name: getattr(weights, name) for name in names}
 
 
-def _budget(budget: Budget, envelope: Envelope) -> Rows:
+def _budget(budget: Budget, subject: str) -> Rows:
     names = ("run", "version", "groups_per_step", "max_steps_ahead", "max_groups")
     yield tables.BUDGET, {name: getattr(budget, name) for name in names}
 
 
-def _applied(applied: Applied, envelope: Envelope) -> Rows:
+def _applied(applied: Applied, subject: str) -> Rows:
     names = ("run", "engine", "version", "download_s", "swap_s", "canary_max_error")
     yield tables.APPLIED, {name: getattr(applied, name) for name in names}
 
 
-def _alert(alert: Alert, envelope: Envelope) -> Rows:
+def _alert(alert: Alert, subject: str) -> Rows:
     row = {name: getattr(alert, name) for name in ("run", "kind", "severity", "message")}
     yield tables.ALERTS, row | {"part": alert.source, "details": _json(alert.details)}
 
 
-def _dead_letter(letter: DeadLetter, envelope: Envelope) -> Rows:
+def _dead_letter(letter: DeadLetter, subject: str) -> Rows:
     yield (
         tables.DEAD_LETTERS,
         {
@@ -278,12 +285,12 @@ def _dead_letter(letter: DeadLetter, envelope: Envelope) -> Rows:
     )
 
 
-def _repaired(repair: Repaired, envelope: Envelope) -> Rows:
+def _repaired(repair: Repaired, subject: str) -> Rows:
     row = {"key_base64": repair.key or "", "value_base64": repair.value, "headers": _json(repair.headers)}
     yield tables.DEAD_LETTER_ACTIONS, {"action": "repaired"} | _original_place(repair) | row
 
 
-def _redriven(redriven: Redriven, envelope: Envelope) -> Rows:
+def _redriven(redriven: Redriven, subject: str) -> Rows:
     yield (
         tables.DEAD_LETTER_ACTIONS,
         {
@@ -297,12 +304,12 @@ def _redriven(redriven: Redriven, envelope: Envelope) -> Rows:
     )
 
 
-def _feedback(feedback: events.FeedbackGiven, envelope: Envelope) -> Rows:
+def _feedback(feedback: events.FeedbackGiven, subject: str) -> Rows:
     row = {name: getattr(feedback, name) for name in ("signal", "value", "delay_s")}
-    yield tables.FEEDBACK, row | {"trajectory_id": envelope.subject, "comment": feedback.comment or ""}
+    yield tables.FEEDBACK, row | {"trajectory_id": subject, "comment": feedback.comment or ""}
 
 
-def _sdk_stats(stats: events.SdkStatsReported, envelope: Envelope) -> Rows:
+def _sdk_stats(stats: events.SdkStatsReported, subject: str) -> Rows:
     row: Row = {name: getattr(stats, name) for name in ("emitted", "sent", "queued")}
     yield (
         tables.SDK_STATS,
@@ -314,23 +321,24 @@ def _sdk_stats(stats: events.SdkStatsReported, envelope: Envelope) -> Rows:
     )
 
 
-_DERIVED: dict[type[Record], Callable[[Any, Envelope], Rows]] = {
-    Trajectory: _trajectory,
-    Reward: _reward,
-    TrainingGroup: _training_group,
-    Rejection: _rejection,
-    Step: _step,
-    Weights: _weights,
-    Budget: _budget,
-    Applied: _applied,
-    Alert: _alert,
-    DeadLetter: _dead_letter,
-    Repaired: _repaired,
-    Redriven: _redriven,
-    events.FeedbackGiven: _feedback,
-    events.SdkStatsReported: _sdk_stats,
+DERIVED: dict[str, Callable[[Any, str], Rows]] = {
+    Trajectory.TYPE: _trajectory,
+    Reward.TYPE: _reward,
+    TrainingGroup.TYPE: _training_group,
+    Rejection.TYPE: _rejection,
+    Step.TYPE: _step,
+    Weights.TYPE: _weights,
+    Budget.TYPE: _budget,
+    Applied.TYPE: _applied,
+    Alert.TYPE: _alert,
+    DeadLetter.TYPE: _dead_letter,
+    Repaired.TYPE: _repaired,
+    Redriven.TYPE: _redriven,
+    events.FeedbackGiven.TYPE: _feedback,
+    events.SdkStatsReported.TYPE: _sdk_stats,
 }
-"""Rows of every type that is not an event of a trajectory."""
+"""By type: the rows of what is not an event of a trajectory, from its record, or a struct with its fields, and its
+subject."""
 
 
 def _trajectory_place(trajectory_id: str, reference: Reference) -> Row:
@@ -356,3 +364,14 @@ def _sum_by_name(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 def _json(value: Any) -> str:
     """``value`` as JSON; empty for ``None``, which means that there is nothing."""
     return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+_CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
+    TEXT: lambda text: text or "",
+    LABEL: lambda text: text or "",
+    JSON_TEXT: _json,
+    MAYBE_NUMBER: lambda number: number,
+    MAYBE_COUNT: _count,
+}
+_FIELDS = {model.TYPE: _field_columns(model) for model in events.FACTS}
+"""By type of `events`: its fields that fill columns, found by a walk over the models."""

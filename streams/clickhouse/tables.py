@@ -385,6 +385,9 @@ TABLES: tuple[Table, ...] = (
     LAG,
 )
 
+BY_NAME: dict[str, Table] = {table.name: table for table in TABLES}
+"""Every table by its name."""
+
 REWARDS_LATEST = View(
     "rewards_latest",
     "The reward of each trajectory that holds: one row a trajectory, however often it was revised, scored by a newer "
