@@ -30,6 +30,7 @@ PANELS: tuple[Panel, ...] = (
             (SELECT uniqExact(version) FROM weights WHERE {_RUN}) AS versions,
             (SELECT max(step) FROM steps WHERE {_RUN}) AS step
         """,
+        window_s=60,
     ),
     Panel(
         "reward",
@@ -141,6 +142,7 @@ PANELS: tuple[Panel, ...] = (
         FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE
         GROUP BY time, consumer_group ORDER BY time, consumer_group LIMIT 20000
         """,
+        window_s=600,
     ),
     Panel(
         "alerts",

@@ -33,6 +33,8 @@ class Panel:
     """What it answers, in a sentence."""
     sql: str
     """The query."""
+    window_s: float = 0.0
+    """Seconds before now that it looks at: for so long it changes though its tables do not."""
 
 
 def read_panel(client: "Client", panel: Panel, run: str) -> Columns:

@@ -4,6 +4,8 @@ GET /                      the overview; /trainer is the trainer's page, with ev
 GET /api/snapshot?run=R    every panel as JSON
 GET /api/panels/NAME?run=R one panel
 GET /stream?run=R          the snapshot again whenever it changed
+
+While the tables do not change, a refresh asks ClickHouse for their versions only: see ``changes``.
 GET /api/metrics           what each metric of a step means, and from where on it is a warning
 """
 
@@ -29,8 +31,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace.deploy.dashboard.changes import KeptPanel, Versions, is_current, keep, read_versions
 from headrace.deploy.dashboard.pages import PAGES, Page
-from headrace.deploy.dashboard.panel import default_run, read_panel
+from headrace.deploy.dashboard.panel import Columns, Panel, default_run, read_panel
 from headrace.deploy.serving import serve
 from headrace.schemas.redaction import redacted_address
 from headrace.streams.clickhouse.database import READER, open_client
@@ -103,9 +106,11 @@ class Board:
         self._client: Client | None = None
         self._lock = asyncio.Lock()
         self._kept: OrderedDict[str, tuple[float, Snapshot]] = OrderedDict()
+        self._panels: OrderedDict[str, dict[str, KeptPanel]] = OrderedDict()
 
     async def snapshot(self, run: str | None) -> Snapshot:
-        """Every panel for ``run`` (``None``: the run that moved last), at most ``refresh_s`` old.
+        """Every panel for ``run`` (``None``: the run that moved last), at most ``refresh_s`` old; the same object as
+        before where nothing changed.
 
         Without a database there is a snapshot too: its ``problem`` says what is wrong and what to do.
         """
@@ -115,11 +120,11 @@ class Board:
             if monotonic() - read_at < self._refresh_s:
                 return kept
             fresh = await asyncio.to_thread(self._read_or_explain, run)
-            self._kept[key] = (monotonic(), fresh)
+            self._kept[key] = (monotonic(), kept if _is_same(kept, fresh) else fresh)
             self._kept.move_to_end(key)
             if len(self._kept) > MAX_RUNS:
                 self._kept.popitem(last=False)
-            return fresh
+            return self._kept[key][1]
 
     def close(self) -> None:
         """Close the connections."""
@@ -144,11 +149,35 @@ class Board:
     def _read(self, run: str | None) -> Snapshot:
         if self._client is None:
             self._client = open_client(self._url, secrets=self._secrets, account=READER, timeout_s=20)
+        # Before the panels: what is inserted meanwhile is read again rather than missed.
+        versions = read_versions(self._client)
         listing, *others = self._page.panels
-        runs = read_panel(self._client, listing, "")
+        runs = self._panel(listing, "", versions)
         chosen = default_run(runs) if run is None or (self._page.one_run and not run) else run
-        panels = {panel.name: read_panel(self._client, panel, chosen) for panel in others}
+        panels = {panel.name: self._panel(panel, chosen, versions) for panel in others}
         return {"run": chosen, "problem": None, "panels": {listing.name: runs, **panels}}
+
+    def _panel(self, panel: Panel, run: str, versions: Versions) -> Columns:
+        """The columns of ``panel`` for ``run``, read again only where they may have changed."""
+        assert self._client is not None
+        kept = self._panels.setdefault(run, {})
+        self._panels.move_to_end(run)
+        if len(self._panels) > MAX_RUNS:
+            self._panels.popitem(last=False)
+        before = kept.get(panel.name)
+        if before is not None and is_current(panel, before, versions, monotonic()):
+            return before.columns
+        columns = read_panel(self._client, panel, run)
+        kept[panel.name] = keep(panel, columns, versions, monotonic(), before)
+        return kept[panel.name].columns
+
+
+def _is_same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two snapshots show the same panels: equal columns are one object, so nothing large is compared."""
+    if not one or (one["run"], one["problem"]) != (other["run"], other["problem"]):
+        return False
+    panels, others = one["panels"], other["panels"]
+    return panels.keys() == others.keys() and all(columns is others[name] for name, columns in panels.items())
 
 
 class PageHandlers:
@@ -194,16 +223,21 @@ class PageHandlers:
 
     async def _changes(self, run: str | None) -> AsyncIterator[str]:
         self._streams += 1
-        sent = None
+        sent: Snapshot | None = None
         try:
             while True:
-                text = json.dumps(await self._board.snapshot(run), separators=(",", ":"))
+                snapshot = await self._board.snapshot(run)
                 # Sent all the same: it keeps the connection alive and tells the page that nothing changed.
-                yield f"data: {text}\n\n" if text != sent else "event: same\ndata: same\n\n"
-                sent = text
+                text = "event: same\ndata: same" if snapshot is sent else f"data: {_json(snapshot)}"
+                yield f"{text}\n\n"
+                sent = snapshot
                 await asyncio.sleep(self._refresh_s)
         finally:
             self._streams -= 1
+
+
+def _json(snapshot: Snapshot) -> str:
+    return json.dumps(snapshot, separators=(",", ":"))
 
 
 async def health(request: Request) -> Response:

@@ -86,14 +86,17 @@ class Chart {
     this.raw = arrays;
     const data = [xs, ...(stacked ? cumulate(arrays) : arrays)];
     const signature = JSON.stringify([names, matchMedia("(prefers-color-scheme: dark)").matches]);
+    const drawn = JSON.stringify(data);
     if (this.plot && signature === this.signature) {
-      this.plot.setData(data);
+      // A new snapshot mostly has a few new points in one chart: painting the others again costs more than comparing.
+      if (drawn !== this.drawn) this.plot.setData(data);
     } else {
       this.drop();
       this.box.replaceChildren();
       this.plot = new uPlot(this.uplotOptions(names, data), data, this.box);
       this.signature = signature;
     }
+    this.drawn = drawn;
     this.showLast();
   }
 

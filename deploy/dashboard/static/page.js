@@ -93,6 +93,11 @@ function livePage(draw, { every } = {}) {
     history.replaceState(null, "", "?run=" + encodeURIComponent(event.target.value));
     connect();
   });
+  // Nobody looks at a hidden page: it asks for nothing, and is brought up to date when it is shown.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) stream?.close();
+    else connect();
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => latest && drawAll());
-  connect();
+  if (!document.hidden) connect();
 }

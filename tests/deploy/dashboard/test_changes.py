@@ -1,0 +1,133 @@
+"""Panels are read again where their tables changed, and only there."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from headrace.deploy.dashboard import server
+from headrace.deploy.dashboard.changes import MAX_AGE_S, KeptPanel, is_current, keep, read_versions, tables_of
+from headrace.deploy.dashboard.pages import PAGES
+from headrace.deploy.dashboard.panel import Columns, Panel, read_panel
+from headrace.deploy.dashboard.server import Board, Snapshot
+from headrace.streams.clickhouse.database import open_client
+
+if TYPE_CHECKING:
+    from clickhouse_connect.driver.client import Client
+
+PANEL = Panel("steps", "", "SELECT count() FROM steps")
+RECENT = Panel("recent", "", "SELECT count() FROM steps WHERE time > now64(3) - INTERVAL 1 MINUTE", window_s=60)
+
+
+def kept(versions: Mapping[str, int], read_at: float = 0.0, changed_at: float = 0.0) -> KeptPanel:
+    return KeptPanel({"count()": [1]}, versions, read_at, changed_at)
+
+
+@pytest.mark.parametrize(
+    ("panel", "versions", "now", "current"),
+    [
+        (PANEL, {"steps": 1}, 5.0, True),
+        (PANEL, {"steps": 1, "events": 7}, 5.0, True),
+        (PANEL, {"steps": 2}, 5.0, False),
+        (PANEL, {}, 5.0, False),
+        (PANEL, {"steps": 1}, MAX_AGE_S - 0.1, True),
+        (PANEL, {"steps": 1}, MAX_AGE_S, False),
+        (RECENT, {"steps": 1}, 59.9, False),
+        (RECENT, {"steps": 1}, 60.0, True),
+        (RECENT, {"steps": 2}, 60.0, False),
+    ],
+)
+def test_what_was_read_holds_until_its_tables_change_or_it_is_old(
+    panel: Panel, versions: Mapping[str, int], now: float, current: bool
+) -> None:
+    assert is_current(panel, kept({"steps": 1}), versions, now) is current
+
+
+def test_where_versions_are_unknown_a_panel_is_always_read() -> None:
+    assert not is_current(PANEL, keep(PANEL, {}, {}, 0.0, None), {}, 1.0)
+
+
+def test_a_window_is_counted_from_the_last_change_and_equal_columns_stay_one_object() -> None:
+    first = keep(RECENT, {"count()": [1]}, {"steps": 1}, 0.0, None)
+    again = keep(RECENT, {"count()": [1]}, {"steps": 1}, 10.0, first)
+    assert (again.read_at, again.changed_at) == (10.0, 0.0)
+    assert again.columns is first.columns
+    changed = keep(RECENT, {"count()": [2]}, {"steps": 2}, 20.0, again)
+    assert (changed.columns, changed.changed_at) == ({"count()": [2]}, 20.0)
+
+
+def test_tables_under_views_count() -> None:
+    assert tables_of("SELECT 1 FROM rewards_latest JOIN step_members USING (id)") == {"rewards", "step_members"}
+
+
+def test_every_panel_reads_a_table_and_says_how_much_of_the_past_it_shows() -> None:
+    for panel in (panel for page in PAGES for panel in page.panels):
+        assert tables_of(panel.sql), panel.name
+        minutes = [int(number) for number in re.findall(r"INTERVAL (\d+) MINUTE", panel.sql)]
+        assert panel.window_s == 60 * max(minutes, default=0), panel.name
+        assert ("now64" in panel.sql) == bool(minutes), panel.name
+
+
+@pytest.mark.clickhouse
+def test_every_table_of_a_panel_has_a_version_for_an_account_that_only_reads(
+    dashboard: str, clickhouse_reader: str
+) -> None:
+    versions = read_versions(open_client(clickhouse_reader))
+    assert {table for page in PAGES for panel in page.panels for table in tables_of(panel.sql)} <= versions.keys()
+
+
+@pytest.mark.clickhouse
+async def test_only_panels_over_a_table_that_changed_are_read(
+    dashboard: str, clickhouse: str, clickhouse_reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One part each: nothing is left to merge, which would be a change of its own.
+    writer = open_client(clickhouse)
+    for table in {table for panel in PAGES[0].panels for table in tables_of(panel.sql)}:
+        writer.command(f"OPTIMIZE TABLE {table} FINAL")
+    read: list[str] = []
+
+    def watched(client: "Client", panel: Panel, run: str) -> Columns:
+        read.append(panel.name)
+        return read_panel(client, panel, run)
+
+    async def read_by(board: Board) -> tuple[Snapshot, set[str]]:
+        read.clear()
+        return await board.snapshot("rising"), set(read)
+
+    monkeypatch.setattr(server, "read_panel", watched)
+    board = Board(clickhouse_reader, None, PAGES[0], refresh_s=0)
+    try:
+        first, every = await read_by(board)
+        assert every == {panel.name for panel in PAGES[0].panels}
+        recent = {panel.name for panel in PAGES[0].panels if panel.window_s}
+        second, again = await read_by(board)
+        assert again == recent
+        assert second is first
+        writer.command("INSERT INTO alerts (id, run, part, kind, message) VALUES ('n', 'rising', 'sink', 'k', 'new')")
+        third, again = await read_by(board)
+        assert again == recent | {"alerts"}
+        assert "new" in third["panels"]["alerts"]["message"]
+        assert third["panels"]["reward"] is first["panels"]["reward"]
+    finally:
+        board.close()
+
+
+class Refusing:
+    """A client whose user may not ask for parts, or who gets no answer at all."""
+
+    def __init__(self, code: int | None) -> None:
+        self.error = DatabaseError("refused", code=code)
+
+    def query(self, sql: str) -> None:
+        raise self.error
+
+
+def test_a_user_who_may_not_list_parts_has_every_panel_read() -> None:
+    assert read_versions(cast("Client", Refusing(497))) == {}
+
+
+def test_no_answer_is_no_version_either() -> None:
+    with pytest.raises(DatabaseError):
+        read_versions(cast("Client", Refusing(None)))
