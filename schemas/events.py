@@ -8,7 +8,7 @@ world; a *context change* (summary, prune) rewrites what the model sees next; th
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
@@ -217,7 +217,7 @@ class Usage(Part):
 class TrajectoryStarted(Record):
     """An attempt at a task begins."""
 
-    TYPE: ClassVar[str] = "headrace.trajectory.started.v1"
+    TYPE: ClassVar[Literal["headrace.trajectory.started.v1"]] = "headrace.trajectory.started.v1"
 
     task_id: Name
     """The task that is attempted."""
@@ -257,7 +257,7 @@ class ModelCalled(Record):
     says that ``context_ids`` are the whole context: a first call, or a context that was rewritten.
     """
 
-    TYPE: ClassVar[str] = "headrace.model.called.v1"
+    TYPE: ClassVar[Literal["headrace.model.called.v1"]] = "headrace.model.called.v1"
 
     model: Name
     """Model name as asked for."""
@@ -305,7 +305,7 @@ class ModelCalled(Record):
 class ToolCalled(Record):
     """The agent called a tool."""
 
-    TYPE: ClassVar[str] = "headrace.tool.called.v1"
+    TYPE: ClassVar[Literal["headrace.tool.called.v1"]] = "headrace.tool.called.v1"
 
     call_id: Name
     """Pairs the call with its return, inside the trajectory."""
@@ -318,7 +318,7 @@ class ToolCalled(Record):
 class ToolReturned(Record):
     """A tool gave its result or failed."""
 
-    TYPE: ClassVar[str] = "headrace.tool.returned.v1"
+    TYPE: ClassVar[Literal["headrace.tool.returned.v1"]] = "headrace.tool.returned.v1"
 
     call_id: Name
     """The call that it answers."""
@@ -337,7 +337,7 @@ class ToolReturned(Record):
 class ContextSummarized(Record):
     """The context was replaced by a summary of it."""
 
-    TYPE: ClassVar[str] = "headrace.context.summarized.v1"
+    TYPE: ClassVar[Literal["headrace.context.summarized.v1"]] = "headrace.context.summarized.v1"
 
     summary: str | None = None
     """The summary; ``None`` where hidden."""
@@ -350,7 +350,7 @@ class ContextSummarized(Record):
 class ContextPruned(Record):
     """Pieces of the context were removed."""
 
-    TYPE: ClassVar[str] = "headrace.context.pruned.v1"
+    TYPE: ClassVar[Literal["headrace.context.pruned.v1"]] = "headrace.context.pruned.v1"
 
     pruned_ids: list[str]
     """What was removed."""
@@ -363,7 +363,7 @@ class ContextPruned(Record):
 class SubagentStarted(Record):
     """An orchestrator gave a sub-task to a sub-agent."""
 
-    TYPE: ClassVar[str] = "headrace.subagent.started.v1"
+    TYPE: ClassVar[Literal["headrace.subagent.started.v1"]] = "headrace.subagent.started.v1"
 
     name: Name
     """Name of the sub-agent."""
@@ -376,7 +376,7 @@ class SubagentStarted(Record):
 class SubagentFinished(Record):
     """A sub-agent came back."""
 
-    TYPE: ClassVar[str] = "headrace.subagent.finished.v1"
+    TYPE: ClassVar[Literal["headrace.subagent.finished.v1"]] = "headrace.subagent.finished.v1"
 
     name: Name
     """Name of the sub-agent."""
@@ -393,7 +393,7 @@ class SubagentFinished(Record):
 class TrajectoryEnded(Record):
     """The attempt is over."""
 
-    TYPE: ClassVar[str] = "headrace.trajectory.ended.v1"
+    TYPE: ClassVar[Literal["headrace.trajectory.ended.v1"]] = "headrace.trajectory.ended.v1"
 
     status: EndStatus = EndStatus.COMPLETED
     """How it ended."""
@@ -408,7 +408,7 @@ class TrajectoryEnded(Record):
 class ClockTicked(Record):
     """Log time moved on an idle partition, so that timeouts follow the log and not the wall."""
 
-    TYPE: ClassVar[str] = "headrace.clock.ticked.v1"
+    TYPE: ClassVar[Literal["headrace.clock.ticked.v1"]] = "headrace.clock.ticked.v1"
 
     unix_ms: UnixMs
     """Log time in milliseconds."""
@@ -446,16 +446,24 @@ class SdkStatsReported(Record):
     """Values sent otherwise than the agent gave them (described, made text), by kind."""
 
 
-FACTS: tuple[type[Record], ...] = (
-    TrajectoryStarted,
-    ModelCalled,
-    ToolCalled,
-    ToolReturned,
-    ContextSummarized,
-    ContextPruned,
-    SubagentStarted,
-    SubagentFinished,
-    TrajectoryEnded,
-    ClockTicked,
+Fact: TypeAlias = (
+    TrajectoryStarted
+    | ModelCalled
+    | ToolCalled
+    | ToolReturned
+    | ContextSummarized
+    | ContextPruned
+    | SubagentStarted
+    | SubagentFinished
+    | TrajectoryEnded
+    | ClockTicked
 )
-"""Every type that flows through the topic ``events``."""
+"""Every payload of the topic ``events``: the one list of event types.
+
+Code that treats types differently ends its ``match`` in ``typing.assert_never``, so that mypy names each place that a
+new type was not added to. It matches ``fact.TYPE`` and not the class where a fact may be a struct in the place of a
+model (:mod:`headrace.streams.structs`).
+"""
+
+FACTS: tuple[type[Record], ...] = get_args(Fact)
+"""The types of :data:`Fact`, in order."""

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from functools import singledispatch
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from headrace.schemas import events
 from headrace.schemas.model import Record
@@ -29,12 +29,37 @@ MAX_JSON_CHARACTERS = 80
 
 @singledispatch
 def sentence(payload: Record, short: Short) -> str:
-    """``payload`` in a sentence; a type that has no function of its own is shown as JSON."""
-    return _json(payload.model_dump(mode="json"))
+    """``payload`` in a sentence; a derived type that has no function of its own is shown as JSON."""
+    return _fact(payload, short) if isinstance(payload, events.Fact) else _json(payload.model_dump(mode="json"))
 
 
-@sentence.register
-def _(fact: events.TrajectoryStarted, short: Short) -> str:
+def _fact(fact: events.Fact, short: Short) -> str:
+    match fact:
+        case events.TrajectoryStarted():
+            return _started(fact, short)
+        case events.ModelCalled():
+            return _called(fact)
+        case events.ToolCalled():
+            return f"{fact.tool} {_json(fact.arguments)}"
+        case events.ToolReturned():
+            return _returned(fact)
+        case events.ContextSummarized():
+            return _joined(f"{fact.tokens_before} → {fact.tokens_after} tokens", fact.summary and _cut(fact.summary))
+        case events.ContextPruned():
+            return _joined(f"{fact.tokens_before} → {fact.tokens_after} tokens", _cut(" ".join(fact.pruned_ids)))
+        case events.SubagentStarted():
+            return f"{fact.name} as {short(fact.sub_trajectory_id)} in stage {fact.stage}"
+        case events.SubagentFinished():
+            return f"{fact.name} {fact.status} in {_count(fact.steps, 'step')}"
+        case events.TrajectoryEnded():
+            return _ended(fact)
+        case events.ClockTicked():
+            return f"log time {fact.unix_ms} ms"
+        case _:
+            assert_never(fact)
+
+
+def _started(fact: events.TrajectoryStarted, short: Short) -> str:
     group = fact.group_id and f"group {short(fact.group_id)}" + (f" of {fact.group_size}" if fact.group_size else "")
     return _joined(
         f"{fact.agent} {fact.harness_version}".strip(),
@@ -49,8 +74,7 @@ def _(fact: events.TrajectoryStarted, short: Short) -> str:
     )
 
 
-@sentence.register
-def _(fact: events.ModelCalled, short: Short) -> str:
+def _called(fact: events.ModelCalled) -> str:
     if fact.sampled_ids is None:
         usage = fact.usage.prompt_tokens or fact.usage.completion_tokens
         counted = usage and f"{fact.usage.prompt_tokens}+{fact.usage.completion_tokens} tokens"
@@ -68,46 +92,14 @@ def _(fact: events.ModelCalled, short: Short) -> str:
     )
 
 
-@sentence.register
-def _(fact: events.ToolCalled, short: Short) -> str:
-    return f"{fact.tool} {_json(fact.arguments)}"
-
-
-@sentence.register
-def _(fact: events.ToolReturned, short: Short) -> str:
+def _returned(fact: events.ToolReturned) -> str:
     how = fact.status + (f" ({fact.error_class})" if fact.error_class else "")
     return _joined(f"{fact.tool} {how}", _seconds(fact.latency_s), fact.result is not None and _json(fact.result))
 
 
-@sentence.register
-def _(fact: events.ContextSummarized, short: Short) -> str:
-    return _joined(f"{fact.tokens_before} → {fact.tokens_after} tokens", fact.summary and _cut(fact.summary))
-
-
-@sentence.register
-def _(fact: events.ContextPruned, short: Short) -> str:
-    return _joined(f"{fact.tokens_before} → {fact.tokens_after} tokens", _cut(" ".join(fact.pruned_ids)))
-
-
-@sentence.register
-def _(fact: events.SubagentStarted, short: Short) -> str:
-    return f"{fact.name} as {short(fact.sub_trajectory_id)} in stage {fact.stage}"
-
-
-@sentence.register
-def _(fact: events.SubagentFinished, short: Short) -> str:
-    return f"{fact.name} {fact.status} in {_count(fact.steps, 'step')}"
-
-
-@sentence.register
-def _(fact: events.TrajectoryEnded, short: Short) -> str:
+def _ended(fact: events.TrajectoryEnded) -> str:
     answer = fact.answer is not None and _json(fact.answer)
     return _joined(fact.status, _outcome(fact.outcome), fact.error and _cut(fact.error), answer)
-
-
-@sentence.register
-def _(fact: events.ClockTicked, short: Short) -> str:
-    return f"log time {fact.unix_ms} ms"
 
 
 @sentence.register

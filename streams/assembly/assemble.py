@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.schemas.envelope import TRACEPARENT
-from headrace.schemas.events import ClockTicked, ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
+from headrace.schemas.events import ModelCalled, Role, TrajectoryEnded, TrajectoryStarted
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.trajectory import Defect, SequenceRange, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
@@ -36,9 +36,6 @@ _Trajectory, _SequenceRange = writing(Trajectory), writing(SequenceRange)
 
 MISSING_LISTED = 256
 """So many missing events are listed one by one, for readers that do not know the ranges."""
-
-# A pydantic class is slow to ask for a constant.
-_CALLED, _STARTED, _ENDED, _TICKED = ModelCalled.TYPE, TrajectoryStarted.TYPE, TrajectoryEnded.TYPE, ClockTicked.TYPE
 
 
 def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajectory:
@@ -132,17 +129,14 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
             defects.add(Defect.BAD_EVENT)
             continue
         times.append(event.time_ms)
-        fact: Any = event.fact
-        kind = fact.TYPE
-        if kind == _CALLED:
+        fact = event.fact
+        if fact.TYPE == ModelCalled.TYPE:
             segments.add(fact)
-            turns.add(fact)
-        elif kind == _STARTED:
+        elif fact.TYPE == TrajectoryStarted.TYPE:
             started = started or fact
-        elif kind == _ENDED:
+        elif fact.TYPE == TrajectoryEnded.TYPE:
             ended = fact
-        elif kind != _TICKED:
-            turns.add(fact)
+        turns.add(fact)
     if started is None:
         defects.add(Defect.NO_START)
     elif not started.consent:

@@ -8,13 +8,13 @@ import logging
 from itertools import accumulate
 from typing import Any, cast
 
-from headrace.schemas.events import TrajectoryStarted
+from headrace.schemas.events import Fact, TrajectoryStarted
 from headrace.schemas.finite import is_plainly_finite
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import UnreadableRecord, decode_payload, envelope_of
 from headrace.streams.assembly.arrival import Arrival
-from headrace.streams.assembly.history import Event, Fact
+from headrace.streams.assembly.history import Event
 from headrace.streams.structs import Doubt, StructReader
 
 logger = logging.getLogger(__name__)

@@ -2,42 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import msgspec
 
-from headrace.schemas.events import (
-    ClockTicked,
-    ContextPruned,
-    ContextSummarized,
-    ModelCalled,
-    SubagentFinished,
-    SubagentStarted,
-    ToolCalled,
-    ToolReturned,
-    TrajectoryEnded,
-    TrajectoryStarted,
-)
+from headrace.schemas.events import Fact
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import Arrival
 from headrace.streams.assembly.gaps import Gaps
 from headrace.streams.raw import LogRecord
-
-Fact: TypeAlias = (
-    TrajectoryStarted
-    | ModelCalled
-    | ToolCalled
-    | ToolReturned
-    | ContextSummarized
-    | ContextPruned
-    | SubagentStarted
-    | SubagentFinished
-    | TrajectoryEnded
-    | ClockTicked
-)
-"""Every payload of the topic ``events``."""
 
 
 class Event(msgspec.Struct, gc=False):

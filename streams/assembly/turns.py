@@ -8,21 +8,24 @@ that searches before it asks) is a turn of its own, in which nothing was sampled
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, assert_never
 
 import msgspec
 
 from headrace.schemas.events import (
+    ClockTicked,
     ContextPruned,
     ContextSummarized,
     EndStatus,
+    Fact,
     ModelCalled,
     SubagentFinished,
     SubagentStarted,
     ToolCalled,
     ToolReturned,
     ToolStatus,
+    TrajectoryEnded,
+    TrajectoryStarted,
 )
 from headrace.schemas.records.trajectory import ToolStatistics, ToolUse, Turn
 from headrace.streams.structs import writing
@@ -72,11 +75,6 @@ class _Draft(msgspec.Struct):
         )
 
 
-TurnFact = (
-    ModelCalled | ToolCalled | ToolReturned | ContextPruned | ContextSummarized | SubagentStarted | SubagentFinished
-)
-
-
 class TurnFold:
     """Folds a trajectory's facts, in order, into turns, tool statistics and steps."""
 
@@ -89,16 +87,31 @@ class TurnFold:
         self._slowest: dict[int, int] = {}
         self._subagent_steps = 0
 
-    def add(self, fact: TurnFact) -> None:
-        """Take the next fact."""
-        self._TAKE[fact.TYPE](self, fact)
+    def add(self, fact: Fact) -> None:
+        """Take the next fact: a model, or a struct that stands for it."""
+        match fact.TYPE:
+            case ModelCalled.TYPE:
+                self._called(fact)
+            case ToolCalled.TYPE:
+                self._use(_Use(fact.tool, fact.call_id, fact))
+            case ToolReturned.TYPE:
+                self._returned(fact)
+            case ContextPruned.TYPE:
+                self._turn().pruned_ids.extend(fact.pruned_ids)
+            case ContextSummarized.TYPE:
+                self._turn().summarized = True
+            case SubagentStarted.TYPE:
+                self.subagents_assigned += 1
+            case SubagentFinished.TYPE:
+                self._finished(fact)
+            case TrajectoryStarted.TYPE | TrajectoryEnded.TYPE | ClockTicked.TYPE:
+                pass  # of no turn
+            case _:
+                assert_never(fact)
 
     def _called(self, fact: ModelCalled) -> None:
         self.model_calls += 1
         self._drafts.append(_Draft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages))
-
-    def _used(self, fact: ToolCalled) -> None:
-        self._use(_Use(fact.tool, fact.call_id, fact))
 
     def _returned(self, fact: ToolReturned) -> None:
         """Pair with the oldest call of this id that still waits: some agents use an id again in a later turn."""
@@ -109,30 +122,10 @@ class TurnFold:
             # The call's own event is missing: the use happened all the same.
             self._use(_Use(fact.tool, fact.call_id, None, fact))
 
-    def _pruned(self, fact: ContextPruned) -> None:
-        self._turn().pruned_ids.extend(fact.pruned_ids)
-
-    def _summarized(self, fact: ContextSummarized) -> None:
-        self._turn().summarized = True
-
-    def _assigned(self, fact: SubagentStarted) -> None:
-        self.subagents_assigned += 1
-
     def _finished(self, fact: SubagentFinished) -> None:
         self.subagents_finished += fact.status is EndStatus.COMPLETED
         self._subagent_steps += fact.steps
         self._slowest[fact.stage] = max(self._slowest.get(fact.stage, 0), fact.steps)
-
-    # By type and not by class: a fact may be a model or a struct that stands for it.
-    _TAKE: ClassVar[dict[str, Callable[..., None]]] = {
-        ModelCalled.TYPE: _called,
-        ToolCalled.TYPE: _used,
-        ToolReturned.TYPE: _returned,
-        ContextPruned.TYPE: _pruned,
-        ContextSummarized.TYPE: _summarized,
-        SubagentStarted.TYPE: _assigned,
-        SubagentFinished.TYPE: _finished,
-    }
 
     def turns(self) -> list[Turn]:
         """The turns, in order."""

@@ -8,6 +8,7 @@ import pytest
 from headrace.deploy.tail.line import as_json, is_id, line, shortened
 from headrace.deploy.tail.record import see
 from headrace.deploy.tail.sentence import sentence
+from headrace.schemas.events import FACTS
 from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
 from headrace.schemas.records.reward import Component, Reward
 from headrace.streams.raw import StoredRecord
@@ -54,7 +55,7 @@ def stored(example: Example, offset: int = 7) -> StoredRecord:
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_every_type_has_a_sentence_of_its_own(example: Example) -> None:
     shown = line(see(stored(example)))
-    assert type(example.payload) in sentence.registry
+    assert type(example.payload) in {*sentence.registry, *FACTS}
     assert (shown.text[: len(SENTENCES[shown.type])], shown.unreadable) == (SENTENCES[shown.type], False)
     assert len(shown.text) < 250
 
