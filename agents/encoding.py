@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from json.encoder import encode_basestring
-from types import NoneType
-from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.trace import get_current_span
@@ -19,9 +18,10 @@ from headrace.agents.json_form import SLICE, JsonForm, TooLarge, array_size, is_
 from headrace.agents.raised import Raised, type_name
 from headrace.schemas.arrays import ArrayType
 from headrace.schemas.envelope import Envelope, to_headers
-from headrace.schemas.events import EndStatus, Purpose, Role, ToolErrorClass, ToolStatus
+from headrace.schemas.events import FACTS
 from headrace.schemas.ids import uuid7
 from headrace.schemas.model import Record
+from headrace.schemas.shape import OBJECT, AnyJson, Choice, ListOf, Tokens, shape_of
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
@@ -73,7 +73,10 @@ class _Huge:
 
 HUGE: Final = _Huge()
 
-_ENUMS = frozenset({EndStatus, Purpose, Role, ToolErrorClass, ToolStatus})
+_ENUMS = frozenset(
+    field.type.enum for fact in FACTS for field in shape_of(fact).fields if isinstance(field.type, Choice)
+)
+"""Enums of events: their values are plain."""
 
 
 def encode_note(note: Note, source: str, limit: int) -> Encoded:
@@ -90,7 +93,7 @@ def encode_note(note: Note, source: str, limit: int) -> Encoded:
     written: dict[str, str] = {}
     try:
         for name, value in note.fields.items():
-            form_of = _shape(model).get(name)
+            form_of = _forms(model).get(name)
             if value is HUGE:
                 raise TooLarge
             if type(value) is Raised:
@@ -140,17 +143,13 @@ def traceparent(context: Context) -> str | None:
 
 
 @lru_cache
-def _shape(model: type[Record]) -> dict[str, ArrayType | str]:
+def _forms(model: type[Record]) -> dict[str, ArrayType | str]:
     """How each field of ``model`` is written: an array's type, ``any``, ``object``, ``objects`` or ``typed``."""
-    forms = {Any: "any", dict[str, Any]: "object", list[dict[str, Any]]: "objects"}
-    shape: dict[str, ArrayType | str] = {}
-    for name, hint in get_type_hints(model, include_extras=True).items():
-        if name in model.model_fields:
-            options = [each for each in get_args(hint) if each is not NoneType] if NoneType in get_args(hint) else []
-            option = options[0] if options else hint
-            arrays = [each for each in getattr(option, "__metadata__", ()) if isinstance(each, ArrayType)]
-            shape[name] = arrays[0] if arrays else forms.get(option, "typed")
-    return shape
+    open_forms = {AnyJson(): "any", OBJECT: "object", ListOf(OBJECT): "objects"}
+    return {
+        field.name: field.type.array if isinstance(field.type, Tokens) else open_forms.get(field.type, "typed")
+        for field in shape_of(model).fields
+    }
 
 
 def _open(form: JsonForm, name: str, value: Any, shape: str) -> str:

@@ -42,6 +42,12 @@ OLDEST_OPEN = Metric("headrace.assembler.open.oldest", "s", "Age in log time of 
 HELD_EVENTS = Metric("headrace.assembler.held", "{event}", "Events of open trajectories.")
 HELD_BYTES = Metric("headrace.assembler.held.memory", "By", "Their memory.")
 CLOSED = Metric("headrace.assembler.closed", "{trajectory}", "Trajectories closed.", counts=True)
+NATIVE_FALLBACKS = Metric(
+    "headrace.assembler.native.fallbacks",
+    "{trajectory}",
+    "Trajectories written by Python, because the extension module does not know an event type or a field.",
+    counts=True,
+)
 REMEMBERED_BYTES = Metric("headrace.assembler.remembered.memory", "By", "Memory of what is known of closed ones.")
 DUPLICATES = Metric("headrace.assembler.duplicates", "{event}", "Events that had come before.", counts=True)
 CONFLICTS = Metric(
@@ -105,6 +111,7 @@ def observe_assembler(statuses: Callable[[], Sequence[RunnerStatus]], meter: Met
     per_partition(HELD_EVENTS, lambda status: status.held_events)
     per_partition(HELD_BYTES, lambda status: status.held_bytes)
     per_partition(CLOSED, lambda status: status.trajectories)
+    per_partition(NATIVE_FALLBACKS, lambda status: status.native_fallbacks)
     per_partition(DUPLICATES, lambda status: status.duplicates)
     per_partition(REMEMBERED_BYTES, lambda status: status.remembered_bytes)
     per_partition(CONFLICTS, lambda status: status.conflicts)

@@ -12,29 +12,40 @@ JSON. ``tests/streams/test_structs.py`` holds both to that.
 import functools
 import inspect
 import operator
-import types
-import typing
 from array import array
 from collections.abc import Callable
-from enum import Enum
-from typing import Annotated, Any, Generic, TypeVar, cast
+from math import inf
+from typing import Annotated, Any, Generic, TypeVar, assert_never, cast
 
 import msgspec
-from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from headrace.schemas.arrays import ArrayType, encode_array
-from headrace.schemas.bounds import Short, Within
+from headrace.schemas.arrays import encode_array
+from headrace.schemas.shape import (
+    AnyJson,
+    Choice,
+    FieldType,
+    Flag,
+    ListOf,
+    MapOf,
+    Null,
+    Number,
+    OneOf,
+    Other,
+    PartOf,
+    Shape,
+    Text,
+    Tokens,
+    shape_of,
+)
 
 M = TypeVar("M", bound=BaseModel)
 
 PLAIN_FLOAT = 1e10
 """Bound of the floats that are read: pydantic writes exponents as ``1e+16`` and msgspec as ``1e16``. Far enough below
 that a sum over a trajectory stays under it too."""
-
-_BOUNDS = {Ge: "ge", Gt: "gt", Le: "le"}
 
 
 class Doubt(ValueError):
@@ -111,17 +122,20 @@ def _reading(model: type[BaseModel], strict: bool) -> type[Any]:
     def nested(part: type[BaseModel]) -> type[Any]:
         return _reading(part, strict)
 
-    fields = [
-        (name, _type(info.annotation, info.metadata, nested), *_default(info, nested))
-        for name, info in model.model_fields.items()
-    ]
+    shape = shape_of(model)
+    if shape.other_validators:
+        raise TypeError(f"{model.__name__}: validators of single fields, or before it is read, are not known here")
+    fields = []
+    for field in shape.fields:
+        kind = _type(field.type, nested)
+        fields.append((field.name, kind | None if field.nullable else kind, *_default(field.info, nested)))
     namespace: dict[str, Any] = {
         name: thing
         for name, thing in vars(model).items()
         if isinstance(thing, property) or (inspect.isfunction(thing) and not name.startswith("_"))
     }
     namespace["TYPE"] = getattr(model, "TYPE", None)
-    check = _checks(model)
+    check = _checks(shape)
     if check is not None:
         namespace["__post_init__"] = check
     known_only = strict or getattr(model, "UNKNOWN_FIELDS_MATTER", False)
@@ -130,41 +144,46 @@ def _reading(model: type[BaseModel], strict: bool) -> type[Any]:
     )
 
 
-def _type(annotation: Any, metadata: list[Any], nested: Callable[[type[BaseModel]], type[Any]]) -> Any:
-    """``annotation`` in msgspec's terms; raises ``TypeError`` for what has none."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Annotated:
-        return _type(arguments[0], [*arguments[1:], *metadata], nested)
-    if any(isinstance(entry, ArrayType) for entry in metadata):
-        return str  # made an array by _checks
-    if annotation in (int, float):
-        bounds: dict[str, Any] = {}
-        for entry in metadata:
-            if isinstance(entry, Within):
-                limit = annotation(entry.limit)
-                bounds = {"le": limit} | ({} if bounds.keys() & {"ge", "gt"} else {"ge": -limit}) | bounds
-            else:
-                bounds[_BOUNDS[type(entry)]] = getattr(entry, _BOUNDS[type(entry)])
-        if annotation is float:
-            bounds = {name: bound for name, bound in bounds.items() if abs(bound) < PLAIN_FLOAT}
-            bounds |= {} if "le" in bounds else {"lt": PLAIN_FLOAT}
-            bounds |= {} if bounds.keys() & {"ge", "gt"} else {"gt": -PLAIN_FLOAT}
-        return Annotated[annotation, msgspec.Meta(**bounds)] if bounds else annotation
-    if annotation is str and metadata and all(isinstance(entry, Short) for entry in metadata):
-        return Annotated[str, msgspec.Meta(max_length=min(entry.limit for entry in metadata))]
-    if metadata:
-        raise TypeError(f"{annotation} with {metadata}: not known here")
-    if origin in (typing.Union, types.UnionType):
-        return functools.reduce(operator.or_, (_type(argument, [], nested) for argument in arguments))
-    if origin in (list, dict):
-        return origin[tuple(_type(argument, [], nested) for argument in arguments)]
-    if annotation in (str, bool, Any, type(None)):
-        return annotation
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return nested(annotation)
-    raise TypeError(f"{annotation}: not known here")
+def _type(kind: FieldType, nested: Callable[[type[BaseModel]], type[Any]]) -> Any:
+    """``kind`` in msgspec's terms; raises ``TypeError`` for what has none."""
+    match kind:
+        case Text():
+            return str if kind.most == inf else Annotated[str, msgspec.Meta(max_length=int(kind.most))]
+        case Number():
+            return _number(kind)
+        case Flag():
+            return bool
+        case AnyJson():
+            return Any
+        case Null():
+            return None
+        case Choice():
+            return kind.enum
+        case Tokens():
+            return str  # made an array by _checks
+        case PartOf():
+            return nested(kind.model)
+        case ListOf():
+            return list[_type(kind.item, nested)]  # type: ignore[misc]
+        case MapOf():
+            return dict[_type(kind.name, nested), _type(kind.value, nested)]  # type: ignore[misc]
+        case OneOf():
+            return functools.reduce(operator.or_, (_type(option, nested) for option in kind.options))
+        case Other():
+            raise TypeError(f"{kind.why}: not known here")
+        case _:
+            assert_never(kind)
+
+
+def _number(kind: Number) -> Any:
+    plain: Any = int if kind.whole else float
+    bounds: dict[str, Any] = {"gt" if kind.above_least else "ge": kind.least, "le": kind.most}
+    bounds = {name: plain(bound) for name, bound in bounds.items() if abs(bound) < inf}
+    if not kind.whole:
+        bounds = {name: bound for name, bound in bounds.items() if abs(bound) < PLAIN_FLOAT}
+        bounds |= {} if "le" in bounds else {"lt": PLAIN_FLOAT}
+        bounds |= {} if bounds.keys() & {"ge", "gt"} else {"gt": -PLAIN_FLOAT}
+    return Annotated[plain, msgspec.Meta(**bounds)] if bounds else plain
 
 
 def _default(info: FieldInfo, nested: Callable[[Any], type[Any]]) -> tuple[Any, ...]:
@@ -184,26 +203,10 @@ def _default(info: FieldInfo, nested: Callable[[Any], type[Any]]) -> tuple[Any, 
     return (info.default,)
 
 
-def _array_types(model: type[BaseModel]) -> dict[str, ArrayType]:
-    """The fields that are token arrays."""
-    found = {}
-    for name, info in model.model_fields.items():
-        optional = (entry for option in typing.get_args(info.annotation) for entry in typing.get_args(option))
-        for entry in (*info.metadata, *optional):
-            if isinstance(entry, ArrayType):
-                found[name] = entry
-    return found
-
-
-def _checks(model: type[BaseModel]) -> Callable[[Any], None] | None:
+def _checks(shape: Shape) -> Callable[[Any], None] | None:
     """What follows once the fields are there: arrays are unpacked, and the model's own validators look."""
-    decorators = model.__pydantic_decorators__
-    if decorators.field_validators or decorators.validators or decorators.root_validators:
-        raise TypeError(f"{model.__name__}: validators of single fields are not known here")
-    arrays = tuple(_array_types(model).items())
-    validators = tuple(found.func for found in decorators.model_validators.values())
-    if any(found.info.mode != "after" for found in decorators.model_validators.values()):
-        raise TypeError(f"{model.__name__}: only validators of the whole are known here")
+    arrays = [(field.name, field.type.array) for field in shape.fields if isinstance(field.type, Tokens)]
+    validators = [function for _, function in shape.validators]
     if not arrays and not validators:
         return None
 

@@ -21,6 +21,7 @@ from headrace.schemas.topics import EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_runner import PartitionRunner, RunnerConfig
 from headrace.streams.assembly.runner_status import RunnerStatus
+from headrace.streams.assembly.trajectory_writer import LAG
 from headrace.streams.native.available import SPEEDUPS
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,12 @@ async def run_assembler(
         logger.warning(
             "headrace.streams.native was not built: assembling goes on at a fraction of its speed. "
             "Install a C++ compiler, then headrace again (or `make native` in a checkout)."
+        )
+    if LAG:
+        logger.warning(
+            "headrace.streams.native lags behind, so Python does a part of its work, at a fraction of the speed: %s. "
+            "Run `make native`; where that changes nothing, its C++ is still to be written.",
+            LAG,
         )
     async with open_consumer(
         config.bootstrap,

@@ -5,11 +5,13 @@ struct's reader doubts, the model reads, and its word is final. Either way the f
 """
 
 import logging
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, cast
 
 from headrace.schemas.events import Fact, TrajectoryStarted
 from headrace.schemas.finite import is_plainly_finite
+from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import UnreadableRecord, decode_payload, envelope_of
@@ -22,8 +24,18 @@ logger = logging.getLogger(__name__)
 MAX_NESTING = 150
 """Depth of JSON in an event. Parsers stop at 200, and a trajectory nests its events deeper than they came."""
 
+
+def _readers(models: Iterable[type[Record]]) -> Iterator[tuple[bytes, StructReader[Any]]]:
+    """A reader for each type, but for those that no struct can stand for: their models read them."""
+    for model in models:
+        try:
+            yield model.TYPE.encode(), StructReader(model)
+        except TypeError as error:
+            logger.warning("%s is read by its model, which takes five times as long: %s", model.TYPE, error)
+
+
 _MODELS = {model.TYPE: model for model in EVENTS.models}
-_READERS = {model.TYPE.encode(): StructReader(model) for model in EVENTS.models}
+_READERS = dict(_readers(EVENTS.models))
 _STARTED = TrajectoryStarted.TYPE.encode()
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 

@@ -17,6 +17,7 @@ from headrace.streams.assembly.history import Dead
 from headrace.streams.assembly.recovery import Checkpoint
 from headrace.streams.assembly.remembered import Emitted
 from headrace.streams.assembly.trajectory_record import SOURCE
+from headrace.streams.assembly.trajectory_writer import is_left_to_python
 from headrace.streams.assembly.unreadable_batch import letters_of_batch
 from headrace.streams.letters.dead_letters import time_of
 from headrace.streams.letters.raised import place_of, raised_alert
@@ -39,6 +40,8 @@ class PartitionAssembly:
         """Payload of ``pending``."""
         self.trajectories = 0
         """Trajectories closed since the start."""
+        self.native_fallbacks = 0
+        """Those of them that the extension module left to Python because it lags behind."""
         self.dead_letters: Counter[DeadLetterError] = Counter()
         """Dead letters since the start, by what is wrong."""
         self._sent_before = sent_before  # dead letters of input offsets before this one were sent already
@@ -88,6 +91,7 @@ class PartitionAssembly:
             else:
                 trajectory, dead = conclude(outcome)
                 self.trajectories += 1
+                self.native_fallbacks += is_left_to_python(outcome)
                 self._put(trajectory)
             for found in dead:
                 self.dead_letters[found.error.error] += 1

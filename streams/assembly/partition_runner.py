@@ -138,6 +138,7 @@ class PartitionRunner:
             duplicates=fold.duplicates,
             dead_letters=dict(assembly.dead_letters),
             trajectories=assembly.trajectories,
+            native_fallbacks=assembly.native_fallbacks,
             commits=commits.done,
             commits_failed=commits.failed,
             last_commit_s=commits.last_s,

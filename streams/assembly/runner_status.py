@@ -34,6 +34,8 @@ class RunnerStatus:
     """Records that could not be used, by what is wrong; ``late`` among them."""
     trajectories: int
     """Trajectories closed."""
+    native_fallbacks: int
+    """Those of them that Python wrote, because the extension module does not know an event type or a field."""
     commits: int
     """Transactions committed."""
     commits_failed: int

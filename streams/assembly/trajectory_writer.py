@@ -1,9 +1,14 @@
-"""A closed trajectory → its record by the extension module, where every event in it is plainly right."""
+"""A closed trajectory → its record by the extension module, where every event in it is plainly right.
+
+A module that lags behind the models leaves to Python what it does not know: :data:`LAG` says what.
+"""
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
@@ -25,7 +30,10 @@ from headrace.streams.assembly.history import History
 from headrace.streams.assembly.segments import MAX_TOKENS
 from headrace.streams.assembly.trajectory_record import ID_PREFIX, any_headers
 from headrace.streams.native.available import SPEEDUPS
-from headrace.streams.native.shapes import shape_of
+from headrace.streams.native.shapes import Lag, tables_of
+
+if TYPE_CHECKING:
+    from headrace.streams.native import speedups
 
 MAX_RECORD_BYTES = 24 * 1024 * 1024
 """Largest trajectory record; ``trajectories`` takes 32 MiB. A larger one goes without tokens and turns, and says so."""
@@ -48,29 +56,60 @@ def _fields_written() -> Iterator[str]:
         yield from model.model_fields
 
 
-_WRITER = SPEEDUPS and SPEEDUPS.TrajectoryWriter(
-    shapes={model.TYPE: shape_of(model) for model in EVENTS.models},
-    fields=list(_fields_written()),
-    defects=list(Defect),
-    array_type=array,
-    encode_array=encode_array,
-    decode_array=decode_array,
-    compress_from=COMPRESS_FROM,
-    max_array_bytes=MAX_BYTES,
-    sha1=partial(hashlib.sha1, usedforsecurity=False),
-    sha256=hashlib.sha256,
-    max_tokens=MAX_TOKENS,
-    least_temperature=LEAST_TEMPERATURE,
-    max_logprob=MAX_LOGPROB,
-    max_record_bytes=MAX_RECORD_BYTES,
-    id_prefix=ID_PREFIX,
-    headers=any_headers(),
-)
+def make_writer(known: Mapping[str, str]) -> "tuple[speedups.TrajectoryWriter | None, Lag]":
+    """The extension module's writer, and what it lags behind in; none where it can write no trajectory.
+
+    ``known``: the fields of each event type that it was built for (``EVENT_FIELDS``).
+    """
+    if SPEEDUPS is None:
+        return None, Lag()
+    tables, lag = tables_of(EVENTS.models, known)
+    try:
+        writer = SPEEDUPS.TrajectoryWriter(
+            shapes=tables,
+            fields=list(_fields_written()),
+            defects=list(Defect),
+            array_type=array,
+            encode_array=encode_array,
+            decode_array=decode_array,
+            compress_from=COMPRESS_FROM,
+            max_array_bytes=MAX_BYTES,
+            sha1=partial(hashlib.sha1, usedforsecurity=False),
+            sha256=hashlib.sha256,
+            max_tokens=MAX_TOKENS,
+            least_temperature=LEAST_TEMPERATURE,
+            max_logprob=MAX_LOGPROB,
+            max_record_bytes=MAX_RECORD_BYTES,
+            id_prefix=ID_PREFIX,
+            headers=any_headers(),
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        return None, replace(lag, records=str(error.args[0]))
+    return writer, lag
+
+
+_WRITER, LAG = make_writer(getattr(SPEEDUPS, "EVENT_FIELDS", {}))
+
+
+def is_left_to_python(history: History) -> bool:
+    """Whether only what the extension module does not know keeps it from writing the trajectory in ``history``."""
+    return (
+        bool(LAG)
+        and _is_whole(history)
+        and any(
+            LAG.holds_back((arrival.kind or b"").decode(errors="replace"), arrival.value or b"")
+            for arrival in history.records.values()
+        )
+    )
+
+
+def _is_whole(history: History) -> bool:
+    return not (history.labels or history.unreadable or history.missing or history.late)
 
 
 def plainly_written(history: History) -> Message | None:
     """The record of the trajectory in ``history``; ``None`` in doubt, or without the extension module."""
-    if _WRITER is None or history.labels or history.unreadable or history.missing or history.late:
+    if _WRITER is None or not _is_whole(history):
         return None
     written = _WRITER.write(
         history.records,

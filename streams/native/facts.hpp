@@ -1,4 +1,5 @@
-// The types of the topic `events`; shapes for all of them come from Python, which so holds the names to its models.
+// The types of the topic `events` that this module was built for, and their fields. Python compares them with its models
+// (native/shapes.py), and keeps to itself what is not here.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,25 @@ inline constexpr std::string_view kFactNames[kFacts] = {
     "headrace.tool.returned.v1",      "headrace.context.summarized.v1", "headrace.context.pruned.v1",
     "headrace.subagent.started.v1",   "headrace.subagent.finished.v1",  "headrace.trajectory.ended.v1",
     "headrace.clock.ticked.v1",
+};
+
+// Fields by type, those of parts with the part's name before them; `*`: a start goes on as a whole, whatever it has. A
+// field belongs here once all rules that look at it are here too.
+inline constexpr std::string_view kFactFields[kFacts] = {
+    "*",
+    "model prefix_length prefix_sha256 context_ids sampled_ids logprobs version_spans sampling finish_reason messages "
+    "hidden latency_s usage version_spans.version version_spans.start version_spans.end version_spans.run "
+    "sampling.temperature sampling.top_p sampling.top_k sampling.min_p sampling.max_tokens sampling.seed "
+    "sampling.presence_penalty sampling.frequency_penalty sampling.repetition_penalty sampling.min_tokens "
+    "sampling.altered_by sampling.logprobs usage.prompt_tokens usage.completion_tokens",
+    "call_id tool arguments",
+    "call_id tool status error_class result latency_s",
+    "summary tokens_before tokens_after",
+    "pruned_ids tokens_before tokens_after",
+    "name sub_trajectory_id stage",
+    "name sub_trajectory_id stage status steps",
+    "status answer outcome error",
+    "unix_ms",
 };
 
 inline Fact fact_of(std::string_view name) {

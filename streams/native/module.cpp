@@ -1,6 +1,7 @@
 // The extension module `headrace.streams.native.speedups`.
 
 #include "arrival.hpp"
+#include "facts.hpp"
 #include "open_state.hpp"
 #include "ordinary_events.hpp"
 #include "partition_log.hpp"
@@ -12,6 +13,18 @@ PyModuleDef kModule = {
     PyModuleDef_HEAD_INIT, "speedups", "The assembler's per-event path in C++: see README.md beside it.", -1,
     nullptr, nullptr, nullptr, nullptr, nullptr,
 };
+
+// The fields of each event type that this module was built for.
+PyObject* event_fields() {
+    headrace::Ref fields(PyDict_New());
+    if (!fields) return nullptr;
+    for (int fact = 0; fact < headrace::kFacts; ++fact) {
+        const std::string_view names = headrace::kFactFields[fact];
+        const headrace::Ref text(PyUnicode_FromStringAndSize(names.data(), static_cast<Py_ssize_t>(names.size())));
+        if (!text || PyDict_SetItemString(fields.get(), headrace::kFactNames[fact].data(), text.get()) < 0) return nullptr;
+    }
+    return fields.release();
+}
 
 }  // namespace
 
@@ -27,5 +40,7 @@ PyMODINIT_FUNC PyInit_speedups() {
         if (PyModule_AddType(module.get(), type) < 0) return nullptr;
     }
     if (PyModule_AddStringConstant(module.get(), "SOURCES", HEADRACE_SOURCES) < 0) return nullptr;
+    const headrace::Ref fields(event_fields());
+    if (!fields || PyModule_AddObjectRef(module.get(), "EVENT_FIELDS", fields.get()) < 0) return nullptr;
     return module.release();
 }

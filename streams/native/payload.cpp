@@ -6,7 +6,8 @@ namespace headrace {
 namespace {
 
 constexpr std::string_view kKinds[] = {"text",  "integer", "float",  "flag",   "any",  "object",
-                                       "objects", "texts", "choice", "tokens", "part", "known_part", "parts"};
+                                       "objects", "texts", "choice", "tokens", "part", "known_part", "parts",
+                                       "unknown"};
 
 bool read_object(const Shape& shape, JsonScanner& scanner, bool known_only, int depth, Payload& payload);
 
@@ -48,6 +49,7 @@ bool read_kind(const Field& field, JsonScanner& scanner, bool known_only, int de
             return read_list(scanner, [&] {
                 return read_object(*field.part, scanner, known_only, depth + 1, value.next_part());
             });
+        case Kind::kUnknown: return false;
     }
     return false;
 }
@@ -190,7 +192,7 @@ bool make_shape(PyObject* fields, Shape& shape) {
     }
     // Only now: a preset's views point into its field, which must not move any more.
     for (Field& field : shape.fields) {
-        if (field.required) continue;
+        if (field.required || field.kind == Kind::kUnknown) continue;
         JsonScanner scanner(field.default_json);
         if (!read_field(field, scanner, true, 0, field.preset) || !scanner.at_end()) {
             PyErr_Format(PyExc_ValueError, "default of %s: %s", field.name.c_str(), field.default_json.c_str());

@@ -1,4 +1,4 @@
-// A payload read by the shape of its model. The shape comes from the pydantic model itself (assembly/shapes.py), which
+// A payload read by the shape of its model. The shape comes from the pydantic model itself (native/shapes.py), which
 // stays the one schema; what is not plainly right is doubted.
 #pragma once
 
@@ -17,9 +17,10 @@ namespace headrace {
 
 inline constexpr size_t kMaxFields = 64;
 
-// A known part is one in which a field that the shape does not have is always a doubt.
+// A known part is one in which a field that the shape does not have is always a doubt. An unknown field is one that this
+// module was not built for, or cannot read: a payload that has it is a doubt.
 enum class Kind {
-    kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kKnownPart, kParts
+    kText, kInteger, kFloat, kFlag, kAny, kObject, kObjects, kTexts, kChoice, kTokens, kPart, kKnownPart, kParts, kUnknown
 };
 
 struct Shape;
@@ -69,6 +70,8 @@ struct Field {
 struct Shape {
     std::vector<Field> fields;  // at most kMaxFields
 
+    // Whether there is one: payloads without are left to Python.
+    explicit operator bool() const { return !fields.empty(); }
     // Index of a field; negative with Python's error set where there is none.
     int at(const char* name) const;
 };
@@ -77,7 +80,7 @@ struct Shape {
 bool read_payload(const Shape& shape, std::string_view json, bool known_only, Payload& payload);
 
 // `shape` from a list of (name, kind, nullable, default or None, least, above least, most, choices, part), see
-// assembly/shapes.py; false with Python's error set.
+// native/shapes.py; false with Python's error set.
 bool make_shape(PyObject* fields, Shape& shape);
 
 }  // namespace headrace

@@ -1,28 +1,52 @@
-"""Pydantic models → the shapes that the extension module reads payloads by: the models stay the one schema.
+"""Shapes of models → the tables by which the extension module reads payloads, and what it lags behind in.
 
-shape_of(ToolCalled)    [("call_id", "text", False, None, …), ("tool", "text", False, None, …),
-                         ("arguments", "object", False, "{}", …)]
+table_of(ToolCalled, None)    [("call_id", "text", False, None, …), ("tool", "text", False, None, …),
+                               ("arguments", "object", False, "{}", …)]
+
+What the module does not know it must not skip: a rule in Python may follow from it. A field that it was not built for
+is in its table as ``unknown``, and a payload that has the field is left to Python. An event type that it was not built
+for, or of which it cannot read a field that it was built for, has no table at all.
 """
 
 import json
-import types
-import typing
-from enum import Enum
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Any, NamedTuple, assert_never
 
-from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from headrace.schemas.arrays import ArrayType
-from headrace.schemas.bounds import Short, Within
+from headrace.schemas.model import Record
+from headrace.schemas.shape import (
+    OBJECT,
+    AnyJson,
+    Choice,
+    FieldType,
+    Flag,
+    ListOf,
+    MapOf,
+    Null,
+    Number,
+    OneOf,
+    Other,
+    PartOf,
+    Text,
+    Tokens,
+    shape_of,
+)
 
 _CHECKED_THERE = {"ModelCalled": {"_arrays_agree"}}
 """Validators that the extension module has too."""
 
+ANY_FIELD = "*"
+"""In the place of a type's fields: what it has goes on as a whole, so any field is known that can be read."""
 
-class Field(NamedTuple):
+UNKNOWN = "unknown"
+"""Kind of a field that the extension module leaves to Python."""
+
+
+class TableField(NamedTuple):
     """A field as the extension module takes it."""
 
     name: str
@@ -36,70 +60,141 @@ class Field(NamedTuple):
     most: float
     """Of a text: in bytes as it stands, escapes included. A character has one at least, so none too long is taken."""
     choices: tuple[str, ...]
-    part: "list[Field] | None"
+    part: "list[TableField] | None"
 
 
-def shape_of(model: type[BaseModel]) -> list[Field]:
-    """The fields of ``model`` in order; raises ``TypeError`` for what the extension module does not know."""
-    decorators = model.__pydantic_decorators__
-    if decorators.field_validators or decorators.validators or decorators.root_validators:
-        raise TypeError(f"{model.__name__}: validators of single fields are not known here")
-    if unknown := set(decorators.model_validators) - _CHECKED_THERE.get(model.__name__, set()):
-        raise TypeError(f"{model.__name__}: the extension module has no {', '.join(sorted(unknown))}")
-    return [_field(name, info) for name, info in model.model_fields.items()]
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """In what the extension module lags behind the models."""
+
+    types: frozenset[str] = frozenset()
+    """Event types that it leaves to Python."""
+    fields: frozenset[tuple[str, str]] = frozenset()
+    """Event type and field, as ``sampling.temperature`` where it is a part's: such an event is left to Python where it
+    has the field."""
+    records: str = ""
+    """Why it can write no trajectory; empty where it can."""
+
+    def __bool__(self) -> bool:
+        return bool(self.types or self.fields or self.records)
+
+    def holds_back(self, type_name: str, value: bytes) -> bool:
+        """Whether a trajectory with this event is left to Python for it. A field is looked for by its name, wherever in
+        the payload that stands."""
+        if self.records or type_name in self.types:
+            return True
+        return any(
+            name == type_name and b'"%s"' % path.rpartition(".")[2].encode() in value for name, path in self.fields
+        )
+
+    def __str__(self) -> str:
+        """A sentence for each thing that is not known."""
+        said = [f"it does not know the event type {name}" for name in sorted(self.types)]
+        said += [f"it does not know the field {path} of {name}" for name, path in sorted(self.fields)]
+        return "; ".join([*said, *([self.records] if self.records else [])])
 
 
-def _field(name: str, info: FieldInfo) -> Field:
-    annotation, metadata, nullable = info.annotation, list(info.metadata), False
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(annotation) if option is not type(None)]
-        if len(options) != 1:
-            raise TypeError(f"{name}: {annotation} is not known here")
-        annotation, nullable = options[0], True
-    if typing.get_origin(annotation) is Annotated:
-        annotation, *inner = typing.get_args(annotation)
-        metadata += inner
-    kind, part = _kind(annotation, metadata)
+def tables_of(models: Sequence[type[Record]], known: Mapping[str, str]) -> tuple[dict[str, list[TableField]], Lag]:
+    """A table for each of ``models`` that the extension module can read, by type, and what it lags behind in.
+
+    ``known``: for each event type that it was built for the names of its fields, with spaces between.
+    """
+    tables: dict[str, list[TableField]] = {}
+    unknown: set[tuple[str, str]] = set()
+    for model in models:
+        names = known.get(model.TYPE)
+        if names is None or not _is_checked_there(model):
+            continue
+        table = table_of(model, None if names == ANY_FIELD else frozenset(names.split()))
+        missing = set(unknown_fields(table))
+        if missing and (names == ANY_FIELD or missing & set(names.split())):
+            continue
+        tables[model.TYPE] = table
+        unknown |= {(model.TYPE, path) for path in missing}
+    return tables, Lag(frozenset({model.TYPE for model in models} - set(tables)), frozenset(unknown))
+
+
+def table_of(model: type[BaseModel], known: Set[str] | None, path: str = "") -> list[TableField]:
+    """The fields of ``model`` in order. ``known``: those that the extension module was built for, ``None`` for all."""
+    return [
+        _table_field(field.name, field.type, field.nullable, field.info, known, path)
+        for field in shape_of(model).fields
+    ]
+
+
+def unknown_fields(table: Sequence[TableField], path: str = "") -> list[str]:
+    """Fields in ``table`` that the extension module does not know, those of parts as ``part.field``."""
+    found = []
+    for field in table:
+        if field.kind == UNKNOWN:
+            found.append(path + field.name)
+        found += unknown_fields(field.part or (), f"{path}{field.name}.")
+    return found
+
+
+def _is_checked_there(model: type[BaseModel]) -> bool:
+    shape = shape_of(model)
+    there = _CHECKED_THERE.get(model.__name__, set())
+    parts = [field.type for field in shape.fields]
+    items = [kind.item if isinstance(kind, ListOf) else kind for kind in parts]
+    return (
+        not shape.other_validators
+        and {name for name, _ in shape.validators} <= there
+        and all(_is_checked_there(kind.model) for kind in items if isinstance(kind, PartOf))
+    )
+
+
+def _table_field(
+    name: str, kind: FieldType, nullable: bool, info: FieldInfo, known: Set[str] | None, path: str
+) -> TableField:
+    required = info.is_required()
+    kind_name = _kind(kind) if known is None or path + name in known else UNKNOWN
+    if kind_name == UNKNOWN:
+        return TableField(name, UNKNOWN, False, None if required else "null", -inf, False, inf, (), None)
     least, above, most = -inf, False, inf
-    for bound in metadata:
-        if isinstance(bound, Ge | Gt):
-            limit: Any = bound.ge if isinstance(bound, Ge) else bound.gt
-            least, above = float(limit), isinstance(bound, Gt)
-        elif isinstance(bound, Le):
-            limit = bound.le
-            most = float(limit)
-        elif isinstance(bound, Within):
-            least, most = max(least, -float(bound.limit)), min(most, float(bound.limit))
-        elif isinstance(bound, Short):
-            most = min(most, float(bound.limit))
-        elif not isinstance(bound, ArrayType):
-            raise TypeError(f"{name}: {bound} is not known here")
-    choices = tuple(option.value for option in cast(type[Enum], annotation)) if kind == "choice" else ()
-    default = None if info.is_required() else _json(info.get_default(call_default_factory=True))
-    return Field(name, kind, nullable, default, least, above, most, choices, part)
+    choices: tuple[str, ...] = ()
+    part = None
+    if isinstance(kind, Number):
+        least, above, most = float(kind.least), kind.above_least, float(kind.most)
+    elif isinstance(kind, Text):
+        most = float(kind.most)
+    elif isinstance(kind, Choice):
+        choices = tuple(option.value for option in kind.enum)
+    inner = kind.item if isinstance(kind, ListOf) else kind
+    if isinstance(inner, PartOf):
+        part = table_of(inner.model, known, f"{path}{name}.")
+    default = None if required else _json(info.get_default(call_default_factory=True), part)
+    return TableField(name, kind_name, nullable, default, least, above, most, choices, part)
 
 
-_PLAIN: dict[Any, str] = {
-    str: "text", int: "integer", float: "float", bool: "flag", Any: "any", dict[str, Any]: "object",
-    list[dict[str, Any]]: "objects", list[str]: "texts",
-}  # fmt: skip
+def _kind(kind: FieldType) -> str:
+    """The name by which the extension module knows a type; ``UNKNOWN`` where it has none."""
+    match kind:
+        case Text():
+            return "text"
+        case Number():
+            return "integer" if kind.whole else "float"
+        case Flag():
+            return "flag"
+        case AnyJson():
+            return "any"
+        case Choice():
+            return "choice" if all(isinstance(option.value, str) for option in kind.enum) else UNKNOWN
+        case Tokens():
+            return "tokens"
+        case PartOf():
+            return "known_part" if getattr(kind.model, "UNKNOWN_FIELDS_MATTER", False) else "part"
+        case MapOf():
+            return "object" if kind == OBJECT else UNKNOWN
+        case ListOf(item=item):
+            return {OBJECT: "objects", Text(): "texts"}.get(item, "parts" if isinstance(item, PartOf) else UNKNOWN)
+        case Null() | OneOf() | Other():
+            return UNKNOWN
+        case _:
+            assert_never(kind)
 
 
-def _kind(annotation: Any, metadata: list[Any]) -> tuple[str, list[Field] | None]:
-    if any(isinstance(entry, ArrayType) for entry in metadata):
-        return "tokens", None
-    if annotation in _PLAIN:
-        return _PLAIN[annotation], None
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return "choice", None
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return "known_part" if getattr(annotation, "UNKNOWN_FIELDS_MATTER", False) else "part", shape_of(annotation)
-    if typing.get_origin(annotation) is list and issubclass(typing.get_args(annotation)[0], BaseModel):
-        return "parts", shape_of(typing.get_args(annotation)[0])
-    raise TypeError(f"{annotation} is not known here")
-
-
-def _json(default: Any) -> str:
+def _json(default: Any, part: list[TableField] | None) -> str:
     if isinstance(default, BaseModel):
-        return default.model_dump_json()
+        return default.model_dump_json(include={field.name for field in part or () if field.kind != UNKNOWN})
     return json.dumps(default, separators=(",", ":"))

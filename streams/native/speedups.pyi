@@ -6,6 +6,9 @@ from typing import Any
 SOURCES: str
 """SHA-256 of the files that it was built from."""
 
+EVENT_FIELDS: dict[str, str]
+"""For each event type that it was built for the names of its fields, with spaces between; ``*`` for any."""
+
 class Arrival:
     """A :class:`LogRecord`, and what its headers say: ``PlainArrival`` in one block of memory."""
 

@@ -44,7 +44,7 @@ Outcome Assembly::take(size_t index, const Arrival* arrival) {
     Payload& payload = payloads_[index];
     // A start goes on as a whole, unknown fields included.
     const Shape& shape = rules_.shapes[fact];
-    if (!read_payload(shape, arrival->view(arrival->value), fact == kStarted, payload)) return Outcome::kDoubt;
+    if (!shape || !read_payload(shape, arrival->view(arrival->value), fact == kStarted, payload)) return Outcome::kDoubt;
     earliest_ = std::min(earliest_, arrival->time_ms);
     latest_ = std::max(latest_, arrival->time_ms);
     const std::string_view traceparent = arrival->view(arrival->traceparent);

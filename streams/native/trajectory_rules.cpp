@@ -1,5 +1,7 @@
 #include "trajectories.hpp"
 
+#include <algorithm>
+
 namespace headrace {
 namespace {
 
@@ -19,13 +21,16 @@ constexpr const char* kWritten[] = {
     "partition", "offset",
 };
 
+// Defects that never are in a trajectory that is written here.
+constexpr std::string_view kFoundElsewhere[] = {"conflict", "missing_events", "no_end", "bad_event"};
+
 bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
     for (int fact = 0; fact < kFacts; ++fact) {
         const Ref name(PyUnicode_FromString(kFactNames[fact].data()));
         PyObject* fields = name ? PyDict_GetItemWithError(shapes, name.get()) : nullptr;
         if (fields == nullptr) {
-            if (!PyErr_Occurred()) PyErr_Format(PyExc_LookupError, "there is no shape of %s", kFactNames[fact].data());
-            return false;
+            if (PyErr_Occurred()) return false;
+            continue;  // such events are left to Python
         }
         if (!make_shape(fields, rules.shapes[fact])) return false;
     }
@@ -36,10 +41,14 @@ bool find_shapes(PyObject* shapes, TrajectoryRules& rules) {
         }
     }
     const Shape &started = rules.shapes[kStarted], &ended = rules.shapes[kEnded];
-    return (rules.consent = started.at("consent")) >= 0 && (rules.role = started.at("role")) >= 0 &&
-           (rules.run = started.at("run")) >= 0 &&
-           (rules.status = ended.at("status")) >= 0 && (rules.answer = ended.at("answer")) >= 0 &&
-           (rules.outcome = ended.at("outcome")) >= 0 && rules.segments.fields.find(rules.shapes[kCalled]) &&
+    const bool found_start = !started || ((rules.consent = started.at("consent")) >= 0 &&
+                                          (rules.role = started.at("role")) >= 0 &&
+                                          (rules.run = started.at("run")) >= 0);
+    const bool found_end = !ended || ((rules.status = ended.at("status")) >= 0 &&
+                                      (rules.answer = ended.at("answer")) >= 0 &&
+                                      (rules.outcome = ended.at("outcome")) >= 0);
+    return found_start && found_end &&
+           (!rules.shapes[kCalled] || rules.segments.fields.find(rules.shapes[kCalled])) &&
            rules.turns.find(rules.shapes[kCalled], rules.shapes[kToolCalled], rules.shapes[kToolReturned],
                             rules.shapes[kPruned], rules.shapes[kSubagentFinished]);
 }
@@ -52,8 +61,15 @@ bool find_order(PyObject* names, TrajectoryRules& rules) {
     for (Py_ssize_t index = 0; index < PySequence_Fast_GET_SIZE(sequence.get()); ++index) {
         const char* name = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(sequence.get(), index));
         if (name == nullptr) return false;
+        bool known = std::find(std::begin(kFoundElsewhere), std::end(kFoundElsewhere), name) != std::end(kFoundElsewhere);
         for (int defect = 0; defect < kDefects; ++defect) {
-            if (std::string_view(name) == kDefectNames[defect]) rules.defect_order.at(found++) = Defect(defect);
+            if (std::string_view(name) != kDefectNames[defect]) continue;
+            rules.defect_order.at(found++) = Defect(defect);
+            known = true;
+        }
+        if (!known) {
+            PyErr_Format(PyExc_LookupError, "it does not know when a trajectory has the defect %s", name);
+            return false;
         }
     }
     if (found != kDefects) PyErr_SetString(PyExc_LookupError, "a defect that can be found here has no name there");
@@ -64,17 +80,20 @@ bool are_written(PyObject* names) {
     const Ref sequence(PySequence_Fast(names, "fields must be a sequence"));
     if (!sequence) return false;
     const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(sequence.get()));
-    bool same = count == std::size(kWritten);
-    for (size_t index = 0; same && index < count; ++index) {
+    for (size_t index = 0; index < count; ++index) {
         const char* name = PyUnicode_AsUTF8(PySequence_Fast_GET_ITEM(sequence.get(), static_cast<Py_ssize_t>(index)));
         if (name == nullptr) return false;
-        same = std::string_view(name) == kWritten[index];
+        if (index >= std::size(kWritten) || std::string_view(name) != kWritten[index]) {
+            PyErr_Format(PyExc_LookupError, "trajectories have other fields than it was built for, the first of them %s",
+                         name);
+            return false;
+        }
     }
-    if (!same) {
-        PyErr_SetString(PyExc_LookupError, "trajectories have other fields than this module was built for: "
-                                           "`make native`, or add what is new to streams/native");
+    if (count < std::size(kWritten)) {
+        PyErr_Format(PyExc_LookupError, "trajectories have no field %s any more", kWritten[count]);
+        return false;
     }
-    return same;
+    return true;
 }
 
 }  // namespace

@@ -39,7 +39,9 @@ bool TurnFields::find(const Shape& called, const Shape& used, const Shape& retur
         {&steps, finished, "steps"},
     };
     return std::all_of(std::begin(all), std::end(all),
-                       [](const auto& field) { return (*field.index = field.shape.at(field.name)) >= 0; });
+                       [](const auto& field) {
+                           return !field.shape || (*field.index = field.shape.at(field.name)) >= 0;
+                       });
 }
 
 TurnFold::Turn& TurnFold::turn() { return turns_.empty() ? turns_.emplace_back() : turns_.back(); }

@@ -26,6 +26,7 @@ def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object]
 STATUS = RunnerStatus(
     partition=3, position=10, log_end=12, log_ms=9_000, open_trajectories=2, oldest_open_ms=4_000, held_events=7,
     held_bytes=900, remembered_bytes=300, duplicates=1, trajectories=5, commits=4,
+    native_fallbacks=2,
     dead_letters={DeadLetterError.LATE: 2, DeadLetterError.BAD_JSON: 1, DeadLetterError.CONFLICT: 4},
     commits_failed=1, last_commit_s=0.02, all_commits_s=0.1,
 )  # fmt: skip
@@ -40,6 +41,7 @@ def test_the_assembler_says_what_it_holds_and_what_it_did_by_partition() -> None
     assert counts == dict.fromkeys(DeadLetterError, 0) | {"late": 2, "bad_json": 1, "conflict": 4}
     assert {name.removeprefix("headrace.assembler."): value for name, ((_, value),) in found.items()} == {
         "open": 2, "open.oldest": 5.0, "held": 7, "held.memory": 900, "remembered.memory": 300, "closed": 5,
+        "native.fallbacks": 2,
         "duplicates": 1, "conflicts": 4, "late": 2,
         "commits": 4, "aborts": 1, "commit.time": 0.1, "commit.last": 0.02,
     }  # fmt: skip

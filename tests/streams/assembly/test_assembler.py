@@ -36,6 +36,7 @@ from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.assembly.partition_runner import PartitionTakenOver
 from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.assembly.runner_status import RunnerStatus
+from headrace.streams.native.shapes import Lag
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import session, with_header
 from tests.streams.oracle import expected
@@ -321,6 +322,15 @@ async def test_it_says_at_start_that_it_will_be_slow(
     with pytest.raises(KafkaConnectionError):
         await run_assembler(AssemblerConfig(f"127.0.0.1:{free_port()}"), stop=asyncio.Event(), ready=lambda: None)
     assert "was not built" in caplog.text
+
+
+async def test_it_says_at_start_what_the_extension_module_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(assembler, "LAG", Lag(types=frozenset({"headrace.memory.written.v1"})))
+    with pytest.raises(KafkaConnectionError):
+        await run_assembler(AssemblerConfig(f"127.0.0.1:{free_port()}"), stop=asyncio.Event(), ready=lambda: None)
+    assert caplog.text.count("it does not know the event type headrace.memory.written.v1") == 1
 
 
 @pytest.mark.parametrize("name", ["commit_interval_s", "idle_timeout_s", "max_open_bytes"])

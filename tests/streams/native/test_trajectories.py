@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from pydantic import BaseModel, field_validator, model_validator
 
 from headrace.schemas.arrays import encode_array
 from headrace.schemas.bounds import MAX_STEPS, MAX_TIME_MS
@@ -36,9 +35,9 @@ from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.assemble import _conclude, conclude
 from headrace.streams.assembly.gaps import NO_GAPS
 from headrace.streams.assembly.history import History
-from headrace.streams.assembly.trajectory_writer import _WRITER, plainly_written
+from headrace.streams.assembly.trajectory_writer import plainly_written
 from headrace.streams.native.available import SPEEDUPS
-from headrace.streams.native.shapes import shape_of
+from headrace.streams.native.shapes import tables_of
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import T0, called, event, session, started, with_header
 from tests.streams.native.built import needs_speedups
@@ -366,33 +365,8 @@ def test_a_trajectory_beyond_the_largest_record_goes_without_its_bulk() -> None:
     assert conclude(history) == _conclude(history)
 
 
-def test_a_model_that_the_module_does_not_know_is_refused_at_once() -> None:
-    class Checked(BaseModel):
-        name: str
-
-        @field_validator("name")
-        @classmethod
-        def lower(cls, name: str) -> str:
-            return name.lower()
-
-    class Agreeing(BaseModel):
-        name: str
-
-        @model_validator(mode="after")
-        def agree(self) -> "Agreeing":
-            return self
-
-    class Paired(BaseModel):
-        pair: tuple[int, int]
-
-    for model, why in ((Checked, "single fields"), (Agreeing, "has no agree"), (Paired, "not known here")):
-        with pytest.raises(TypeError, match=why):
-            shape_of(model)
-
-
 def test_a_module_that_was_built_for_other_records_is_refused_at_once() -> None:
-    shapes = {model.TYPE: shape_of(model) for model in EVENTS.models}
-    assert _WRITER is not None
+    shapes, _ = tables_of(EVENTS.models, SPEEDUPS.EVENT_FIELDS)
     with pytest.raises(LookupError, match="other fields"):
         SPEEDUPS.TrajectoryWriter(
             shapes=shapes, fields=["trajectory_id", "colour"], defects=[], array_type=array, encode_array=str,
