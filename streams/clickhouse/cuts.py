@@ -12,13 +12,9 @@ A process that inserts although its partition went to another one repeats a batc
 found the same announcement, and the second insert is dropped. The tables' ReplacingMergeTree is the net under it all.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import pyarrow as pa
 
 from headrace.streams.clickhouse.columns import Table
-from headrace.streams.raw import LogRecord
 
 
 def next_cut(first: int, read_to: int, *, size: int, announced: int | None = None, early: bool = False) -> int | None:
@@ -31,10 +27,15 @@ def next_cut(first: int, read_to: int, *, size: int, announced: int | None = Non
         return None
     if announced is not None and announced > first:
         return announced if read_to >= announced else None
-    full = (first // size + 1) * size
+    full = full_end(first, size)
     if read_to >= full:
         return full
     return read_to if early else None
+
+
+def full_end(first: int, size: int) -> int:
+    """End (exclusive) of a full batch that starts at offset ``first``: the next multiple of ``size``."""
+    return (first // size + 1) * size
 
 
 def cut_metadata(end: int) -> str:
@@ -65,44 +66,3 @@ def halves(rows: pa.Table) -> tuple[pa.Table, pa.Table] | None:
         return None
     cut = min(ends, key=lambda end: abs(end - middle))
     return rows.slice(0, cut), rows.slice(cut)
-
-
-@dataclass(slots=True)
-class Pending:
-    """What was read of one partition and is not written yet."""
-
-    first: int
-    """Offset where the next batch starts."""
-    announced: int | None = None
-    """End of that batch, where one was announced."""
-    records: list[LogRecord] = field(default_factory=list)
-    """Records from ``first`` on, by offset."""
-    size: int = 0
-    """Bytes of their keys, values and headers."""
-    since: float = 0.0
-    """When the first of them was added, in the caller's seconds."""
-
-    def add(self, records: Sequence[LogRecord], now: float) -> None:
-        """Append ``records``, which follow those that are there."""
-        if not self.records:
-            self.since = now
-        self.records.extend(records)
-        self.size += _bytes_of(records)
-
-    def cut(self, size: int, *, early: bool) -> int | None:
-        """Where to cut now, as :func:`next_cut`."""
-        read_to = self.records[-1].offset + 1 if self.records else self.first
-        return next_cut(self.first, read_to, size=size, announced=self.announced, early=early)
-
-    def take(self, end: int) -> list[LogRecord]:
-        """Remove and return the records before offset ``end``; the next batch starts there."""
-        batch = [record for record in self.records if record.offset < end]
-        self.records = self.records[len(batch) :]
-        self.size -= _bytes_of(batch)
-        self.first, self.announced = end, None
-        return batch
-
-
-def _bytes_of(records: Sequence[LogRecord]) -> int:
-    held = sum(len(record.key or b"") + len(record.value or b"") for record in records)
-    return held + sum(len(name) + len(content or b"") for record in records for name, content in record.headers)

@@ -1,6 +1,6 @@
 """The log into ClickHouse: every topic, in batches, visible within a second and inserted once.
 
-    read → cut, announced in the commit's metadata → rows → Arrow insert with a token → commit
+    read → columns → cut, announced in the commit's metadata → Arrow insert with a token → commit
 
 Offsets are committed after the insert, so nothing is lost; a batch that is repeated has the same cut and the same
 token, so nothing is doubled (:mod:`cuts` has the reasoning). ClickHouse away means waiting: the log keeps what
@@ -17,8 +17,8 @@ the insert, each half with a token of its own, so that a batch that is repeated 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -30,7 +30,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.offsets import committed_offsets
-from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.kafka.reading import partitions_of, scan
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Severity
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, REWARDS, TOPICS, TRAJECTORIES
@@ -38,8 +38,9 @@ from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.alerts import alert_message
 from headrace.streams.clickhouse.batches import convert, unstorable
 from headrace.streams.clickhouse.columns import Table, arrow_table
-from headrace.streams.clickhouse.cuts import Pending, announced_cut, cut_metadata, deduplication_token, halves
+from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata, deduplication_token, halves
 from headrace.streams.clickhouse.database import PatientClient, RowsRefused, Stopped
+from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, Taken
 from headrace.streams.clickhouse.tables import LAG
 from headrace.streams.lag import Lag, LagMeter, lag_row
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
@@ -54,6 +55,9 @@ KIND = "record_unstorable"
 
 READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, DEAD_LETTERS.name})
 """Topics whose bad records are dead letters by somebody else's hand, or are dead letters themselves."""
+
+_BACKLOG_LINGERS = 10
+"""How many times the linger a batch waits to be full while the rest of it is in the log."""
 
 _LOST_PARTITION = (CommitFailedError, IllegalStateError, RebalanceInProgressError)
 """What a commit or a seek raises once a partition belongs to another process."""
@@ -75,11 +79,12 @@ class SinkConfig:
     """Name of this process in the group: after a crash it has its partitions back at once instead of after the session
     timeout. One running process a name; unset: the broker names it."""
     linger_s: float = 0.5
-    """Seconds that a record waits for others before its batch is cut."""
-    batch_records: int = 8192
-    """Distance of full batches' ends, in offsets."""
-    buffer_bytes: int = 64 * 1024 * 1024
-    """Bytes of records held before everything is cut. Nothing is read while batches are inserted."""
+    """Seconds that a record waits for others before its batch is cut; up to ten times as many while the rest of a full
+    batch is in the log already."""
+    batch_records: int = 65_536
+    """Distance of full batches' ends, in offsets: what is inserted at once from each partition of a backlog."""
+    buffer_bytes: int = 128 * 1024 * 1024
+    """Bytes held, as records and as columns, before the largest batch is cut and nothing more is read meanwhile."""
     concurrent_inserts: int = 3
     """Partitions whose batches are converted and inserted side by side."""
     lag_interval_s: float = 5.0
@@ -107,7 +112,7 @@ class _Assignment(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
 
 
 class _Sink:
-    """The loop and what it holds."""
+    """The loop and what it holds. While one batch of each of some partitions is written, further ones are read."""
 
     def __init__(
         self,
@@ -115,40 +120,84 @@ class _Sink:
         consumer: AIOKafkaConsumer,
         producer: AIOKafkaProducer,
         database: PatientClient,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self._config = config
         self._consumer = consumer
         self._producer = producer
         self._database = database
+        self._tasks = tasks
         self._slots = asyncio.Semaphore(config.concurrent_inserts)
         self._pending: dict[TopicPartition, Pending] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._writing_bytes = 0
         self._loaded = -1
         self.assignment = _Assignment()
 
-    async def round(self, *, early: bool = False) -> None:
-        """Read a little and write what is ripe: full, old enough, or everything where ``early``."""
+    async def round(self) -> None:
+        """Read a little, convert it, and begin to write what is ripe: batches that are full, or old enough."""
         if self._loaded != self.assignment.generation:
             await self._load()
         records = await self._consumer.getmany(
-            timeout_ms=int(self._config.linger_s * 500), max_records=self._config.batch_records
+            timeout_ms=int(self._config.linger_s * 500), max_records=2 * CHUNK_RECORDS
         )
         if self._loaded != self.assignment.generation:
             return
         now = monotonic()
         for partition, batch in records.items():
             self._pending[partition].add(batch, now)
-        early = early or sum(pending.size for pending in self._pending.values()) > self._config.buffer_bytes
-        cuts = {}
-        for partition, pending in self._pending.items():
-            ripe = early or now - pending.since >= self._config.linger_s
-            end = pending.cut(self._config.batch_records, early=ripe)
+        for partition in records:
+            pending = self._pending[partition]
+            while chunk := pending.chunk():
+                pending.put(chunk, await asyncio.to_thread(convert, chunk))
+        if self._loaded != self.assignment.generation:
+            return
+        if self._writing is None and (cuts := self._cuts(now)):
+            self._begin(cuts)
+        if self._writing is not None and self._held_bytes() > self._config.buffer_bytes:
+            await asyncio.wait({self._writing})
+
+    async def finish(self) -> None:
+        """Write what was read."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        ends = {place: pending.cut(early=True) for place, pending in self._pending.items()}
+        cuts = {place: end for place, end in ends.items() if end is not None}
+        if cuts and self._loaded == self.assignment.generation:
+            self._begin(cuts)
+
+    def _held_bytes(self) -> int:
+        return self._writing_bytes + sum(pending.size for pending in self._pending.values())
+
+    def _cuts(self, now: float) -> dict[TopicPartition, int]:
+        """Where batches end now. While too much is held and none of them is ripe, the largest does."""
+        found: dict[TopicPartition, int] = {}
+        for place, pending in self._pending.items():
+            if pending.is_empty:
+                continue
+            age = now - pending.since
+            # With all of a full batch in the log it is read in a moment: large inserts are what a backlog needs.
+            patience = _BACKLOG_LINGERS if self._is_there(place, pending.whole_at) else 1
+            end = pending.cut(early=age >= patience * self._config.linger_s)
             if end is not None:
-                cuts[partition] = end
-        if cuts:
-            await self._write(cuts)
+                found[place] = end
+        if not found and self._held_bytes() > self._config.buffer_bytes:
+            for place, pending in sorted(self._pending.items(), key=lambda held: -held[1].size):
+                if (end := pending.cut(early=True)) is not None:
+                    return {place: end}
+        return found
+
+    def _is_there(self, place: TopicPartition, end: int) -> bool:
+        """Whether the log of ``place`` is known to reach to ``end``, as far as transactions are decided."""
+        if place not in self._consumer.assignment():
+            return False
+        reached: int | None = self._consumer.last_stable_offset(place)
+        return reached is not None and reached >= end
 
     async def _load(self) -> None:
         """Start every assigned partition at its commit, with the cut that was announced there."""
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
         generation = self.assignment.generation
         self._pending.clear()
         assigned = list(self._consumer.assignment())
@@ -166,38 +215,54 @@ class _Sink:
                     self._consumer.seek(partition, first)
                 except IllegalStateError:
                     return  # assigned anew in the meantime: the next round loads again
-                self._pending[partition] = Pending(first, announced_cut(commits[partition].metadata or ""))
+                announced = announced_cut(commits[partition].metadata or "")
+                self._pending[partition] = Pending(
+                    first,
+                    self._config.batch_records,
+                    announced if announced is not None and announced > first else None,
+                )
         self._loaded = generation
 
-    async def _write(self, cuts: dict[TopicPartition, int]) -> None:
+    def _begin(self, cuts: dict[TopicPartition, int]) -> None:
+        """Write the batches that end at ``cuts``, in a task of their own."""
+        taken = {place: self._pending[place].take(end) for place, end in cuts.items()}
+        self._writing_bytes = sum(batch.size for batch in taken.values())
+        self._writing = self._tasks.create_task(self._write(taken))
+
+    async def _write(self, batches: dict[TopicPartition, Taken]) -> None:
         """Announce the cuts, insert the batches, commit. A partition that was lost meanwhile is somebody else's."""
-        firsts = {partition: self._pending[partition].first for partition in cuts}
         try:
-            await self._consumer.commit({place: (firsts[place], cut_metadata(end)) for place, end in cuts.items()})
+            await self._consumer.commit(
+                {place: (batch.first, cut_metadata(batch.end)) for place, batch in batches.items()}
+            )
             async with asyncio.TaskGroup() as writers:
-                for partition, end in cuts.items():
-                    batch = self._pending[partition].take(end)
-                    writers.create_task(self._write_batch(partition, batch, firsts[partition], end))
-            await self._consumer.commit({place: (await self._written_to(place), "") for place in cuts})
+                for place, batch in batches.items():
+                    writers.create_task(self._write_batch(place, batch))
+            await self._consumer.commit(
+                {place: (await self._written_to(place, batch.end), "") for place, batch in batches.items()}
+            )
         except _LOST_PARTITION as error:
             log.info("partitions moved while they were written, reading again from the commits: %s", error)
             self._loaded = -1
+        finally:
+            self._writing, self._writing_bytes = None, 0
 
-    async def _write_batch(self, place: TopicPartition, records: Sequence[LogRecord], first: int, end: int) -> None:
+    async def _write_batch(self, place: TopicPartition, taken: Taken) -> None:
         async with self._slots:
-            batch = await asyncio.to_thread(convert, records)
+            batch = await asyncio.to_thread(taken.rows)
             refused: dict[int, str] = {}
             for table, rows in batch.tables:
-                refused |= await self._insert(place, table, rows, first, end)
-        by_offset = {record.offset: record for record in records}
-        unstored = batch.unstorable + [(by_offset[offset], unstorable(why)) for offset, why in refused.items()]
+                refused |= await self._insert(place, table, rows, taken.first, taken.end)
+        originals = await originals_of(self._config.bootstrap, place, refused)
+        unstored = batch.unstorable + [(record, unstorable(refused[record.offset])) for record in originals]
         letters = [each for each in batch.unreadable if each[0].topic not in READ_BY_A_PROCESSOR] + unstored
         for record, error in batch.unreadable + unstored:
             log.warning("no row for %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
         for record, error in letters:
             await (await send(self._producer, DEAD_LETTERS, dead_letter_message(record, error, source=SOURCE)))
         if unstored:
-            await (await send(self._producer, ALERTS, unstored_alert(place.topic, place.partition, first, unstored)))
+            alert = unstored_alert(place.topic, place.partition, taken.first, unstored)
+            await (await send(self._producer, ALERTS, alert))
 
     async def _insert(
         self, place: TopicPartition, table: Table, rows: pa.Table, first: int, end: int
@@ -218,13 +283,30 @@ class _Sink:
                 left += [(parts[0], begin, middle), (parts[1], middle, stop)]
         return refused
 
-    async def _written_to(self, partition: TopicPartition) -> int:
-        """The offset up to which everything is in the database."""
-        pending = self._pending[partition]
-        if not pending.records:
+    async def _written_to(self, place: TopicPartition, end: int) -> int:
+        """The offset up to which everything is in the database, once everything before ``end`` is."""
+        pending = self._pending[place]
+        if pending.first == end and pending.is_empty:
             # Also past transaction markers, which are offsets without a record; else they would look like lag.
-            pending.first = max(pending.first, await self._consumer.position(partition))
+            pending.first = max(end, await self._consumer.position(place))
         return pending.first
+
+
+async def originals_of(bootstrap: str, place: TopicPartition, offsets: Collection[int]) -> list[LogRecord]:
+    """The records of ``place`` at ``offsets``, read from the log once more, by offset."""
+    if not offsets:
+        return []
+    found: list[LogRecord] = []
+    start = {place.partition: min(offsets)}
+    async with open_consumer(bootstrap) as consumer, aclosing(scan(consumer, [place], start=start)) as records:
+        async for record in records:
+            if record.offset in offsets:
+                found.append(record)
+            if record.offset >= max(offsets):
+                break
+    if missing := set(offsets) - {record.offset for record in found}:
+        log.error("%s[%d] has no records at %s any more, which no table took", *place, sorted(missing))
+    return found
 
 
 def unstored_alert(
@@ -265,9 +347,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
             for topic in TOPICS:
                 await partitions_of(consumer, topic)
             producer = await stack.enter_async_context(open_producer(config.bootstrap))
-            sink = _Sink(config, consumer, producer, database)
             meter = LagMeter(config.bootstrap)
-            consumer.subscribe([topic.name for topic in TOPICS], listener=sink.assignment)
 
             async def write_lag(measured: list[Lag], now_ms: int) -> None:
                 rows = [lag_row(lag, now_ms) for lag in measured]
@@ -277,10 +357,12 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
                     log.warning("the lag was not written: %s", error)
 
             async with asyncio.TaskGroup() as tasks:
+                sink = _Sink(config, consumer, producer, database, tasks)
+                consumer.subscribe([topic.name for topic in TOPICS], listener=sink.assignment)
                 tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():
                     await sink.round()
-                await sink.round(early=True)
+                await sink.finish()
         except* Stopped:
             log.info("stopped while ClickHouse did not answer; what is missing is read again at the next start")

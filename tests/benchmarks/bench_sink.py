@@ -1,13 +1,20 @@
-"""How fast the log flows into ClickHouse, beside raw Arrow inserts of the same rows in the same run.
+"""How fast the log flows into ClickHouse, beside what bounds it, in one run.
 
-    python -m tests.benchmarks.bench_sink [--kafka HOST:PORT] [--clickhouse URL] [--trajectories 5000]
+    python -m tests.benchmarks.bench_sink [--kafka HOST:PORT] [--clickhouse URL] [--trajectories 20000]
+                                          [--before CHECKOUT] [--rounds 1]
 
-20 events of about 600 bytes a trajectory. Without addresses both servers are started for the run; with them, use ones
-that are thrown away. Compare rows of one run with each other, not figures of different machines.
+20 events of about 600 bytes a trajectory. The limits: the same rows inserted as Arrow blocks that are ready, and a loop
+that fetches the records with the same client and throws them away. ``--before`` runs the sink of another checkout, with
+an environment in ``.venv``, on the same servers in turns. The sink's figures are of its own process.
+
+Without addresses both servers are started for the run; with them, use ones that are thrown away. Processor time is what
+to compare on a machine that does other work too; compare rows of one run, not figures of different machines.
 """
 
 import argparse
 import asyncio
+import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,16 +23,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+import pyarrow as pa
+
 from headrace.deploy.ports import HOST, free_port
-from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS
-from headrace.streams.clickhouse.batches import convert
+from headrace.streams.clickhouse.batches import convert, convert_validated
 from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
-from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+from headrace.streams.clickhouse.sink import SinkConfig
+from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
+from tests.benchmarks.cluster import cpu_s
 from tests.benchmarks.load import broker, fill
 
-BATCH = 8192
+ROOT = Path(__file__).parents[2]
+SETTLED_S = 2.0
+"""ClickHouse merges in the background; with less than a twentieth of a core for so long it has done with it."""
 FRONT = """
 import pathlib, sys
 from headrace.deploy.clickhouse import serve_clickhouse
@@ -33,13 +48,19 @@ folder = pathlib.Path(sys.argv[1])
 serve_clickhouse(folder / "data", secrets=folder / "secrets", host=sys.argv[2], port=int(sys.argv[3]),
                  ready=lambda: print("ready", flush=True))
 """
+SINK = """
+import asyncio, json, sys
+from headrace.streams.clickhouse.sink import SinkConfig, run_sink
+config = SinkConfig(**json.loads(sys.argv[1]))
+asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", flush=True)))
+"""
 
 
 @contextmanager
-def clickhouse(address: str | None) -> Iterator[str]:
-    """The ClickHouse at ``address``, or the embedded one, started and thrown away."""
+def clickhouse(address: str | None) -> Iterator[tuple[str, list[psutil.Process]]]:
+    """The ClickHouse at ``address``, or the embedded one, started and thrown away, with its process."""
     if address:
-        yield address
+        yield address, []
         return
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
@@ -49,52 +70,116 @@ def clickhouse(address: str | None) -> Iterator[str]:
         try:
             assert front.stdout is not None
             front.stdout.readline()
-            yield f"http://writer:{(Path(folder) / 'secrets' / 'writer').read_text()}@{HOST}:{port}"
+            url = f"http://writer:{(Path(folder) / 'secrets' / 'writer').read_text()}@{HOST}:{port}"
+            yield url, [psutil.Process(front.pid)]
         finally:
             front.kill()
             front.wait()
 
 
-def report(name: str, rows: int, seconds: float, note: str = "") -> None:
-    print(f"{name:<34}{rows / seconds / 1000:8.1f} k rows/s   {note}")
+class Row:
+    """A line of the table: wall and processor time from its beginning on, ``own`` without the children."""
+
+    def __init__(self, name: str, own: psutil.Process, server: list[psutil.Process]) -> None:
+        self.name, self._own, self._server = name, own, server
+        self._begun, self._before, self._server_before = time.perf_counter(), sum(own.cpu_times()[:2]), cpu_s(server)
+
+    def print(self, rows: int, note: str = "") -> None:
+        """The line, now that ``rows`` are done; ClickHouse's share once its merges are."""
+        wall, cpu = time.perf_counter() - self._begun, sum(self._own.cpu_times()[:2]) - self._before
+        line = f"{self.name:<34}{rows / wall / 1e3:8.1f} k rows/s{cpu / rows * 1e6:8.2f} µs an event"
+        if self._server:
+            while True:
+                before = cpu_s(self._server)
+                time.sleep(SETTLED_S)
+                if cpu_s(self._server) - before < SETTLED_S / 20:
+                    break
+            line += f"{(cpu_s(self._server) - self._server_before) / rows * 1e6:8.2f} µs ClickHouse"
+        print(f"{line}   {note}", flush=True)
+
+
+async def fetched(bootstrap: str, count: int, keep: int) -> list[pa.Table]:
+    """Fetch ``count`` events and return the rows of the first ``keep``, converted afterwards."""
+    kept, seen = [], 0
+    async with open_consumer(bootstrap) as consumer:
+        consumer.assign(await partitions_of(consumer, EVENTS))
+        await consumer.seek_to_beginning()
+        row = Row("limit: fetch alone", psutil.Process(), [])
+        while seen < count:
+            for records in (await consumer.getmany(timeout_ms=1000, max_records=4096)).values():
+                seen += len(records)
+                if len(kept) < keep:
+                    kept += records
+        row.print(seen)
+    records = sorted(kept[:keep], key=lambda record: (record.partition, record.offset))
+    blocks = []
+    for name, function in (("records validated one by one", convert_validated), ("records into columns", convert)):
+        row = Row(name, psutil.Process(), [])
+        blocks = [function(records[at : at + 2048]) for at in range(0, len(records), 2048)]
+        row.print(len(records))
+    return [rows for batch in blocks for _, rows in batch.tables]
+
+
+async def sink_from(
+    checkout: Path, name: str, bootstrap: str, url: str, count: int, server: list[psutil.Process]
+) -> None:
+    """Run the sink of ``checkout`` until all events are visible."""
+    client = open_client(url)
+    client.command("TRUNCATE TABLE IF EXISTS events")
+    config = {"bootstrap": bootstrap, "clickhouse_url": url, "group": f"bench-{time.time_ns()}"}
+    python = str(checkout / ".venv/bin/python")
+    process = await asyncio.create_subprocess_exec(
+        python,
+        "-c",
+        SINK,
+        json.dumps(config),
+        cwd=checkout,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(checkout / "src")},
+    )
+    try:
+        assert process.stdout is not None
+        await process.stdout.readline()
+        own = psutil.Process(process.pid)
+        row, visible, most = Row(name, own, server), 0, 0
+        while visible < count:
+            await asyncio.sleep(0.1)
+            most = max(most, own.memory_info().rss)
+            visible = client.query("SELECT count() FROM events").result_rows[0][0]
+        row.print(count, f"{most / 2**20:.0f} MiB")
+    finally:
+        process.kill()
+        await process.wait()
+        client.close()
 
 
 async def run(options: argparse.Namespace) -> None:
     async with broker(options.kafka) as bootstrap:
-        with clickhouse(options.clickhouse) as url:
+        with clickhouse(options.clickhouse) as (url, server):
             await create_topics(bootstrap)
             count, size = await fill(bootstrap, options.trajectories)
-            print(f"{count} events of {size / count:.0f} bytes")
-            records = [record async for record in read_to_end(bootstrap, EVENTS)]
-            begun = time.perf_counter()
-            batches = [convert(records[at : at + BATCH]) for at in range(0, len(records), BATCH)]
-            report("decode and convert only", count, time.perf_counter() - begun)
-
+            print(f"{count} events of {size / count:.0f} bytes; processor time of the process that is named")
+            blocks = await fetched(bootstrap, count, 200_000)
+            rows = pa.concat_tables(blocks).combine_chunks()
             client = open_client(url)
             ensure_tables(client)
-            begun = time.perf_counter()
-            for number, batch in enumerate(batches):
-                for table, rows in batch.tables:
-                    insert(client, table, rows, f"raw-{number}")
-            report("raw Arrow inserts, converted before", count, time.perf_counter() - begun)
-            client.command("TRUNCATE TABLE events")
-
-            stop = asyncio.Event()
-            begun, cpu = time.perf_counter(), time.process_time()
-            sink = asyncio.create_task(run_sink(SinkConfig(bootstrap, url), stop=stop, ready=lambda: None))
-            visible = 0
-            while visible < count:
-                await asyncio.sleep(0.05)
-                visible = client.query("SELECT count() FROM events").result_rows[0][0]
-            wall, cpu = time.perf_counter() - begun, time.process_time() - cpu
-            report("the sink, from Kafka to visible", count, wall, f"{count / cpu / 1000:.1f} k rows a core-second")
-            stop.set()
-            await sink
+            for each in (8192, SinkConfig("", "").batch_records):
+                row = Row(f"limit: ready blocks of {each}", psutil.Process(), server)
+                for at in range(0, rows.num_rows, each):
+                    insert(client, EVENTS_TABLE, rows.slice(at, each), f"ready-{each}-{at}")
+                row.print(rows.num_rows)
+                client.command("TRUNCATE TABLE events")
+            for _ in range(options.rounds):
+                if options.before:
+                    await sink_from(options.before, "the sink before", bootstrap, url, count, server)
+                await sink_from(ROOT, "the sink", bootstrap, url, count, server)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kafka", help="bootstrap address; default: start one")
     parser.add_argument("--clickhouse", help="HTTP address; default: start one")
-    parser.add_argument("--trajectories", type=int, default=5000)
+    parser.add_argument("--trajectories", type=int, default=20_000)
+    parser.add_argument("--before", type=Path, help="checkout of an older release, with its .venv")
+    parser.add_argument("--rounds", type=int, default=1)
     asyncio.run(run(parser.parse_args()))

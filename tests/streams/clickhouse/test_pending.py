@@ -1,0 +1,128 @@
+"""What is read of a partition is taken once, in order, in the same batches after a restart."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.streams.clickhouse import pending as pending_module
+from headrace.streams.clickhouse.batches import Batch, convert
+from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata
+from headrace.streams.clickhouse.pending import CHUNK_BYTES, CHUNK_RECORDS, Pending, Taken
+from headrace.streams.raw import LogRecord, StoredRecord
+from tests.streams.clickhouse.test_sink import event, stored
+
+sizes = st.integers(1, 50)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_module, "CHUNK_RECORDS", 3)
+
+
+def record(offset: int) -> LogRecord:
+    return stored(event("t", offset), offset)
+
+
+def converted(pending: Pending) -> None:
+    while chunk := pending.chunk():
+        pending.put(chunk, convert(chunk))
+
+
+def offsets_in(batch: Batch) -> list[int]:
+    return [offset for _, rows in batch.tables for offset in rows.column("offset").to_pylist()]
+
+
+def read_and_take(
+    pending: Pending, reads: list[list[int]], early: list[bool], convert_before: list[bool]
+) -> list[tuple[int, int, list[int]]]:
+    """First offset, end and records of every batch that is taken."""
+    found: list[Taken] = []
+    for offsets, cut_early, first_convert in zip(reads, early, convert_before, strict=True):
+        if offsets:
+            pending.add([record(offset) for offset in offsets], now=0.0)
+        if first_convert:
+            converted(pending)
+        while (end := pending.cut(early=cut_early)) is not None:
+            found.append(pending.take(end))
+    return [(taken.first, taken.end, offsets_in(taken.rows())) for taken in found]
+
+
+@given(data=st.data(), gaps=st.lists(st.integers(1, 12), min_size=1, max_size=40), size=sizes)
+def test_whatever_the_reads_every_record_is_taken_once_and_in_order(data: Any, gaps: list[int], size: int) -> None:
+    offsets, position = [], 0
+    for gap in gaps:  # gaps are transaction markers and aborted records
+        position += gap
+        offsets.append(position)
+    reads, left = [], list(offsets)
+    while left:
+        many = data.draw(st.integers(1, len(left)))
+        reads.append(left[:many])
+        left = left[many:]
+    flags = st.lists(st.booleans(), min_size=len(reads) + 1, max_size=len(reads) + 1)
+    pending = Pending(0, size)
+    taken = read_and_take(pending, [*reads, []], [*data.draw(flags)[1:], True], data.draw(flags))
+    assert [offset for _, _, batch in taken for offset in batch] == offsets
+    assert all(first <= offset < end for first, end, batch in taken for offset in batch)
+    assert [first for first, _, _ in taken] == [0, *(end for _, end, _ in taken[:-1])]
+    assert (pending.size, pending.is_empty) == (0, True)
+
+
+@given(first=st.integers(0, 100), grown=st.integers(1, 60), more=st.integers(0, 60), size=sizes, chunked=st.booleans())
+def test_a_restart_takes_the_same_rows_however_much_more_it_has_read(
+    first: int, grown: int, more: int, size: int, chunked: bool
+) -> None:
+    died = Pending(first, size)
+    died.add([record(offset) for offset in range(first, first + grown)], now=0.0)
+    converted(died)
+    end = died.cut(early=True)
+    assert end is not None
+    rows = died.take(end).rows()
+    again = Pending(first, size, announced_cut(cut_metadata(end)))
+    again.add([record(offset) for offset in range(first, first + grown + more)], now=0.0)
+    if chunked:
+        converted(again)
+    assert again.cut(early=False) == end
+    repeated = again.take(end).rows()
+    (table, found), (other_table, other) = rows.tables[0], repeated.tables[0]
+    assert (table.name, other_table.name, len(rows.tables), len(repeated.tables)) == ("events", "events", 1, 1)
+    assert found.equals(other)
+    assert all(found.column("id").num_chunks == 1 for _, found in repeated.tables)
+
+
+def test_the_age_of_a_batch_is_that_of_its_first_record() -> None:
+    pending = Pending(0, 100)
+    pending.add([record(0)], now=5.0)
+    pending.add([record(1)], now=9.0)
+    assert pending.since == 5.0
+    pending.take(2)
+    pending.add([record(2)], now=11.0)
+    assert pending.since == 11.0
+
+
+def test_what_is_left_of_a_read_is_as_young_as_the_read() -> None:
+    pending = Pending(0, 2)
+    pending.add([record(0)], now=5.0)
+    pending.add([record(1), record(2)], now=9.0)
+    pending.take(2)
+    assert pending.since == 9.0
+
+
+def test_whatever_of_a_record_takes_room_is_counted_and_later_its_columns() -> None:
+    pending = Pending(0, 100)
+    pending.add([StoredRecord("events", 0, 0, 0, b"key", b"value", [("name", b"content"), ("null", None)])], 1.0)
+    assert pending.size == len(b"keyvaluenamecontentnull")
+    pending.add([record(1), record(2)], 1.0)
+    before = pending.size
+    converted(pending)
+    assert 0 < pending.size < before
+    taken = pending.take(3)
+    assert taken.size == sum(chunk.batch.nbytes for chunk in taken.chunks) > 0
+    assert pending.size == 0
+
+
+def test_few_large_records_are_converted_too() -> None:
+    pending = Pending(0, 100)
+    pending.add([StoredRecord("events", 0, 0, 0, None, b"x" * CHUNK_BYTES, [])], 1.0)
+    assert len(pending.chunk()) == 1 < CHUNK_RECORDS
