@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     data: Folder = Path(".headrace")
     """Folder for everything that is kept: Kafka's log, ClickHouse's tables, weights, checkpoints, logs."""
     cache: Folder = Path("~/.cache/headrace")
-    """Folder for what can be downloaded or compiled again."""
+    """Folder for what can be downloaded, compiled or counted again."""
 
     kafka: Annotated[str, AfterValidator(kafka_address)] | None = None
     """Bootstrap address (host:port) of a Kafka that you have; unset: one is started."""

@@ -1,5 +1,6 @@
 """``headrace ledger``: every trajectory and its fate."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,17 +19,28 @@ KEYS = ("version", "reason", "task", "step", "stage", "agent")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 @click.option("--by", type=click.Choice(KEYS), help="Trained, rejected and pending for each of these.")
+@click.option("--from-start", is_flag=True, help="Read the whole log again, whatever was kept of it.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; with --follow an object a line.")
 @click.option("--follow", is_flag=True, help="Check again and again until SIGTERM or Ctrl-C: a line a check.")
 @click.option("--every", default=5.0, show_default=True, metavar="SECONDS", help="Time between checks.")
 @click.option("--patience", default=3, show_default=True, metavar="CHECKS", help="How many in a row may be wrong.")
 def command(
-    kafka: str | None, data: str | None, by: str | None, as_json: bool, follow: bool, every: float, patience: int
+    kafka: str | None,
+    data: str | None,
+    by: str | None,
+    from_start: bool,
+    as_json: bool,
+    follow: bool,
+    every: float,
+    patience: int,
 ) -> None:
     """Count trajectories by fate, and say whether they add up to those started.
 
     Exit status 1 where they do not. With --follow that also raises an alert (`ledger_mismatch` in alerts), and a broker
     that goes away is waited for; without it, a minute ends the command.
+
+    The first count reads the whole log; what it knows is kept in the cache (HEADRACE_CACHE), and the next reads only
+    what came since. Trajectories whose records have passed their retention meanwhile stay counted, until --from-start.
 
     It keeps an account of each trajectory in memory, about 300 bytes: 300 MB for a million.
     """
@@ -36,29 +48,31 @@ def command(
     from math import inf
 
     from headrace.deploy.ask_kafka import PATIENCE_S, ask_kafka
+    from headrace.deploy.settings import load_settings
     from headrace.deploy.state import address_of
 
     if follow and by:
         raise click.UsageError("--follow prints totals: give --by without it.")
     bootstrap = address_of("kafka", kafka, data)
+    cache = load_settings().cache / "folds"
 
     async def run() -> bool:
         if follow:
             return await _follow(bootstrap, every, patience, as_json)
-        return await _count(bootstrap, by, as_json)
+        return await _count(bootstrap, cache, by, as_json, from_start=from_start)
 
     sys.exit(0 if ask_kafka(bootstrap, run, patience_s=inf if follow else PATIENCE_S) else 1)
 
 
-async def _count(bootstrap: str, by: str | None, as_json: bool) -> bool:
+async def _count(bootstrap: str, cache: Path, by: str | None, as_json: bool, *, from_start: bool) -> bool:
     """Print the ledger; whether it adds up."""
     from dataclasses import asdict
 
     from headrace.streams.ledger.breakdown import By, breakdown
-    from headrace.streams.ledger.ledger import cut_topics, kafka_reader
+    from headrace.streams.ledger.kept import read_on
+    from headrace.streams.ledger.ledger import cut_topics
 
-    reader = kafka_reader(bootstrap)
-    await reader.catch_up()
+    reader = await read_on(bootstrap, cache, from_start=from_start)
     ledger = reader.tally.ledger(cut=await cut_topics(bootstrap))
     shown = ledger.as_dict()
     rows = breakdown(reader.tally.accounts.values(), By(by)) if by else None

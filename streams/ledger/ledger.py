@@ -15,9 +15,11 @@ round from the beginning. A round that was cut off, as by a broker that restarts
 tally is not looked at then, and the next whole round sets it right.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 from functools import partial
 
+from headrace.schemas.kafka.bookmarks import BookmarkedReader, Marks, Read
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
 from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
@@ -29,31 +31,40 @@ __all__ = ["TOPICS_AGAINST_THE_STREAM", "Ledger", "LedgerReader", "Tally", "cut_
 TOPICS_AGAINST_THE_STREAM: tuple[Topic, ...] = (STEPS, REJECTED, TRAINING, REWARDS, TRAJECTORIES, EVENTS)
 """The order of reading. ``steps`` comes before ``rejected`` as the trainer writes both, for different trajectories."""
 
-Read = Callable[[Topic, Mapping[int, int]], AsyncIterator[LogRecord]]
-"""Committed records of a topic from these offsets (by partition; else all) to the end as of the call."""
-
 
 class LedgerReader:
-    """Keeps a tally, and reads on from where it was: no record is read twice."""
+    """Keeps a tally, and reads on from where it was: no record is folded twice."""
 
-    def __init__(self, read: Read) -> None:
-        self.tally = Tally()
+    def __init__(self, read: Read[LogRecord], tally: Tally | None = None, marks: Marks | None = None) -> None:
+        """``tally`` and ``marks``: those of an earlier reader, right after a whole :meth:`catch_up`."""
+        self.tally = tally or Tally()
         """Right after each whole :meth:`catch_up`."""
-        self._read = read
-        self._next: dict[str, dict[int, int]] = {topic.name: {} for topic in TOPICS_AGAINST_THE_STREAM}
+        self._reader = BookmarkedReader(read, marks)
 
     async def catch_up(self) -> None:
-        """One round over the topics. Where it raises, call it again before the tally is looked at."""
+        """One round over the topics. Where it raises, call it again before the tally is looked at.
+
+        Raises :class:`LogReplacedError`, which calling again does not mend, where ``marks`` are those of another log.
+        """
         for topic in TOPICS_AGAINST_THE_STREAM:
-            following = self._next[topic.name]
-            async for record in self._read(topic, dict(following)):
-                self.tally.add(topic.name, dict(record.headers), record.value)
-                following[record.partition] = record.offset + 1
+            async with aclosing(self._reader.unread(topic)) as records:
+                async for record in records:
+                    self.tally.add(topic.name, dict(record.headers), record.value)
+
+    @property
+    def marks(self) -> Marks:
+        """How far the tally goes, right after a whole :meth:`catch_up`."""
+        return self._reader.marks
+
+    @property
+    def positions(self) -> Mapping[str, Mapping[int, int]]:
+        """Topic → partition → offset of the next record."""
+        return self._reader.positions
 
 
-def kafka_reader(bootstrap: str) -> LedgerReader:
+def kafka_reader(bootstrap: str, tally: Tally | None = None, marks: Marks | None = None) -> LedgerReader:
     """A reader of the Kafka at ``bootstrap``."""
-    return LedgerReader(partial(_from_kafka, bootstrap))
+    return LedgerReader(partial(_from_kafka, bootstrap), tally, marks)
 
 
 async def read_ledger(bootstrap: str) -> Ledger:

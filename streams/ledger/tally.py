@@ -116,6 +116,19 @@ class Tally:
         self._suspects: set[str] = set()
         self._texts: dict[str, str] = {}
 
+    @classmethod
+    def of(cls, accounts: Mapping[str, Account], unreadable: int) -> "Tally":
+        """A tally that knows ``accounts`` already, and has counted ``unreadable`` records."""
+        tally = cls()
+        tally.unreadable = unreadable
+        text = tally._text
+        for trajectory_id, known in accounts.items():
+            steps = tuple(text(step) or "" for step in known.steps)
+            rejections = tuple((text(stage) or "", text(reason) or "") for stage, reason in known.rejections)
+            shared = Account(known.known, known.version, text(known.task), text(known.agent), steps, rejections)
+            tally._note(trajectory_id, shared)
+        return tally
+
     def add(self, topic: str, headers: Mapping[str, bytes | None], value: bytes | None) -> None:
         """Fold one record in. Values are decoded only where they must be; a bad event is not ours to report."""
         kind, subject = headers.get(TYPE), _trajectory_id(headers.get(SUBJECT))

@@ -5,7 +5,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from itertools import count
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,12 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.deploy.commands.ledger import command
+from headrace.schemas.kafka.bookmarks import Bookmark
 from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.kept_fold import UnusableFoldError
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Stage
-from headrace.schemas.topics import ALERTS, Topic
+from headrace.schemas.topics import ALERTS, REJECTED, Topic
+from headrace.streams.ledger.kept import pack_tally, read_on, unpack_tally
 from headrace.streams.ledger.ledger import TOPICS_AGAINST_THE_STREAM, LedgerReader, read_ledger
 from headrace.streams.ledger.tally import Ledger, Tally
 from headrace.streams.raw import LogRecord, StoredRecord
@@ -80,13 +85,15 @@ class SimulatedLog:
                 yield self.topics[topic.name][partition][offset]
         self.someone_writes()
 
-    def counted_anew(self, ends: Mapping[str, Mapping[int, int]]) -> Ledger:
-        tally = Tally()
-        for name, partitions in ends.items():
-            for partition, end in partitions.items():
-                for record in self.topics[name][partition][:end]:
-                    tally.add(name, dict(record.headers), record.value)
-        return tally.ledger()
+
+def tally_of(log: SimulatedLog, reader: LedgerReader) -> Tally:
+    """Everything before the reader's positions, counted anew."""
+    tally = Tally()
+    for name, partitions in reader.positions.items():
+        for partition, end in partitions.items():
+            for record in log.topics[name][partition][:end]:
+                tally.add(name, dict(record.headers), record.value)
+    return tally
 
 
 MOVES = st.lists(st.integers(0, len(MAKES) + 2), max_size=200)
@@ -107,7 +114,7 @@ async def test_at_no_moment_is_there_an_effect_without_its_cause(drawn: list[int
         await reader.catch_up()
         found = reader.tally.ledger()
         assert found.adds_up, found.conflicts
-        assert found == log.counted_anew(reader._next)
+        assert found == tally_of(log, reader).ledger()
         for _ in range(3):
             log.someone_writes()
 
@@ -144,7 +151,49 @@ async def test_a_round_that_was_cut_off_is_set_right_by_the_next(drawn: list[int
         cut = False
         await reader.catch_up()
     assert reader.tally.ledger().adds_up
-    assert reader.tally.ledger() == log.counted_anew(reader._next)
+    assert reader.tally.ledger() == tally_of(log, reader).ledger()
+
+
+@given(drawn=MOVES, before=st.integers(0, 60), rounds=st.lists(st.booleans(), min_size=1, max_size=6))
+async def test_a_fold_that_was_kept_and_read_on_is_the_whole_fold(
+    drawn: list[int], before: int, rounds: list[bool]
+) -> None:
+    log = SimulatedLog(moves_of(drawn))
+    for _ in range(before):
+        log.someone_writes()
+    reader = LedgerReader(log.read)
+    for is_kept in rounds:
+        await reader.catch_up()
+        whole = tally_of(log, reader)
+        assert reader.tally.accounts == whole.accounts
+        assert reader.tally.ledger() == whole.ledger()
+        if is_kept:
+            reader = LedgerReader(log.read, unpack_tally(pack_tally(reader.tally)), reader.marks)
+        for _ in range(3):
+            log.someone_writes()
+
+
+def test_every_kind_of_account_comes_back_with_its_counts() -> None:
+    whole = Tally()
+    bad = (REJECTED, replace(rejected("bad")[1], value=b"{"))
+    for topic, message in (
+        *CIRCLE,
+        trained(7, "alone"),
+        *through("twice", trained(1, "twice"), trained(2, "twice")),
+        bad,
+    ):
+        whole.add(topic.name, dict(message.headers), message.value)
+    again = unpack_tally(pack_tally(whole))
+    assert whole.unreadable == 1
+    assert again.accounts == whole.accounts
+    assert again.ledger() == whole.ledger()
+    assert not again.ledger().adds_up
+
+
+@pytest.mark.parametrize("packed", [b"", b"\x00", pack_tally(Tally())[:-1], b"\x92\x81\xa1\xff\x90\x00"])
+def test_what_is_no_tally_is_refused(packed: bytes) -> None:
+    with pytest.raises(UnusableFoldError, match="damaged"):
+        unpack_tally(packed)
 
 
 async def test_nothing_is_read_twice() -> None:
@@ -164,6 +213,11 @@ async def test_nothing_is_read_twice() -> None:
         log.write(sent)
     await reader.catch_up()
     assert len(set(read)) == len(read) == len(CIRCLE) + 3
+
+
+@pytest.fixture(autouse=True)
+def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
 
 
 def invoke(*arguments: str) -> tuple[int, str]:
@@ -202,6 +256,41 @@ def test_the_command_prints_it_whole_and_by_key(kafka: str) -> None:
     by_step = json.loads(invoke("--kafka", kafka, "--by", "step", "--json")[1])["by"]
     assert by_step["rows"]["r/2"] == {"trained": 1, "rejected": 0, "pending": 0}
     assert invoke("--kafka", kafka, "--by", "step", "--follow")[0] == 2
+
+
+@pytest.mark.kafka
+async def test_the_next_count_reads_only_what_came_since(
+    kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folded: list[str] = []
+    add = Tally.add
+
+    def noted(self: Tally, topic: str, headers: Mapping[str, bytes | None], value: bytes | None) -> None:
+        folded.append(topic)
+        add(self, topic, headers, value)
+
+    monkeypatch.setattr(Tally, "add", noted)
+
+    async def counted(*, from_start: bool = False) -> tuple[Ledger, int]:
+        folded.clear()
+        reader = await read_on(kafka, tmp_path, from_start=from_start)
+        return reader.tally.ledger(), len(folded)
+
+    await write(kafka, *through("kept"))
+    first, every = await counted()
+    assert await counted() == (first, 0)
+    await write(kafka, *through("since"))
+    second, fresh = await counted()
+    assert (second.started, fresh) == (first.started + 1, 3)
+    assert await counted(from_start=True) == (second, every + 3)
+    # Damage, and a log that is another one, cost a whole read and say so.
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-3])
+    assert await counted() == (second, every + 3)
+    assert "damaged" in caplog.text
+    monkeypatch.setattr("headrace.schemas.kafka.bookmarks.bookmark", lambda record: Bookmark(record.offset, "other"))
+    assert await counted() == (second, every + 3)
+    assert "does not hold what was read last" in caplog.text
 
 
 @pytest.mark.kafka

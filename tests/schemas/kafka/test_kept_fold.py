@@ -1,0 +1,104 @@
+"""A fold that is kept comes back as it was, or not at all."""
+
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from headrace.schemas.kafka import kept_fold
+from headrace.schemas.kafka.bookmarks import Bookmark
+from headrace.schemas.kafka.kept_fold import FoldIdentity, UnusableFoldError, digest_of, read_fold, write_fold
+
+IDENTITY = FoldIdentity("ledger", "some/cluster", "c0de")
+MARKS = {"events": {0: Bookmark(7, "ab"), 11: Bookmark(2**40, "cd")}, "steps": {}}
+
+
+def test_what_is_kept_comes_back_and_is_its_owners_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "folds"
+    assert read_fold(folder, IDENTITY) is None
+    assert write_fold(folder, IDENTITY, MARKS, b"state\nof bytes\x00")
+    assert read_fold(folder, IDENTITY) == (MARKS, b"state\nof bytes\x00")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
+
+
+def test_other_clusters_and_folds_have_files_of_their_own(tmp_path: Path) -> None:
+    write_fold(tmp_path, IDENTITY, MARKS, b"one")
+    write_fold(tmp_path, replace(IDENTITY, cluster="other"), {}, b"two")
+    write_fold(tmp_path, replace(IDENTITY, name="import"), {}, b"three")
+    assert read_fold(tmp_path, IDENTITY) == (MARKS, b"one")
+
+
+def test_other_code_cannot_use_it(tmp_path: Path) -> None:
+    write_fold(tmp_path, IDENTITY, MARKS, b"one")
+    with pytest.raises(UnusableFoldError, match="another release"):
+        read_fold(tmp_path, replace(IDENTITY, code="new"))
+
+
+def test_code_is_known_by_every_byte_of_its_files(tmp_path: Path) -> None:
+    one, other = tmp_path / "a.py", tmp_path / "b.py"
+    found = set()
+    for first, second in ((b"xy", b"z"), (b"x", b"yz"), (b"xy", b"")):
+        one.write_bytes(first)
+        other.write_bytes(second)
+        found.add(digest_of(str(one), str(other)))
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, -1])
+def test_a_torn_file_is_refused(tmp_path: Path, cut: int) -> None:
+    write_fold(tmp_path, IDENTITY, MARKS, b"state")
+    file = IDENTITY.file(tmp_path)
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(UnusableFoldError):
+        read_fold(tmp_path, IDENTITY)
+
+
+def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
+    write_fold(tmp_path, IDENTITY, MARKS, bytes(range(256)))
+    file = IDENTITY.file(tmp_path)
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        try:
+            assert read_fold(tmp_path, IDENTITY) == (MARKS, bytes(range(256))), at
+        except UnusableFoldError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}\n", b"[]\n", b'{"name": "ledger", "cluster": "some/cluster"}\nx', b"\xff\n"]
+)
+def test_what_is_no_fold_is_refused(tmp_path: Path, content: bytes) -> None:
+    IDENTITY.file(tmp_path).write_bytes(zstandard.compress(content))
+    with pytest.raises(UnusableFoldError, match="damaged"):
+        read_fold(tmp_path, IDENTITY)
+
+
+def test_there_is_a_bound_on_what_is_kept_and_on_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
+    monkeypatch.setattr(kept_fold, "MAX_BYTES", 5_000)
+    assert not write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
+    with pytest.raises(UnusableFoldError, match="larger"):
+        read_fold(tmp_path, IDENTITY)
+
+
+def test_the_oldest_files_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_fold, "MAX_FILES", 3)
+    identities = [replace(IDENTITY, cluster=str(number)) for number in range(5)]
+    for age, identity in enumerate(identities):
+        write_fold(tmp_path, identity, {}, b"")
+        os.utime(identity.file(tmp_path), (1_000 + age, 1_000 + age))
+    write_fold(tmp_path, IDENTITY, {}, b"")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        each.file(tmp_path).name for each in (*identities[-2:], IDENTITY)
+    }
+
+
+def test_a_folder_that_is_none_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        write_fold(tmp_path / "file" / "folds", IDENTITY, MARKS, b"")
