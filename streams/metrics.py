@@ -1,8 +1,8 @@
 """What the stream processors say of themselves, through OpenTelemetry. Every name is declared here, once.
 
 Instruments are observed: a processor keeps plain numbers, and they are read when somebody asks. Without a reader
-(``deploy/telemetry.py`` sets one up) nothing is ever read, and nothing costs anything. In Prometheus the names have
-underscores and units: ``headrace_consumer_lag_time_seconds``.
+(``deploy/processes/telemetry.py`` sets one up) nothing is ever read, and nothing costs anything. In Prometheus the
+names have underscores and units: ``headrace_consumer_lag_time_seconds``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

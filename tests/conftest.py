@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 if TYPE_CHECKING:
-    from headrace.deploy.children import Child
+    from headrace.deploy.system.children import Child
     from tests.s3proxy.server import S3Server
 
 # How long an example takes says how busy the machine is, and nothing of the code.
@@ -74,8 +74,8 @@ class RunningKafka:
 
     def __init__(self, folder: Path) -> None:
         """A broker that keeps what it has in ``folder``."""
-        from headrace.deploy.kafka import Broker
-        from headrace.deploy.ports import free_port
+        from headrace.deploy.kafka.broker import Broker
+        from headrace.deploy.system.ports import free_port
         from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 
         self._broker = Broker(folder, free_port(), free_port(), MAX_REQUEST_BYTES, heap_mb=384)
@@ -94,8 +94,8 @@ class RunningKafka:
 
     def start(self) -> None:
         """Start it on what it has; returns once it answers and has all topics."""
-        from headrace.deploy.children import Child
-        from headrace.deploy.kafka import kafka_jars, prepare_broker, wait_until_answers
+        from headrace.deploy.kafka.broker import kafka_jars, prepare_broker, wait_until_answers
+        from headrace.deploy.system.children import Child
         from headrace.schemas.kafka.clients import open_consumer
         from headrace.schemas.kafka.reading import partitions_of
         from headrace.schemas.kafka.topic_creation import create_topics
@@ -142,7 +142,7 @@ def running_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningK
     try:
         broker.start()
         yield broker
-        from headrace.deploy.children import end_of
+        from headrace.deploy.system.children import end_of
 
         assert broker.child.poll() is None, f"the broker died during the tests:\n{end_of(broker.child.log)}"
     finally:
@@ -171,9 +171,9 @@ def clickhouse_reader(clickhouse_accounts: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def clickhouse_accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """URL by account."""
-    from headrace.deploy.children import Child, Command, end_of
-    from headrace.deploy.notify import ReadySocket
-    from headrace.deploy.ports import HOST, free_port
+    from headrace.deploy.system.children import Child, Command, end_of
+    from headrace.deploy.system.notify import ReadySocket
+    from headrace.deploy.system.ports import HOST, free_port
 
     folder, port = tmp_path_factory.mktemp("clickhouse"), free_port()
     with ReadySocket() as said:
@@ -195,7 +195,7 @@ def clickhouse_accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3Server"]:
     """A fresh S3 server with one bucket, one per test module; the environment leads to it meanwhile."""
-    from headrace.deploy.children import end_of
+    from headrace.deploy.system.children import end_of
     from tests.s3proxy.server import S3Server
 
     server = S3Server(tmp_path_factory.mktemp("s3"))
@@ -214,10 +214,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["S3Server"]:
 @pytest.fixture(scope="session")
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A running vLLM with our plugin on the shipped base model, one per session."""
-    from headrace.deploy.children import Child, Command, end_of
-    from headrace.deploy.ports import HOST, free_port
-    from headrace.deploy.settings import base_model_dir
-    from headrace.deploy.vllm import engine_command, wait_until_ready
+    from headrace.deploy.configuration.settings import base_model_dir
+    from headrace.deploy.processes.vllm_server import engine_command, wait_until_ready
+    from headrace.deploy.system.children import Child, Command, end_of
+    from headrace.deploy.system.ports import HOST, free_port
 
     folder, port, model_dir = tmp_path_factory.mktemp("vllm"), free_port(), base_model_dir()
     argv, env = engine_command(model_dir, host=HOST, port=port, cache_dir=CACHE / "vllm")
@@ -233,7 +233,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 def _wait_for(ready: Coroutine[None, None, None], child: "Child", timeout_s: float) -> None:
     """Run ``ready`` to its end; fails with the end of the child's log where that ends first or it takes too long."""
-    from headrace.deploy.children import end_of, exit_of
+    from headrace.deploy.system.children import end_of, exit_of
 
     async def wait() -> None:
         serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(exit_of(child))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.settings import load_settings
-from headrace.deploy.stack import running_stack
+from headrace.deploy.configuration.settings import load_settings
+from headrace.deploy.stack.stack import running_stack
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import EVENTS, FEEDBACK
 from headrace.streams.clickhouse.database import open_client

@@ -35,7 +35,7 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
 
     from headrace.agents.search import vocabulary as words
     from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
-    from headrace.deploy.fine_tuning import Screen
+    from headrace.deploy.fine_tuning.stages import Screen
     from headrace.trainer.model.load import save_model
     from headrace.trainer.model.miniature import miniature_qwen3
     from headrace.trainer.supervised.fine_tune import Example, SupervisedConfig, fine_tune

@@ -66,8 +66,8 @@ def list_(
 ) -> None:
     """One a line: name, time, where it stood, error, trajectory and event, what was done about it."""
 
-    from headrace.deploy.dead_letter_page import as_json as as_object
-    from headrace.deploy.dead_letter_page import row
+    from headrace.deploy.dead_letters.page import as_json as as_object
+    from headrace.deploy.dead_letters.page import row
 
     letters = _read(_address(kafka, data), _wanted(error, topic, trajectory))
     shown = [letter for letter in letters if not (only_open and letter.redriven)]
@@ -85,8 +85,8 @@ def list_(
 def show(name: str, full: bool, as_json: bool, kafka: str | None, data: str | None) -> None:
     """One letter: headers, value, where the error is, what was done about it, whether today's code can read it."""
 
-    from headrace.deploy.dead_letter_page import as_json as as_object
-    from headrace.deploy.dead_letter_page import page
+    from headrace.deploy.dead_letters.page import as_json as as_object
+    from headrace.deploy.dead_letters.page import page
 
     (letter,) = _named(_address(kafka, data), [name])
     tell_json(as_object(letter), indent=1) if as_json else tell_lines(page(letter, full=full))
@@ -114,8 +114,8 @@ def repair(
     """
     import time
 
-    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka.ask import ask_kafka
     from headrace.schemas.wire import UnreadableRecord
     from headrace.streams.letters.redriver import append
     from headrace.streams.letters.repair import CannotRepair, edited, readable, repair_message
@@ -178,9 +178,9 @@ def redrive(
 
     from aiokafka.errors import ProducerFenced
 
-    from headrace.deploy.ask_kafka import ask_kafka
-    from headrace.deploy.dead_letter_page import outcome
+    from headrace.deploy.dead_letters.page import outcome
     from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka.ask import ask_kafka
     from headrace.schemas.wire import UnreadableRecord
     from headrace.streams.letters.letter_box import TooManyLetters
     from headrace.streams.letters.redrive import Redrive
@@ -214,7 +214,7 @@ def redrive(
 
 
 def _address(kafka: str | None, data: str | None) -> str:
-    from headrace.deploy.state import address_of
+    from headrace.deploy.stack.state import address_of
 
     return address_of("kafka", kafka, data)
 
@@ -234,8 +234,8 @@ def _wanted(error: str | None, topic: str | None, trajectory: str | None) -> "Ca
 
 def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> "list[Letter]":
 
-    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka.ask import ask_kafka
     from headrace.streams.letters.letter_box import TooManyLetters
     from headrace.streams.letters.redriver import read_letters
 

@@ -34,10 +34,10 @@ def command(
     """
     from dataclasses import asdict
 
-    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.diff.table import breakdown, table
     from headrace.deploy.errors import StackError
-    from headrace.deploy.state import address_of
+    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.stack.state import address_of
     from headrace.streams.diff.diff import as_json as json_of
     from headrace.streams.diff.diff import diff, only_run, rows
     from headrace.streams.diff.read import read_sides

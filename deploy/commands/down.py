@@ -14,9 +14,9 @@ def command(data: str | None, timeout: float) -> None:
     import signal
     import time
 
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
-    from headrace.deploy.settings import load_settings
-    from headrace.deploy.state import is_locked, read_state
+    from headrace.deploy.stack.state import is_locked, read_state
 
     folder = load_settings(data=data).data
     pid = read_state(folder).pid

@@ -27,9 +27,9 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
     """
     from headrace.agents.importer import BadLine, import_runs, survey
     from headrace.agents.openai_runs import Dataset
-    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
-    from headrace.deploy.state import address_of
+    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.stack.state import address_of
 
     bootstrap = address_of("kafka", given=kafka, data=data)
     what = Dataset(dataset or file.stem, agent=agent, model=model)

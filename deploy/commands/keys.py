@@ -26,8 +26,8 @@ def command(data: str | None, key: Path | None) -> None:
     To replace a key: let the followers trust both, move the old file away, start the trainer again, and take the old
     public key out of the followers' settings.
     """
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
-    from headrace.deploy.settings import load_settings
     from headrace.trainer.weights.signing import SigningKeyError, load_or_create_key
 
     file = (key or load_settings(data=data).signing_key).expanduser()

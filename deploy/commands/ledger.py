@@ -47,9 +47,9 @@ def command(
     import sys
     from math import inf
 
-    from headrace.deploy.ask_kafka import PATIENCE_S, ask_kafka
-    from headrace.deploy.settings import load_settings
-    from headrace.deploy.state import address_of
+    from headrace.deploy.configuration.settings import load_settings
+    from headrace.deploy.kafka.ask import PATIENCE_S, ask_kafka
+    from headrace.deploy.stack.state import address_of
 
     if follow and by:
         raise click.UsageError("--follow prints totals: give --by without it.")

@@ -51,9 +51,9 @@ def command(
     which partition to look first. Steps are read as a stream: memory holds a row a step and an entry a task.
     """
 
-    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
-    from headrace.deploy.state import address_of
+    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.stack.state import address_of
 
     if (version is None) == (trajectory is None and event is None):
         raise click.UsageError("Give --version, or --trajectory, or --event.")

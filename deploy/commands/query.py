@@ -25,9 +25,9 @@ def command(sql: str, output_format: str, clickhouse: str | None, data: str | No
         raise click.UsageError(f"Leave FORMAT out of the SQL and say --format {named[1]}.")
     from clickhouse_connect.driver.exceptions import ClickHouseError
 
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
-    from headrace.deploy.settings import load_settings
-    from headrace.deploy.state import address_of
+    from headrace.deploy.stack.state import address_of
     from headrace.streams.clickhouse.database import open_client
 
     settings = load_settings(data=data)

@@ -41,11 +41,11 @@ def command(
     """
     import sys
 
-    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
+    from headrace.deploy.kafka.ask import ask_kafka
     from headrace.deploy.provenance.rebuilt import as_json as as_object
     from headrace.deploy.provenance.rebuilt import line, page
-    from headrace.deploy.state import address_of
+    from headrace.deploy.stack.state import address_of
     from headrace.trainer.provenance.batch_file import write_batch
     from headrace.trainer.provenance.evidence import Missing
     from headrace.trainer.provenance.rebuild import Verdict

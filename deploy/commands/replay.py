@@ -7,7 +7,7 @@ import click
 from headrace.deploy.terminal import end_count, tell_count, tell_json, tell_lines
 
 if TYPE_CHECKING:
-    from headrace.deploy.settings import Settings
+    from headrace.deploy.configuration.settings import Settings
     from headrace.schemas.side_topics import ReplayFinished
     from headrace.streams.replay.pipeline import Rules
     from headrace.streams.rewards.judge_client import JudgeClient
@@ -71,10 +71,10 @@ def command(
     import time
     from dataclasses import replace
 
-    from headrace.deploy.ask_kafka import ask_kafka
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
-    from headrace.deploy.settings import load_settings
-    from headrace.deploy.state import address_of
+    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.stack.state import address_of
     from headrace.schemas.side_topics import ReplayStage
     from headrace.streams.replay.catalog import delete_replay
     from headrace.streams.replay.range import parse_bound
@@ -125,7 +125,7 @@ def command(
 
 def workers_of(settings: "Settings", bootstrap: str) -> "WorkersConfig":
     """What live workers are set to."""
-    from headrace.deploy.settings import configured
+    from headrace.deploy.configuration.settings import configured
     from headrace.streams.workers import WorkersConfig
 
     return configured(settings, "workers", WorkersConfig, bootstrap=bootstrap, data_dir=settings.data)
@@ -149,7 +149,7 @@ def rules_of(
 
     Raises ``StackError`` or ``ValueError`` naming what cannot be understood.
     """
-    from headrace.deploy.settings import configured, parse_options
+    from headrace.deploy.configuration.settings import configured, parse_options
     from headrace.streams.assembly.assembler import AssemblerConfig
     from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
     from headrace.streams.replay.pipeline import Rules

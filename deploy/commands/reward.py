@@ -50,7 +50,7 @@ def list_specs() -> None:
 @click.argument("spec")
 def show(spec: str) -> None:
     """Components of SPEC, what each measures, and its weight by policy version."""
-    from headrace.deploy.reward_report import spec_text
+    from headrace.deploy.rewards.report import spec_text
 
     tell_page(spec_text(_loaded(spec)))
 
@@ -64,7 +64,7 @@ def score(spec: str, files: tuple[Path, ...], agent: str) -> None:
     if not files:
         raise click.UsageError("Name a FILE of recorded runs or trajectories: there is nothing to score.")
 
-    from headrace.deploy.reward_elsewhere import score_lines
+    from headrace.deploy.rewards.other_processes import score_lines
 
     for line in score_lines(_loaded(spec), _from_files(files, agent)):
         tell_json(line)
@@ -109,8 +109,8 @@ def check(
     """
     from dataclasses import asdict, replace
 
-    from headrace.deploy.reward_elsewhere import differences_elsewhere
-    from headrace.deploy.reward_report import report_text
+    from headrace.deploy.rewards.other_processes import differences_elsewhere
+    from headrace.deploy.rewards.report import report_text
     from headrace.streams.rewards.check import check as check_spec
     from headrace.streams.rewards.finding import CheckLimits
 
@@ -136,7 +136,7 @@ def _loaded(text: str) -> "RewardSpec":
 
 
 def _from_files(files: tuple[Path, ...], agent: str) -> "list[Sample]":
-    from headrace.deploy.recorded import file_samples
+    from headrace.deploy.rewards.recorded import file_samples
 
     return file_samples(
         files,
@@ -146,10 +146,10 @@ def _from_files(files: tuple[Path, ...], agent: str) -> "list[Sample]":
 
 
 def _from_kafka(kafka: str | None, data: str | None, last: int) -> "list[Sample]":
-    from headrace.deploy.ask_kafka import ask_kafka
     from headrace.deploy.errors import StackError
-    from headrace.deploy.recorded import kafka_samples
-    from headrace.deploy.state import address_of
+    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.rewards.recorded import kafka_samples
+    from headrace.deploy.stack.state import address_of
 
     bootstrap = address_of("kafka", given=kafka, data=data)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.fine_tuning_options import stage_options
+from headrace.deploy.fine_tuning.options import stage_options
 
 
 @click.command(
@@ -24,7 +24,7 @@ def command(file: Path | None, assignments: tuple[str, ...], **given: str | None
     What became of every trajectory stands beside the model, in selection.jsonl; 5 % of the tasks are held out, and no
     stage ever trains on them.
     """
-    from headrace.deploy.fine_tuning import fine_tune_from_log
-    from headrace.deploy.fine_tuning_options import settings_of
+    from headrace.deploy.fine_tuning.options import settings_of
+    from headrace.deploy.fine_tuning.stages import fine_tune_from_log
 
     fine_tune_from_log(settings_of("rft", file, assignments, given))

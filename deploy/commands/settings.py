@@ -56,7 +56,7 @@ def _show_part(part: str, as_toml_file: bool, as_json: bool) -> None:
 
 def _show_settings(data: str | None, as_json: bool) -> None:
 
-    from headrace.deploy.settings import PREFIX, Settings, load_settings
+    from headrace.deploy.configuration.settings import PREFIX, Settings, load_settings
 
     values = redacted_values(load_settings(data=data).model_dump(mode="json"))
     if as_json:

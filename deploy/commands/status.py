@@ -13,9 +13,9 @@ from headrace.deploy.terminal import tell, tell_json
 def command(data: str | None, as_json: bool) -> None:
     """Show the running stack: addresses, states, restarts, logs. Status 1 unless every part serves."""
 
-    from headrace.deploy.data_folder import full_disk
-    from headrace.deploy.settings import load_settings
-    from headrace.deploy.state import State, read_state
+    from headrace.deploy.configuration.settings import load_settings
+    from headrace.deploy.stack.state import State, read_state
+    from headrace.deploy.system.data_folder import full_disk
 
     folder = load_settings(data=data).data
     state = read_state(folder)

@@ -66,8 +66,8 @@ def command(
     import time
     from contextlib import aclosing
 
-    from headrace.deploy.ask_kafka import ask_kafka
-    from headrace.deploy.state import address_of
+    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.stack.state import address_of
     from headrace.deploy.tail.fields import check_filters, models_of
     from headrace.deploy.tail.filters import Condition, Filters
     from headrace.deploy.tail.line import as_json as as_object

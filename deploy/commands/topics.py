@@ -42,8 +42,8 @@ def command(
 
     created: list[str] = []
     if create:
-        from headrace.deploy.ask_kafka import ask_kafka
-        from headrace.deploy.state import address_of
+        from headrace.deploy.kafka.ask import ask_kafka
+        from headrace.deploy.stack.state import address_of
         from headrace.schemas.kafka.topic_creation import create_topics
 
         bootstrap = address_of("kafka", kafka, data)

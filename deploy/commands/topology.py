@@ -17,8 +17,8 @@ _LAG = (
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) -> None:
     """Show the stream processors: the topics they read, the functions they run, the topics they write."""
-    from headrace.deploy.ask_kafka import ask_kafka
-    from headrace.deploy.state import address_of
+    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.stack.state import address_of
     from headrace.streams.lag import measure_lag
     from headrace.streams.topology import describe, mermaid
 

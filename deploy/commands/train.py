@@ -64,10 +64,10 @@ def command(
             rejected      trajectories turned away, with the reason; alerts: what a person should know of
             a checkpoint  on disk, before anything is said: nothing is trained twice, none is lost
     """
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.configuration.shown import toml_of
-    from headrace.deploy.settings import load_settings
-    from headrace.deploy.train import Show, train, trainer_config
-    from headrace.deploy.worker import run_process
+    from headrace.deploy.processes.train import Show, train, trainer_config
+    from headrace.deploy.processes.worker import run_process
 
     settings = load_settings(**overrides)
     if check:

@@ -33,8 +33,8 @@ def command(
     Ports: HEADRACE_KAFKA_PORT, HEADRACE_CLICKHOUSE_PORT, HEADRACE_VLLM_PORT, HEADRACE_DASHBOARD_PORT; free ones
     are chosen and remembered otherwise.
     """
-    from headrace.deploy.foreground import run_in_background, run_in_foreground
-    from headrace.deploy.settings import load_settings, parse_options
+    from headrace.deploy.configuration.settings import load_settings, parse_options
+    from headrace.deploy.stack.foreground import run_in_background, run_in_foreground
 
     settings = load_settings(options=parse_options(assignments), **overrides)
     left_out = {name.strip() for name in without.split(",") if name.strip()} | ({"trainer"} if no_trainer else set())

@@ -37,7 +37,7 @@ def command(name: str, assignments: tuple[str, ...], **overrides: str | None) ->
       clickhouse  embedded engine behind HTTP       HEADRACE_CLICKHOUSE_PORT
       dashboard   pages over ClickHouse             HEADRACE_CLICKHOUSE, HEADRACE_DASHBOARD_PORT
     """
-    from headrace.deploy.settings import load_settings, parse_options
-    from headrace.deploy.worker import run_worker
+    from headrace.deploy.configuration.settings import load_settings, parse_options
+    from headrace.deploy.processes.worker import run_worker
 
     sys.exit(run_worker(name, load_settings(options=parse_options(assignments), **overrides)))

@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.deploy.dashboard.changes import KeptPanel, Versions, is_current, keep, read_versions
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import Columns, Panel, default_run, read_panel
-from headrace.deploy.serving import serve
+from headrace.deploy.system.http_server import serve
 from headrace.schemas.redaction import redacted_address
 from headrace.streams.clickhouse.database import READER, open_client
 from headrace.trainer.learning.metric_registry import METRICS

@@ -15,7 +15,7 @@ from headrace.deploy.demo.memory import Peak
 from headrace.deploy.demo.summary import HeldOut, Summary, mean_reward, mixed_versions, reward_by_version
 from headrace.deploy.demo.watch import Seen, Watch, watching
 from headrace.deploy.errors import StackError
-from headrace.deploy.stack import Stack
+from headrace.deploy.stack.stack import Stack
 from headrace.streams.ledger.ledger import Ledger, read_ledger
 
 Say = Callable[[str], None]

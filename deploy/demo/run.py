@@ -7,16 +7,16 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from headrace.deploy.data_folder import command_on, make_folder
+from headrace.deploy.configuration.settings import Settings, load_settings
 from headrace.deploy.demo.circle import Phases, Plan, go_round
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.summary import Summary, render
 from headrace.deploy.errors import StackError
-from headrace.deploy.foreground import show
-from headrace.deploy.settings import Settings, load_settings
-from headrace.deploy.stack import running_stack
-from headrace.deploy.state import is_locked
+from headrace.deploy.stack.foreground import show
+from headrace.deploy.stack.stack import running_stack
+from headrace.deploy.stack.state import is_locked
+from headrace.deploy.system.data_folder import command_on, make_folder
 from headrace.deploy.terminal import tell, tell_page
 
 _INTERRUPTED = 130

@@ -13,9 +13,9 @@ from aiokafka.errors import KafkaError
 from headrace.agents.delivery import Delivery, producer_id
 from headrace.agents.sdk import Headrace
 from headrace.agents.tally import Tally
-from headrace.deploy.children import Child
-from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
-from headrace.deploy.ports import free_port
+from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.system.children import Child
+from headrace.deploy.system.ports import free_port
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ModelCalled, SdkStatsReported, TrajectoryEnded
 from headrace.schemas.ids import uuid7

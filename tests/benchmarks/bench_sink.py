@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_creation import create_topics
@@ -43,7 +43,7 @@ SETTLED_S = 2.0
 """ClickHouse merges in the background; with less than a twentieth of a core for so long it has done with it."""
 FRONT = """
 import pathlib, sys
-from headrace.deploy.clickhouse import serve_clickhouse
+from headrace.deploy.clickhouse.server import serve_clickhouse
 folder = pathlib.Path(sys.argv[1])
 serve_clickhouse(folder / "data", secrets=folder / "secrets", host=sys.argv[2], port=int(sys.argv[3]),
                  ready=lambda: print("ready", flush=True))

@@ -12,9 +12,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.errors import KafkaError
 
-from headrace.deploy.children import Child
-from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
-from headrace.deploy.ports import free_port
+from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.system.children import Child
+from headrace.deploy.system.ports import free_port
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES, open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_creation import create_topics

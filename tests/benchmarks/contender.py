@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from headrace.deploy.children import Child, Command, end_of
+from headrace.deploy.system.children import Child, Command, end_of
 from tests.benchmarks.cluster import Cluster, cpu_s, memory_mb
 
 WARM_UP = 1 / 3

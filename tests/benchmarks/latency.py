@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from headrace.deploy.children import Child
+from headrace.deploy.system.children import Child
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.topics import TRAINING

@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from headrace.deploy.children import Child
-from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
-from headrace.deploy.ports import free_port
+from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.system.children import Child
+from headrace.deploy.system.ports import free_port
 from headrace.schemas.envelope import ID, SUBJECT, Envelope
 from headrace.schemas.events import (
     ModelCalled,

@@ -10,8 +10,8 @@ import sys
 from functools import cache, partial
 from pathlib import Path
 
-from headrace.deploy.children import Command
-from headrace.deploy.kafka import java
+from headrace.deploy.kafka.broker import java
+from headrace.deploy.system.children import Command
 from tests.benchmarks.contender import Contender, Start, worker
 from tests.built import by_maven, publish, run
 from tests.conftest import CACHE

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from headrace.deploy.children import Child, end_of
+from headrace.deploy.system.children import Child, end_of
 from headrace.schemas.kafka.clients import open_consumer
 from tests.benchmarks.cluster import Cluster, cluster
 from tests.benchmarks.contender import Contender, Start, check, prepared, running

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from headrace.deploy.children import Child, Command, end_of, exit_of
+from headrace.deploy.system.children import Child, Command, end_of, exit_of
 from tests.benchmarks.cluster import Cluster, cluster, cpu_s, memory_mb
 from tests.benchmarks.contender import Sample
 from tests.benchmarks.flow import pour

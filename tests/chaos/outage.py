@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.topics import ALERTS, EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import decode

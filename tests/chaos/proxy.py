@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from headrace.deploy.ports import HOST
+from headrace.deploy.system.ports import HOST
 
 _CHUNK = 256 * 1024
 

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.deploy.children import Child, Command, exit_of
-from headrace.deploy.kafka import Broker, kafka_jars, prepare_broker, wait_until_answers
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
+from headrace.deploy.system.children import Child, Command, exit_of
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, TOPICS, TRAJECTORIES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from headrace.deploy.children import Child, Command, end_of, exit_of
+from headrace.deploy.system.children import Child, Command, end_of, exit_of
 from tests.chaos.proxy import Proxy
 
 _START_AGAIN_S = 0.3

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.children import Command
-from headrace.deploy.parts import Part, Say
-from headrace.deploy.settings import Settings
+from headrace.deploy.configuration.settings import Settings
+from headrace.deploy.processes.parts import Part, Say
+from headrace.deploy.system.children import Command
 
 READY = (
     "import os, socket, time\n"

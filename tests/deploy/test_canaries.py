@@ -33,7 +33,7 @@ from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import TOPICS
 from headrace.schemas.wire import Message
-from tests.deploy.test_data_folder import open_to_others
+from tests.deploy.system.test_data_folder import open_to_others
 
 SECRET = "cAnArYs3cret"
 NASTY = "\x1b[31m\x9b2J\r\n\u202e\x7f" + r"$\frac{$ <script>alert(1)</script> & ]]> --"

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from headrace.deploy.cli import SECTIONS, cli, extra_with
 from headrace.deploy.commands.worker import NAMES
-from headrace.deploy.settings import Settings
-from headrace.deploy.worker import WORKERS
+from headrace.deploy.configuration.settings import Settings
+from headrace.deploy.processes.worker import WORKERS
 from headrace.schemas.topics import MODELS, TOPICS
 
 HEAVY = ("pydantic", "aiokafka", "httpx", "torch", "faust", "vllm", "transformers", "chdb", "starlette", "numpy")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.children import end_of
+from headrace.deploy.system.children import end_of
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.dead_letter import DeadLetter

@@ -3,9 +3,9 @@
 import asyncio
 from pathlib import Path
 
-from headrace.deploy.children import Child, Command
-from headrace.deploy.kafka import java
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.kafka.broker import java
+from headrace.deploy.system.children import Child, Command
+from headrace.deploy.system.ports import HOST, free_port
 from tests.built import by_maven
 
 HERE = Path(__file__).parent

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.commands.settings import command as settings_command
+from headrace.deploy.configuration.settings import load_settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
-from headrace.deploy.settings import load_settings
-from headrace.deploy.state import StackState, address_of
+from headrace.deploy.stack.state import StackState, address_of
 from headrace.deploy.terminal import error_text, tell_address
 from headrace.schemas.redaction import (
     HIDDEN,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.deploy.children import Child, Command, end_of
+from headrace.deploy.system.children import Child, Command, end_of
 from headrace.schemas.envelope import SUBJECT, from_headers
 from headrace.schemas.events import Purpose
 from headrace.schemas.kafka.clients import open_producer

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from headrace.deploy.children import Child, Command, end_of
-from headrace.deploy.ports import HOST, free_port
-from headrace.deploy.vllm import engine_command, wait_until_ready
+from headrace.deploy.processes.vllm_server import engine_command, wait_until_ready
+from headrace.deploy.system.children import Child, Command, end_of
+from headrace.deploy.system.ports import HOST, free_port
 from tests.conftest import CACHE
 
 

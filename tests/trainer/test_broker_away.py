@@ -9,7 +9,7 @@ import pytest
 import torch
 from aiokafka.errors import KafkaTimeoutError
 
-from headrace.deploy.kafka import wait_until_answers
+from headrace.deploy.kafka.broker import wait_until_answers
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, STEPS, WEIGHTS

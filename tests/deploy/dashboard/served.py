@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from headrace.deploy.dashboard.server import dashboard_app
-from headrace.deploy.ports import HOST
+from headrace.deploy.system.ports import HOST
 
 
 @contextmanager

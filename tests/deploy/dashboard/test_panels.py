@@ -12,7 +12,7 @@ from headrace.deploy.dashboard.overview_panels import PANELS
 from headrace.deploy.dashboard.panel import to_columns
 from headrace.deploy.dashboard.server import STATIC
 from headrace.deploy.dashboard.trainer_panels import MAX_POINTS, TRAINER_PANELS
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.streams.clickhouse.database import open_client
 from headrace.trainer.learning.metric_registry import METRICS
 from tests.deploy.dashboard.served import served

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.deploy.configuration.settings import configured
 from headrace.deploy.demo.circle import Plan
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.run import demo_settings, fresh_folder
@@ -19,8 +20,7 @@ from headrace.deploy.demo.summary import (
     reward_by_version,
 )
 from headrace.deploy.errors import StackError
-from headrace.deploy.parts import PARTS, select
-from headrace.deploy.settings import configured
+from headrace.deploy.processes.parts import PARTS, select
 from headrace.schemas.events import Purpose
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward

@@ -15,9 +15,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from click.testing import CliRunner, Result
 
-from headrace.deploy import kafka as deployed
 from headrace.deploy.cli import cli
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.kafka import broker as deployed
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.deploy.tail import reading
 from headrace.deploy.tail.start import Start
 from headrace.schemas.events import ToolCalled

@@ -11,7 +11,7 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import BrokerNotAvailableError, KafkaConnectionError, KafkaTimeoutError
 from aiokafka.producer.sender import Sender
 
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.kafka import clients
 from headrace.schemas.kafka.clients import (
     new_producer,

@@ -11,7 +11,7 @@ import pytest
 from aiokafka.errors import KafkaTimeoutError
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from headrace.deploy.kafka import java, kafka_jars
+from headrace.deploy.kafka.broker import java, kafka_jars
 from headrace.schemas.asyncapi import FROM_AGENTS
 from headrace.schemas.kafka import topic_clock
 from headrace.schemas.kafka.clients import open_producer

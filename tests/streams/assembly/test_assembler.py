@@ -20,7 +20,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
-from headrace.deploy.ports import free_port
+from headrace.deploy.system.ports import free_port
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import KafkaRecord, read_to_end

@@ -15,7 +15,7 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError
 
-from headrace.deploy.ports import HOST, free_port
+from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven, ToolCalled
 from headrace.schemas.ids import derived_id
@@ -48,7 +48,7 @@ asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", 
 """
 FRONT = """
 import pathlib, sys
-from headrace.deploy.clickhouse import serve_clickhouse
+from headrace.deploy.clickhouse.server import serve_clickhouse
 folder = pathlib.Path(sys.argv[1])
 serve_clickhouse(folder / "data", secrets=folder / "secrets", host="127.0.0.1", port=int(sys.argv[2]),
                  ready=lambda: None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAuthorizationFailedError
 
-from headrace.deploy.children import end_of
+from headrace.deploy.system.children import end_of
 from headrace.schemas.topics import REJECTED, REWARDS, TRAINING
 from headrace.schemas.wire import Message
 from headrace.streams.faust_shell import outage

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from headrace.deploy.children import end_of
+from headrace.deploy.system.children import end_of
 from headrace.schemas.envelope import from_headers
 from headrace.schemas.events import Purpose
 from headrace.schemas.kafka.clients import open_producer

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.children import end_of
+from headrace.deploy.system.children import end_of
 from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.topics import REJECTED, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import decode

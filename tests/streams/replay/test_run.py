@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import pytest
 from click.testing import CliRunner
 
-from headrace.deploy.children import Child, Command, end_of
 from headrace.deploy.cli import cli
-from headrace.deploy.notify import ReadySocket
+from headrace.deploy.system.children import Child, Command, end_of
+from headrace.deploy.system.notify import ReadySocket
 from headrace.schemas.envelope import TIME, Envelope, from_headers
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.headers import ROLLOUTS

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from headrace.deploy.children import end_of
+from headrace.deploy.system.children import end_of
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.kafka.clients import open_producer

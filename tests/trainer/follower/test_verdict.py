@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from headrace.deploy.settings import base_model_dir
+from headrace.deploy.configuration.settings import base_model_dir
 from headrace.trainer.follower.verdict import Evidence, allowed_error, judge_swap, rms, rows_of
 
 SEQUENCES, TOKENS, DRAWN, TIMES = 256, 64, 64, 1000

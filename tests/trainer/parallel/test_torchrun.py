@@ -8,8 +8,8 @@ import psutil
 import pytest
 import torch
 
-from headrace.deploy.settings import load_settings
-from headrace.deploy.train import trainer_config
+from headrace.deploy.configuration.settings import load_settings
+from headrace.deploy.processes.train import trainer_config
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import STEPS, WEIGHTS

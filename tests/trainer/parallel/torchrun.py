@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 
-from headrace.deploy.ports import free_port
+from headrace.deploy.system.ports import free_port
 
 
 async def start_torchrun(ranks: int, module: str, *arguments: str) -> asyncio.subprocess.Process:

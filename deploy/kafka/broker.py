@@ -1,0 +1,296 @@
+"""Apache Kafka itself, one KRaft node on the loopback interface: jars by Maven, format, start, ready.
+
+Two artifacts and what they need (46 jars, 44 MB) are downloaded once into the cache. A broker keeps its port, its node
+id and its data folder, so it can be started again on what it left behind.
+"""
+
+import asyncio
+import base64
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.deploy.configuration.addresses import kafka_address
+from headrace.deploy.errors import StackError
+from headrace.deploy.system.children import Command, end_of, run_to_end
+from headrace.deploy.system.ports import HOST
+
+KAFKA_VERSION = "4.3.0"
+SLF4J_VERSION = "1.7.36"
+JAVA_VERSION = 17
+"""Oldest Java that a broker of this version runs on."""
+
+_OFFSETS_RETENTION_MINUTES = 365 * 24 * 60
+"""A stack that slept for a month must find its place again: the default of a week would lose it."""
+
+_JAVA_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
+"""Java reads names of files by the locale: under LANG=C it would write to another folder than the one it was told."""
+
+_POM = f"""\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId>
+  <artifactId>kafka-jars</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>{SLF4J_VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker: where it listens and where it keeps what it has."""
+
+    folder: Path
+    """Settings and log segments."""
+    port: int
+    """Clients' port."""
+    controller_port: int
+    """The KRaft controller's port."""
+    max_message_bytes: int
+    """Largest record (batch) it takes."""
+    heap_mb: int = 512
+    """Java heap."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Address for clients."""
+        return f"{HOST}:{self.port}"
+
+
+def java() -> str:
+    """The ``java`` to use: of JAVA_HOME, else on the PATH. Raises :class:`StackError` if missing or too old."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=os.path.join(home, "bin") if home else None)
+    remedy = f"install Java {JAVA_VERSION} or newer, or set HEADRACE_KAFKA to the address of a Kafka that you have"
+    if program is None:
+        where = f"in JAVA_HOME ({home})" if home else "on the PATH"
+        raise StackError(f"Kafka needs Java, and there is no `java` {where}: {remedy}.")
+    shown = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', shown)
+    if found is None or int(found[1]) < JAVA_VERSION:
+        raise StackError(f"Kafka needs Java {JAVA_VERSION}, and {program} is {shown.splitlines()[:1]}: {remedy}.")
+    return program
+
+
+async def kafka_jars(cache: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+    """The folder with Kafka's jars, downloaded by Maven the first time; safe to call from several processes.
+
+    ``say`` is told when there is something to wait for.
+
+    Raises :class:`StackError` where Maven is missing or the download fails.
+    """
+    libs = cache / f"kafka-{KAFKA_VERSION}" / "libs"
+    if libs.is_dir():
+        return libs
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise StackError(
+            "Kafka's jars are downloaded by Maven, and there is no `mvn` on the PATH: install Maven, or point "
+            f"HEADRACE_CACHE to a folder that has kafka-{KAFKA_VERSION}/libs, or set HEADRACE_KAFKA to the address of "
+            "a Kafka that you have."
+        )
+    try:
+        libs.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StackError(
+            f"The cache {cache} (HEADRACE_CACHE) cannot be written to: {error.strerror}. Name another folder; Kafka's "
+            "jars are downloaded into it."
+        ) from error
+    async with _locked(libs.parent / "download.lock"):
+        if libs.is_dir():  # Somebody else was faster.
+            return libs
+        say(f"Maven downloads Kafka {KAFKA_VERSION} (44 MB, once) into {libs.parent}")
+        with tempfile.TemporaryDirectory(dir=libs.parent) as folder:
+            pom, downloaded, log = Path(folder, "pom.xml"), Path(folder, "libs"), libs.parent / "download.log"
+            pom.write_text(_POM)
+            log.unlink(missing_ok=True)  # of an earlier attempt
+            argv = (
+                maven,
+                "-q",
+                "-B",
+                "-f",
+                str(pom),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={downloaded}",
+            )
+            if await run_to_end(Command(argv, _JAVA_ENVIRONMENT), log) != 0 or not downloaded.is_dir():
+                raise StackError(
+                    f"Maven could not download Kafka {KAFKA_VERSION}: check the network and ~/.m2/settings.xml, "
+                    f"or set HEADRACE_KAFKA to the address of a Kafka that you have. The end of {log}:\n{end_of(log)}"
+                )
+            downloaded.rename(libs)
+    return libs
+
+
+def server_properties(broker: Broker) -> str:
+    """The broker's settings as Kafka reads them."""
+    replicated = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "listeners": f"PLAINTEXT://{broker.bootstrap},CONTROLLER://{HOST}:{broker.controller_port}",
+        "advertised.listeners": f"PLAINTEXT://{broker.bootstrap}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "controller.quorum.bootstrap.servers": f"{HOST}:{broker.controller_port}",
+        "log.dirs": broker.folder / "log",
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": 0,
+        # A broker that was killed may register again only once its last session is over.
+        "broker.session.timeout.ms": 4_000,
+        "broker.heartbeat.interval.ms": 500,
+        "message.max.bytes": broker.max_message_bytes,
+        "offsets.retention.minutes": _OFFSETS_RETENTION_MINUTES,
+        **{f"{topic}.replication.factor": 1 for topic in replicated},
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        # One node, few groups: fifty partitions each would only slow the start.
+        **{f"{topic}.num.partitions": 8 for topic in replicated},
+        # The default buffer of the log cleaner is a quarter of our heap.
+        "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
+    }
+    return "".join(f"{name}={_property(str(value))}\n" for name, value in settings.items())
+
+
+def _property(value: str) -> str:
+    """A value as Java reads it from a file of properties: ISO 8859-1, with escapes for everything else."""
+    escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
+    units = escaped.encode("utf-16-be", "surrogatepass")
+    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    return "".join(chr(code) if 0x20 <= code < 0x7F else f"\\u{code:04x}" for code in codes)
+
+
+async def prepare_broker(broker: Broker, libs: Path) -> Command:
+    """Write the settings, format the folder if it is new; returns the command that starts the broker."""
+    if "," in str(broker.folder):
+        raise StackError(
+            f"Kafka takes no folder with a comma in its name, and {broker.folder} has one: name another by --data "
+            "(HEADRACE_DATA)."
+        )
+    broker.folder.mkdir(parents=True, exist_ok=True)
+    properties = broker.folder / "server.properties"
+    properties.write_text(server_properties(broker))
+    program = java()
+    if not (broker.folder / "log" / "meta.properties").exists():
+        log = broker.folder / "format.log"
+        log.unlink(missing_ok=True)  # of an earlier attempt
+        argv = (*_jvm(program, libs, 128), "kafka.tools.StorageTool", "format", "--standalone")
+        format_folder = Command((*argv, "-t", _cluster_id(), "-c", str(properties)), _JAVA_ENVIRONMENT)
+        if await run_to_end(format_folder, log) != 0:
+            raise StackError(f"Kafka could not format {broker.folder} (setting HEADRACE_DATA):\n{end_of(log)}")
+    return Command((*_jvm(program, libs, broker.heap_mb), "kafka.Kafka", str(properties)), _JAVA_ENVIRONMENT)
+
+
+LISTENS_S = 10.0
+"""Seconds in which something must listen at a broker's address."""
+
+ANSWERS_S = 30.0
+"""Seconds that what listens has for an answer: a broker on a busy machine takes connections long before it answers."""
+
+
+async def answers_within(bootstrap: str, seconds: float) -> bool:
+    """Whether the broker answers a metadata request within ``seconds`` seconds, and names itself."""
+    from aiokafka.client import AIOKafkaClient
+    from aiokafka.errors import KafkaError
+
+    client = AIOKafkaClient(bootstrap_servers=bootstrap, request_timeout_ms=5_000)
+    try:
+        async with asyncio.timeout(seconds):
+            await client.bootstrap()
+        return bool(client.cluster.brokers())
+    except (KafkaError, OSError):  # a TimeoutError is an OSError
+        return False
+    finally:
+        with suppress(KafkaError, OSError):
+            await client.close()
+
+
+async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> None:
+    """Return once the broker answers a metadata request, and names itself: one that has just started may not.
+
+    Raises :class:`StackError` where nothing listens at the address within ``listens_s`` seconds, by default
+    :data:`LISTENS_S`, or what listens does not answer within another :data:`ANSWERS_S`.
+    """
+    try:
+        kafka_address(bootstrap)
+    except ValueError as error:
+        raise StackError(f"HEADRACE_KAFKA is {bootstrap!r}, {error}.") from error
+    brokers = [each.strip().rpartition(":") for each in bootstrap.split(",")]
+
+    async def listens() -> None:
+        while True:
+            for host, _, port in brokers:
+                with suppress(OSError):
+                    _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+                    writer.close()
+                    return
+            await asyncio.sleep(0.1)
+
+    async def answers() -> None:
+        while not await answers_within(bootstrap, ANSWERS_S):  # noqa: ASYNC110  nobody tells
+            await asyncio.sleep(0.2)
+
+    try:
+        # First by hand: the client logs every refused connection as an error.
+        within_s = LISTENS_S if listens_s is None else listens_s
+        async with asyncio.timeout(within_s):
+            await listens()
+        within_s = ANSWERS_S
+        async with asyncio.timeout(within_s):
+            await answers()
+    except TimeoutError as error:
+        raise StackError(
+            f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA) did not answer a metadata request within "
+            f"{within_s:g} s: check the address and that it runs, or unset the setting to have one started."
+        ) from error
+
+
+def _jvm(program: str, libs: Path, heap_mb: int) -> tuple[str, ...]:
+    return (
+        program,
+        f"-Xmx{heap_mb}m",
+        "-XX:MaxGCPauseMillis=20",
+        "-Djava.awt.headless=true",
+        "-Dfile.encoding=UTF-8",
+        "-Dsun.jnu.encoding=UTF-8",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+        "-cp",
+        f"{libs}{os.sep}*",
+    )
+
+
+def _cluster_id() -> str:
+    """A random UUID in Kafka's form: 22 characters of URL-safe base64. A leading dash would read as an option."""
+    while (text := base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
+
+
+@asynccontextmanager
+async def _locked(file: Path) -> AsyncIterator[None]:
+    with file.open("w") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.2)
+        yield

@@ -1,0 +1,72 @@
+"""What a trainer needs, looked at before it starts, and what ends one, in a sentence instead of a traceback."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from headrace.deploy.errors import StackError
+
+if TYPE_CHECKING:
+    from headrace.trainer.config import TrainerConfig
+
+_TOPICS_S = 3.0
+"""Seconds that topics have to show themselves: a broker knows new ones a moment after they were made."""
+
+
+def require_model_and_device(config: "TrainerConfig") -> None:
+    """Raises :class:`StackError` where the base model or the device is not there."""
+    import torch
+
+    if not (config.model_dir / "config.json").is_file():
+        raise StackError(
+            f"model_dir {config.model_dir} is not a Hugging Face model directory: it has no config.json. "
+            "`headrace base-model` and `headrace sft` make one."
+        )
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise StackError(
+            f"device is {config.device} and torch sees no GPU here: install its driver, or set device=cpu."
+        )
+
+
+async def require_topics(bootstrap: str) -> None:
+    """Raises :class:`StackError` where Kafka does not answer, or lacks a topic that a trainer reads or writes."""
+    from headrace.deploy.kafka.broker import wait_until_answers
+    from headrace.schemas.kafka.clients import open_admin
+    from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
+
+    await wait_until_answers(bootstrap)
+    missing = {topic.name for topic in (TRAINING, TRAJECTORIES, STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)}
+    async with open_admin(bootstrap) as admin:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TOPICS_S):
+                while missing := missing - set(await admin.list_topics()):  # noqa: ASYNC110  nobody tells
+                    await asyncio.sleep(0.1)
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise StackError(f"The Kafka at {bootstrap} lacks {names}: `headrace topics --create --kafka {bootstrap}`.")
+
+
+@contextmanager
+def ends_in_a_sentence(who: str) -> Iterator[None]:
+    """Raises :class:`StackError` for what is known to end a trainer; its error says what is wrong and what to do.
+
+    ``who`` is the process, as one of several ranks is called.
+    """
+    from headrace.trainer.announce import TrainerReplaced
+    from headrace.trainer.broker import LogUnavailable
+    from headrace.trainer.checkpoints.checkpoint import CheckpointError, CheckpointNotWritten
+    from headrace.trainer.learning.divergence import TrainingDiverged
+    from headrace.trainer.model.architectures import UnsupportedModel
+    from headrace.trainer.parallel.ranks import RankLost
+    from headrace.trainer.weights.signing import SigningKeyError
+    from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch
+    from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitable
+
+    try:
+        yield
+    except (
+        CheckpointError, CheckpointNotWritten, LogUnavailable, ObjectConflict, ObjectMismatch, RankLost,
+        SigningKeyError, StoreUnavailable, StoreUnsuitable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
+    ) as error:  # fmt: skip
+        raise StackError(f"{who}: {error}") from error

@@ -1,0 +1,59 @@
+"""What is looked at before anything is started, so that a stack fails with a sentence and not halfway up."""
+
+import shutil
+from collections.abc import Iterable
+
+from headrace.deploy.configuration.settings import PREFIX, Settings
+from headrace.deploy.errors import StackError
+from headrace.deploy.processes.parts import Part
+from headrace.deploy.system.data_folder import make_folder
+from headrace.deploy.system.ports import is_free
+
+_MIB = 1024 * 1024
+
+
+def check_ports(settings: Settings, parts: Iterable[Part]) -> None:
+    """Raise :class:`StackError` where a port that the user chose is taken."""
+    chosen: dict[int, str] = {}
+    for part in parts:
+        for name in part.ports:
+            port = getattr(settings, name)
+            if port is None:
+                continue
+            variable = PREFIX + name.upper()
+            if not is_free(port):
+                raise StackError(
+                    f"{part.name} cannot listen on port {port} ({variable}): another process does. Choose another "
+                    "port, or unset it to have a free one chosen."
+                )
+            if port in chosen:
+                raise StackError(f"{chosen[port]} and {variable} are both {port}: choose another port for one of them.")
+            chosen[port] = variable
+
+
+def check_memory(settings: Settings, parts: Iterable[Part]) -> None:
+    """Raise :class:`StackError` where less memory is free than the parts need."""
+    import psutil
+
+    started = tuple(parts)
+    needed = settings.min_free_memory_mb
+    if needed is None:
+        needed = sum(part.memory_mb for part in started)
+    free = psutil.virtual_memory().available // _MIB
+    if free < needed:
+        sizes = ", ".join(f"{part.name} {part.memory_mb}" for part in started)
+        raise StackError(
+            f"{needed} MiB of memory are needed and {free} are free ({sizes}): end other programs, leave parts out "
+            f"(--without vllm,trainer,follower), or lower {PREFIX}MIN_FREE_MEMORY_MB."
+        )
+
+
+def check_disk(settings: Settings) -> None:
+    """Raise :class:`StackError` where the data folder cannot be written or has too little space."""
+    make_folder(settings.data)
+    free = shutil.disk_usage(settings.data).free // _MIB
+    if free < settings.min_free_disk_mb:
+        raise StackError(
+            f"{settings.data} ({PREFIX}DATA, --data) has {free} MiB free and {settings.min_free_disk_mb} are needed: "
+            f"make room, name another folder, or lower {PREFIX}MIN_FREE_DISK_MB."
+        )

@@ -1,0 +1,189 @@
+"""The local stack: every part brought up side by side as its needs allow, kept up, and taken down with nothing left.
+
+async with running_stack(load_settings(), on_progress=print) as stack:
+    ...                                   # stack.addresses["kafka"], stack.kill_part("sink")
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+
+from headrace.deploy.configuration.settings import Settings
+from headrace.deploy.errors import StackError
+from headrace.deploy.processes.parts import PARTS, Part, address, resolve, select
+from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
+from headrace.deploy.stack.state import PartStatus, StackState, State, locked, write_state
+from headrace.deploy.stack.supervisor import Progress, SupervisedPart
+from headrace.deploy.system.children import bound_log
+from headrace.deploy.system.data_folder import private_files, tighten
+
+_HOUSEKEEPING_S = 10.0
+_MIB = 1024 * 1024
+
+
+def _ignore(told: object) -> None:
+    """Nobody asked."""
+
+
+class Stack:
+    """A stack that runs. Made by :func:`running_stack`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        started: tuple[Part, ...],
+        external: tuple[Part, ...],
+        on_progress: Callable[[Progress], None],
+        on_note: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        """With every port and address filled in."""
+        self._external = external
+        self._on_progress = on_progress
+        self._on_note = on_note
+        self._trouble: int | None = None
+        self._ready = False
+        self._supervised: dict[str, SupervisedPart] = {}
+        for part in started:
+            self._supervised[part.name] = SupervisedPart(part, settings, self._supervised, self._progressed)
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Where things are: kafka, clickhouse, vllm, dashboard, as far as they are part of it."""
+        parts = (*self._external, *(supervised.part for supervised in self._supervised.values()))
+        found = {part.name: address(part, self.settings) for part in parts}
+        return {name: where for name, where in found.items() if where is not None}
+
+    @property
+    def parts(self) -> Mapping[str, PartStatus]:
+        """Every part's state, by name."""
+        external = {
+            part.name: PartStatus(State.EXTERNAL, address(part, self.settings), None, 0, None, None)
+            for part in self._external
+        }
+        return external | {name: supervised.status for name, supervised in self._supervised.items()}
+
+    async def start_part(self, name: str) -> None:
+        """Start a stopped or failed part; returns when it serves. Raises :class:`StackError` if it does not."""
+        await self._part(name).start()
+
+    async def stop_part(self, name: str) -> None:
+        """End a part and leave it ended. What needs it stays up and does without."""
+        await self._part(name).stop()
+
+    def kill_part(self, name: str) -> None:
+        """``kill -9`` of a part's process; it is started again as after any accident."""
+        self._part(name).kill()
+
+    def _part(self, name: str) -> SupervisedPart:
+        if name not in self._supervised:
+            raise StackError(f"{name} is not started by this stack, which has {', '.join(self._supervised)}.")
+        return self._supervised[name]
+
+    def _progressed(self, progress: Progress) -> None:
+        self._save()
+        self._on_progress(progress)
+
+    def _save(self) -> None:
+        known = self.addresses
+        state = StackState(
+            pid=os.getpid(),
+            run=self.settings.run,
+            data=str(self.settings.data),
+            store_url=self.settings.objects,
+            ready=self._ready,
+            kafka=known.get("kafka"),
+            clickhouse=known.get("clickhouse"),
+            vllm=known.get("vllm"),
+            dashboard=known.get("dashboard"),
+            parts=dict(self.parts),
+        )
+        try:
+            write_state(self.settings.data, state)
+        except OSError as error:
+            self._not_saved(error)
+
+    def _not_saved(self, error: OSError) -> None:
+        """A disk that is full must not end the supervision: other shells see an older state until there is room."""
+        if error.errno != self._trouble:
+            self._trouble = error.errno
+            self._on_note(f"{self.settings.data}/stack.json could not be written: {error.strerror}.")
+
+    async def _start(self) -> None:
+        for part in self._external:
+            assert part.external is not None  # select() found it so.
+            await part.external(self.settings)
+            self._on_progress(Progress(part.name, State.EXTERNAL, 0.0, address(part, self.settings) or ""))
+        starts = [asyncio.create_task(part.start()) for part in self._supervised.values()]
+        try:
+            await asyncio.gather(*starts)
+        finally:
+            for start in starts:
+                start.cancel()
+        self._ready = True
+        self._save()
+
+    async def _stop(self) -> None:
+        """End everything, each part after those that need it."""
+        left = dict(self._supervised)
+        while left:
+            needed = {need for supervised in left.values() for need in supervised.part.needs}
+            leaves = [left.pop(name) for name in set(left) - needed]
+            await asyncio.gather(*(leaf.stop() for leaf in leaves))
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            for name in self._supervised:
+                with contextlib.suppress(OSError):  # The disk is full: again when there is room.
+                    bound_log(self.settings.logs / f"{name}.log", self.settings.max_log_mb * _MIB)
+
+
+def make_signing_key(settings: Settings) -> None:
+    """Make the key of this data folder before trainer and follower start side by side, where there is none.
+
+    Raises :class:`StackError` where it cannot be read or made.
+    """
+    from headrace.trainer.weights.signing import SigningKeyError, load_or_create_key
+
+    try:
+        load_or_create_key(settings.signing_key)
+    except (SigningKeyError, OSError) as error:
+        raise StackError(str(error)) from error
+
+
+@asynccontextmanager
+async def running_stack(
+    settings: Settings,
+    without: Collection[str] = (),
+    on_progress: Callable[[Progress], None] = _ignore,
+    parts: tuple[Part, ...] = PARTS,
+    on_note: Callable[[str], None] = _ignore,
+) -> AsyncIterator[Stack]:
+    """Bring the stack up, keep it up inside the block, take it down at its end, however that comes.
+
+    Everything in the data folder is its owner's alone; ``on_note`` is told of files that were not, and of trouble that
+    the stack goes on in spite of. Inside the block the process's umask is 077.
+
+    Raises :class:`StackError` where a setting is wrong, something is missing, another stack has the data folder, or a
+    part does not come up; whatever had been started is gone by then.
+    """
+    started, external = select(parts, settings, without)
+    check_disk(settings)
+    with private_files(), locked(settings.data):
+        if tightened := tighten(settings.data):
+            on_note(f"Took the rights of other users from {tightened:,} files and folders in {settings.data}.")
+        check_ports(settings, started)
+        check_memory(settings, started)
+        if {"trainer", "follower"} & {part.name for part in started}:
+            make_signing_key(settings)
+        stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
+        housekeeping = asyncio.create_task(stack._keep_house())
+        try:
+            await stack._start()
+            yield stack
+        finally:
+            housekeeping.cancel()
+            await stack._stop()

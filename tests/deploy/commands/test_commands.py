@@ -1,0 +1,143 @@
+"""Every command there is, asked wrongly: on a broker that is not there, and about files and settings that are wrong."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from headrace.deploy.cli import cli
+from headrace.deploy.kafka import broker
+
+ASKS_KAFKA = {
+    ("ledger",): [],
+    ("tail",): ["events"],
+    ("import",): ["RUNS"],
+    ("dead-letters", "list"): [],
+    ("dead-letters", "show"): ["0:1"],
+    ("dead-letters", "repair"): ["0:1", "--set", "a=1"],
+    ("dead-letters", "redrive"): ["--all"],
+    ("topics",): ["--create"],
+    ("topology",): ["--lag"],
+    ("reward", "check"): ["search@1"],
+    ("replay",): ["again"],
+    ("diff",): ["again"],
+    ("rebuild",): ["1"],
+    ("lineage",): ["--version", "1"],
+    ("sft",): ["--out", "OUT"],
+    ("rft",): ["--out", "OUT"],
+    ("train",): [],
+}
+"""Commands that ask a broker, and what they need beside its address."""
+ASKS_NO_KAFKA = {
+    *(("demo",), ("up",), ("status",), ("down",), ("settings",), ("tables",), ("schemas",), ("asyncapi",)),
+    *(("base-model",), ("worker",), ("reward", "list"), ("reward", "show"), ("reward", "score"), ("keys",)),
+    *(("metrics",), ("query",)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "LISTENS_S", 0.3)
+    monkeypatch.setattr(broker, "ANSWERS_S", 0.6)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def leaves(group: click.Group, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from leaves(found, (*above, name))
+        else:
+            yield (*above, name)
+
+
+def refused(arguments: list[str], env: dict[str, str] | None = None) -> str:
+    """What the command says, which must be an error without a traceback."""
+    done: Result = CliRunner().invoke(cli, arguments, env=env)
+    assert isinstance(done.exception, SystemExit), (arguments, done.exception, done.output)
+    assert done.exit_code in (1, 2), (arguments, done.output)
+    assert "Error: " in done.output
+    assert "Traceback" not in done.output
+    return done.output
+
+
+def test_no_command_is_left_out() -> None:
+    assert set(leaves(cli)) == {*ASKS_KAFKA, *ASKS_NO_KAFKA}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ASKS_KAFKA, ids=" ".join)
+def test_a_broker_that_is_not_there_ends_the_command_with_the_setting(
+    command: tuple[str, ...], silent: str, tmp_path: Path
+) -> None:
+    (tmp_path / "runs.jsonl").write_text('{"task_id": 1, "traj": []}\n')
+    named = {"RUNS": str(tmp_path / "runs.jsonl"), "OUT": str(tmp_path / "out")}
+    given = [*command, *(named.get(each, each) for each in ASKS_KAFKA[command])]
+    env = {"HEADRACE_DATA": str(tmp_path / "data")}
+    for address, said in (
+        ("127.0.0.1:1", "did not answer a metadata request within 0.3 s"),
+        (silent, "did not answer a metadata request within 0.6 s"),
+        ("127.0.0.1:99999", "which is not host:port[,host:port…]"),
+        ("localhost", "which is not host:port[,host:port…]"),
+    ):
+        output = refused([*given, "--kafka", address], env)
+        assert "HEADRACE_KAFKA" in output, output
+        assert said in output, output
+    if command != ("train",):
+        assert "No address of kafka is known" in refused(given, env)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["asyncapi", "--write", "MISSING/x.json"], "cannot be used: No such file or directory"),
+        (["schemas", "--write", "/proc/x"], "/proc/x cannot be used"),
+        (["base-model", "--out", "/proc/x/y"], "cannot be used: No such file or directory"),
+        (["reward", "score", "search@1"], "Name a FILE"),
+        (["train", "--check", "--kafka", "h:1", "--config", "MISSING"], "cannot be read: No such file or directory"),
+        (["train", "--check", "--kafka", "h:1", "--config", "BINARY"], "is no TOML"),
+        (["lineage", "--version", "1", "--picture", "MISSING/x.svg"], "--picture: there is no folder"),
+        (["diff", "x", "--picture", "x.nope"], "ends in .svg, .png or .pdf"),
+        (["tail", "rewards", "--where", "totl>1"], "no record of rewards has a field totl: did you mean total?"),
+        (["up", "--set", "trainer.steps=many"], 'steps is "many". Allowed: whole number.'),
+        (["up", "--set", "assemble.nope=1"], "there is no option nope"),
+        (["up", "--set", "asemble.max_open=1"], "names asemble, which is no part"),
+        (["up", "--set", "kafka.heap=1"], "kafka has no options"),
+        (["up", "--set", "workers.rewards=5"], "rewards is 5. Allowed: table."),
+        (["up", "--set", "vllm.max_model_len=long"], "max_model_len is 'long'"),
+        (["up", "--set", "sink.linger_s=-1"], "linger_s must be positive"),
+        (["up", "--run", ""], "which is not up to 100 letters"),
+        (["up", "--clickhouse", "host:8123"], "which is not http://host:port"),
+        (["up", "--store-url", "ftp://x"], "is not of this form"),
+        (["up", "--model-dir", "MISSING"], "is not a Hugging Face model directory"),
+        (["up", "--data", "/proc/x"], "The data folder /proc/x (HEADRACE_DATA, --data) cannot be used"),
+        (["worker", "assemble", "--kafka", "h:1", "--log-level", "loud"], "none of debug, info, warning, error"),
+        (["worker", "assemble", "--kafka", "h:1", "--set", "asemble.x=1"], "names asemble, which is no part"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_wrong_is_said_in_a_sentence_before_anything_starts(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    names = {"MISSING": str(tmp_path / "missing"), "BINARY": str(tmp_path / "binary")}
+    given = [names.get(each, each.replace("MISSING/", f"{tmp_path}/missing/")) for each in arguments]
+    output = refused(given, {"HEADRACE_DATA": str(tmp_path / "data"), "HEADRACE_KAFKA": "127.0.0.1:1"})
+    assert said in output
+    assert not (tmp_path / "data" / "kafka").exists()
+
+
+def test_a_file_that_is_no_text_is_reported_line_by_line(tmp_path: Path) -> None:
+    (tmp_path / "runs.jsonl").write_bytes(os.urandom(2000))
+    done = CliRunner().invoke(cli, ["reward", "score", "search@1", str(tmp_path / "runs.jsonl")])
+    assert done.exit_code == 0, done.exception
+    assert "runs.jsonl:1: left out: " in done.output

@@ -1,0 +1,87 @@
+"""A dead letter is shown with what is wrong and where, and without the whole of what somebody may have said."""
+
+from dataclasses import replace
+
+from headrace.deploy.dead_letters.page import MAX_CHARACTERS, as_json, outcome, page, row
+from headrace.schemas.records.dead_letter import DeadLetterError, Redriven, Repaired
+from headrace.schemas.records.reference import Reference
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.streams.letters.dead_letters import dead_letter_of
+from headrace.streams.letters.letter_box import Letter
+from headrace.streams.letters.redrive import Redrive, Refusal
+from headrace.streams.letters.repair import content_of, edited, repair_message
+from headrace.streams.raw import StoredRecord
+from tests.streams.builders import event, facts, with_header
+
+SECRET = "my password is swordfish "
+CALL = event("trajectory-with-a-very-long-name", 2, facts("tool")[1], offset=7, partition=1)
+
+
+def letter(record: StoredRecord = CALL, error: DeadLetterError = DeadLetterError.BAD_JSON) -> Letter:
+    dead = dead_letter_of(record, UnreadableRecord(error, "Invalid \x1b[31mJSON"), "trajectory-with-a-very-long-name")
+    return Letter((Reference(partition=0, offset=17),), dead)
+
+
+CUT = replace(CALL, value=b'{"call_id": "c0", "tool": "sea')
+REDRIVEN = Redriven(topic="events", partition=1, offset=7, sha256="s", trajectory_id="new", redrive_of="old", records=6)
+
+
+def mended(record: StoredRecord = CUT) -> Letter:
+    broken = letter(record)
+    message = repair_message(broken.dead, edited(content_of(broken.dead), value=CALL.value), 5)
+    _, repair = decode(message.headers, message.value)
+    assert isinstance(repair, Repaired)
+    return replace(broken, repair=repair)
+
+
+def test_a_row_says_where_it_stood_what_is_wrong_and_what_was_done() -> None:
+    assert row(letter()) == ("0:17    2023-11-14 22:13:20.000  events[1]@7         bad_json      trajecto…g-name #2")
+    assert row(letter(), full=True).endswith("  trajectory-with-a-very-long-name #2")
+    assert row(replace(mended(), redriven=(REDRIVEN,))).endswith("  repaired, sent again")
+
+
+def test_a_page_marks_the_place_where_json_breaks() -> None:
+    lines = page(letter(CUT))
+    where = next(
+        number for number, line in enumerate(lines) if "no JSON: Unterminated string starting, byte 26" in line
+    )
+    assert lines[where + 1] == '             {"call_id": "c0", "tool": "sea'
+    assert lines[where + 2].index("^") == lines[where + 1].index('"sea')
+    assert "today        unreadable: headrace.tool.called.v1: Invalid JSON" in "\n".join(lines)
+
+
+def test_a_page_shows_the_beginning_of_a_value_unless_all_is_asked_for() -> None:
+    record = replace(CALL, value=b'{"text": "' + b"x" * MAX_CHARACTERS + SECRET.encode() + b'"}')
+    assert SECRET not in "\n".join(page(letter(record)))
+    assert SECRET in "\n".join(page(letter(record), full=True))
+    header = with_header(CALL, "note", b"x" * MAX_CHARACTERS + SECRET.encode())
+    assert SECRET not in "\n".join(page(letter(header)))
+
+
+def test_a_page_says_what_was_done_and_whether_it_can_be_read_today() -> None:
+    lines = page(replace(mended(), redriven=(REDRIVEN,)))
+    assert "as repaired:" in lines
+    assert "today        readable, as headrace.tool.called.v1" in lines
+    assert lines[-1] == "sent again   with all 6 events of old as new"
+
+
+def test_a_null_value_and_what_a_terminal_should_not_see() -> None:
+    lines = page(letter(replace(CALL, value=None), DeadLetterError.NULL_VALUE))
+    assert any(line.startswith("value        null") for line in lines)
+    assert all(line.isprintable() for line in lines)
+
+
+def test_json_holds_the_letter_and_its_history() -> None:
+    shown = as_json(replace(mended(), redriven=(REDRIVEN,)))
+    assert (shown["letter"], shown["offset"], shown["repair"]["offset"]) == ("0:17", 7, 7)
+    assert shown["redriven"] == [REDRIVEN.model_dump()]
+
+
+def test_outcomes_are_told_in_a_line() -> None:
+    whole = Redrive((mended(),), (), (REDRIVEN,), (3,))
+    assert outcome(whole) == (
+        "0:17  sent with all of old, 6 events, as new, a trajectory of its own; events 3 never came"
+    )
+    alone = Redrive((mended(),), (), (REDRIVEN.model_copy(update={"redrive_of": None, "trajectory_id": "t"}),))
+    assert outcome(alone, dry_run=True) == "0:17  would be sent to events, event 2 of t"
+    assert outcome(Refusal(mended(), "no")) == "0:17  not sent: no"

@@ -1,0 +1,135 @@
+"""A question to a broker that is away, silent, or dies in the middle ends with a sentence that names the setting."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.deploy.errors import StackError
+from headrace.deploy.kafka import broker
+from headrace.deploy.kafka.ask import ask_kafka
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.reading import partitions_of
+from headrace.schemas.topics import EVENTS
+from tests.conftest import RunningKafka
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "LISTENS_S", 0.5)
+    monkeypatch.setattr(broker, "ANSWERS_S", 1.0)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Somebody who takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def something_else() -> Iterator[str]:
+    """A server of another protocol."""
+
+    def serve(server: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+async def never_asked() -> None:
+    pytest.fail("nothing is asked where nothing answers")
+
+
+def refused(bootstrap: str) -> str:
+    with pytest.raises(StackError) as said:
+        ask_kafka(bootstrap, never_asked)
+    assert "HEADRACE_KAFKA" in str(said.value)
+    assert "\n" not in str(said.value)
+    return str(said.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "foo", "host:", ":9092", "host:0", "host:99999", "host:９", "http://host:1", "a:1,b", "::1:9092", "h:1\n"],
+)
+def test_what_is_no_address_is_said_at_once(address: str) -> None:
+    assert "which is not host:port[,host:port…]" in refused(address)
+
+
+def test_nobody_a_silent_one_and_another_protocol_end_within_the_patience(silent: str, something_else: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = f"127.0.0.1:{server.getsockname()[1]}"
+    assert "did not answer a metadata request within 0.5 s" in refused(closed)
+    assert "did not answer a metadata request within 1 s" in refused(silent)
+    assert "did not answer a metadata request within 1 s" in refused(something_else)
+
+
+def test_the_second_of_two_brokers_will_do(silent: str) -> None:
+    """As long as one of them listens, the client is asked; it says what it found."""
+    assert "did not answer a metadata request within 1 s" in refused(f"127.0.0.1:1,{silent}")
+
+
+@pytest.mark.kafka
+def test_a_broker_that_stands_still_in_the_middle_ends_the_command(running_kafka: RunningKafka) -> None:
+    async def read_on() -> None:
+        async with open_consumer(running_kafka.bootstrap) as consumer:
+            partitions = await partitions_of(consumer, EVENTS)
+            running_kafka.freeze()
+            while True:
+                await consumer.end_offsets(partitions)
+
+    try:
+        with pytest.raises(StackError, match=r"\(setting HEADRACE_KAFKA\) has not answered for 2 s"):
+            ask_kafka(running_kafka.bootstrap, read_on, patience_s=2.0)
+    finally:
+        running_kafka.freeze(False)
+
+    async def answered() -> int:
+        return 7
+
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            assert ask_kafka(running_kafka.bootstrap, answered) == 7
+            return
+        except StackError:  # it has just been woken
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.kafka
+def test_a_broker_that_is_slow_but_there_is_waited_for(running_kafka: RunningKafka) -> None:
+    async def long() -> int:
+        await asyncio.sleep(1.5)
+        return 7
+
+    assert ask_kafka(running_kafka.bootstrap, long, patience_s=0.5) == 7
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_missing_is_said_in_a_sentence(running_kafka: RunningKafka) -> None:
+    async def missing() -> None:
+        raise LookupError("the broker has no topic 'x': `headrace topics --create` makes it")
+
+    with pytest.raises(StackError, match="the broker has no topic 'x'"):
+        ask_kafka(running_kafka.bootstrap, missing)
+
+    async def fault() -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        ask_kafka(running_kafka.bootstrap, fault)

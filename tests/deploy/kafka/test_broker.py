@@ -1,0 +1,162 @@
+"""The broker: what it is told, what is said where it cannot be had, and that it starts again on what it left."""
+
+import asyncio
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from headrace.deploy.configuration.settings import Settings, load_settings
+from headrace.deploy.errors import StackError
+from headrace.deploy.kafka.broker import (
+    Broker,
+    _property,
+    java,
+    kafka_jars,
+    prepare_broker,
+    server_properties,
+    wait_until_answers,
+)
+from headrace.deploy.processes.parts import PARTS
+from headrace.deploy.system.children import Child
+from headrace.deploy.system.ports import HOST, free_port
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.topics import EVENTS, TOPICS
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+def test_a_broker_listens_on_the_loopback_interface_only() -> None:
+    lines = server_properties(Broker(Path("/data"), 1001, 1002, 5_000_000)).splitlines()
+    listeners = next(line for line in lines if line.startswith("listeners="))
+    assert listeners == "listeners=PLAINTEXT://127.0.0.1:1001,CONTROLLER://127.0.0.1:1002"
+    assert "message.max.bytes=5000000" in lines
+    assert "auto.create.topics.enable=false" in lines
+    assert not [line for line in lines if "0.0.0.0" in line]
+
+
+def test_missing_java_says_what_to_install_or_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StackError, match=r"no `java` on the PATH: install Java 17 or newer, or set HEADRACE_KAFKA"):
+        java()
+
+
+def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "bin", "java", "echo 'openjdk version \"1.8.0_402\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(StackError, match=r"needs Java 17, and .*bin/java is .*1\.8\.0_402.*install Java 17"):
+        java()
+
+
+async def test_missing_maven_says_what_to_install_or_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StackError, match=r"no `mvn` on the PATH: install Maven, .*HEADRACE_CACHE.*HEADRACE_KAFKA"):
+        await kafka_jars(tmp_path / "cache")
+
+
+async def test_a_download_that_fails_shows_mavens_words_and_leaves_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path / "bin", "mvn", "echo 'Could not transfer artifact'; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(StackError, match=r"(?s)could not download Kafka.*HEADRACE_KAFKA.*Could not transfer artifact"):
+        await kafka_jars(tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*/libs"))
+
+
+async def test_two_that_want_the_jars_download_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    download = (
+        'echo x >> "$COUNT"; sleep 0.3; for a in "$@"; do case $a in -DoutputDirectory=*) mkdir "${a#*=}";; esac; done'
+    )
+    program(tmp_path / "bin", "mvn", download)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    said: list[str] = []
+    libs = await asyncio.gather(*(kafka_jars(tmp_path / "cache", said.append) for _ in range(2)))
+    assert libs[0] == libs[1]
+    assert libs[0].is_dir()
+    assert (tmp_path / "count").read_text() == "x\n"
+    assert len(said) == 1
+
+
+async def test_a_broker_that_does_not_answer_is_named_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.deploy.kafka.broker.ANSWERS_S", 1.0)
+    with socket.create_server((HOST, 0)) as mute:
+        address = f"{HOST}:{mute.getsockname()[1]}"
+        with pytest.raises(
+            StackError, match=rf"{address} \(setting HEADRACE_KAFKA\) did not answer.*unset the setting"
+        ):
+            await wait_until_answers(address)
+    with pytest.raises(StackError, match=r"did not answer"):
+        await wait_until_answers(f"{HOST}:{free_port()}", 0.5)
+    with pytest.raises(StackError, match=r"HEADRACE_KAFKA is 'nonsense', which is not host:port"):
+        await wait_until_answers("nonsense", 1.0)
+
+
+@pytest.mark.kafka
+async def test_a_broker_killed_with_kill_9_starts_again_on_what_it_left(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "kafka", free_port(), free_port(), 5_000_000, heap_mb=256)
+    libs = await kafka_jars(load_settings().cache)
+    for generation in range(2):
+        child = Child(await prepare_broker(broker, libs), tmp_path / "kafka.log")
+        try:
+            await wait_until_answers(broker.bootstrap, 60)
+            await create_topics(broker.bootstrap, (EVENTS,))
+            async with open_producer(broker.bootstrap) as producer:
+                await producer.send_and_wait(EVENTS.name, b"%d" % generation, partition=0)
+            assert [record.value async for record in read_to_end(broker.bootstrap, EVENTS)] == [
+                b"%d" % number for number in range(generation + 1)
+            ]
+        finally:
+            child.kill()
+
+
+@pytest.mark.kafka
+async def test_topics_are_created_on_a_kafka_of_yours(kafka: str) -> None:
+    part = next(part for part in PARTS if part.name == "kafka")
+    assert part.external is not None
+    await part.external(Settings(kafka=kafka))
+    assert await create_topics(kafka, TOPICS) == []
+
+
+@pytest.mark.kafka
+async def test_the_largest_record_of_every_topic_is_taken(kafka: str) -> None:
+    async with open_producer(kafka, compression_type=None) as producer:
+        for topic in TOPICS:
+            # A compacted topic takes no record without a key.
+            await producer.send_and_wait(topic.name, bytes(topic.max_bytes - 1024), key=b"key")
+
+
+@pytest.mark.parametrize(
+    "value", ["/plain/log", "/größer/日本/log", "/with space/a=b:c#d!/log", "/back\\slash/\n/log", "/🙂"]
+)
+def test_a_property_is_read_by_java_as_it_was_written(value: str, tmp_path: Path) -> None:
+    shown = _property(value)
+    assert shown.isascii()
+    assert shown.isprintable()
+    folder = tmp_path / "größer"
+    folder.mkdir()
+    (folder / "Read.java").write_text(
+        "class Read { public static void main(String[] a) throws Exception { var p = new java.util.Properties();"
+        " try (var in = new java.io.FileInputStream(a[0])) { p.load(in); }"
+        ' System.out.write(p.getProperty("log.dirs").getBytes("UTF-8")); System.out.flush(); } }'
+    )
+    (folder / "made.properties").write_text(f"log.dirs={shown}\n")
+    argv = [java(), "-Dfile.encoding=UTF-8", "-Dsun.jnu.encoding=UTF-8", "Read.java", "made.properties"]
+    done = subprocess.run(argv, capture_output=True, cwd=folder, check=True)
+    assert done.stdout.decode() == value
+
+
+async def test_a_folder_that_kafka_cannot_take_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"Kafka takes no folder with a comma in its name.*--data"):
+        await prepare_broker(Broker(tmp_path / "a,b", 1, 2, 1000), tmp_path)

@@ -1,0 +1,27 @@
+"""A process that assembles keeps the memory of one commit for the next."""
+
+import subprocess
+import sys
+
+import pytest
+
+COMMITS, BATCHES, BATCH_BYTES, PAGE = 32, 8, 2 * 1024 * 1024, 4096
+
+PROGRAM = f"""
+import gc, resource
+from headrace.deploy.processes.assembler_memory import fit_memory_to_assembler
+fit_memory_to_assembler()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range({COMMITS}):
+    batches = [bytearray({BATCH_BYTES}) for _ in range({BATCHES})]
+    del batches
+print(gc.get_freeze_count() > 0, gc.get_threshold()[0], resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc is set on Linux")
+def test_the_output_of_the_next_commit_takes_the_pages_of_the_last() -> None:
+    told = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
+    assert told[:2] == ["True", "20000"]
+    of_one_commit = BATCHES * BATCH_BYTES // PAGE
+    assert int(told[2]) < 2 * of_one_commit  # by default COMMITS times as many

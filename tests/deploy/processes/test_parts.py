@@ -1,0 +1,113 @@
+"""The parts as a value: which are started, which are replaced, on which ports."""
+
+import socket
+
+import pytest
+
+from headrace.deploy.configuration.settings import Settings, load_settings
+from headrace.deploy.errors import StackError
+from headrace.deploy.processes.parts import PARTS, address, resolve, select
+from headrace.deploy.processes.worker import WORKERS
+from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
+from headrace.deploy.system.ports import HOST
+
+NAMES = tuple(part.name for part in PARTS)
+
+
+def started(settings: Settings, *without: str) -> tuple[str, ...]:
+    return tuple(part.name for part in select(PARTS, settings, without)[0])
+
+
+def test_every_part_comes_after_what_it_needs() -> None:
+    for index, part in enumerate(PARTS):
+        assert set(part.needs) <= set(NAMES[:index]), part.name
+
+
+def test_every_part_is_a_worker_or_a_program_of_others() -> None:
+    assert set(NAMES) == set(WORKERS) - {"streams", "score", "group"} | {"kafka", "vllm"}
+
+
+def test_all_parts_are_started_by_default_but_the_one_that_needs_a_collector(settings: Settings) -> None:
+    assert set(NAMES) - set(started(settings)) == {"traces"}
+    assert started(settings.model_copy(update={"otlp": "http://collector:4318"})) == NAMES
+
+
+def test_every_part_with_metrics_has_a_port_of_its_own_for_them(settings: Settings) -> None:
+    mine = settings.model_copy(update={"metrics_ports": {"sink": 9464}})
+    begun, _ = select(PARTS, mine, ())
+    ports = resolve(mine, begun).metrics_ports
+    assert set(ports) == {part.name for part in PARTS if part.metrics}
+    assert ports["sink"] == 9464
+    assert len(set(ports.values())) == len(ports)
+    assert resolve(mine, begun).metrics_ports == ports, "remembered"
+
+
+def test_analytics_needs_no_engine_and_no_trainer(settings: Settings) -> None:
+    assert started(settings, "vllm", "trainer", "follower") == (
+        "kafka", "clickhouse", "assemble", "workers", "sink", "dashboard",
+    )  # fmt: skip
+
+
+def test_an_address_replaces_a_part(settings: Settings) -> None:
+    mine = settings.model_copy(update={"kafka": "broker:9092", "vllm": "http://engine:8000"})
+    begun, external = select(PARTS, mine, ())
+    assert [part.name for part in external] == ["kafka", "vllm"]
+    assert {"assemble", "follower"} <= {part.name for part in begun}
+    resolved = resolve(mine, begun)
+    assert (resolved.kafka, resolved.kafka_port) == ("broker:9092", None)
+    assert address(external[1], resolved) == "http://engine:8000"
+
+
+def test_a_part_whose_needs_are_left_out_says_what_to_do(settings: Settings) -> None:
+    with pytest.raises(StackError, match=r"follower needs vllm: .*--without vllm,follower.*HEADRACE_VLLM"):
+        select(PARTS, settings, ("vllm",))
+
+
+def test_unknown_parts_are_named(settings: Settings) -> None:
+    with pytest.raises(StackError, match=r"--without names kafak, which is no part: the parts are kafka, click"):
+        select(PARTS, settings, ("kafak",))
+    with pytest.raises(StackError, match=r"--set .* names trianer"):
+        select(PARTS, settings.model_copy(update={"options": {"trianer": {}}}), ())
+
+
+def test_ports_are_chosen_filled_in_and_kept(settings: Settings) -> None:
+    begun, _ = select(PARTS, settings, ())
+    first = resolve(settings, begun)
+    assert first.kafka == f"127.0.0.1:{first.kafka_port}"
+    assert first.clickhouse == f"http://127.0.0.1:{first.clickhouse_port}"
+    assert first.vllm == f"http://127.0.0.1:{first.vllm_port}"
+    assert resolve(settings, begun) == first
+
+
+def test_a_taken_port_is_named_with_its_setting(settings: Settings) -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(StackError, match=rf"kafka cannot listen on port {port} \(HEADRACE_KAFKA_PORT\)"):
+            check_ports(settings.model_copy(update={"kafka_port": port}), PARTS)
+
+
+def test_one_port_for_two_parts_is_refused(settings: Settings) -> None:
+    twice = settings.model_copy(update={"vllm_port": 20_001, "dashboard_port": 20_001})
+    with pytest.raises(StackError, match="HEADRACE_VLLM_PORT and HEADRACE_DASHBOARD_PORT are both 20001"):
+        check_ports(twice, PARTS)
+
+
+def test_too_little_memory_says_what_can_be_left_out(settings: Settings) -> None:
+    with pytest.raises(
+        StackError, match=r"1000000000 MiB of memory are needed.*--without.*HEADRACE_MIN_FREE_MEMORY_MB"
+    ):
+        check_memory(settings.model_copy(update={"min_free_memory_mb": 10**9}), PARTS)
+
+
+def test_the_whole_stack_is_reckoned_to_fit_in_eight_gib() -> None:
+    assert sum(part.memory_mb for part in PARTS) < 8 * 1024
+
+
+def test_too_little_disk_names_the_folder_and_the_setting(settings: Settings) -> None:
+    with pytest.raises(StackError, match=r"data \(HEADRACE_DATA, --data\) has \d+ MiB free.*HEADRACE_MIN_FREE_DISK_MB"):
+        check_disk(settings.model_copy(update={"min_free_disk_mb": 10**9}))
+
+
+def test_a_data_folder_that_cannot_be_is_named() -> None:
+    with pytest.raises(StackError, match=r"/dev/null/data \(HEADRACE_DATA, --data\) cannot be used"):
+        check_disk(load_settings(data="/dev/null/data"))

@@ -1,0 +1,101 @@
+"""The topology is what runs: the real processes read and write what it says, in one process or one a processor."""
+
+import asyncio
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.deploy.system.children import Child, Command
+from headrace.deploy.system.notify import ReadySocket
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.sending import send
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REJECTED, TOPICS, TRAINING
+from headrace.schemas.wire import record_message
+from headrace.streams.lag import measure_lag
+from headrace.streams.topology import TOPOLOGY
+from tests.streams.builders import session
+
+pytestmark = pytest.mark.kafka
+
+GROUPS = {"assemble": "assemble", "score": "headrace-score", "group": "headrace-group"}
+REWARDS = Path(__file__).parents[2] / "streams" / "replayed_rewards.py"
+
+
+async def feed(kafka: str, run: str) -> None:
+    """Two trajectories of one group that differ, one that is rejected, an event that nobody can read, and feedback."""
+    start = {"group_id": run, "group_size": 2}
+    histories = [
+        session(f"{run}-1", "ask", start=start, outcome=1.0),
+        session(f"{run}-2", "ask", start=start, outcome=0.0),
+        session(f"{run}-3", "ask", start={"group_id": None, "group_size": None}),
+        [replace(session(f"{run}-4", "ask")[0], value=None)],
+    ]
+    async with open_producer(kafka) as producer:
+        for record in (record for history in histories for record in history):
+            await producer.send_and_wait(EVENTS.name, record.value, record.key, headers=list(record.headers))
+        given = FeedbackGiven(signal="score", value=1.0)
+        message = record_message(given, id=run, key=f"{run}-1", source="/t", time_ms=1, subject=f"{run}-1")
+        await (await send(producer, FEEDBACK, message))
+
+
+async def written(kafka: str) -> dict[str, set[str]]:
+    """Processor → topics that bear its name as the source of a record. Ticks, which only tell the time, left out."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for topic in TOPICS:
+        async for record in read_to_end(kafka, topic):
+            headers = dict(record.headers)
+            if headers.get("ce_type") != b"headrace.clock.ticked.v1":
+                found[(headers.get("ce_source") or b"").decode()].add(topic.name)
+    return found
+
+
+async def decided(kafka: str, names: set[str]) -> bool:
+    """Whether each has a fate."""
+    values = [record.value or b"" for topic in (TRAINING, REJECTED) async for record in read_to_end(kafka, topic)]
+    return all(any(name.encode() in value for value in values) for name in names)
+
+
+async def behind(kafka: str) -> bool:
+    """Whether any processor has not taken a record."""
+    return any(lag.seconds for lag in await measure_lag(kafka, GROUPS.values()))
+
+
+@pytest.mark.parametrize("workers", [("streams",), ("assemble", "score", "group")], ids=["one process", "one each"])
+async def test_the_processes_read_and_write_what_the_topology_says(
+    kafka: str, tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    run = "-".join(workers)
+    children = []
+    try:
+        for name in workers:
+            with ReadySocket() as said:
+                env = {
+                    **said.env,
+                    "HEADRACE_KAFKA": kafka,
+                    "HEADRACE_DATA": str(tmp_path / name),
+                    "HEADRACE_MEMBER": "one",
+                    "HEADRACE_OPTIONS": f'{{"workers": {{"rewards": {{"other": "{REWARDS}:VOTES"}}}}}}',
+                }
+                command = Command((sys.executable, "-m", "headrace.deploy.cli", "worker", name), env)
+                children.append(Child(command, tmp_path / f"{name}.log"))
+                await asyncio.wait_for(said.ready(), 90)
+        await feed(kafka, run)
+        async with asyncio.timeout(60):
+            while not await decided(kafka, {f"{run}-1", f"{run}-3"}) or await behind(kafka):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        lags = await measure_lag(kafka, GROUPS.values())
+        sources = await written(kafka)
+    finally:
+        for child in children:
+            child.stop()
+    for processor in TOPOLOGY:
+        read = {lag.topic for lag in lags if lag.group == GROUPS[processor.name]}
+        assert read == {topic.name for topic in processor.reads}, processor.name
+        wrote = sources[f"/streams/{processor.name}"] - {DEAD_LETTERS.name}
+        assert wrote == {topic.name for topic in processor.writes}, processor.name
+    assert DEAD_LETTERS.name in sources["/streams/assemble"] | sources["/streams/dead-letters"]

@@ -1,0 +1,70 @@
+"""How a worker ends that has lost its Kafka."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.cli import cli
+from headrace.deploy.processes.worker import sentence_of
+from headrace.schemas.kafka.topic_clock import WrongClockError
+from headrace.schemas.operator_error import TopicsError
+from headrace.streams.lost_place import LostPlaceError
+from headrace.trainer.weights.signing import load_or_create_key
+
+
+@pytest.mark.parametrize("name", ["assemble", "follower"])
+def test_a_worker_without_its_kafka_ends_in_a_sentence_and_not_in_a_traceback(name, tmp_path):
+    env = {"HEADRACE_KAFKA": "127.0.0.1:9", "HEADRACE_VLLM": "http://127.0.0.1:9", "HEADRACE_DATA": str(tmp_path)}
+    if name == "follower":
+        load_or_create_key(tmp_path / "keys" / "trainer.pem")
+    argv = [sys.executable, "-m", "headrace.deploy.cli", "worker", name]
+    ended = subprocess.run(argv, env=os.environ | env, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert f"{name} lost the Kafka at 127.0.0.1:9 (setting HEADRACE_KAFKA): KafkaConnectionError" in ended.stderr
+    assert "goes on from its last commit" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.splitlines()) < 10
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LostPlaceError("offsets are gone: set max_remembered"),
+        WrongClockError("run kafka-configs.sh"),
+        TopicsError("the broker has no topic 'events'"),
+        ExceptionGroup("both", [LostPlaceError("offsets are gone"), ExceptionGroup("", [TopicsError("no topic")])]),
+    ],
+    ids=repr,
+)
+def test_what_an_operator_can_mend_ends_a_worker_in_its_sentence(error):
+    first = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+    assert sentence_of(error, "assemble", "broker:9092") == f"assemble: {first}"
+
+
+@pytest.mark.parametrize(
+    "error", [LookupError("ours"), ValueError("ours"), ExceptionGroup("", [TopicsError("no topic"), KeyError("ours")])]
+)
+def test_a_fault_of_ours_keeps_its_traceback(error):
+    assert sentence_of(error, "assemble", "broker:9092") is None
+
+
+def test_a_follower_that_knows_no_trainers_key_does_not_start_and_says_what_to_set(tmp_path):
+    env = {"HEADRACE_KAFKA": "127.0.0.1:9", "HEADRACE_VLLM": "http://127.0.0.1:9", "HEADRACE_DATA": str(tmp_path)}
+    result = CliRunner().invoke(cli, ["worker", "follower"], env=env)
+    assert result.exit_code == 1
+    assert "trust is empty" in result.output
+    assert "headrace keys" in result.output
+
+
+def test_keys_prints_the_public_key_of_the_trainer_on_this_data_folder_and_keeps_it(tmp_path):
+    printed = [CliRunner().invoke(cli, ["keys", "--data", str(tmp_path)]).output.strip() for _ in range(2)]
+    assert printed == [load_or_create_key(tmp_path / "keys" / "trainer.pem").public] * 2
+    other = CliRunner().invoke(cli, ["keys", "--key", str(tmp_path / "other.pem")]).output.strip()
+    assert other == load_or_create_key(tmp_path / "other.pem").public != printed[0]
+    (tmp_path / "other.pem").write_text("nothing")
+    spoilt = CliRunner().invoke(cli, ["keys", "--key", str(tmp_path / "other.pem")])
+    assert spoilt.exit_code == 1
+    assert "not a private key" in spoilt.output

@@ -1,0 +1,141 @@
+"""The whole circle on the whole local stack, every part the real one, and all but two killed in the middle of the run.
+
+Same counts, nothing trained twice, a ledger that adds up; loopback only, bounded memory, no process left. Kafka and
+vLLM, which are killed in tests of their own, stay up here.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.cli import cli
+from headrace.deploy.demo.circle import Phases, Plan, go_round
+from headrace.deploy.demo.memory import peak_memory
+from headrace.deploy.demo.run import demo_settings, fresh_folder
+from headrace.deploy.demo.watch import Watch, watching
+from headrace.deploy.processes.parts import PARTS
+from headrace.deploy.stack.stack import Stack, running_stack
+from headrace.deploy.stack.state import State
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.records.step import Step
+from headrace.schemas.topics import STEPS
+from headrace.schemas.wire import decode
+from headrace.streams.clickhouse.database import open_client
+from headrace.streams.ledger.ledger import read_ledger
+
+pytestmark = [pytest.mark.kafka, pytest.mark.clickhouse, pytest.mark.vllm, pytest.mark.slow]
+
+KILLED = ("assemble", "workers", "sink", "trainer", "follower", "clickhouse", "dashboard")
+MAX_RESIDENT = 8 * 1024**3
+PLAN = Plan(seed=5, steps=len(KILLED) + 2, heldout_tasks=24, groups_per_step=4)
+
+COUNTS = """
+SELECT
+    (SELECT uniqExact(trajectory_id) FROM events WHERE type = 'headrace.trajectory.started.v1') AS started,
+    (SELECT count() FROM trajectories FINAL) AS assembled,
+    (SELECT count() FROM rewards_latest) AS scored,
+    (SELECT count() FROM step_members FINAL) AS trained,
+    (SELECT count() FROM rejected FINAL) AS rejected
+"""
+
+
+async def kill_one_after_the_other(stack: Stack, watch: Watch) -> None:
+    """``kill -9`` of one part after each step, while the agent goes on."""
+    for step, name in enumerate(KILLED, start=1):
+        await watch.until(lambda seen, step=step: step in seen.steps, what=f"step {step}", timeout_s=240)
+        stack.kill_part(name)
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], timeout_s: float = 90) -> bool:
+    async with asyncio.timeout(timeout_s):
+        while not await holds():  # noqa: ASYNC110 - a table has no event to wait for
+            await asyncio.sleep(0.5)
+    return True
+
+
+def processes() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+def listening(members: set[psutil.Process]) -> set[str]:
+    """Interfaces that somebody listens on."""
+    return {
+        connection.laddr.ip
+        for member in members
+        for connection in member.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+async def test_the_circle_closes_though_every_worker_is_killed(tmp_path: Path) -> None:
+    before = processes()
+    settings = demo_settings(PLAN, str(tmp_path))
+    fresh_folder(settings.data)
+    async with peak_memory() as peak, running_stack(settings) as stack:
+        assert {name: part.state for name, part in stack.parts.items()} == {
+            part.name: State.READY for part in PARTS if part.wanted(settings)
+        }
+        assert listening(processes() - before) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+        async with watching(stack.addresses["kafka"], settings.run) as watch:
+            killing = asyncio.create_task(kill_one_after_the_other(stack, watch))
+            summary = await go_round(stack, PLAN, Phases(), peak, tmp_path / "reward.png", print)
+            await killing
+
+        await the_log_tells_one_story(stack)
+        assert summary.steps == PLAN.steps
+        assert summary.weights_published == PLAN.steps + 1
+        assert summary.mixed_version_trajectories > 0
+        assert 0 < summary.peak_memory_bytes < MAX_RESIDENT
+
+        async def all_serve_again() -> bool:
+            return all(part.state is State.READY for part in stack.parts.values())
+
+        assert await eventually(all_serve_again)
+        assert {name for name, part in stack.parts.items() if part.restarts} == set(KILLED)
+        await the_addresses_answer(stack)
+        members = processes() - before
+    assert not any(member.is_running() for member in members)
+
+
+async def the_log_tells_one_story(stack: Stack) -> None:
+    """Every trajectory has one fate, every step is there once, and ClickHouse comes to hold the same."""
+    kafka = stack.addresses["kafka"]
+    ledger = await read_ledger(kafka)
+    assert ledger.adds_up, ledger
+    assert ledger.rejected_by["group"]["evaluation"] == 4 * PLAN.heldout_tasks
+
+    steps = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, STEPS)]
+    trained = Counter(
+        name for step in steps if isinstance(step, Step) for group in step.groups for name in group.trajectory_ids
+    )
+    assert [step.step for step in steps if isinstance(step, Step)] == list(range(1, PLAN.steps + 1))
+    assert set(trained.values()) == {1}
+
+    client = await asyncio.to_thread(
+        open_client, stack.addresses["clickhouse"], secrets=stack.settings.clickhouse_secrets
+    )
+    expected = (ledger.started, ledger.started, ledger.started, ledger.trained, ledger.rejected)
+
+    async def clickhouse_holds_the_same() -> bool:
+        rows = (await asyncio.to_thread(client.query, COUNTS)).result_rows
+        return tuple(rows[0]) == expected
+
+    assert await eventually(clickhouse_holds_the_same)
+
+
+async def the_addresses_answer(stack: Stack) -> None:
+    """Another shell is told every address, and each is right."""
+    asked = CliRunner().invoke(cli, ["status", "--json", "--data", str(stack.settings.data)])
+    shown = json.loads(asked.stdout)
+    assert {name: shown[name] for name in ("kafka", "clickhouse", "vllm", "dashboard")} == dict(stack.addresses)
+    async with httpx.AsyncClient(timeout=30) as client:
+        metrics = [part["metrics"] for part in shown["parts"].values() if part["metrics"]]
+        for url in (shown["dashboard"], shown["clickhouse"] + "/ping", shown["vllm"] + "/health", *metrics):
+            assert (await client.get(url, follow_redirects=True)).status_code == httpx.codes.OK, url

@@ -1,0 +1,90 @@
+"""A stack's files are its owner's alone, and only a stack's."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.deploy.configuration.settings import Settings
+from headrace.deploy.errors import StackError
+from headrace.deploy.processes.parts import Part
+from headrace.deploy.stack.stack import running_stack
+from headrace.deploy.system.data_folder import command_on, make_folder, tighten
+
+
+@pytest.fixture(autouse=True)
+def _generous_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def open_to_others(folder: Path) -> list[Path]:
+    modes = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
+    return [path for path, mode in modes.items() if not stat.S_ISLNK(mode) and mode & 0o077]
+
+
+async def test_whatever_the_umask_everything_a_stack_and_its_parts_write_is_private(
+    settings: Settings, light: Callable[..., Part], ready_then: Callable[[str], str]
+) -> None:
+    writes = f"os.makedirs({str(settings.data / 'kafka/log')!r}); open({str(settings.data / 'kafka/log/1')!r}, 'w')\n"
+    parts = (light("kafka", "import os\n" + writes + ready_then("time.sleep(600)")),)
+    async with running_stack(settings, parts=parts):
+        assert {path.name for path in settings.data.iterdir()} >= {"stack.json", "stack.lock", "logs", "kafka"}
+        assert open_to_others(settings.data) == []
+    assert open_to_others(settings.data) == []
+    assert os.umask(0) == 0  # as it was
+
+
+async def test_what_an_earlier_release_left_open_is_tightened_and_said(
+    settings: Settings, light: Callable[..., Part]
+) -> None:
+    (settings.data / "kafka" / "log").mkdir(parents=True)
+    (settings.data / "kafka" / "log" / "0.log").write_text("x")
+    (settings.data / "kafka" / "run").write_text("x")
+    (settings.data / "kafka" / "run").chmod(0o755)
+    told: list[str] = []
+    async with running_stack(settings, parts=(light("sink"),), on_note=told.append):
+        pass
+    assert open_to_others(settings.data) == []
+    assert stat.S_IMODE((settings.data / "kafka" / "run").stat().st_mode) == 0o700
+    (note,) = told
+    assert note.startswith("Took the rights of other users from 5 files and folders in ")
+    async with running_stack(settings, parts=(light("sink"),), on_note=told.append):
+        pass
+    assert told == [note]
+
+
+def test_what_is_not_a_stacks_stays_as_it_is(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("x")
+    data = tmp_path / "home"
+    (data / "logs").mkdir(parents=True)
+    (data / "letters.txt").write_text("x")
+    (data / "logs" / "link").symlink_to(elsewhere)
+    (data / "objects").symlink_to(elsewhere)
+    modes = {path: path.lstat().st_mode for path in (data, data / "letters.txt", elsewhere, elsewhere / "file")}
+    assert tighten(data) == 1
+    assert {path: path.lstat().st_mode for path in modes} == modes
+    assert stat.S_IMODE((data / "logs").stat().st_mode) == 0o700
+
+
+def test_a_data_folder_that_cannot_be_used_is_named_with_the_setting(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    for wrong in (file, file / "below", tmp_path / ("x" * 300)):
+        with pytest.raises(StackError, match=r"The data folder .* \(HEADRACE_DATA, --data\) cannot be used: ") as said:
+            make_folder(wrong)
+        assert "\n" not in str(said.value)
+
+
+def test_a_command_names_the_folder_unless_commands_take_it_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command_on("status", tmp_path / ".headrace") == "headrace status"
+    assert command_on("status", tmp_path / ".headrace" / "demo") == f"headrace status --data {tmp_path}/.headrace/demo"
+    assert command_on("down", tmp_path / "two words") == f"headrace down --data '{tmp_path}/two words'"
