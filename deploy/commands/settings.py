@@ -2,36 +2,31 @@
 
 import click
 
+from headrace.deploy.processes.registry import configurations
 from headrace.deploy.terminal import tell, tell_json, tell_page
 from headrace.schemas.safe_text import redacted_values
 
-CONFIGURATIONS = {
-    "trainer": "headrace.trainer.config:TrainerConfig",
-    "fine-tuning": "headrace.trainer.supervised.settings:StageConfig",
-    "follower": "headrace.trainer.follower.reconcile:FollowerConfig",
-    "assemble": "headrace.streams.assembly.assembler:AssemblerConfig",
-    "workers": "headrace.streams.workers:WorkersConfig",
-    "sink": "headrace.streams.clickhouse.sink:SinkConfig",
-    "traces": "headrace.streams.trace_exporter:TracesConfig",
-}
+CONFIGURATIONS = configurations() | {"fine-tuning": "headrace.trainer.supervised.settings:StageConfig"}
 """Parts with options of their own, and where these are declared; fine-tuning is ``headrace sft`` and ``rft``."""
 
+_HELP = f"""Print every setting of stack and workers: variable, value, meaning; or every option of PART.
 
-@click.command("settings")
+Parts are {", ".join(CONFIGURATIONS)} (sft and rft).
+
+\b
+headrace settings                          what HEADRACE_* variables there are, and what they are now
+headrace settings trainer                  every option of the trainer, its default and meaning
+headrace settings trainer --toml           the same as a file to start from (headrace train --config)
+"""
+
+
+@click.command("settings", help=_HELP)
 @click.argument("part", required=False, type=click.Choice([*CONFIGURATIONS]), metavar="[PART]")
 @click.option("--data", type=click.Path(file_okay=False), help="As other commands take it (HEADRACE_DATA).")
 @click.option("--toml", "as_toml_file", is_flag=True, help="The options of PART as a commented TOML file.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(part: str | None, data: str | None, as_toml_file: bool, as_json: bool) -> None:
-    """Print every setting of stack and workers: variable, value, meaning; or every option of PART.
-
-    Parts are trainer, fine-tuning (sft and rft), follower, assemble, workers, sink and traces.
-
-    \b
-    headrace settings                          what HEADRACE_* variables there are, and what they are now
-    headrace settings trainer                  every option of the trainer, its default and meaning
-    headrace settings trainer --toml           the same as a file to start from (headrace train --config)
-    """
+    """Print all settings, or the options of ``part``."""
     if part is not None:
         _show_part(part, as_toml_file, as_json)
     elif as_toml_file:

@@ -2,10 +2,14 @@
 
 import click
 
+from headrace.deploy.processes.registry import stack_processes
+
+_PARTS = ", ".join(process.name for process in stack_processes())
+
 
 @click.command("up")
 @click.option("--data", type=click.Path(file_okay=False), help="Folder for what is kept (HEADRACE_DATA).")
-@click.option("--without", metavar="PART,…", default="", help="Parts to leave out.")
+@click.option("--without", metavar="PART,…", default="", help=f"Parts to leave out, of {_PARTS}.")
 @click.option("--no-trainer", is_flag=True, help="Leave the trainer out.")
 @click.option("--detach", is_flag=True, help="Come back once it serves and leave it in the background.")
 @click.option("--run", metavar="NAME", help="Training run (HEADRACE_RUN).")

@@ -157,6 +157,20 @@ class Settings(BaseSettings):
         """Folder of the parts' logs."""
         return self.data / "logs"
 
+    def required_address(self, name: str) -> str:
+        """The address in the setting ``name``; raises :class:`StackError` where it is not set."""
+        address: str | None = getattr(self, name)
+        if address is None:
+            raise StackError(f"A worker needs the address of its {name}: set {PREFIX}{name.upper()}.")
+        return address
+
+    def required_port(self, name: str) -> int:
+        """The port in the setting ``name``; raises :class:`StackError` where it is not set."""
+        port: int | None = getattr(self, name)
+        if port is None:
+            raise StackError(f"A worker needs a port to listen on: set {PREFIX}{name.upper()}.")
+        return port
+
     def environment(self) -> dict[str, str]:
         """These settings as environment variables, for a child process."""
         shown = self.model_dump(mode="json", exclude_none=True)

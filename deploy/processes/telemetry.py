@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.configuration.settings import PREFIX, Settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.system.ports import HOST
+from headrace.deploy.system.ports import HOST, metrics_url
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricReader
@@ -66,11 +66,6 @@ def observe_progress_of(settings: Settings, progress: "Progress") -> None:
     from headrace.trainer.progress.gauges import observe_progress
 
     observe_progress(progress)
-
-
-def metrics_url(port: int) -> str:
-    """Where Prometheus is answered."""
-    return f"http://{HOST}:{port}/metrics"
 
 
 def _prometheus(name: str, port: int) -> "MetricReader":

@@ -4,30 +4,19 @@ A worker is what the local stack, a systemd unit or a Kubernetes container runs.
 finishes and commits what it has in hand when it is asked to end, and says why in its log when it cannot go on.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from headrace.agents.client_log import ration_client_log
 from headrace.deploy.configuration.settings import PREFIX, Settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import log_to_stderr
-from headrace.deploy.processes.assembler_memory import fit_memory_to_assembler
-from headrace.deploy.processes.part_options import (
-    assembler_config,
-    check_options,
-    follower_config,
-    needed,
-    sink_config,
-    traces_config,
-    workers_config,
-)
+from headrace.deploy.processes.options import check_options
+from headrace.deploy.processes.process import Process
 from headrace.deploy.processes.ranks import name_of_rank
-from headrace.deploy.processes.telemetry import observe_lag_of, start_telemetry
-from headrace.deploy.processes.train import train
-from headrace.deploy.system.data_folder import keep_files_private, make_folder
-from headrace.deploy.system.notify import notify_ready
-from headrace.deploy.system.ports import HOST
-from headrace.deploy.system.until_stopped import until_stopped
+from headrace.deploy.processes.registry import stack_processes
+from headrace.deploy.processes.telemetry import start_telemetry
+from headrace.deploy.system.data_folder import keep_files_private
 from headrace.schemas.operator_error import OperatorError
 
 _EXTRAS = {
@@ -40,13 +29,14 @@ _EXTRAS = {
 """Which extra brings a module."""
 
 
-def run_worker(name: str, settings: Settings) -> int:
-    """Run the worker called ``name`` until it is asked to end; returns its exit status.
+def run_worker(process: Process, settings: Settings) -> int:
+    """Run ``process``, which must have a ``run``, until it is asked to end; returns its exit status.
 
     Raises :class:`StackError` where a setting or an installed extra is missing.
     """
-    check_options(settings, ())  # a part's own are looked at when it makes its configuration
-    return run_process(name, settings, partial(WORKERS[name], settings))
+    assert process.run is not None
+    check_options(settings, stack_processes(), ())  # its own are checked when it makes its configuration
+    return run_process(process.name, settings, partial(process.run, settings))
 
 
 def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
@@ -94,96 +84,3 @@ def _made_of(error: BaseException, kind: type[BaseException]) -> BaseException |
         found = [_made_of(each, kind) for each in error.exceptions]
         return found[0] if all(found) else None
     return error if isinstance(error, kind) else None
-
-
-def _assembler(settings: Settings) -> tuple[str, Callable[..., Awaitable[None]]]:
-    """The assembler's consumer group, and the assembler, ready to run."""
-    from headrace.streams.assembly.assembler import run_assembler
-    from headrace.streams.metrics import observe_assembler
-
-    config = assembler_config(settings)
-    return config.group, partial(run_assembler, config, watch=observe_assembler)
-
-
-def _assemble(settings: Settings) -> int:
-    group, run = _assembler(settings)
-    observe_lag_of("assemble", settings, [group])
-    fit_memory_to_assembler()
-    return until_stopped(run)
-
-
-def _workers(settings: Settings, name: str = "workers") -> int:
-    """Score and group or, by name, one of them, or both with the assembler (``streams``)."""
-    from headrace.streams.workers import consumer_group, run_workers
-
-    config = workers_config(settings, name)
-    groups, beside = [*map(consumer_group, config.processors)], []
-    if name == "streams":
-        group, assembler = _assembler(settings)
-        groups.append(group)
-        beside.append(assembler)
-    observe_lag_of(name, settings, groups)
-    status: int = run_workers(config, ready=notify_ready, beside=beside)
-    return status
-
-
-def _sink(settings: Settings) -> int:
-    from headrace.streams.clickhouse.sink import run_sink
-
-    config = sink_config(settings)
-    observe_lag_of("sink", settings, [config.group])
-    return until_stopped(partial(run_sink, config))
-
-
-def _traces(settings: Settings) -> int:
-    from headrace.streams.trace_exporter import run_traces
-
-    return until_stopped(partial(run_traces, traces_config(settings)))
-
-
-def _follower(settings: Settings) -> int:
-    from headrace.trainer.follower.follower import run_follower
-
-    return until_stopped(partial(run_follower, follower_config(settings)))
-
-
-def _clickhouse(settings: Settings) -> int:
-    from headrace.deploy.clickhouse.server import serve_clickhouse
-
-    port = _needed_port(settings, "clickhouse_port")
-    make_folder(settings.data)
-    secrets = settings.secrets_of_embedded
-    serve_clickhouse(settings.data / "clickhouse", secrets=secrets, host=HOST, port=port, ready=notify_ready)
-    return 0
-
-
-def _dashboard(settings: Settings) -> int:
-    from headrace.deploy.dashboard.server import serve_dashboard
-
-    port = _needed_port(settings, "dashboard_port")
-    url, secrets = needed(settings, "clickhouse"), settings.clickhouse_secrets
-    serve_dashboard(url, secrets=secrets, host=HOST, port=port, ready=notify_ready)
-    return 0
-
-
-WORKERS: Mapping[str, Callable[[Settings], int]] = {
-    "assemble": _assemble,
-    "workers": _workers,
-    "score": partial(_workers, name="score"),
-    "group": partial(_workers, name="group"),
-    "streams": partial(_workers, name="streams"),
-    "sink": _sink,
-    "traces": _traces,
-    "trainer": train,
-    "follower": _follower,
-    "clickhouse": _clickhouse,
-    "dashboard": _dashboard,
-}
-"""Every worker by name."""
-
-
-def _needed_port(settings: Settings, name: str) -> int:
-    port: int | None = getattr(settings, name)
-    if port is None:
-        raise StackError(f"A worker needs a port to listen on: set {PREFIX}{name.upper()}.")
-    return port

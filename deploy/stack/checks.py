@@ -5,25 +5,25 @@ from collections.abc import Iterable
 
 from headrace.deploy.configuration.settings import PREFIX, Settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.parts import Part
+from headrace.deploy.processes.process import Process
 from headrace.deploy.system.data_folder import make_folder
 from headrace.deploy.system.ports import is_free
 
 _MIB = 1024 * 1024
 
 
-def check_ports(settings: Settings, parts: Iterable[Part]) -> None:
+def check_ports(settings: Settings, processes: Iterable[Process]) -> None:
     """Raise :class:`StackError` where a port that the user chose is taken."""
     chosen: dict[int, str] = {}
-    for part in parts:
-        for name in part.ports:
+    for process in processes:
+        for name in process.ports:
             port = getattr(settings, name)
             if port is None:
                 continue
             variable = PREFIX + name.upper()
             if not is_free(port):
                 raise StackError(
-                    f"{part.name} cannot listen on port {port} ({variable}): another process does. Choose another "
+                    f"{process.name} cannot listen on port {port} ({variable}): another process does. Choose another "
                     "port, or unset it to have a free one chosen."
                 )
             if port in chosen:
@@ -31,17 +31,17 @@ def check_ports(settings: Settings, parts: Iterable[Part]) -> None:
             chosen[port] = variable
 
 
-def check_memory(settings: Settings, parts: Iterable[Part]) -> None:
-    """Raise :class:`StackError` where less memory is free than the parts need."""
+def check_memory(settings: Settings, processes: Iterable[Process]) -> None:
+    """Raise :class:`StackError` where less memory is free than the processes need."""
     import psutil
 
-    started = tuple(parts)
+    started = tuple(processes)
     needed = settings.min_free_memory_mb
     if needed is None:
-        needed = sum(part.memory_mb for part in started)
+        needed = sum(process.memory_mb for process in started)
     free = psutil.virtual_memory().available // _MIB
     if free < needed:
-        sizes = ", ".join(f"{part.name} {part.memory_mb}" for part in started)
+        sizes = ", ".join(f"{process.name} {process.memory_mb}" for process in started)
         raise StackError(
             f"{needed} MiB of memory are needed and {free} are free ({sizes}): end other programs, leave parts out "
             f"(--without vllm,trainer,follower), or lower {PREFIX}MIN_FREE_MEMORY_MB."

@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 
 from headrace.deploy.configuration.settings import Settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.parts import PARTS, Part, address, resolve, select
+from headrace.deploy.processes.process import Process, address
+from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
+from headrace.deploy.stack.selection import resolve, select
 from headrace.deploy.stack.state import PartStatus, StackState, State, locked, write_state
-from headrace.deploy.stack.supervisor import Progress, SupervisedPart
+from headrace.deploy.stack.supervisor import Progress, SupervisedProcess
 from headrace.deploy.system.children import bound_log
 from headrace.deploy.system.data_folder import private_files, tighten
 
@@ -33,8 +35,8 @@ class Stack:
     def __init__(
         self,
         settings: Settings,
-        started: tuple[Part, ...],
-        external: tuple[Part, ...],
+        started: tuple[Process, ...],
+        external: tuple[Process, ...],
         on_progress: Callable[[Progress], None],
         on_note: Callable[[str], None],
     ) -> None:
@@ -45,23 +47,23 @@ class Stack:
         self._on_note = on_note
         self._trouble: int | None = None
         self._ready = False
-        self._supervised: dict[str, SupervisedPart] = {}
-        for part in started:
-            self._supervised[part.name] = SupervisedPart(part, settings, self._supervised, self._progressed)
+        self._supervised: dict[str, SupervisedProcess] = {}
+        for process in started:
+            self._supervised[process.name] = SupervisedProcess(process, settings, self._supervised, self._progressed)
 
     @property
     def addresses(self) -> Mapping[str, str]:
         """Where things are: kafka, clickhouse, vllm, dashboard, as far as they are part of it."""
-        parts = (*self._external, *(supervised.part for supervised in self._supervised.values()))
-        found = {part.name: address(part, self.settings) for part in parts}
+        processes = (*self._external, *(supervised.process for supervised in self._supervised.values()))
+        found = {process.name: address(process, self.settings) for process in processes}
         return {name: where for name, where in found.items() if where is not None}
 
     @property
     def parts(self) -> Mapping[str, PartStatus]:
         """Every part's state, by name."""
         external = {
-            part.name: PartStatus(State.EXTERNAL, address(part, self.settings), None, 0, None, None)
-            for part in self._external
+            process.name: PartStatus(State.EXTERNAL, address(process, self.settings), None, 0, None, None)
+            for process in self._external
         }
         return external | {name: supervised.status for name, supervised in self._supervised.items()}
 
@@ -77,7 +79,7 @@ class Stack:
         """``kill -9`` of a part's process; it is started again as after any accident."""
         self._part(name).kill()
 
-    def _part(self, name: str) -> SupervisedPart:
+    def _part(self, name: str) -> SupervisedProcess:
         if name not in self._supervised:
             raise StackError(f"{name} is not started by this stack, which has {', '.join(self._supervised)}.")
         return self._supervised[name]
@@ -112,11 +114,11 @@ class Stack:
             self._on_note(f"{self.settings.data}/stack.json could not be written: {error.strerror}.")
 
     async def _start(self) -> None:
-        for part in self._external:
-            assert part.external is not None  # select() found it so.
-            await part.external(self.settings)
-            self._on_progress(Progress(part.name, State.EXTERNAL, 0.0, address(part, self.settings) or ""))
-        starts = [asyncio.create_task(part.start()) for part in self._supervised.values()]
+        for process in self._external:
+            assert process.external is not None  # select() found it so.
+            await process.external(self.settings)
+            self._on_progress(Progress(process.name, State.EXTERNAL, 0.0, address(process, self.settings) or ""))
+        starts = [asyncio.create_task(process.start()) for process in self._supervised.values()]
         try:
             await asyncio.gather(*starts)
         finally:
@@ -129,7 +131,7 @@ class Stack:
         """End everything, each part after those that need it."""
         left = dict(self._supervised)
         while left:
-            needed = {need for supervised in left.values() for need in supervised.part.needs}
+            needed = {need for supervised in left.values() for need in supervised.process.needs}
             leaves = [left.pop(name) for name in set(left) - needed]
             await asyncio.gather(*(leaf.stop() for leaf in leaves))
 
@@ -141,44 +143,32 @@ class Stack:
                     bound_log(self.settings.logs / f"{name}.log", self.settings.max_log_mb * _MIB)
 
 
-def make_signing_key(settings: Settings) -> None:
-    """Make the key of this data folder before trainer and follower start side by side, where there is none.
-
-    Raises :class:`StackError` where it cannot be read or made.
-    """
-    from headrace.trainer.weights.signing import SigningKeyError, load_or_create_key
-
-    try:
-        load_or_create_key(settings.signing_key)
-    except (SigningKeyError, OSError) as error:
-        raise StackError(str(error)) from error
-
-
 @asynccontextmanager
 async def running_stack(
     settings: Settings,
     without: Collection[str] = (),
     on_progress: Callable[[Progress], None] = _ignore,
-    parts: tuple[Part, ...] = PARTS,
+    processes: tuple[Process, ...] | None = None,
     on_note: Callable[[str], None] = _ignore,
 ) -> AsyncIterator[Stack]:
     """Bring the stack up, keep it up inside the block, take it down at its end, however that comes.
 
     Everything in the data folder is its owner's alone; ``on_note`` is told of files that were not, and of trouble that
-    the stack goes on in spite of. Inside the block the process's umask is 077.
+    the stack goes on in spite of. Inside the block the process's umask is 077. ``processes`` are all that the stack
+    knows; ``None``: those of the registry.
 
     Raises :class:`StackError` where a setting is wrong, something is missing, another stack has the data folder, or a
     part does not come up; whatever had been started is gone by then.
     """
-    started, external = select(parts, settings, without)
+    started, external = select(stack_processes() if processes is None else processes, settings, without)
     check_disk(settings)
     with private_files(), locked(settings.data):
         if tightened := tighten(settings.data):
             on_note(f"Took the rights of other users from {tightened:,} files and folders in {settings.data}.")
         check_ports(settings, started)
         check_memory(settings, started)
-        if {"trainer", "follower"} & {part.name for part in started}:
-            make_signing_key(settings)
+        for prepare in dict.fromkeys(process.prepare for process in started):  # once where several share it
+            prepare(settings)
         stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
         housekeeping = asyncio.create_task(stack._keep_house())
         try:

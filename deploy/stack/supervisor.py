@@ -1,4 +1,4 @@
-"""One part under supervision: started when what it needs serves, started again when it dies, given up with its reason.
+"""One process under supervision: started when what it needs serves, restarted when it dies, given up with its reason.
 
 waiting → starting → ready → (it dies) → restarting → starting → …          stopped, failed: the ends
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from headrace.deploy.configuration.settings import Settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.parts import Part, address, metrics_address
+from headrace.deploy.processes.process import Process, address, command_of, metrics_address
 from headrace.deploy.stack.state import PartStatus, State
 from headrace.deploy.system.children import Child, exit_of, stop
 from headrace.deploy.system.data_folder import full_disk
@@ -45,17 +45,17 @@ def backoff_s(recent_deaths: int) -> float:
     return min(_FIRST_BACKOFF_S * 2.0 ** (recent_deaths - 1), _LONGEST_BACKOFF_S)
 
 
-class SupervisedPart:
-    """A part of a running stack. Only its own task starts its process; others ask."""
+class SupervisedProcess:
+    """A process of a running stack. Only its own task starts its process; others ask."""
 
     def __init__(
         self,
-        part: Part,
+        process: Process,
         settings: Settings,
-        others: Mapping[str, "SupervisedPart"],
+        others: Mapping[str, "SupervisedProcess"],
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self.part = part
+        self.process = process
         self.state = State.WAITING
         self.restarts = 0
         self.ready_s: float | None = None
@@ -64,7 +64,7 @@ class SupervisedPart:
         self._settings = settings
         self._others = others
         self._on_progress = on_progress
-        self._log = settings.logs / f"{part.name}.log"
+        self._log = settings.logs / f"{process.name}.log"
         self._child: Child | None = None
         self._task: asyncio.Task[None] | None = None
         self._came_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,12 +75,12 @@ class SupervisedPart:
         """As ``headrace status`` shows it."""
         return PartStatus(
             state=self.state,
-            address=address(self.part, self._settings),
+            address=address(self.process, self._settings),
             pid=self._child.pid if self._child else None,
             restarts=self.restarts,
             ready_s=self.ready_s,
             log=str(self._log),
-            metrics=metrics_address(self.part, self._settings),
+            metrics=metrics_address(self.process, self._settings),
         )
 
     async def start(self) -> None:
@@ -88,7 +88,7 @@ class SupervisedPart:
         if self._task is not None and not self._task.done():
             return
         self._came_up = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._supervise(), name=f"supervise {self.part.name}")
+        self._task = asyncio.create_task(self._supervise(), name=f"supervise {self.process.name}")
         self._task.add_done_callback(self._on_end_of_supervision)
         await asyncio.shield(self._came_up)
 
@@ -106,7 +106,7 @@ class SupervisedPart:
     def kill(self) -> None:
         """``kill -9`` of the running process, as an accident would; supervision goes on."""
         if self._child is None:
-            raise StackError(f"{self.part.name} does not run: it is {self.state}.")
+            raise StackError(f"{self.process.name} does not run: it is {self.state}.")
         self._child.kill_command()
 
     async def _supervise(self) -> None:
@@ -117,7 +117,7 @@ class SupervisedPart:
                 if not self._came_up.done():
                     self._came_up.set_result(None)
                 assert self._child is not None
-                why = _died(self.part.name, await exit_of(self._child), self._child)
+                why = _died(self.process.name, await exit_of(self._child), self._child)
                 self._child.kill()  # Where its lifeline was killed, some of its tree may be left.
             except (StackError, OSError) as error:
                 why = str(error)
@@ -130,7 +130,7 @@ class SupervisedPart:
                 self._came_up.set_exception(StackError(why))
                 return
             if (full := full_disk(self._settings.data)) is not None:
-                await self._until_room(f"{full}; {self.part.name} is started again then.\n{why}")
+                await self._until_room(f"{full}; {self.process.name} is started again then.\n{why}")
                 continue
             now = time.monotonic()
             deaths.append(now)
@@ -138,7 +138,7 @@ class SupervisedPart:
                 deaths.popleft()
             if len(deaths) > self._settings.max_restarts:
                 self._enter(
-                    State.FAILED, f"{why}\n{self.part.name} is given up after {len(deaths)} deaths in a minute."
+                    State.FAILED, f"{why}\n{self.process.name} is given up after {len(deaths)} deaths in a minute."
                 )
                 return
             self._enter(State.RESTARTING, why)
@@ -153,33 +153,33 @@ class SupervisedPart:
         self.restarts += 1
 
     async def _bring_up(self) -> None:
-        for need in self.part.needs:
+        for need in self.process.needs:
             if need in self._others:
                 await self._others[need].serves.wait()
         self._started_at = time.monotonic()
         self.ready_s = None
         self._enter(State.STARTING)
-        command = await self.part.command(self._settings, self._say)
+        command = await command_of(self.process, self._settings, self._say)
         with ReadySocket() as said:
             self._child = Child(replace(command, env={**command.env, **said.env}), self._log)
             await self._until_serving(self._child, said)
         self.ready_s = time.monotonic() - self._started_at
         self.serves.set()
-        self._enter(State.READY, address(self.part, self._settings) or "")
+        self._enter(State.READY, address(self.process, self._settings) or "")
 
     async def _until_serving(self, child: Child, said: ReadySocket) -> None:
         """Raises :class:`StackError` where it ends or takes too long; the child is gone then."""
-        ready = self.part.answers(self._settings) if self.part.answers else said.ready()
+        ready = self.process.answers(self._settings) if self.process.answers else said.ready()
         serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(exit_of(child))
         try:
             await asyncio.wait(
                 {serving, ended}, timeout=self._settings.start_timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if ended.done():
-                raise StackError(_died(self.part.name, ended.result(), child))
+                raise StackError(_died(self.process.name, ended.result(), child))
             if not serving.done():
                 raise StackError(
-                    f"{self.part.name} did not serve within {self._settings.start_timeout_s:g} s "
+                    f"{self.process.name} did not serve within {self._settings.start_timeout_s:g} s "
                     f"(HEADRACE_START_TIMEOUT_S). The end of {child.log}:\n{child.last_words()}"
                 )
             serving.result()
@@ -204,7 +204,7 @@ class SupervisedPart:
     def _enter(self, state: State, message: str = "") -> None:
         self.state = state
         seconds = time.monotonic() - self._started_at if self._started_at else 0.0
-        self._on_progress(Progress(self.part.name, state, seconds, message))
+        self._on_progress(Progress(self.process.name, state, seconds, message))
 
 
 def _died(name: str, status: int, child: Child) -> str:

@@ -32,6 +32,11 @@ def free_port(taken: frozenset[int] = frozenset()) -> int:
     raise OSError(f"no free port between {_CHOICES.start} and {_CHOICES.stop - 1}")
 
 
+def metrics_url(port: int) -> str:
+    """Where Prometheus is answered on ``port``."""
+    return f"http://{HOST}:{port}/metrics"
+
+
 def remembered_ports(file: Path, names: tuple[str, ...]) -> dict[str, int]:
     """A free port for each of ``names``: that of the last time where it is still free. Written back to ``file``."""
     known: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.configuration.settings import Settings
-from headrace.deploy.processes.parts import Part, Say
+from headrace.deploy.processes.process import Process, Say
 from headrace.deploy.system.children import Command
 
 READY = (
@@ -23,13 +23,13 @@ def python(script: str, *arguments: str) -> Command:
     return Command((sys.executable, "-I", "-S", "-c", script, *arguments))
 
 
-def light_part(name: str, script: str = SERVE, needs: tuple[str, ...] = ()) -> Part:
+def light_part(name: str, script: str = SERVE, needs: tuple[str, ...] = ()) -> Process:
     """A part that runs ``script``."""
 
     async def command(settings: Settings, say: Say) -> Command:
         return python(script)
 
-    return Part(name, "a light part", command, needs=needs, memory_mb=1)
+    return Process(name, "a light part", command=command, needs=needs, memory_mb=1)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def _no_settings_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def light() -> Callable[..., Part]:
+def light() -> Callable[..., Process]:
     return light_part
 
 

@@ -10,9 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.deploy.cli import SECTIONS, cli, extra_with
-from headrace.deploy.commands.worker import NAMES
 from headrace.deploy.configuration.settings import Settings
-from headrace.deploy.processes.worker import WORKERS
 from headrace.schemas.topics import MODELS, TOPICS
 
 HEAVY = ("pydantic", "aiokafka", "httpx", "torch", "faust", "vllm", "transformers", "chdb", "starlette", "numpy")
@@ -87,10 +85,6 @@ def test_a_worker_names_the_address_it_lacks(tmp_path: Path) -> None:
     done = headrace("worker", "clickhouse", "--data", str(tmp_path))
     assert done.exit_code == 1
     assert "set HEADRACE_CLICKHOUSE_PORT" in done.output
-
-
-def test_the_workers_in_the_help_are_the_workers_there_are() -> None:
-    assert set(NAMES) == set(WORKERS)
 
 
 def test_every_setting_is_listed_with_its_variable_and_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from headrace.deploy.demo.summary import (
     reward_by_version,
 )
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.parts import PARTS, select
+from headrace.deploy.processes.registry import stack_processes
+from headrace.deploy.stack.selection import select
 from headrace.schemas.events import Purpose
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
@@ -125,7 +126,7 @@ def test_the_curve_is_drawn(tmp_path: Path) -> None:
 
 def test_the_plan_gives_options_that_the_parts_have() -> None:
     settings = demo_settings(Plan(control=True, steps=7), "somewhere")
-    select(PARTS, settings, ())
+    select(stack_processes(), settings, ())
     nowhere = Path("nowhere")
     config = configured(
         settings,

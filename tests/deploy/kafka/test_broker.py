@@ -19,7 +19,7 @@ from headrace.deploy.kafka.broker import (
     server_properties,
     wait_until_answers,
 )
-from headrace.deploy.processes.parts import PARTS
+from headrace.deploy.processes.kafka import KAFKA
 from headrace.deploy.system.children import Child
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.kafka.clients import open_producer
@@ -123,9 +123,8 @@ async def test_a_broker_killed_with_kill_9_starts_again_on_what_it_left(tmp_path
 
 @pytest.mark.kafka
 async def test_topics_are_created_on_a_kafka_of_yours(kafka: str) -> None:
-    part = next(part for part in PARTS if part.name == "kafka")
-    assert part.external is not None
-    await part.external(Settings(kafka=kafka))
+    assert KAFKA.external is not None
+    await KAFKA.external(Settings(kafka=kafka))
     assert await create_topics(kafka, TOPICS) == []
 
 

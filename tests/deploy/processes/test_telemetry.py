@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from headrace.deploy.configuration.settings import load_settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.telemetry import metrics_url, start_telemetry
-from headrace.deploy.system.ports import HOST, free_port
+from headrace.deploy.processes.telemetry import start_telemetry
+from headrace.deploy.system.ports import HOST, free_port, metrics_url
 
 OBSERVED = """
 import sys

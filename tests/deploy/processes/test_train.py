@@ -18,10 +18,9 @@ from headrace.deploy.configuration.described import describe
 from headrace.deploy.configuration.settings import base_model_dir, load_settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.fine_tuning.stages import stage_config
-from headrace.deploy.processes.telemetry import metrics_url
 from headrace.deploy.processes.train import trainer_config
 from headrace.deploy.processes.trainer_checks import ends_in_a_sentence, require_topics
-from headrace.deploy.system.ports import free_port
+from headrace.deploy.system.ports import free_port, metrics_url
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import BUDGET, STEPS

@@ -20,7 +20,7 @@ from headrace.deploy.demo.circle import Phases, Plan, go_round
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.watch import Watch, watching
-from headrace.deploy.processes.parts import PARTS
+from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State
 from headrace.schemas.kafka.reading import read_to_end
@@ -80,7 +80,7 @@ async def test_the_circle_closes_though_every_worker_is_killed(tmp_path: Path) -
     fresh_folder(settings.data)
     async with peak_memory() as peak, running_stack(settings) as stack:
         assert {name: part.state for name, part in stack.parts.items()} == {
-            part.name: State.READY for part in PARTS if part.wanted(settings)
+            part.name: State.READY for part in stack_processes() if part.wanted(settings)
         }
         assert listening(processes() - before) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
         async with watching(stack.addresses["kafka"], settings.run) as watch:

@@ -11,13 +11,13 @@ import pytest
 
 from headrace.deploy.configuration.settings import Settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.parts import Part
+from headrace.deploy.processes.process import Process
 from headrace.deploy.stack import supervisor
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State, address_of, is_locked, locked, read_state
 from headrace.deploy.stack.supervisor import Progress, backoff_s
 
-Light = Callable[..., Part]
+Light = Callable[..., Process]
 
 
 async def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
@@ -49,7 +49,7 @@ async def test_a_part_starts_once_what_it_needs_serves_and_ends_before_it(settin
     def record(progress: Progress) -> None:
         seen.append((progress.part, progress.state))
 
-    async with running_stack(settings, on_progress=record, parts=parts) as stack:
+    async with running_stack(settings, on_progress=record, processes=parts) as stack:
         assert {part.state for part in stack.parts.values()} == {State.READY}
         pids = [pid_of(stack, name) for name in stack.parts]
     assert seen.index(("log", State.READY)) < seen.index(("reader", State.STARTING))
@@ -59,7 +59,7 @@ async def test_a_part_starts_once_what_it_needs_serves_and_ends_before_it(settin
 
 
 async def test_another_shell_sees_addresses_and_states_while_it_runs(settings: Settings, light: Light) -> None:
-    async with running_stack(settings, parts=(light("sink"),)) as stack:
+    async with running_stack(settings, processes=(light("sink"),)) as stack:
         state = read_state(settings.data)
         assert state.ready
         assert state.parts == stack.parts
@@ -70,9 +70,9 @@ async def test_another_shell_sees_addresses_and_states_while_it_runs(settings: S
 
 
 async def test_a_second_stack_on_the_same_folder_is_refused(settings: Settings, light: Light) -> None:
-    async with running_stack(settings, parts=(light("sink"),)) as stack:
+    async with running_stack(settings, processes=(light("sink"),)) as stack:
         with pytest.raises(StackError, match=r"runs on .* already: .*headrace down.*--data"):
-            async with running_stack(settings, parts=(light("sink"),)):
+            async with running_stack(settings, processes=(light("sink"),)):
                 pass
         assert stack.parts["sink"].state is State.READY
         assert read_state(settings.data).ready
@@ -80,7 +80,7 @@ async def test_a_second_stack_on_the_same_folder_is_refused(settings: Settings, 
 
 async def test_a_part_killed_with_kill_9_is_started_again(settings: Settings, light: Light) -> None:
     told: list[Progress] = []
-    async with running_stack(settings, on_progress=told.append, parts=(light("sink"),)) as stack:
+    async with running_stack(settings, on_progress=told.append, processes=(light("sink"),)) as stack:
         first = pid_of(stack, "sink")
         stack.kill_part("sink")
         await until(lambda: stack.parts["sink"].restarts == 1 and stack.parts["sink"].state is State.READY)
@@ -96,7 +96,7 @@ async def test_a_part_restarts_only_once_what_it_needs_serves_again(settings: Se
     def record(progress: Progress) -> None:
         seen.append((progress.part, progress.state))
 
-    async with running_stack(settings, on_progress=record, parts=parts) as stack:
+    async with running_stack(settings, on_progress=record, processes=parts) as stack:
         seen.clear()
         stack.kill_part("log")
         stack.kill_part("reader")
@@ -110,7 +110,7 @@ async def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(
     told: list[Progress] = []
     dies = light("sink", ready_then("time.sleep(0.1); raise SystemExit('the disk is full')"))
     few = settings.model_copy(update={"max_restarts": 1})
-    async with running_stack(few, on_progress=told.append, parts=(dies, light("other"))) as stack:
+    async with running_stack(few, on_progress=told.append, processes=(dies, light("other"))) as stack:
         await until(lambda: stack.parts["sink"].state is State.FAILED)
         assert stack.parts["other"].state is State.READY
         assert read_state(settings.data).parts["sink"].state is State.FAILED
@@ -130,7 +130,7 @@ async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(sett
 
     parts = (light("other"), light("sink", "raise SystemExit('no such table')", needs=("other",)))
     with pytest.raises(StackError, match=r"(?s)sink \(process \d+\) ended with status 1\. The end of .*no such table"):
-        async with running_stack(settings, on_progress=record, parts=parts) as stack:
+        async with running_stack(settings, on_progress=record, processes=parts) as stack:
             stacks.append(stack)
     assert not stacks
     assert pids
@@ -141,7 +141,7 @@ async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(sett
 async def test_a_part_that_takes_too_long_is_named_with_the_setting(settings: Settings, light: Light) -> None:
     hurried = settings.model_copy(update={"start_timeout_s": 0.5})
     with pytest.raises(StackError, match=r"sink did not serve within 0\.5 s \(HEADRACE_START_TIMEOUT_S\)"):
-        async with running_stack(hurried, parts=(light("sink", "import time; time.sleep(600)"),)):
+        async with running_stack(hurried, processes=(light("sink", "import time; time.sleep(600)"),)):
             pass
 
 
@@ -150,12 +150,12 @@ async def test_a_fault_of_our_own_is_raised_and_not_waited_for(settings: Setting
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
-        async with running_stack(settings, parts=(Part("sink", "", broken),)):  # type: ignore[arg-type]
+        async with running_stack(settings, processes=(Process("sink", "", command=broken),)):  # type: ignore[arg-type]
             pass
 
 
 async def test_a_part_can_be_stopped_and_started_by_hand(settings: Settings, light: Light) -> None:
-    async with running_stack(settings, parts=(light("sink"),)) as stack:
+    async with running_stack(settings, processes=(light("sink"),)) as stack:
         pid = pid_of(stack, "sink")
         await stack.stop_part("sink")
         assert stack.parts["sink"].state is State.STOPPED
@@ -173,7 +173,7 @@ async def test_cancelling_the_start_leaves_nothing(settings: Settings, light: Li
     parts = (light("slow", "import time; time.sleep(600)"),)
 
     async def up() -> None:
-        async with running_stack(settings, on_progress=lambda _: started.set(), parts=parts):
+        async with running_stack(settings, on_progress=lambda _: started.set(), processes=parts):
             pass
 
     starting = asyncio.create_task(up())
@@ -196,8 +196,8 @@ async def test_an_address_is_given_else_set_else_the_running_stacks(
     async def answers(settings: Settings) -> None:
         """It does."""
 
-    kafka = Part("kafka", "", light("kafka").command, external=answers)
-    async with running_stack(mine, parts=(kafka, light("reader", needs=("kafka",)))) as stack:
+    kafka = Process("kafka", "", command=light("kafka").command, external=answers)
+    async with running_stack(mine, processes=(kafka, light("reader", needs=("kafka",)))) as stack:
         assert stack.parts["kafka"].state is State.EXTERNAL
         assert stack.addresses == {"kafka": "mine:1"}
         assert address_of("kafka", data=folder) == "mine:1"
@@ -217,7 +217,7 @@ async def test_what_an_earlier_process_wrote_is_not_shown_as_this_ones(
     (settings.logs / "sink.log").write_text("trouble of last week\n")
     dies = light("sink", "raise SystemExit('trouble of today')")
     with pytest.raises(StackError, match="trouble of today") as said:
-        async with running_stack(settings, parts=(dies,)):
+        async with running_stack(settings, processes=(dies,)):
             pass
     assert "last week" not in str(said.value)
     assert (settings.logs / "sink.log").read_text().startswith("trouble of last week")
@@ -233,7 +233,7 @@ async def test_a_full_disk_is_waited_for_and_named(
     dies = "import pathlib\nwhile not pathlib.Path({!r}).exists(): raise SystemExit('no space')\ntime.sleep(600)"
     few = settings.model_copy(update={"max_restarts": 1})
     began = ready_then("time.sleep(0.3)\n" + dies.format(str(room)))
-    async with running_stack(few, on_progress=told.append, parts=(light("sink", began),)) as stack:
+    async with running_stack(few, on_progress=told.append, processes=(light("sink", began),)) as stack:
         await until(lambda: stack.parts["sink"].state is State.RESTARTING)
         room.touch()
         await until(lambda: stack.parts["sink"].state is State.READY)
@@ -248,7 +248,7 @@ async def test_the_state_is_written_where_it_stands_once_the_disk_is_full(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     told: list[str] = []
-    async with running_stack(settings, parts=(light("sink"),), on_note=told.append) as stack:
+    async with running_stack(settings, processes=(light("sink"),), on_note=told.append) as stack:
         monkeypatch.setattr(os, "replace", full)
         stack.kill_part("sink")
         await until(lambda: stack.parts["sink"].restarts == 1 and stack.parts["sink"].state is State.READY)
@@ -257,7 +257,7 @@ async def test_the_state_is_written_where_it_stands_once_the_disk_is_full(
 
 
 async def test_what_a_killed_stack_left_does_not_pass_for_the_next(settings: Settings, light: Light) -> None:
-    async with running_stack(settings, parts=(light("sink"),)):
+    async with running_stack(settings, processes=(light("sink"),)):
         left = (settings.data / "stack.json").read_text()
     (settings.data / "stack.json").write_text(left)
     with locked(settings.data), pytest.raises(StackError, match="No stack runs"):
@@ -267,7 +267,7 @@ async def test_what_a_killed_stack_left_does_not_pass_for_the_next(settings: Set
 async def test_an_address_with_a_password_is_not_kept_and_asked_for(settings: Settings, light: Light) -> None:
     with_password = settings.model_copy(update={"clickhouse": "http://u:canary@127.0.0.1:1"})
     here = replace(light("clickhouse"), external=lambda _: asyncio.sleep(0))
-    async with running_stack(with_password, parts=(here, light("sink"))) as stack:
+    async with running_stack(with_password, processes=(here, light("sink"))) as stack:
         assert stack.addresses["clickhouse"] == "http://u:canary@127.0.0.1:1"
         assert read_state(settings.data).clickhouse == "http://***@127.0.0.1:1"
         assert "canary" not in (settings.data / "stack.json").read_text()

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.deploy.configuration.settings import Settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.parts import Part
+from headrace.deploy.processes.process import Process
 from headrace.deploy.stack.stack import running_stack
 from headrace.deploy.system.data_folder import command_on, make_folder, tighten
 
@@ -27,11 +27,11 @@ def open_to_others(folder: Path) -> list[Path]:
 
 
 async def test_whatever_the_umask_everything_a_stack_and_its_parts_write_is_private(
-    settings: Settings, light: Callable[..., Part], ready_then: Callable[[str], str]
+    settings: Settings, light: Callable[..., Process], ready_then: Callable[[str], str]
 ) -> None:
     writes = f"os.makedirs({str(settings.data / 'kafka/log')!r}); open({str(settings.data / 'kafka/log/1')!r}, 'w')\n"
     parts = (light("kafka", "import os\n" + writes + ready_then("time.sleep(600)")),)
-    async with running_stack(settings, parts=parts):
+    async with running_stack(settings, processes=parts):
         assert {path.name for path in settings.data.iterdir()} >= {"stack.json", "stack.lock", "logs", "kafka"}
         assert open_to_others(settings.data) == []
     assert open_to_others(settings.data) == []
@@ -39,20 +39,20 @@ async def test_whatever_the_umask_everything_a_stack_and_its_parts_write_is_priv
 
 
 async def test_what_an_earlier_release_left_open_is_tightened_and_said(
-    settings: Settings, light: Callable[..., Part]
+    settings: Settings, light: Callable[..., Process]
 ) -> None:
     (settings.data / "kafka" / "log").mkdir(parents=True)
     (settings.data / "kafka" / "log" / "0.log").write_text("x")
     (settings.data / "kafka" / "run").write_text("x")
     (settings.data / "kafka" / "run").chmod(0o755)
     told: list[str] = []
-    async with running_stack(settings, parts=(light("sink"),), on_note=told.append):
+    async with running_stack(settings, processes=(light("sink"),), on_note=told.append):
         pass
     assert open_to_others(settings.data) == []
     assert stat.S_IMODE((settings.data / "kafka" / "run").stat().st_mode) == 0o700
     (note,) = told
     assert note.startswith("Took the rights of other users from 5 files and folders in ")
-    async with running_stack(settings, parts=(light("sink"),), on_note=told.append):
+    async with running_stack(settings, processes=(light("sink"),), on_note=told.append):
         pass
     assert told == [note]
 

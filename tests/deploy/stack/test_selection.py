@@ -1,4 +1,4 @@
-"""The parts as a value: which are started, which are replaced, on which ports."""
+"""Which processes a stack starts, which are replaced, on which ports."""
 
 import socket
 
@@ -6,25 +6,18 @@ import pytest
 
 from headrace.deploy.configuration.settings import Settings, load_settings
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.parts import PARTS, address, resolve, select
-from headrace.deploy.processes.worker import WORKERS
+from headrace.deploy.processes.process import address
+from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
+from headrace.deploy.stack.selection import resolve, select
 from headrace.deploy.system.ports import HOST
 
-NAMES = tuple(part.name for part in PARTS)
+PROCESSES = stack_processes()
+NAMES = tuple(process.name for process in PROCESSES)
 
 
 def started(settings: Settings, *without: str) -> tuple[str, ...]:
-    return tuple(part.name for part in select(PARTS, settings, without)[0])
-
-
-def test_every_part_comes_after_what_it_needs() -> None:
-    for index, part in enumerate(PARTS):
-        assert set(part.needs) <= set(NAMES[:index]), part.name
-
-
-def test_every_part_is_a_worker_or_a_program_of_others() -> None:
-    assert set(NAMES) == set(WORKERS) - {"streams", "score", "group"} | {"kafka", "vllm"}
+    return tuple(part.name for part in select(PROCESSES, settings, without)[0])
 
 
 def test_all_parts_are_started_by_default_but_the_one_that_needs_a_collector(settings: Settings) -> None:
@@ -34,9 +27,9 @@ def test_all_parts_are_started_by_default_but_the_one_that_needs_a_collector(set
 
 def test_every_part_with_metrics_has_a_port_of_its_own_for_them(settings: Settings) -> None:
     mine = settings.model_copy(update={"metrics_ports": {"sink": 9464}})
-    begun, _ = select(PARTS, mine, ())
+    begun, _ = select(PROCESSES, mine, ())
     ports = resolve(mine, begun).metrics_ports
-    assert set(ports) == {part.name for part in PARTS if part.metrics}
+    assert set(ports) == {part.name for part in PROCESSES if part.metrics}
     assert ports["sink"] == 9464
     assert len(set(ports.values())) == len(ports)
     assert resolve(mine, begun).metrics_ports == ports, "remembered"
@@ -50,7 +43,7 @@ def test_analytics_needs_no_engine_and_no_trainer(settings: Settings) -> None:
 
 def test_an_address_replaces_a_part(settings: Settings) -> None:
     mine = settings.model_copy(update={"kafka": "broker:9092", "vllm": "http://engine:8000"})
-    begun, external = select(PARTS, mine, ())
+    begun, external = select(PROCESSES, mine, ())
     assert [part.name for part in external] == ["kafka", "vllm"]
     assert {"assemble", "follower"} <= {part.name for part in begun}
     resolved = resolve(mine, begun)
@@ -60,18 +53,18 @@ def test_an_address_replaces_a_part(settings: Settings) -> None:
 
 def test_a_part_whose_needs_are_left_out_says_what_to_do(settings: Settings) -> None:
     with pytest.raises(StackError, match=r"follower needs vllm: .*--without vllm,follower.*HEADRACE_VLLM"):
-        select(PARTS, settings, ("vllm",))
+        select(PROCESSES, settings, ("vllm",))
 
 
 def test_unknown_parts_are_named(settings: Settings) -> None:
     with pytest.raises(StackError, match=r"--without names kafak, which is no part: the parts are kafka, click"):
-        select(PARTS, settings, ("kafak",))
+        select(PROCESSES, settings, ("kafak",))
     with pytest.raises(StackError, match=r"--set .* names trianer"):
-        select(PARTS, settings.model_copy(update={"options": {"trianer": {}}}), ())
+        select(PROCESSES, settings.model_copy(update={"options": {"trianer": {}}}), ())
 
 
 def test_ports_are_chosen_filled_in_and_kept(settings: Settings) -> None:
-    begun, _ = select(PARTS, settings, ())
+    begun, _ = select(PROCESSES, settings, ())
     first = resolve(settings, begun)
     assert first.kafka == f"127.0.0.1:{first.kafka_port}"
     assert first.clickhouse == f"http://127.0.0.1:{first.clickhouse_port}"
@@ -83,24 +76,24 @@ def test_a_taken_port_is_named_with_its_setting(settings: Settings) -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(StackError, match=rf"kafka cannot listen on port {port} \(HEADRACE_KAFKA_PORT\)"):
-            check_ports(settings.model_copy(update={"kafka_port": port}), PARTS)
+            check_ports(settings.model_copy(update={"kafka_port": port}), PROCESSES)
 
 
 def test_one_port_for_two_parts_is_refused(settings: Settings) -> None:
     twice = settings.model_copy(update={"vllm_port": 20_001, "dashboard_port": 20_001})
     with pytest.raises(StackError, match="HEADRACE_VLLM_PORT and HEADRACE_DASHBOARD_PORT are both 20001"):
-        check_ports(twice, PARTS)
+        check_ports(twice, PROCESSES)
 
 
 def test_too_little_memory_says_what_can_be_left_out(settings: Settings) -> None:
     with pytest.raises(
         StackError, match=r"1000000000 MiB of memory are needed.*--without.*HEADRACE_MIN_FREE_MEMORY_MB"
     ):
-        check_memory(settings.model_copy(update={"min_free_memory_mb": 10**9}), PARTS)
+        check_memory(settings.model_copy(update={"min_free_memory_mb": 10**9}), PROCESSES)
 
 
 def test_the_whole_stack_is_reckoned_to_fit_in_eight_gib() -> None:
-    assert sum(part.memory_mb for part in PARTS) < 8 * 1024
+    assert sum(part.memory_mb for part in PROCESSES) < 8 * 1024
 
 
 def test_too_little_disk_names_the_folder_and_the_setting(settings: Settings) -> None:

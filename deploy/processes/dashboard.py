@@ -1,0 +1,30 @@
+"""The dashboard: pages over ClickHouse."""
+
+from typing import TYPE_CHECKING
+
+from headrace.deploy.processes.process import Process
+from headrace.deploy.system.ports import HOST
+
+if TYPE_CHECKING:
+    from headrace.deploy.configuration.settings import Settings
+
+
+def _run(settings: "Settings") -> int:
+    from headrace.deploy.dashboard.server import serve_dashboard
+    from headrace.deploy.system.notify import notify_ready
+
+    port = settings.required_port("dashboard_port")
+    url, secrets = settings.required_address("clickhouse"), settings.clickhouse_secrets
+    serve_dashboard(url, secrets=secrets, host=HOST, port=port, ready=notify_ready)
+    return 0
+
+
+DASHBOARD = Process(
+    "dashboard",
+    "pages over ClickHouse",
+    run=_run,
+    settings=("clickhouse", "dashboard_port"),
+    needs=("clickhouse",),
+    ports=("dashboard_port",),
+    url=f"http://{HOST}:{{port}}",
+)

@@ -1,0 +1,68 @@
+"""The follower: swaps published weights into vLLM."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from headrace.deploy.errors import StackError
+from headrace.deploy.processes.model_and_key import make_signing_key
+from headrace.deploy.processes.process import Process
+
+if TYPE_CHECKING:
+    from headrace.deploy.configuration.settings import Settings
+    from headrace.trainer.follower.follower import FollowerConfig
+
+_ANY_KEY = "0" * 64
+"""Stands for the trainer's key where options are checked: the key is made by the start that this comes before."""
+
+
+def follower_config(settings: "Settings", *, trust: str | None = None) -> "FollowerConfig":
+    """The follower's configuration. It trusts the key of the trainer on the same data folder, if there is one, or
+    ``trust``."""
+    from headrace.deploy.configuration.settings import configured
+    from headrace.trainer.follower.follower import FollowerConfig
+
+    engine, key = settings.required_address("vllm"), trust or _key_here(settings)
+    return configured(
+        settings,
+        "follower",
+        FollowerConfig,
+        bootstrap=settings.required_address("kafka"),
+        run=settings.run,
+        engine_url=engine,
+        engine=urlsplit(engine).netloc.rpartition("@")[2],
+        cache_dir=settings.data / "weights",
+        store_url=settings.objects,
+        trust=[key] if key else [],
+    )
+
+
+def _key_here(settings: "Settings") -> str | None:
+    from headrace.trainer.weights.signing import SigningKeyError, load_key
+
+    if not settings.signing_key.is_file():
+        return None
+    try:
+        return load_key(settings.signing_key).public
+    except (SigningKeyError, OSError) as error:
+        raise StackError(f"The follower cannot read its trainer's key: {error}") from error
+
+
+def _run(settings: "Settings") -> int:
+    from headrace.deploy.system.until_stopped import until_stopped
+    from headrace.trainer.follower.follower import run_follower
+
+    return until_stopped(partial(run_follower, follower_config(settings)))
+
+
+FOLLOWER = Process(
+    "follower",
+    "weights → vLLM → applied",
+    run=_run,
+    settings=("kafka", "vllm"),
+    needs=("kafka", "vllm"),
+    prepare=make_signing_key,
+    configuration="headrace.trainer.follower.reconcile:FollowerConfig",
+    configure=partial(follower_config, trust=_ANY_KEY),
+    memory_mb=250,
+)

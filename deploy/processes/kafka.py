@@ -1,0 +1,98 @@
+"""Kafka, started or somebody's own: prepared, waited for, and its topics created."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.deploy.errors import StackError
+from headrace.deploy.processes.process import Process, Say
+from headrace.deploy.system.children import Command
+from headrace.deploy.system.ports import HOST
+
+if TYPE_CHECKING:
+    from headrace.deploy.configuration.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+async def _command(settings: "Settings", say: Say) -> Command:
+    from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker
+    from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
+
+    assert settings.kafka_port is not None  # resolve() chose one.
+    assert settings.kafka_controller_port is not None
+    broker = Broker(
+        folder=settings.data / "kafka",
+        port=settings.kafka_port,
+        controller_port=settings.kafka_controller_port,
+        max_message_bytes=MAX_REQUEST_BYTES,
+        heap_mb=settings.kafka_heap_mb,
+    )
+    return await prepare_broker(broker, await kafka_jars(settings.cache, say))
+
+
+async def _answers(settings: "Settings") -> None:
+    from headrace.deploy.kafka.broker import wait_until_answers
+    from headrace.schemas.kafka.topic_clock import set_clocks
+
+    assert settings.kafka is not None
+    await wait_until_answers(settings.kafka, settings.start_timeout_s)
+    await _create_topics(settings.kafka)
+    await set_clocks(settings.kafka)  # of data that an older version made
+
+
+async def _external(settings: "Settings") -> None:
+    from headrace.deploy.kafka.broker import wait_until_answers
+
+    assert settings.kafka is not None
+    await wait_until_answers(settings.kafka)
+    await _create_topics(settings.kafka)
+    await _warn_of_short_offsets_retention(settings.kafka)
+
+
+async def _warn_of_short_offsets_retention(bootstrap: str) -> None:
+    """Log a warning where somebody's Kafka forgets committed offsets before the events that they are of."""
+    from aiokafka.errors import KafkaError
+
+    from headrace.schemas.kafka.topic_clock import OFFSETS_RETENTION, offsets_retention_minutes
+    from headrace.schemas.topics import EVENTS
+
+    wanted = EVENTS.retention_ms // 60_000
+    try:
+        found = await offsets_retention_minutes(bootstrap)
+    except KafkaError as error:
+        _log.warning("%s of the Kafka at %s could not be read: %s", OFFSETS_RETENTION, bootstrap, error)
+        return
+    if found is not None and found < wanted:
+        _log.warning(
+            "the Kafka at %s forgets the offsets of a process that is stopped for %.3g days (%s=%d), and keeps events "
+            "for %.3g: a stack that slept for longer must then read all of them again. Set %s=%d in its "
+            "server.properties.",
+            bootstrap, found / 1440, OFFSETS_RETENTION, found, wanted / 1440, OFFSETS_RETENTION, wanted,
+        )  # fmt: skip
+
+
+async def _create_topics(bootstrap: str) -> None:
+    from aiokafka.errors import KafkaError
+
+    from headrace.deploy.configuration.settings import PREFIX
+    from headrace.schemas.kafka.topic_creation import create_topics
+
+    try:
+        await create_topics(bootstrap)
+    except KafkaError as error:
+        raise StackError(
+            f"The Kafka at {bootstrap} ({PREFIX}KAFKA) did not let the topics be created: {error}. Create them by hand "
+            "as `headrace topics` lists them."
+        ) from error
+
+
+KAFKA = Process(
+    "kafka",
+    "the log",
+    command=_command,
+    answers=_answers,
+    ports=("kafka_port", "kafka_controller_port"),
+    url=HOST + ":{port}",
+    external=_external,
+    memory_mb=600,
+)

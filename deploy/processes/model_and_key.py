@@ -1,0 +1,32 @@
+"""What trainer, follower and engine of one data folder share: the base model and the signing key."""
+
+from typing import TYPE_CHECKING
+
+from headrace.deploy.errors import StackError
+
+if TYPE_CHECKING:
+    from headrace.deploy.configuration.settings import Settings
+
+
+def check_base_model(settings: "Settings") -> None:
+    """Raise :class:`StackError` where the base model of the settings is not there."""
+    from headrace.deploy.configuration.settings import PREFIX
+
+    if not (settings.model_dir / "config.json").is_file():
+        raise StackError(
+            f"{settings.model_dir} ({PREFIX}MODEL_DIR) is not a Hugging Face model directory: it has no config.json. "
+            "`headrace base-model` makes one."
+        )
+
+
+def make_signing_key(settings: "Settings") -> None:
+    """Make the key of this data folder before trainer and follower start side by side, where there is none.
+
+    Raises :class:`StackError` where it cannot be read or made.
+    """
+    from headrace.trainer.weights.signing import SigningKeyError, load_or_create_key
+
+    try:
+        load_or_create_key(settings.signing_key)
+    except (SigningKeyError, OSError) as error:
+        raise StackError(str(error)) from error

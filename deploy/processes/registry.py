@@ -1,0 +1,36 @@
+"""Every process there is. A new one is a value here: the stack, ``headrace worker`` and ``settings``, status, option
+checks and help texts follow from it.
+"""
+
+from headrace.deploy.processes.clickhouse import CLICKHOUSE
+from headrace.deploy.processes.dashboard import DASHBOARD
+from headrace.deploy.processes.follower import FOLLOWER
+from headrace.deploy.processes.kafka import KAFKA
+from headrace.deploy.processes.process import Process
+from headrace.deploy.processes.sink import SINK
+from headrace.deploy.processes.streams import ASSEMBLE, GROUP, SCORE, STREAMS, WORKERS
+from headrace.deploy.processes.traces import TRACES
+from headrace.deploy.processes.trainer import TRAINER
+from headrace.deploy.processes.vllm import VLLM
+
+PROCESSES: tuple[Process, ...] = (
+    KAFKA, CLICKHOUSE, VLLM,
+    STREAMS, ASSEMBLE, WORKERS, SCORE, GROUP,
+    SINK, TRACES, TRAINER, FOLLOWER, DASHBOARD,
+)  # fmt: skip
+"""Upstream first: each comes after what it needs."""
+
+
+def stack_processes() -> tuple[Process, ...]:
+    """Those that ``headrace up`` starts, or an address replaces."""
+    return tuple(process for process in PROCESSES if process.in_stack)
+
+
+def workers() -> dict[str, Process]:
+    """Those that ``headrace worker`` runs, by name."""
+    return {process.name: process for process in PROCESSES if process.run is not None}
+
+
+def configurations() -> dict[str, str]:
+    """The class of the options of each process that has one, ``module:Class``, by name."""
+    return {process.name: process.configuration for process in PROCESSES if process.configuration is not None}

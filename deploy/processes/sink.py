@@ -1,0 +1,49 @@
+"""The sink: every topic, a table each, in ClickHouse."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.deploy.processes.process import Process
+
+if TYPE_CHECKING:
+    from headrace.deploy.configuration.settings import Settings
+    from headrace.streams.clickhouse.sink import SinkConfig
+
+
+def sink_config(settings: "Settings") -> "SinkConfig":
+    """The sink's configuration."""
+    from headrace.deploy.configuration.settings import configured
+    from headrace.streams.clickhouse.sink import SinkConfig
+
+    return configured(
+        settings,
+        "sink",
+        SinkConfig,
+        bootstrap=settings.required_address("kafka"),
+        clickhouse_url=settings.required_address("clickhouse"),
+        clickhouse_secrets=settings.clickhouse_secrets,
+        member=settings.member,
+    )
+
+
+def _run(settings: "Settings") -> int:
+    from headrace.deploy.processes.telemetry import observe_lag_of
+    from headrace.deploy.system.until_stopped import until_stopped
+    from headrace.streams.clickhouse.sink import run_sink
+
+    config = sink_config(settings)
+    observe_lag_of("sink", settings, [config.group])
+    return until_stopped(partial(run_sink, config))
+
+
+SINK = Process(
+    "sink",
+    "every topic → ClickHouse",
+    run=_run,
+    settings=("kafka", "clickhouse"),
+    needs=("kafka", "clickhouse"),
+    metrics=True,
+    configuration="headrace.streams.clickhouse.sink:SinkConfig",
+    configure=sink_config,
+    memory_mb=300,
+)

@@ -1,0 +1,109 @@
+"""The stream processors as processes: the assembler, score and group, and all of them in one."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.deploy.processes.process import Process
+
+if TYPE_CHECKING:
+    from headrace.deploy.configuration.settings import Settings
+    from headrace.streams.assembly.assembler import AssemblerConfig
+    from headrace.streams.workers import WorkersConfig
+
+
+def assembler_config(settings: "Settings") -> "AssemblerConfig":
+    """The assembler's configuration."""
+    from headrace.deploy.configuration.settings import configured
+    from headrace.streams.assembly.assembler import AssemblerConfig
+
+    kafka = settings.required_address("kafka")
+    return configured(settings, "assemble", AssemblerConfig, bootstrap=kafka, member=settings.member)
+
+
+def workers_config(settings: "Settings", name: str = "workers") -> "WorkersConfig":
+    """The configuration of score and group or, by ``name``, of one of them, or of both beside the assembler
+    (``streams``). The options of ``workers`` hold for all of these."""
+    from headrace.deploy.configuration.settings import configured
+    from headrace.streams.workers import WorkersConfig
+
+    return configured(
+        settings,
+        "workers",
+        WorkersConfig,
+        bootstrap=settings.required_address("kafka"),
+        data_dir=settings.data,
+        member=settings.member,
+        **({"processors": (name,)} if name in ("score", "group") else {}),
+    )
+
+
+def _assembler(settings: "Settings") -> tuple[str, Callable[..., Awaitable[None]]]:
+    """The assembler's consumer group, and the assembler, ready to run."""
+    from headrace.streams.assembly.assembler import run_assembler
+    from headrace.streams.metrics import observe_assembler
+
+    config = assembler_config(settings)
+    return config.group, partial(run_assembler, config, watch=observe_assembler)
+
+
+def _assemble(settings: "Settings") -> int:
+    from headrace.deploy.processes.assembler_memory import fit_memory_to_assembler
+    from headrace.deploy.processes.telemetry import observe_lag_of
+    from headrace.deploy.system.until_stopped import until_stopped
+
+    group, run = _assembler(settings)
+    observe_lag_of("assemble", settings, [group])
+    fit_memory_to_assembler()
+    return until_stopped(run)
+
+
+def _workers(settings: "Settings", name: str = "workers") -> int:
+    """Score and group or, by name, one of them, or both with the assembler (``streams``)."""
+    from headrace.deploy.processes.telemetry import observe_lag_of
+    from headrace.deploy.system.notify import notify_ready
+    from headrace.streams.workers import consumer_group, run_workers
+
+    config = workers_config(settings, name)
+    groups, beside = [*map(consumer_group, config.processors)], []
+    if name == "streams":
+        group, assembler = _assembler(settings)
+        groups.append(group)
+        beside.append(assembler)
+    observe_lag_of(name, settings, groups)
+    status: int = run_workers(config, ready=notify_ready, beside=beside)
+    return status
+
+
+STREAMS = Process(
+    "streams",
+    "assemble, score and group in one",
+    run=partial(_workers, name="streams"),
+    settings=("kafka",),
+    in_stack=False,
+)
+ASSEMBLE = Process(
+    "assemble",
+    "events → trajectories",
+    run=_assemble,
+    settings=("kafka",),
+    needs=("kafka",),
+    metrics=True,
+    configuration="headrace.streams.assembly.assembler:AssemblerConfig",
+    configure=assembler_config,
+)
+WORKERS = Process(
+    "workers",
+    "score and group, on Faust",
+    run=_workers,
+    settings=("kafka",),
+    needs=("kafka",),
+    metrics=True,
+    configuration="headrace.streams.workers:WorkersConfig",
+    configure=workers_config,
+    memory_mb=200,
+)
+SCORE = Process(
+    "score", "the first of them alone", run=partial(_workers, name="score"), settings=("kafka",), in_stack=False
+)
+GROUP = Process("group", "the second alone", run=partial(_workers, name="group"), settings=("kafka",), in_stack=False)

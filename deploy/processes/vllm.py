@@ -1,0 +1,56 @@
+"""The inference engine: a vLLM server with headrace's weight-transfer plugin."""
+
+from typing import TYPE_CHECKING
+
+from headrace.deploy.processes.external import answers_over_http
+from headrace.deploy.processes.model_and_key import check_base_model
+from headrace.deploy.processes.process import Process, Say
+from headrace.deploy.system.children import Command
+from headrace.deploy.system.ports import HOST
+
+if TYPE_CHECKING:
+    from headrace.deploy.configuration.settings import Settings
+
+
+def vllm_command(settings: "Settings") -> tuple[list[str], dict[str, str]]:
+    """The engine's arguments and environment; raises ``StackError`` where an option is wrong."""
+    from headrace.deploy.configuration.settings import configured
+    from headrace.deploy.processes.vllm_server import engine_command
+
+    return configured(
+        settings,
+        "vllm",
+        engine_command,
+        model_dir=settings.model_dir,
+        host=HOST,
+        port=settings.vllm_port,
+        cache_dir=settings.cache / "vllm",
+    )
+
+
+async def _command(settings: "Settings", say: Say) -> Command:
+    assert settings.vllm_port is not None  # resolve() chose one.
+    say("loads; a minute the first time on two cores, half of it later")
+    argv, env = vllm_command(settings)
+    return Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",))
+
+
+async def _answers(settings: "Settings") -> None:
+    from headrace.deploy.processes.vllm_server import wait_until_ready
+
+    assert settings.vllm is not None
+    await wait_until_ready(settings.vllm, settings.start_timeout_s)
+
+
+VLLM = Process(
+    "vllm",
+    "the inference engine",
+    command=_command,
+    check=check_base_model,
+    answers=_answers,
+    ports=("vllm_port",),
+    url=f"http://{HOST}:{{port}}",
+    external=answers_over_http("vllm", "/health"),
+    configure=vllm_command,
+    memory_mb=2000,
+)

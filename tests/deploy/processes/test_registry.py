@@ -1,0 +1,128 @@
+"""The processes as values: what follows from them, and that one more is offered wherever a process is named."""
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.deploy.configuration.settings import Settings, configured
+from headrace.deploy.processes import registry
+from headrace.deploy.processes.process import Process, Say
+from headrace.deploy.processes.registry import PROCESSES, configurations, stack_processes, workers
+from headrace.deploy.stack.stack import running_stack
+from headrace.deploy.system.children import Command
+from tests.deploy.conftest import SERVE, python
+
+
+def test_every_process_comes_after_what_it_needs() -> None:
+    names = [process.name for process in PROCESSES]
+    assert len(set(names)) == len(names)
+    for index, process in enumerate(PROCESSES):
+        assert set(process.needs) <= set(names[:index]), process.name
+
+
+def test_every_process_can_be_started() -> None:
+    for process in PROCESSES:
+        assert process.run is not None or process.command is not None, process.name
+        assert process.in_stack or process.run is not None, process.name
+
+
+def test_every_setting_and_class_that_a_process_names_is_there() -> None:
+    for process in PROCESSES:
+        own_address = {process.name} if process.external else set()
+        assert {*process.settings, *process.ports, *own_address} <= set(Settings.model_fields), process.name
+        assert set(process.needs) <= {each.name for each in stack_processes()}, process.name
+    for name, configuration in configurations().items():
+        module, _, class_name = configuration.partition(":")
+        assert hasattr(import_module(module), class_name), name
+
+
+def test_options_are_shown_of_every_process_that_has_them_but_for_the_engine_of_others() -> None:
+    assert {process.name for process in PROCESSES if process.configure} - set(configurations()) == {"vllm"}
+    assert set(configurations()) <= set(workers())
+
+
+@dataclass(frozen=True)
+class DriftConfig:
+    """What the drift monitor of these tests takes."""
+
+    window: int = 10
+    """Rewards that a mean is taken over."""
+
+
+async def _drift_command(settings: Settings, say: Say) -> Command:
+    return python(SERVE)
+
+
+def _run_drift(settings: Settings) -> int:
+    print(f"drift runs on {settings.required_address('kafka')}")
+    return 3
+
+
+DRIFT = Process(
+    "drift",
+    "rewards → a mean over time",
+    run=_run_drift,
+    command=_drift_command,
+    settings=("kafka",),
+    configuration=f"{__name__}:DriftConfig",
+    configure=lambda settings: configured(settings, "drift", DriftConfig),
+    memory_mb=1,
+)
+
+
+@pytest.fixture
+def with_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more process, and commands that are imported after it."""
+    monkeypatch.setattr(registry, "PROCESSES", (*PROCESSES, DRIFT))
+    for name in ("up", "worker", "status", "settings"):
+        monkeypatch.delitem(sys.modules, f"headrace.deploy.commands.{name}", raising=False)
+
+
+def headrace(*arguments: str) -> str:
+    from headrace.deploy.cli import cli
+
+    return CliRunner().invoke(cli, arguments, env={"COLUMNS": "200"}).output
+
+
+@pytest.mark.usefixtures("with_drift")
+def test_one_more_process_is_in_every_help() -> None:
+    assert "dashboard, drift." in " ".join(headrace("up", "--help").split())
+    assert "  drift       rewards → a mean over time        HEADRACE_KAFKA\n" in headrace("worker", "--help")
+    assert "drift" in headrace("settings", "--help")
+
+
+@pytest.mark.usefixtures("with_drift")
+def test_one_more_process_can_be_left_out_and_its_options_are_checked(tmp_path: Path) -> None:
+    nothing_else = ",".join(process.name for process in stack_processes() if process is not DRIFT)
+    up = ("up", "--data", str(tmp_path), "--without")
+    assert "follower needs vllm" in headrace(*up, "drift,vllm"), "drift is known: what is wrong is something else"
+    assert "drift (--set, HEADRACE_OPTIONS): there is no option widow. Did you mean window?" in headrace(
+        *up, nothing_else, "--set", "drift.widow=1"
+    )
+
+
+@pytest.mark.usefixtures("with_drift")
+def test_one_more_process_has_a_page_of_settings() -> None:
+    assert "window" in headrace("settings", "drift")
+    assert "Rewards that a mean is taken over." in headrace("settings", "drift", "--toml")
+
+
+@pytest.mark.usefixtures("with_drift")
+def test_one_more_process_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.deploy.processes import worker
+
+    monkeypatch.setattr(worker, "keep_files_private", lambda: None)  # of the test's own process
+    monkeypatch.setattr(worker, "log_to_stderr", lambda level: None)
+    assert headrace("worker", "drift", "--kafka", "broker:9092") == "drift runs on broker:9092\n"
+
+
+@pytest.mark.usefixtures("with_drift")
+async def test_one_more_process_is_started_with_the_stack_and_shown_by_status(settings: Settings) -> None:
+    nothing_else = [process.name for process in stack_processes() if process is not DRIFT]
+    async with running_stack(settings, nothing_else):
+        shown = headrace("status", "--data", str(settings.data))
+    assert "drift       ready" in shown
