@@ -23,7 +23,6 @@ from aiokafka.structs import OffsetAndMetadata
 from headrace.schemas.kafka.clients import open_admin, open_consumer
 from headrace.schemas.topics import TOPICS
 from headrace.streams.assembly.recovery import checkpoint_of
-from headrace.streams.clickhouse.columns import Row
 
 log = logging.getLogger(__name__)
 
@@ -82,18 +81,6 @@ def lags(
         for partition, place in sorted(found.items())
         if partition in ends and place >= 0
     ]
-
-
-def lag_row(lag: Lag, now_ms: int) -> Row:
-    """``lag`` as a row of the table `lag`, measured at ``now_ms`` (Unix milliseconds)."""
-    return {
-        "time": now_ms,
-        "consumer_group": lag.group,
-        "topic": lag.topic,
-        "partition": lag.partition,
-        "records": lag.records,
-        "seconds": lag.seconds,
-    }
 
 
 class Groups:

@@ -1,6 +1,9 @@
-"""The house stands as drawn: imports point down only, and the folders are the installed package."""
+"""The house stands as drawn: imports point down only, between layers and between rooms of one, and the folders are the
+installed package."""
 
 import ast
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,14 +20,38 @@ MAY_IMPORT = {
 }
 
 
-def imported_layers(path: Path) -> set[str]:
+def imported_names(path: Path) -> set[str]:
+    """Dotted names below ``headrace`` that the file imports: modules, and what it takes from them."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.split(".")[1] for name in names if name.startswith("headrace.")}
+    return {name.removeprefix("headrace.") for name in names if name.startswith("headrace.")}
+
+
+def imported_layers(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imported_names(path)}
+
+
+def rooms_of(layer: Path) -> dict[str, set[str]]:
+    """Rooms of the layer, its sub-packages and the modules beside them, and the other rooms that each one imports."""
+    files = {path: path.relative_to(layer).with_suffix("").parts[0] for path in layer.rglob("*.py")}
+    rooms: dict[str, set[str]] = {room: set() for room in files.values()}
+    for path, room in files.items():
+        below = {name.split(".")[1] for name in imported_names(path) if name.startswith(f"{layer.name}.")}
+        rooms[room] |= below & set(rooms) - {room}
+    return rooms
+
+
+def circles(rooms: Mapping[str, set[str]]) -> list[list[str]]:
+    """Rooms that import one another, directly or through others."""
+    try:
+        TopologicalSorter(rooms).prepare()
+    except CycleError as error:
+        return [error.args[1]]
+    return []
 
 
 @pytest.mark.parametrize("layer", MAY_IMPORT)
@@ -32,6 +59,26 @@ def test_imports_point_down_only(layer: str) -> None:
     for path in sorted((ROOT / layer).rglob("*.py")):
         forbidden = imported_layers(path) & set(MAY_IMPORT) - MAY_IMPORT[layer]
         assert not forbidden, f"{path.relative_to(ROOT)} imports {', '.join(sorted(forbidden))}"
+
+
+@pytest.mark.parametrize("layer", MAY_IMPORT)
+def test_no_rooms_import_each_other(layer: str) -> None:
+    rooms = rooms_of(ROOT / layer)
+    assert circles(rooms) == []
+
+
+def test_rooms_that_import_each_other_are_found(tmp_path: Path) -> None:
+    layer = tmp_path / "trainer"
+    (layer / "model").mkdir(parents=True)
+    (layer / "learning").mkdir()
+    (layer / "config.py").write_text("from headrace.trainer.model.load import load_model\n")
+    (layer / "model" / "load.py").write_text("def load():\n    from headrace.trainer.learning import learner\n")
+    (layer / "learning" / "learner.py").write_text("import headrace.trainer.config\n")
+    assert rooms_of(layer) == {"config": {"model"}, "model": {"learning"}, "learning": {"config"}}
+    ((*rooms, _),) = circles(rooms_of(layer))
+    assert set(rooms) == {"config", "model", "learning"}
+    (layer / "config.py").write_text("from headrace.schemas.model import Part\n")
+    assert circles(rooms_of(layer)) == []
 
 
 def test_the_package_is_the_folders() -> None:

@@ -1,4 +1,8 @@
-"""The trainer's settings: one frozen object, checked when it is made."""
+"""The trainer's settings: one frozen object, checked when it is made.
+
+Each room takes a settings value of its own, which ``TrainerConfig`` makes of the published names (``learner``,
+``model``, ``checkpoints``, ``budget``): only the loop and the commands know the whole of it.
+"""
 
 import hashlib
 import json
@@ -6,21 +10,27 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.schemas.records.step import BatchRecipe
 from headrace.schemas.stamp import RUN_NAME
 from headrace.trainer.admission.bounds import AdmissionBounds
+from headrace.trainer.admission.budget import BudgetSettings
+from headrace.trainer.batches.batch import BATCH_FORMAT
+from headrace.trainer.checkpoints.settings import CheckpointSettings
 from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.divergence import DivergenceSettings
 from headrace.trainer.learning.optimizers import OptimizerName, OptimizerSettings
 from headrace.trainer.learning.plausibility import PlausibilitySettings
 from headrace.trainer.learning.schedules import ScheduleSettings
+from headrace.trainer.learning.settings import LearnerSettings
 from headrace.trainer.losses.loss import Loss
 from headrace.trainer.losses.registry import loss_named
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings, LossSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
-from headrace.trainer.outage import OutageSettings
+from headrace.trainer.model.settings import ModelSettings
 from headrace.trainer.parallel.settings import ParallelSettings
 from headrace.trainer.progress.settings import WriterSettings
+from headrace.trainer.retries.retry import OutageSettings
 from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
 from headrace.trainer.weights.store_url import scheme_of
 
@@ -185,6 +195,69 @@ class TrainerConfig:
     def chosen_loss(self) -> Loss:
         """The loss as the settings have it."""
         return loss_named(self.loss, self.loss_settings, self.correction)
+
+    @property
+    def model(self) -> ModelSettings:
+        """What loading the models needs to know."""
+        return ModelSettings(
+            base_dir=self.model_dir,
+            device=self.device,
+            dtype=self.dtype,
+            lora=self.lora,
+            layers=self.layers,
+            seed=self.seed,
+            needs_reference=self.kl.needs_base,
+        )
+
+    @property
+    def learner(self) -> LearnerSettings:
+        """What the learner needs to know."""
+        return LearnerSettings(
+            model=self.model,
+            loss=self.chosen_loss(),
+            correction=self.correction,
+            kl=self.kl,
+            constant_length=self.constant_length,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            max_grad_norm=self.max_grad_norm,
+            plausibility=self.plausibility,
+            substeps=self.substeps,
+            max_tokens_per_pass=self.max_tokens_per_pass,
+            parallel=self.parallel,
+            canary_shape=self.canary_shape,
+        )
+
+    @property
+    def checkpoints(self) -> CheckpointSettings:
+        """What writing a checkpoint needs to know."""
+        return CheckpointSettings(
+            run=self.run,
+            folder=self.checkpoint_dir,
+            keep=self.keep_checkpoints,
+            canary_seed=self.seed,
+            dtype=self.dtype,
+            config_sha256=self.sha256(),
+        )
+
+    @property
+    def budget(self) -> BudgetSettings:
+        """What the budget is made of; η is ``max_steps_ahead``, or ``max_staleness`` where that is unset."""
+        return BudgetSettings(
+            run=self.run,
+            groups_per_step=self.groups_per_step,
+            max_steps_ahead=self.max_staleness if self.max_steps_ahead is None else self.max_steps_ahead,
+            steps=self.steps,
+        )
+
+    @property
+    def recipe(self) -> BatchRecipe:
+        """How a step's batch is made of its groups: kept in the step's record, so that it can be made again."""
+        return BatchRecipe(
+            format=BATCH_FORMAT,
+            advantage_scale=self.chosen_loss().advantage_scale,
+            shuffle_seed=self.seed if self.shuffle_advantages else None,
+        )
 
     def sha256(self) -> str:
         """Hash (hex) of the settings that decide what is learnt, as canonical JSON."""

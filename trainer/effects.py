@@ -11,10 +11,10 @@ from typing import TypeAlias
 class Effect(StrEnum):
     """What has just happened."""
 
-    SETTLED = "settled"
-    """The position is on disk: which groups a step will be trained on, what was turned away, what was skipped."""
-    TOLD = "told"
-    """What the position had to say stands in the log."""
+    POSITION_WRITTEN = "position_written"
+    """The position is on disk: which groups a step will be trained on, what was rejected, what was skipped."""
+    POSITION_PUBLISHED = "position_published"
+    """The position's announcements are published."""
     TRAINED = "trained"
     """The learner has taken the step, in memory."""
     MODEL_WRITTEN = "model_written"
@@ -37,12 +37,12 @@ class Effect(StrEnum):
     """The transaction is committed."""
 
 
-Reached: TypeAlias = Callable[[Effect, int], None]
-"""Told of each effect with the version that it is part of making; of some by the thread that learns and writes."""
+StepEffectCallback: TypeAlias = Callable[[Effect, int], None]
+"""Called after each effect with the version that it is part of making; after some by the thread that learns."""
 
-Told: TypeAlias = Callable[[Effect], None]
+EffectCallback: TypeAlias = Callable[[Effect], None]
 """The same where the version is understood."""
 
 
-def tell_nobody(*_: object) -> None:
-    """Nobody asked."""
+def ignore_effect(*_: object) -> None:
+    """The callback of a caller that does not need to know."""

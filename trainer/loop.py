@@ -2,10 +2,11 @@
 
     gather → train → checkpoint → upload → announce → gather …
 
-What was done is durable before it is said. A trainer that dies at any of the arrows goes on from its newest checkpoint
-and the position beside it: what these hold and the log does not yet know is said then; what they do not hold was never
-said, and its groups are read again. So no group is trained twice and none is lost. A step whose result would be no
-policy is taken back by the same way: the checkpoint is loaded again, and the step's groups are rejected.
+What was done is durable before it is published. A trainer that dies at any of the arrows goes on from its newest
+checkpoint and the position beside it: their announcements that the log does not have are published then; what they do
+not hold was never published, and its groups are read again. So no group is trained twice and none is lost. A step whose
+result would be no policy is taken back in the same way: the checkpoint is loaded again, and the step's groups are
+rejected.
 """
 
 import asyncio
@@ -25,32 +26,32 @@ from headrace.schemas.records.weights import Weights
 from headrace.trainer.admission.admission import AdmissionRules
 from headrace.trainer.admission.budget import budget_at
 from headrace.trainer.admission.intake import Intake, open_intake
-from headrace.trainer.announce import Announcer, Said, announcement, newest_said
+from headrace.trainer.announcements.announcement import PublishedPosition, announcement
 from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.batches.recipe import prepare_groups
 from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointError, exclusive, load_newest
 from headrace.trainer.checkpoints.position import Position, position_of, read_position
 from headrace.trainer.checkpoints.save import save_checkpoint
 from headrace.trainer.config import TrainerConfig as TrainerConfig
-from headrace.trainer.effects import Effect, Reached, tell_nobody
-from headrace.trainer.gather import Gathered, Gatherer
-from headrace.trainer.implausible import without
+from headrace.trainer.coordination.follow import follow
+from headrace.trainer.coordination.lead import Leader
+from headrace.trainer.effects import Effect, StepEffectCallback, ignore_effect
 from headrace.trainer.learning.alarms import watch
 from headrace.trainer.learning.divergence import TrainingDiverged, norm_limit, with_norm
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.plausibility import ImplausibleLogprobs
 from headrace.trainer.model.load import longest_sequence, vocabulary_size
-from headrace.trainer.outage import Interrupted
-from headrace.trainer.parallel.follow import follow
-from headrace.trainer.parallel.lead import Leader
 from headrace.trainer.parallel.ranks import ALONE, Ranks
-from headrace.trainer.patience import Patience
 from headrace.trainer.progress.lines import Lines
 from headrace.trainer.progress.pace import Phase
 from headrace.trainer.progress.progress import Progress
-from headrace.trainer.publisher import Publisher
-from headrace.trainer.skip import skipped
-from headrace.trainer.step_record import batch_recipe, loop_metrics, make_step
+from headrace.trainer.publishing.announcer import Announcer, newest_published
+from headrace.trainer.publishing.publisher import Publisher
+from headrace.trainer.retries.retrier import Retrier
+from headrace.trainer.retries.retry import Interrupted
+from headrace.trainer.steps.gather import Gathered, Gatherer
+from headrace.trainer.steps.rejections import skipped, without_members
+from headrace.trainer.steps.step_record import loop_metrics, make_step
 from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key
 from headrace.trainer.weights.store import ObjectStore
 
@@ -65,7 +66,7 @@ async def run_trainer(
     *,
     stop: asyncio.Event,
     ready: Callable[[], None],
-    reached: Reached = tell_nobody,
+    reached: StepEffectCallback = ignore_effect,
     progress: Progress | None = None,
     ranks: Ranks = ALONE,
 ) -> None:
@@ -83,46 +84,48 @@ async def run_trainer(
     torch.manual_seed(config.seed)  # torch seeds itself with what nobody can draw again
     if not ranks.leads:
         ready()
-        return await asyncio.to_thread(follow, config, ranks)
+        return await asyncio.to_thread(follow, config.learner, ranks)
     progress = progress or Progress([Lines()])
     leader = Leader(ranks)
     with exclusive(config.checkpoint_dir), suppress(Interrupted):
         checkpoint = load_newest(config.checkpoint_dir, config.run)
         key = load_or_create_key(config.signing_key_file)
         async with leader.present():
-            learner = await asyncio.to_thread(leader.open_learner, config, checkpoint.path if checkpoint else None)
+            learner = await asyncio.to_thread(
+                leader.open_learner, config.learner, checkpoint.path if checkpoint else None
+            )
             answer_s = config.outages.answer_s
             async with AsyncExitStack() as stack:
                 announcer = Announcer(config.bootstrap, config.run, answer_s=answer_s)
                 stack.push_async_callback(announcer.close)
-                patience = Patience(config, announcer, stop, progress)
+                retrier = Retrier(config.outages, announcer.announce, stop, progress, run=config.run)
                 believed = own_versions(checkpoint, key)
                 # Asked before the run is claimed: claiming it shuts out whoever is at work on it. And once more before
                 # the claim stands, for another trainer may have begun the run meanwhile.
-                said = await patience.for_log(
-                    lambda: newest_said(config.bootstrap, config.run, believed=believed, takes_over=False)
+                published = await retrier.for_log(
+                    lambda: newest_published(config.bootstrap, config.run, believed=believed, takes_over=False)
                 )
-                require_together(checkpoint, said, config)
-                await patience.for_log(
-                    lambda: announcer.open(lambda known: require_together(checkpoint, known, config))
-                )
-                intake = await patience.for_log(
+                require_together(checkpoint, published, config)
+                await retrier.for_log(lambda: announcer.open(lambda known: require_together(checkpoint, known, config)))
+                intake = await retrier.for_log(
                     lambda: stack.enter_async_context(
                         open_intake(
                             config.bootstrap,
                             run=config.run,
                             window=config.duplicate_window,
                             answer_s=answer_s,
-                            ride_out=patience.for_log,
+                            retry=retrier.for_log,
                         )
                     )
                 )
                 store = ObjectStore(config.store_url)
-                publisher = Publisher(announcer, store, patience, reached)
+                publisher = Publisher(announcer, store, retrier, reached)
                 trainer = Trainer(config, leader, learner, intake, publisher, store, key, reached, progress)
-                said = await patience.for_log(lambda: newest_said(config.bootstrap, config.run, believed=believed))
+                published = await retrier.for_log(
+                    lambda: newest_published(config.bootstrap, config.run, believed=believed)
+                )
                 try:
-                    await trainer.resume(checkpoint, said)
+                    await trainer.resume(checkpoint, published)
                     ready()
                     while not stop.is_set() and (config.steps is None or trainer.version < config.steps):
                         await trainer.step(stop)
@@ -132,21 +135,21 @@ async def run_trainer(
                     await trainer.close()
 
 
-def require_together(checkpoint: Checkpoint | None, said: Said | None, config: TrainerConfig) -> None:
+def require_together(checkpoint: Checkpoint | None, published: PublishedPosition | None, config: TrainerConfig) -> None:
     """Raises :class:`CheckpointError` where the newest ``checkpoint`` cannot be that of the run of which the log knows
-    ``said``: it is missing, or older, or newer by more than one version."""
+    ``published``: it is missing, or older, or newer by more than one version."""
     if checkpoint is None:
-        if said is not None:
+        if published is not None:
             raise CheckpointError(
-                f"the log knows version {said.version} of run {config.run!r} and checkpoint_dir "
+                f"the log knows version {published.version} of run {config.run!r} and checkpoint_dir "
                 f"{config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
             )
         return
-    if checkpoint.state.version - (-1 if said is None else said.version) not in (0, 1):
+    if checkpoint.state.version - (-1 if published is None else published.version) not in (0, 1):
         raise CheckpointError(
             f"the newest usable checkpoint in {config.checkpoint_dir} is of version {checkpoint.state.version}, "
-            f"the log knows version {said and said.version} of run {config.run!r}: they do not belong together; "
-            "restore the missing checkpoint, or choose another run"
+            f"the log knows version {published and published.version} of run {config.run!r}: they do not belong "
+            "together; restore the missing checkpoint, or choose another run"
         )
 
 
@@ -174,7 +177,7 @@ class Trainer:
         publisher: Publisher,
         store: ObjectStore,
         key: SigningKey,
-        reached: Reached,
+        reached: StepEffectCallback,
         progress: Progress,
     ) -> None:
         """A trainer that has not taken up position: :meth:`resume` comes first."""
@@ -198,36 +201,38 @@ class Trainer:
             max_positions=longest_sequence(learner.model),
             bounds=config.admission,
         )
-        self._gatherer = Gatherer(intake, rules, self._settle, progress, groups_per_step=config.groups_per_step)
+        self._gatherer = Gatherer(
+            intake, rules, self._commit_position, progress, groups_per_step=config.groups_per_step
+        )
 
     @property
     def version(self) -> int:
         """The policy version that is trained next."""
         return self._position.version
 
-    async def resume(self, checkpoint: Checkpoint | None, said: Said | None) -> None:
-        """Go on from ``checkpoint``, or begin with version 0, and tell the log, which knows ``said``, the rest."""
+    async def resume(self, checkpoint: Checkpoint | None, published: PublishedPosition | None) -> None:
+        """Go on from ``checkpoint``, or begin with version 0, and publish what the log, at ``published``, lacks."""
         config = self._config
-        require_together(checkpoint, said, config)
+        require_together(checkpoint, published, config)
         if checkpoint is None:
             checkpoint = await self._save_base()
-        unsaid = checkpoint.state.version - (-1 if said is None else said.version)
-        self._checkpoint, self._position = checkpoint, read_position(checkpoint, said, config.sha256())
-        untold = said is None or self._position.said > said
-        await self._publisher.decide(commit=not untold)
-        if unsaid:
+        ahead = checkpoint.state.version - (-1 if published is None else published.version)
+        self._checkpoint, self._position = checkpoint, read_position(checkpoint, published, config.sha256())
+        unpublished = published is None or self._position.as_published > published
+        await self._publisher.decide(commit=not unpublished)
+        if ahead:
             await self._publisher.publish(checkpoint)
         elif checkpoint.state.version == 0:
             # It may be another trainer's version 0 that the log knows, if both began the run: then both must be equal.
             await self._publisher.upload(checkpoint)
-        if untold:
-            await self._publisher.tell(self._position)
-        # Said at every start: the settings may have changed since the log was told.
-        news: list[Budget | Weights] = [budget_at(self.version, config)]
+        if unpublished:
+            await self._publisher.publish_position(self._position)
+        # Published at every start: the settings may have changed since.
+        news: list[Budget | Weights] = [budget_at(self.version, config.budget)]
         pointer = checkpoint.state.pointer()
         if pointer is not None and pointer.signed_by != self._key.public:
             news.append(self._key.sign(pointer))  # with a new key: followers trust no version of the old one for long
-        await self._publisher.tell_all([announcement(each, run=config.run) for each in news])
+        await self._publisher.publish_all([announcement(each, run=config.run) for each in news])
         self._stop_if_diverged()
         await self._intake.start(self._position.offsets)
         self._progress.begin(self.version, config.groups_per_step)
@@ -250,13 +255,17 @@ class Trainer:
             tries += 1
             _log.warning("%s; the step is taken back", made)
             del self._learner  # before the next one is loaded: memory may hold only one
-            self._learner = await self._in_thread(self._leader.open_learner, self._config, self._checkpoint.path)
+            self._learner = await self._in_thread(
+                self._leader.open_learner, self._config.learner, self._checkpoint.path
+            )
             if tries > settings.retries:
                 await self._skip(gathered, Reason.DIVERGED, f"{made}, tried {tries} times")
                 return
         if isinstance(made, ImplausibleLogprobs):
             # The next step begins with the members that are left, and with groups in the place of those that are not.
-            await self._settle(without(gathered.position, gathered.groups, made.trajectories, run=self._config.run))
+            await self._commit_position(
+                without_members(gathered.position, gathered.groups, made.trajectories, run=self._config.run)
+            )
             return
         checkpoint, step = made
         self._progress.enter(Phase.PUBLISHING)
@@ -265,13 +274,13 @@ class Trainer:
         self._progress.stepped(step.version, step.metrics)
 
     async def close(self) -> None:
-        """Let go of what was begun and not told."""
+        """Let go of what was begun and not published."""
         await self._gatherer.close()
 
     async def _train(self, gathered: Gathered) -> tuple[Checkpoint, Step] | TrainingDiverged | ImplausibleLogprobs:
         """What the learner makes of the groups, durable; or why it must not be, or not of all of them."""
         config, version, before = self._config, self.version + 1, self._checkpoint.state
-        batch = make_batch(prepare_groups(gathered.groups, batch_recipe(config), step=version))
+        batch = make_batch(prepare_groups(gathered.groups, config.recipe, step=version))
         norms = before.norms_under(config.sha256())
         limit = norm_limit(norms, config.divergence, max_grad_norm=config.max_grad_norm)
         self._progress.enter(Phase.TRAINING)
@@ -285,22 +294,30 @@ class Trainer:
                 before_s=self._progress.newest_s,
             )
             self._reached(Effect.TRAINED, version)
-            step = make_step(config, version, gathered.groups, batch, metrics)
+            step = make_step(
+                version,
+                gathered.groups,
+                batch,
+                metrics,
+                run=config.run,
+                config_sha256=config.sha256(),
+                recipe=config.recipe,
+            )
             alerts, alarms = watch(metrics, before.alarms, config.alarms, run=config.run, step=version)
-            news: list[Step | Budget | Alert] = [step, budget_at(version, config), *alerts]
+            news: list[Step | Budget | Alert] = [step, budget_at(version, config.budget), *alerts]
             write = partial(
                 save_checkpoint,
                 self._learner,
-                config,
+                config.checkpoints,
                 self._store,
                 self._key,
                 version=version,
                 offsets=gathered.offsets,
                 alarms=alarms,
                 grad_norms=with_norm(norms, metrics["grad_norm"], config.divergence),
-                said=[announcement(each, run=config.run) for each in news],
+                announcements=[announcement(each, run=config.run) for each in news],
                 parent=self._checkpoint.manifest(),
-                told=lambda effect: self._reached(effect, version),
+                on_effect=lambda effect: self._reached(effect, version),
             )
             self._progress.enter(Phase.SAVING)
             checkpoint = await self._publisher.save(partial(self._in_thread, write), version)
@@ -314,11 +331,11 @@ class Trainer:
             gathered.position, gathered.groups, reason, why,
             run=self._config.run, max_skipped=self._config.divergence.max_skipped,
         )  # fmt: skip
-        await self._settle(position)
+        await self._commit_position(position)
         self._stop_if_diverged()
 
-    async def _settle(self, position: Position) -> None:
-        await self._publisher.settle(self._checkpoint, position)
+    async def _commit_position(self, position: Position) -> None:
+        await self._publisher.commit_position(self._checkpoint, position)
         self._position = position
 
     def _begin(self, checkpoint: Checkpoint) -> Position:
@@ -337,14 +354,14 @@ class Trainer:
         write = partial(
             save_checkpoint,
             self._learner,
-            self._config,
+            self._config.checkpoints,
             self._store,
             self._key,
             version=0,
             offsets={},
             alarms={},
-            said=[],
-            told=lambda effect: self._reached(effect, 0),
+            announcements=[],
+            on_effect=lambda effect: self._reached(effect, 0),
         )
         return await self._publisher.save(partial(self._in_thread, write), 0)
 

@@ -53,12 +53,12 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
 
     ``who`` is the process, as one of several ranks is called.
     """
-    from headrace.trainer.announce import TrainerReplaced
-    from headrace.trainer.broker import LogUnavailable
     from headrace.trainer.checkpoints.checkpoint import CheckpointError, CheckpointNotWritten
     from headrace.trainer.learning.divergence import TrainingDiverged
     from headrace.trainer.model.architectures import UnsupportedModel
     from headrace.trainer.parallel.ranks import RankLost
+    from headrace.trainer.publishing.announcer import TrainerReplaced
+    from headrace.trainer.retries.broker import LogUnavailable
     from headrace.trainer.weights.signing import SigningKeyError
     from headrace.trainer.weights.store import ObjectConflict, ObjectMismatch
     from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitable

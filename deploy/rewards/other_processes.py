@@ -15,8 +15,8 @@ from typing import Any
 
 from headrace.deploy.errors import StackError
 from headrace.streams.rewards.finding import Finding, Problem, Sample
+from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.spec import RewardSpec
-from headrace.streams.scoring.score import hiding_defect
 
 HASH_SEEDS = ("1", "2")
 """PYTHONHASHSEED of the two processes."""

@@ -40,9 +40,10 @@ from headrace.streams.clickhouse.batches import convert, unstorable
 from headrace.streams.clickhouse.columns import Table, arrow_table
 from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata, deduplication_token, halves
 from headrace.streams.clickhouse.database import PatientClient, RowsRefused, Stopped
+from headrace.streams.clickhouse.lag_row import lag_row
 from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, Taken
 from headrace.streams.clickhouse.tables import LAG
-from headrace.streams.lag import Lag, LagMeter, lag_row
+from headrace.streams.lag import Lag, LagMeter
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.lost_place import expired_alert
 from headrace.streams.raw import LogRecord

@@ -10,13 +10,13 @@ from headrace.schemas.topics import REWARDS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.raw import LogRecord
 from headrace.streams.replay.rewards import Verdicts
+from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge import DISAGREEMENT
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.judge_inquiry import inquiries, verdicts
 from headrace.streams.rewards.judge_verdict import ERROR, NOTHING_TO_JUDGE, TIMEOUT, UNREADABLE
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import JudgedTerm, Verdict
-from headrace.streams.scoring.score import hiding_defect
 from headrace.streams.typed_record import typed
 
 _FAILED = frozenset({TIMEOUT, ERROR, UNREADABLE, NOTHING_TO_JUDGE})

@@ -17,8 +17,8 @@ from headrace.streams.rewards.check_declared import declared_findings
 from headrace.streams.rewards.check_runs import Observations, observe
 from headrace.streams.rewards.check_values import group_differences, value_findings
 from headrace.streams.rewards.finding import CheckLimits, Finding, Problem, Sample
+from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.spec import NOT_JUDGED, JudgedTerm, RewardSpec, newest_version
-from headrace.streams.scoring.score import hiding_defect
 
 
 @dataclass(frozen=True, slots=True)

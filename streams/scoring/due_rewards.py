@@ -17,12 +17,13 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
 from headrace.streams.letters.raised import raised_alert
 from headrace.streams.raw import Outgoing
+from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries, verdicts
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.scoring.feedback_join import Changes, Due, Join
-from headrace.streams.scoring.score import SOURCE, hiding_defect, reward_message, score_or_label
+from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ from typing import Any
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
-from headrace.schemas.records.trajectory import Defect, Trajectory
+from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.wire import Message, record_message
+from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.registry import DEFAULTS, Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Score, Verdict
 
@@ -22,24 +23,6 @@ REWARDS_OF_AGENTS = parse_rewards(DEFAULTS)
 
 RAISED = "raised"
 """Why there is no total where scoring itself raised; a component that raises has a label of its own."""
-
-INCOMPLETE_FACTS = frozenset(
-    {
-        Defect.CONFLICT,
-        Defect.MISSING_EVENTS,
-        Defect.NO_START,
-        Defect.NO_END,
-        Defect.BAD_EVENT,
-        Defect.OVERSIZE,
-    }
-)
-"""Defects that may hide what a reward rests on (the task, a tool result, the answer): no total under these. The others
-concern tokens only; such trajectories are scored, compared with their group and then not trained."""
-
-
-def hiding_defect(trajectory: Trajectory) -> Defect | None:
-    """The first label that leaves the trajectory without a total, whatever its spec: no judge need be asked."""
-    return next((defect for defect in trajectory.defects if defect in INCOMPLETE_FACTS), None)
 
 
 def score(

@@ -41,7 +41,7 @@ AREAS = {
         ("trainer/batches/*.py",),
         ("tests/trainer/batches", "tests/trainer/learning", "tests/trainer/model/test_isolation.py"),
     ),
-    "admission": Area(("trainer/admission/*.py",), ("tests/trainer/admission", "tests/trainer/test_gather.py")),
+    "admission": Area(("trainer/admission/*.py",), ("tests/trainer/admission", "tests/trainer/steps/test_gather.py")),
     "fold": Area(("streams/assembly/*.py",), ("tests/streams/assembly", "tests/streams/native")),
     "groups": Area(("streams/grouping/*.py",), ("tests/streams/grouping", "tests/streams/test_drive.py")),
     "feedback": Area(("streams/scoring/*.py",), ("tests/streams/scoring", "tests/streams/test_drive.py")),

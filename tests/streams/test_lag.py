@@ -10,7 +10,8 @@ from aiokafka.structs import OffsetAndMetadata
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.recovery import Checkpoint
-from headrace.streams.lag import OTHERS_A_ROUND, Groups, Lag, LagMeter, lag_row, lags, measure_lag, place_of
+from headrace.streams.clickhouse.lag_row import lag_row
+from headrace.streams.lag import OTHERS_A_ROUND, Groups, Lag, LagMeter, lags, measure_lag, place_of
 from tests.clocks import with_producers_time
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)

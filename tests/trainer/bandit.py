@@ -148,7 +148,7 @@ def begin(settings: BanditSettings) -> tuple[Learner, Policy, Bandit]:
     """A fresh policy, its learner and what it must learn."""
     torch.set_num_threads(1)  # several threads on a policy this small only wait for one another
     policy = Policy(settings.seed)
-    return Learner(policy, config_of(settings)), policy, Bandit(settings.seed)  # type: ignore[arg-type]
+    return Learner(policy, config_of(settings).learner), policy, Bandit(settings.seed)  # type: ignore[arg-type]
 
 
 def config_of(settings: BanditSettings) -> TrainerConfig:

@@ -1,9 +1,9 @@
 """Lives of a trainer, one after the other, each killed at its moment: ``python -m tests.trainer.dying`` (see the test).
 
-    … trained:3          SIGKILL once version 3 is trained, in memory
-    … settled:5:2        the second time that a position of making version 5 was settled
-    … updated:1          after the first of the step's two sub-steps
-    … done:6             lives until version 6 is announced
+    … trained:3              SIGKILL once version 3 is trained, in memory
+    … position_written:5:2   the second time that a position of making version 5 was written
+    … updated:1              after the first of the step's two sub-steps
+    … done:6                 lives until version 6 is announced
 
 Each life is a process of its own; forked, since importing torch takes longer than everything else here.
 """

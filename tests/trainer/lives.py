@@ -3,7 +3,7 @@
 import asyncio
 
 from headrace.trainer.config import TrainerConfig
-from headrace.trainer.effects import tell_nobody
+from headrace.trainer.effects import ignore_effect
 from headrace.trainer.loop import run_trainer
 from headrace.trainer.parallel.ranks import ALONE
 from tests.trainer.builders import UNCHECKED
@@ -17,7 +17,7 @@ def trainer_config(kafka, run, base, folder, **settings):
         "checkpoint_dir": folder / run} | known | settings)  # fmt: skip
 
 
-async def train_until(config, version, *, effect="announced", ranks=ALONE, reached=tell_nobody):
+async def train_until(config, version, *, effect="announced", ranks=ALONE, reached=ignore_effect):
     """Run the trainer until it has reached ``effect`` of making ``version``; of several ``ranks`` each calls it.
 
     All effects are told to ``reached``, too.

@@ -11,11 +11,11 @@ import pytest
 
 from headrace.schemas.topics import STEPS, WEIGHTS
 from headrace.trainer import loop
-from headrace.trainer.announce import TrainerReplaced
 from headrace.trainer.checkpoints.checkpoint import CheckpointError
+from headrace.trainer.coordination.lead import Leader
 from headrace.trainer.effects import Effect
 from headrace.trainer.loop import TrainerConfig, run_trainer
-from headrace.trainer.parallel.lead import Leader
+from headrace.trainer.publishing.announcer import TrainerReplaced
 from headrace.trainer.weights.store import ObjectConflict
 from tests.trainer.builders import UNCHECKED, tiny_model
 from tests.trainer.feed import feed_groups, records
@@ -103,16 +103,16 @@ async def test_one_that_asked_before_the_other_began_and_claims_the_run_afterwar
     await feed_groups(kafka, list("abcd"), run="late")
     late, early = twins("late")
     asked, may_go_on = asyncio.Event(), asyncio.Event()
-    newest_said = loop.newest_said
+    newest_published = loop.newest_published
 
     async def slowly(*arguments: Any, **options: Any) -> Any:
-        said = await newest_said(*arguments, **options)
+        said = await newest_published(*arguments, **options)
         if not asked.is_set():
             asked.set()
             await may_go_on.wait()
         return said
 
-    monkeypatch.setattr(loop, "newest_said", slowly)
+    monkeypatch.setattr(loop, "newest_published", slowly)
     stop = asyncio.Event()
     tardy = asyncio.create_task(run_trainer(late, stop=stop, ready=lambda: None))
     await asyncio.wait_for(asked.wait(), PATIENCE_S)

@@ -13,13 +13,14 @@ from headrace.deploy.kafka.broker import wait_until_answers
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, STEPS, WEIGHTS
-from headrace.trainer.announce import Announcer, Said, announcement, newest_said
-from headrace.trainer.broker import LogUnavailable
+from headrace.trainer.announcements.announcement import PublishedPosition, announcement
 from headrace.trainer.checkpoints.checkpoint import load_newest
-from headrace.trainer.checkpoints.optimizer_state import read_state
+from headrace.trainer.learning.optimizer_state import read_state
 from headrace.trainer.loop import run_trainer
-from headrace.trainer.outage import OutageSettings
 from headrace.trainer.progress.progress import Progress
+from headrace.trainer.publishing.announcer import Announcer, newest_published
+from headrace.trainer.retries.broker import LogUnavailable
+from headrace.trainer.retries.retry import OutageSettings
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.lives import payloads, train_until, trainer_config
 
@@ -86,7 +87,7 @@ async def told(kafka, run, folder):
         [(step.step, step.data_sha256, [group.group_id.rpartition("/")[2] for group in step.groups]) for step in steps],
         [(each.version, each.step) for each in weights],
         budgets,
-        tuple(await newest_said(kafka, run)),
+        tuple(await newest_published(kafka, run)),
         read_state(checkpoint.optimizer_dir, {}),
         [*checkpoint.manifest().files.values()],
     )
@@ -180,7 +181,7 @@ async def test_an_announcement_that_was_made_although_nobody_said_so_is_not_made
             run="unheard", version=0, parent=None, step=0, manifest_uri="m", sha256="", kind="anchor", size=0
         )
         warning = Alert(run="unheard", source="t", kind="k", severity=Severity.WARNING, message="m")
-        for said, record in ((Said(0), weights), (Said(0, 1), warning)):
+        for said, record in ((PublishedPosition(0), weights), (PublishedPosition(0, 1), warning)):
             news = [announcement(record, run="unheard")]
             if announcer._producer is None:
                 await announcer.open()
@@ -197,4 +198,4 @@ async def test_an_announcement_that_was_made_although_nobody_said_so_is_not_made
     finally:
         await announcer.close()
     assert len(await records(kafka, WEIGHTS, "unheard")) == len(await records(kafka, ALERTS, "unheard")) == 1
-    assert await newest_said(kafka, "unheard") == Said(0, 1)
+    assert await newest_published(kafka, "unheard") == PublishedPosition(0, 1)

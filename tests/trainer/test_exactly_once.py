@@ -17,10 +17,10 @@ from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS, TRAINING, WEIGHTS
-from headrace.trainer.announce import newest_said
 from headrace.trainer.checkpoints.checkpoint import load_newest
-from headrace.trainer.checkpoints.optimizer_state import read_state
 from headrace.trainer.effects import Effect
+from headrace.trainer.learning.optimizer_state import read_state
+from headrace.trainer.publishing.announcer import newest_published
 from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.builders import member, training_group
@@ -38,13 +38,14 @@ UNREADABLE = "unreadable_group"
 
 LIVES = {
     "early": ["model_written:0", "checkpointed:0", "weights_uploaded:0", "sent:0", "announced:0",
-              "settled:1", "updated:1", "trained:1", "settled:2", "sent:2", "told:2", "optimizer_written:2",
-              "state_written:3", f"done:{LAST}"],
-    "late": ["settled:1:1", "checkpointed:2", "weights_uploaded:3", "uploaded:3", "begun:3", "sent:3", "announced:3",
-             "begun:4", "told:4", "model_written:4", "settled:5:1", "settled:5:2", "sent:5", "told:5", "trained:5",
-             f"done:{LAST}"],
+              "position_written:1", "updated:1", "trained:1", "position_written:2", "sent:2", "position_published:2",
+              "optimizer_written:2", "state_written:3", f"done:{LAST}"],
+    "late": ["position_written:1:1", "checkpointed:2", "weights_uploaded:3", "uploaded:3", "begun:3", "sent:3",
+             "announced:3", "begun:4", "position_published:4", "model_written:4", "position_written:5:1",
+             "position_written:5:2", "sent:5", "position_published:5", "trained:5", f"done:{LAST}"],
 }  # fmt: skip
-"""Deaths of two runs. In ``late``, ``settled:5:2`` is the position of the skipped step, told by the life after it."""
+"""Deaths of two runs. In ``late``, ``position_written:5:2`` is the position of the skipped step, published by the life
+after it."""
 
 
 async def feed_story(kafka, run):
@@ -156,7 +157,7 @@ async def test_killed_between_any_two_effects_it_goes_on_to_the_bit_as_if_nothin
         found = await told(kafka, run, tmp_path)
         for topic in calm:
             assert found[topic] == calm[topic], f"{run}: {topic}"
-        assert tuple(await newest_said(kafka, run)) == tuple(await newest_said(kafka, "calm"))
+        assert tuple(await newest_published(kafka, run)) == tuple(await newest_published(kafka, "calm"))
         state, tensors = kept(tmp_path, run)
         assert state == calm_state
         assert tensors.keys() == calm_tensors.keys()

@@ -19,9 +19,8 @@ from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, WEIGHTS
 from headrace.trainer.admission.bounds import AdmissionBounds
-from headrace.trainer.announce import Announcer, TrainerReplaced, announcement
+from headrace.trainer.announcements.announcement import announcement
 from headrace.trainer.batches.packing import pack
-from headrace.trainer.broker import LogUnavailable
 from headrace.trainer.checkpoints.checkpoint import CheckpointError, load_newest
 from headrace.trainer.learning.alarms import AlarmSettings
 from headrace.trainer.learning.metric_registry import metric_named
@@ -30,6 +29,8 @@ from headrace.trainer.losses.settings import KlSettings
 from headrace.trainer.model.architectures import UnsupportedModel
 from headrace.trainer.model.load import load_model
 from headrace.trainer.model.logprobs import token_logprobs
+from headrace.trainer.publishing.announcer import Announcer, TrainerReplaced
+from headrace.trainer.retries.broker import LogUnavailable
 from headrace.trainer.weights.canary import max_error
 from headrace.trainer.weights.publish import fetch_manifest
 from headrace.trainer.weights.signing import SigningKey, is_signed_by, load_or_create_key

@@ -13,7 +13,7 @@ from headrace.schemas.topics import ALERTS, STEPS, WEIGHTS
 from headrace.trainer.checkpoints.checkpoint import CheckpointNotWritten, load_newest
 from headrace.trainer.follower.weight_cache import fetch_weights
 from headrace.trainer.loop import run_trainer
-from headrace.trainer.outage import OutageSettings
+from headrace.trainer.retries.retry import OutageSettings
 from headrace.trainer.weights.store import ObjectStore
 from tests.trainer.feed import feed_groups, records
 from tests.trainer.lives import payloads, train_until, trainer_config

@@ -10,8 +10,8 @@ from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.step import Step
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS
 from headrace.trainer.checkpoints.checkpoint import load_newest
-from headrace.trainer.checkpoints.optimizer_state import read_state
 from headrace.trainer.learning.divergence import DivergenceSettings, TrainingDiverged
+from headrace.trainer.learning.optimizer_state import read_state
 from headrace.trainer.learning.optimizers import OptimizerSettings
 from headrace.trainer.weights.store import file_sha256
 from tests.trainer.builders import member, training_group

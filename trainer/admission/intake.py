@@ -25,7 +25,7 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.rollouts import RolloutCounts, rollouts_in
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.trainer.broker import log_trouble
+from headrace.trainer.retries.broker import log_trouble
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _SILENCE_S = 5.0
 """After so many seconds without a record the broker is asked for the log's end: is it silent, or away?"""
 
 
-class RideOut(Protocol):
+class Retry(Protocol):
     """Calls again what raised ``LogUnavailable``, for as long as it likes."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -43,7 +43,7 @@ class RideOut(Protocol):
 
 
 async def call_once(call: Callable[[], Awaitable[T]]) -> T:
-    """The :class:`RideOut` without patience."""
+    """A :class:`Retry` that calls once."""
     return await call()
 
 
@@ -77,7 +77,7 @@ class Intake:
         window: int,
         patience_s: float,
         answer_s: float,
-        ride_out: RideOut,
+        retry: Retry,
     ) -> None:
         """Reads through two consumers without assignment; see :func:`open_intake`."""
         self._bootstrap = bootstrap
@@ -87,7 +87,7 @@ class Intake:
         self._window = window
         self._patience_s = patience_s
         self._answer_s = answer_s
-        self._ride_out = ride_out
+        self._retry = retry
         self._heard_at = time.monotonic()
         self._seen: dict[int, OrderedDict[str, int]] = {}
         self._next: dict[int, int] = {}
@@ -208,7 +208,7 @@ class Intake:
             with log_trouble(self._bootstrap, "read groups"):
                 return await call()
 
-        return await self._ride_out(once)
+        return await self._retry(once)
 
 
 @asynccontextmanager
@@ -219,12 +219,12 @@ async def open_intake(
     window: int,
     patience_s: float = 10.0,
     answer_s: float = 30.0,
-    ride_out: RideOut = call_once,
+    retry: Retry = call_once,
 ) -> AsyncIterator[Intake]:
     """An intake of ``run``. ``patience_s``: how long a record that should be there is waited for.
 
     A broker that does not answer within ``answer_s`` is away: ``LogUnavailable`` is raised here, and afterwards through
-    ``ride_out``.
+    ``retry``.
     """
     options: dict[str, Any] = {"request_timeout_ms": round(answer_s * 1000)}
     async with AsyncExitStack() as stack:
@@ -241,7 +241,7 @@ async def open_intake(
             window=window,
             patience_s=patience_s,
             answer_s=answer_s,
-            ride_out=ride_out,
+            retry=retry,
         )
 
 

@@ -7,7 +7,7 @@
     00000412/SHA256SUMS           of all the files above; `sha256sum -c SHA256SUMS` verifies a checkpoint too
     00000412/position.json        where the trainer got to since (see ``position``)
 
-It is written before anything is said, so that whatever was said can be said again.
+It is written before anything is published, so that a restarted trainer can publish the same again.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 
 from headrace.schemas.model import Part
 from headrace.schemas.records.weights import Manifest, Weights
-from headrace.trainer.announce import Announcement
-from headrace.trainer.effects import Effect, Told, tell_nobody
+from headrace.trainer.announcements.announcement import Announcement
+from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.publish import MANIFEST_FILE, WEIGHTS_FILE
 from headrace.trainer.weights.store import file_sha256
 
@@ -61,11 +61,11 @@ class CheckpointState(Part):
     alarms: dict[str, NonNegativeInt] = {}
     """Alarms that are raised, as ``learning.alarms.watch`` left them."""
     announcements: list[Announcement]
-    """What the log must say of this version."""
+    """What is published of this version."""
     grad_norms: list[NonNegativeFloat] = []
     """Gradient norms of the newest steps, oldest first: what an exploding one is recognised by."""
     config_sha256: str = ""
-    """Settings under which these steps were taken; empty: not said."""
+    """Settings under which these steps were taken; empty: unknown."""
 
     def norms_under(self, config_sha256: str) -> list[float]:
         """The gradient norms that steps under these settings compare with. Another loss, or another divisor of it, has
@@ -74,8 +74,8 @@ class CheckpointState(Part):
 
     def pointer(self) -> Weights | None:
         """The record that tells of this version; ``None`` in a supervised stage, which publishes none."""
-        told = [each.payload for each in self.announcements if each.type == Weights.TYPE]
-        return Weights.model_validate_json(told[-1]) if told else None
+        pointers = [each.payload for each in self.announcements if each.type == Weights.TYPE]
+        return Weights.model_validate_json(pointers[-1]) if pointers else None
 
 
 class Checkpoint:
@@ -109,7 +109,7 @@ class Checkpoint:
 class CheckpointWriter:
     """A checkpoint in the making: whatever is put into ``partial`` before :meth:`commit` is part of it."""
 
-    def __init__(self, folder: Path, version: int, told: Told = tell_nobody) -> None:
+    def __init__(self, folder: Path, version: int, on_effect: EffectCallback = ignore_effect) -> None:
         """Begin checkpoint ``version`` in ``folder``; remains of an unfinished one are removed.
 
         Raises :class:`CheckpointNotWritten` where the disk does not take it.
@@ -117,7 +117,7 @@ class CheckpointWriter:
         self.partial = folder / f"{_WRITING}{version:08d}"
         self._folder = folder
         self._target = folder / f"{version:08d}"
-        self._told = told
+        self._on_effect = on_effect
         with disk_trouble(folder):
             for leftover in folder.glob(f"{_WRITING}*"):
                 shutil.rmtree(leftover)
@@ -132,14 +132,14 @@ class CheckpointWriter:
             (self.partial / _STATE_FILE).write_text(state.model_dump_json())
             sums = "".join(f"{file_sha256(self.partial / name)}  {name}\n" for name in _files(self.partial))
             (self.partial / _SUMS_FILE).write_text(sums)
-            self._told(Effect.STATE_WRITTEN)
+            self._on_effect(Effect.STATE_WRITTEN)
             for path in (*self.partial.rglob("*"), self.partial):
                 sync(path)
             if self._target.exists():  # only an unusable one can be there: the newest usable one was resumed from
                 shutil.rmtree(self._target)
             self.partial.rename(self._target)
             sync(self._folder)
-            self._told(Effect.CHECKPOINTED)
+            self._on_effect(Effect.CHECKPOINTED)
             for old in _checkpoints(self._folder)[:-keep]:
                 shutil.rmtree(old)
         return Checkpoint(self._target, state)

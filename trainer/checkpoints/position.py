@@ -4,8 +4,8 @@
                                 {"version": 412, "revision": 2, "offsets": …, "pending": […], "announcements": […]}
 
 A checkpoint appears once a step is taken. What is decided in between (these groups are trained next, those members are
-turned away, that step was skipped) stands here *before* it is said or begun, so that a restart decides the same. The
-log knows which revision was said: the offsets that are committed with it carry ``412.2``.
+rejected, that step was skipped) stands here *before* it is published or begun, so that a restart decides the same.
+The log knows which revision was published: the offsets that are committed with it carry ``412.2``.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from pydantic import NonNegativeInt
 from headrace.schemas.model import Part
 from headrace.schemas.records.step import TrainedGroup
 from headrace.schemas.rollouts import RolloutCounts
-from headrace.trainer.announce import Announcement, Said
+from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
 from headrace.trainer.checkpoints.checkpoint import (
     POSITION_FILE,
     POSITION_PARTIAL,
@@ -40,7 +40,7 @@ class Position(Part):
     pending: list[TrainedGroup] = []
     """Groups before the offsets that were admitted and have no fate yet, with the members that were."""
     rejected_ages: list[int] = []
-    """Versions of each trajectory that was turned away since the last step."""
+    """Versions of each trajectory that was rejected since the last step."""
     lost: NonNegativeInt = 0
     """Records of ``training`` that were gone before they were read, since the last step."""
     rollouts: RolloutCounts | None = None
@@ -53,12 +53,12 @@ class Position(Part):
     config_sha256: str = ""
     """Settings under which attempts and skipped steps were counted."""
     announcements: list[Announcement] = []
-    """What the log must say of this revision."""
+    """What is published of this revision."""
 
     @property
-    def said(self) -> Said:
-        """What the log knows once the announcements stand in it."""
-        return Said(self.version, self.revision)
+    def as_published(self) -> PublishedPosition:
+        """What the log knows once the announcements are published."""
+        return PublishedPosition(self.version, self.revision)
 
 
 def position_of(state: CheckpointState) -> Position:
@@ -82,11 +82,11 @@ def write_position(checkpoint: Checkpoint, position: Position) -> None:
         sync(checkpoint.path)
 
 
-def read_position(checkpoint: Checkpoint, said: Said | None, config_sha256: str) -> Position:
+def read_position(checkpoint: Checkpoint, published: PublishedPosition | None, config_sha256: str) -> Position:
     """The position that a trainer goes on from: that beside ``checkpoint``, else the checkpoint's own.
 
-    ``said`` is what the log knows of this version, if anything. Under other settings attempts and skipped steps start
-    anew. Raises :class:`CheckpointError` where the log knows more than the disk.
+    ``published`` is what the log knows of this version, if anything. Under other settings attempts and skipped steps
+    start anew. Raises :class:`CheckpointError` where the log knows more than the disk.
     """
     file = checkpoint.path / POSITION_FILE
     position, problem = position_of(checkpoint.state), "is missing"
@@ -96,10 +96,10 @@ def read_position(checkpoint: Checkpoint, said: Said | None, config_sha256: str)
             position, problem = Position.model_validate_json(content), "is older"
         else:
             problem = "is damaged"
-    if said is not None and said.version == position.version and said.revision > position.revision:
+    if published is not None and published.version == position.version and published.revision > position.revision:
         raise CheckpointError(
-            f"{file} {problem}: the log knows revision {said.revision} of version {said.version}; restore it, or "
-            "choose another run"
+            f"{file} {problem}: the log knows revision {published.revision} of version {published.version}; restore "
+            "it, or choose another run"
         )
     if position.config_sha256 != config_sha256:
         return position.model_copy(update={"attempts": 0, "skipped": 0, "config_sha256": config_sha256})

@@ -1,9 +1,9 @@
-"""Saving: a learner's present policy as a checkpoint, together with all that must be said of it."""
+"""Saving: a learner's present policy as a checkpoint, together with all that is published of it."""
 
 from collections.abc import Sequence
 
 from headrace.schemas.records.weights import Manifest
-from headrace.trainer.announce import Announcement, announcement
+from headrace.trainer.announcements.announcement import Announcement, announcement
 from headrace.trainer.checkpoints.checkpoint import (
     MODEL_FOLDER,
     OPTIMIZER_FOLDER,
@@ -12,8 +12,8 @@ from headrace.trainer.checkpoints.checkpoint import (
     CheckpointWriter,
     disk_trouble,
 )
-from headrace.trainer.config import TrainerConfig
-from headrace.trainer.effects import Effect, Told, tell_nobody
+from headrace.trainer.checkpoints.settings import CheckpointSettings
+from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.model.published import published_names
 from headrace.trainer.weights.canary import with_parent
@@ -24,52 +24,52 @@ from headrace.trainer.weights.store import ObjectStore
 
 def save_checkpoint(
     learner: Learner,
-    config: TrainerConfig,
+    settings: CheckpointSettings,
     store: ObjectStore,
     key: SigningKey,
     *,
     version: int,
     offsets: dict[int, int],
     alarms: dict[str, int],
-    said: Sequence[Announcement],
+    announcements: Sequence[Announcement],
     grad_norms: Sequence[float] = (),
     parent: Manifest | None = None,
-    told: Told = tell_nobody,
+    on_effect: EffectCallback = ignore_effect,
 ) -> Checkpoint:
-    """Make policy ``version`` durable; its ``Weights`` record, signed with ``key``, is said after ``said``.
-    ``parent`` is the manifest of the version that it was trained from.
+    """Make policy ``version`` durable; its ``Weights`` record, signed with ``key``, is published after
+    ``announcements``. ``parent`` is the manifest of the version that it was trained from.
 
     Raises ``TrainingDiverged`` where the policy is not made of numbers, ``CheckpointNotWritten`` where the disk does
     not take it. Either way the checkpoints that stand are as they were.
     """
     learner.check_weights()
     # The same tokens throughout a run: what this version gives them is what the next one is compared with.
-    canaries = with_parent(learner.canaries(seed=config.seed), parent.canaries if parent else ())
-    writer = CheckpointWriter(config.checkpoint_dir, version, told)
-    with disk_trouble(config.checkpoint_dir):
+    canaries = with_parent(learner.canaries(seed=settings.canary_seed), parent.canaries if parent else ())
+    writer = CheckpointWriter(settings.folder, version, on_effect)
+    with disk_trouble(settings.folder):
         learner.write_model(writer.partial / MODEL_FOLDER)
-        told(Effect.MODEL_WRITTEN)
+        on_effect(Effect.MODEL_WRITTEN)
         learner.write_optimizer(writer.partial / OPTIMIZER_FOLDER)
-        told(Effect.OPTIMIZER_WRITTEN)
+        on_effect(Effect.OPTIMIZER_WRITTEN)
         manifest = make_manifest(
             writer.partial / MODEL_FOLDER / WEIGHTS_FILE,
-            run=config.run,
+            run=settings.run,
             version=version,
             parent=version - 1 if version else None,
             tensors=len(published_names(learner.model)),
             canaries=canaries,
-            dtype=config.dtype,
+            dtype=settings.dtype,
             exact=learner.exact_canaries,
         )
         (writer.partial / MANIFEST_FILE).write_bytes(manifest_bytes(manifest))
-    pointer = announcement(make_pointer(store, manifest, step=version, key=key), run=config.run)
+    pointer = announcement(make_pointer(store, manifest, step=version, key=key), run=settings.run)
     state = CheckpointState(
-        run=config.run,
+        run=settings.run,
         version=version,
         offsets=offsets,
         alarms=alarms,
-        announcements=[*said, pointer],
+        announcements=[*announcements, pointer],
         grad_norms=list(grad_norms),
-        config_sha256=config.sha256(),
+        config_sha256=settings.config_sha256,
     )
-    return writer.commit(state, keep=config.keep_checkpoints)
+    return writer.commit(state, keep=settings.keep)

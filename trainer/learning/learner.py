@@ -16,13 +16,13 @@ from headrace.trainer.batches.balance import plan_ranks
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
 from headrace.trainer.batches.packing import Floats, pack
 from headrace.trainer.batches.update import LINEAR, Update, pass_loss
-from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
-from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.divergence import TrainingDiverged, check_numbers, not_finite
 from headrace.trainer.learning.metrics import mismatch_metrics, reference_kl, staleness_metrics, substep_metrics
+from headrace.trainer.learning.optimizer_state import read_state, write_state
 from headrace.trainer.learning.optimizers import Optimizer
 from headrace.trainer.learning.plausibility import ImplausibleLogprobs, implausible_trajectories
 from headrace.trainer.learning.schedules import rate_share
+from headrace.trainer.learning.settings import LearnerSettings
 from headrace.trainer.losses.corrections import correct
 from headrace.trainer.losses.kl import penalised_advantages
 from headrace.trainer.model.load import longest_sequence, save_model, vocabulary_size, weights_sha256
@@ -73,7 +73,7 @@ class Learner:
     def __init__(
         self,
         model: PreTrainedModel,
-        config: TrainerConfig,
+        settings: LearnerSettings,
         reference: PreTrainedModel | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -81,16 +81,16 @@ class Learner:
 
         Raises ``ValueError`` where it is needed and missing.
         """
-        if config.kl.needs_base != (reference is not None):
+        if settings.kl.needs_base != (reference is not None):
             raise ValueError("kl: the reference base needs the base model beside the trained one, and only it does")
         self.model = model
-        self._config = config
+        self._settings = settings
         self._ranks = ranks
-        self._loss = config.chosen_loss()
-        self._dtype: torch.dtype = getattr(torch, config.dtype)
-        self._policy = open_policy(model, self._dtype, ranks, config.parallel)
-        self._reference = None if reference is None else open_policy(reference, self._dtype, ranks, config.parallel)
-        self._optimizer = Optimizer(model, config.optimizer)
+        self._loss = settings.loss
+        self._dtype: torch.dtype = getattr(torch, settings.model.dtype)
+        self._policy = open_policy(model, self._dtype, ranks, settings.parallel)
+        self._reference = None if reference is None else open_policy(reference, self._dtype, ranks, settings.parallel)
+        self._optimizer = Optimizer(model, settings.optimizer)
         self._base = b""
         self._unpublished = unpublished_weights(model, self._dtype)
 
@@ -103,8 +103,8 @@ class Learner:
         where recorded log-probabilities are not believed, before any update is made.
         """
         tally = _Tally()
-        learning_rate = self._optimizer.set_rate(rate_share(self._config.schedule, version))
-        several = min(self._config.substeps, len(batch.rewards)) > 1
+        learning_rate = self._optimizer.set_rate(rate_share(self._settings.schedule, version))
+        several = min(self._settings.substeps, len(batch.rewards)) > 1
         # Where there is one update alone, its own pass is the policy before the step.
         known = self._evaluate(batch) if several or self._loss.proximal else None
         if known is not None:
@@ -115,11 +115,11 @@ class Learner:
             torch.from_numpy(batch.behaviour_logprobs),
             torch.from_numpy(version - batch.versions),
             torch.from_numpy(batch.trajectories),
-            self._config.correction,
+            self._settings.correction,
         )
         whole = Update(batch, prox, corrected.weights.numpy())
-        for part in whole.parts(self._config.substeps):
-            update = part.normalised(self._loss, self._config.constant_length)
+        for part in whole.parts(self._settings.substeps):
+            update = part.normalised(self._loss, self._settings.constant_length)
             self._update(update, version, tally, norm_limit, check_record=known is None)
         trained = tally.evaluation()
         before = trained if known is None else known
@@ -145,7 +145,7 @@ class Learner:
         }
         if several:
             metrics |= substep_metrics(before.logprobs, trained.logprobs)
-        if self._config.kl.coefficient:
+        if self._settings.kl.coefficient:
             metrics |= reference_kl(before.logprobs, batch.behaviour_logprobs, np.concatenate(tally.reference))
         return metrics
 
@@ -153,7 +153,7 @@ class Learner:
         """One optimiser update, a pass at a time. ``check_record``: nobody has looked yet whether it is plausible."""
         self._optimizer.zero_grad()
         loss, whole = self._loss, dict[str, float]()
-        if loss.whole_trajectories and update.longest_trajectory > self._config.max_tokens_per_pass:
+        if loss.whole_trajectories and update.longest_trajectory > self._settings.max_tokens_per_pass:
             update, whole = self._linearised(update)
             loss = LINEAR
         logprobs, entropy, reference = (np.zeros_like(update.weights) for _ in range(3))
@@ -179,12 +179,12 @@ class Learner:
         sums = self._ranks.sum(sums)
         for name, known in whole.items():
             sums[_SUMS.index(name)] = known
-        norm = self._optimizer.clip(self._config.max_grad_norm)
+        norm = self._optimizer.clip(self._settings.max_grad_norm)
         check_numbers(sums[0], norm, limit=norm_limit, version=version)
         self._optimizer.step()
         tally.sums += sums
         tally.evaluations.append(evaluation)
-        if self._config.kl.coefficient:
+        if self._settings.kl.coefficient:
             tally.reference.append(self._ranks.sum(reference))
         tally.grad_norms.append(norm)
 
@@ -195,7 +195,7 @@ class Learner:
             batch.behaviour_logprobs,
             version - batch.versions,
             batch.trajectories,
-            self._config.plausibility,
+            self._settings.plausibility,
         )
         if found:
             raise ImplausibleLogprobs(found)
@@ -216,7 +216,7 @@ class Learner:
         owners = owners_of_sequences(batch) if whole_trajectories else None
         plan = plan_ranks(
             batch.packed.lengths,
-            self._config.max_tokens_per_pass,
+            self._settings.max_tokens_per_pass,
             self._ranks.count,
             crossover=self._policy.crossover,
             owners=owners,
@@ -231,7 +231,7 @@ class Learner:
         ``reference_N`` (N,) are the latter, where they are known already. Without a penalty they are zeros.
         """
         advantages_N = torch.from_numpy(part.batch.advantages).to(logprobs_N.device)
-        kl = self._config.kl
+        kl = self._settings.kl
         if not kl.coefficient:
             return advantages_N, torch.zeros_like(advantages_N)
         if reference_N is not None or self._reference is None:
@@ -266,10 +266,10 @@ class Learner:
 
         Raises :class:`TrainingDiverged` where one is not a number: such a policy must not be published.
         """
-        count, length = self._config.canary_shape
+        count, length = self._settings.canary_shape
         length = min(length, longest_sequence(self.model))
         prompts = make_prompts(vocabulary_size(self.model), seed, count=count, length=length)
-        together = max(1, self._config.max_tokens_per_pass // len(prompts[0]))
+        together = max(1, self._settings.max_tokens_per_pass // len(prompts[0]))
         found = []
         whole = isinstance(self._policy, WholePolicy)
         with as_published(self.model, self._dtype if whole else None):
@@ -302,7 +302,7 @@ class Learner:
         """
         tensors = published_tensors(self.model, self._dtype, keep=self._ranks.leads)
         if self._ranks.leads:
-            save_model(self.model, folder, tensors, tokenizer_from=self._config.model_dir)
+            save_model(self.model, folder, tensors, tokenizer_from=self._settings.model.base_dir)
 
     def write_optimizer(self, folder: Path) -> None:
         """Write the optimiser's state, each rank its shard; raises ``OSError`` where the disk does not take it."""
@@ -323,8 +323,8 @@ class Learner:
         own = self._own_tensors()
         if (base := own.get(_BASE)) is not None and _BASE in tensors and not torch.equal(base, tensors[_BASE]):
             raise ValueError(
-                f"the checkpoint's adapters are for another base model than model_dir {self._config.model_dir} holds: "
-                "bring back the one that the run began with, or choose another checkpoint_dir"
+                f"the checkpoint's adapters are for another base model than model_dir {self._settings.model.base_dir} "
+                "holds: bring back the one that the run began with, or choose another checkpoint_dir"
             )
         weights = {name.removeprefix(_WEIGHT) for name in tensors if name.startswith(_WEIGHT)}
         if weights != set(self._unpublished):
@@ -343,7 +343,7 @@ class Learner:
     def _own_tensors(self) -> dict[str, torch.Tensor]:
         """What is no parameter's: torch's generator, and with adapters the base model's hash."""
         own = {_RNG: torch.get_rng_state()}
-        if self._config.lora.rank:
-            self._base = self._base or weights_sha256(self._config.model_dir)
+        if self._settings.model.lora.rank:
+            self._base = self._base or weights_sha256(self._settings.model.base_dir)
             own[_BASE] = torch.frombuffer(bytearray(self._base), dtype=torch.uint8)
         return own

@@ -25,7 +25,7 @@ from headrace.trainer.checkpoints.checkpoint import (
     load_newest,
     sync,
 )
-from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
+from headrace.trainer.learning.optimizer_state import read_state, write_state
 from headrace.trainer.learning.optimizers import Optimizer
 from headrace.trainer.model.layers import prepare_layers
 from headrace.trainer.model.load import load_model, longest_sequence, save_model, vocabulary_size

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.schemas.records.weights import Canary, Manifest, Weights
-from headrace.trainer.effects import Effect, Told, tell_nobody
+from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore, file_sha256
 
@@ -73,7 +73,9 @@ def make_pointer(store: ObjectStore, manifest: Manifest, *, step: int, key: Sign
     return key.sign(pointer)
 
 
-async def upload(store: ObjectStore, manifest: Manifest, weights: Path, told: Told = tell_nobody) -> None:
+async def upload(
+    store: ObjectStore, manifest: Manifest, weights: Path, on_effect: EffectCallback = ignore_effect
+) -> None:
     """Create both objects; a repetition after a crash changes nothing.
 
     Raises :class:`headrace.trainer.weights.store.ObjectConflict` where another run of that name wrote different ones,
@@ -81,9 +83,9 @@ async def upload(store: ObjectStore, manifest: Manifest, weights: Path, told: To
     """
     (path,) = manifest.files
     await store.create(path, weights)
-    told(Effect.WEIGHTS_UPLOADED)
+    on_effect(Effect.WEIGHTS_UPLOADED)
     await store.create(manifest_path(manifest.run, manifest.version), manifest_bytes(manifest))
-    told(Effect.UPLOADED)
+    on_effect(Effect.UPLOADED)
 
 
 def manifest_path(run: str, version: int) -> str:
@@ -101,8 +103,8 @@ async def fetch_manifest(store: ObjectStore, pointer: Weights) -> Manifest:
     data = await store.fetch(path, sha256=pointer.sha256, max_bytes=MAX_MANIFEST_BYTES)
     manifest = Manifest.model_validate_json(data)
     found = (manifest.run, manifest.version, manifest.parent)
-    told = (pointer.run, pointer.version, pointer.parent)
-    if found != told:
+    expected = (pointer.run, pointer.version, pointer.parent)
+    if found != expected:
         raise ValueError(
             f"{store.uri(path)} is of run {manifest.run!r} version {manifest.version} parent {manifest.parent}, not "
             f"of {pointer.run!r} version {pointer.version} parent {pointer.parent}"

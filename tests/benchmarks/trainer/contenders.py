@@ -41,7 +41,7 @@ def headrace(
 ) -> None:
     """Ours: packed. ``layers`` are settings of them that differ from the defaults."""
     config = our_config(shape, model_dir, max_tokens, layers=layers, shard_alone=shard_alone)
-    learner = Learner(load_policy(config), config)
+    learner = Learner(load_policy(config.model), config.learner)
     batch = as_batch(rollouts)
 
     def step() -> tuple[float, float]:

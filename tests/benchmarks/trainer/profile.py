@@ -42,7 +42,7 @@ def shares(shape: str, model_dir: Path, max_tokens: int) -> dict[str, float]:
     """Share of each purpose in the time of one step, the largest first."""
     on = SHAPES[shape]
     config = our_config(on, model_dir, max_tokens)
-    learner = Learner(load_policy(config), config)
+    learner = Learner(load_policy(config.model), config.learner)
     batch = as_batch(on.rollouts())
     for _ in range(2):
         learner.step(batch, 0)

@@ -20,7 +20,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import Dead, History
 from headrace.streams.assembly.recovery import emitted_of
 from headrace.streams.raw import StoredRecord
-from headrace.streams.scoring.score import hiding_defect
+from headrace.streams.rewards.incomplete import hiding_defect
 from tests.streams.builders import T0, event, facts, log, session, tick, ticks, with_header, without
 
 HOUR = 3_600_000

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.schemas.events import ToolStatus
 from headrace.schemas.records.trajectory import Defect, ToolUse, Turn
+from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge import UNIT, Combination, Endpoint, Judge, Reply, Rubric, Scale
 from headrace.streams.rewards.judge_inquiry import inquiries, verdicts
 from headrace.streams.rewards.judge_question import questions, request_body, shortened
@@ -22,7 +23,6 @@ from headrace.streams.rewards.judge_verdict import (
     verdict,
 )
 from headrace.streams.rewards.spec import RewardSpec, Verdict, judged
-from headrace.streams.scoring.score import hiding_defect
 from tests.streams.attempts import attempt
 
 RUBRICS = (Rubric("task", "The task is done."), Rubric("user", "The user got what they asked for."))

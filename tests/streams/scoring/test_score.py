@@ -11,9 +11,10 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.wire import decode
+from headrace.streams.rewards.incomplete import INCOMPLETE_FACTS
 from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, reward
-from headrace.streams.scoring.score import INCOMPLETE_FACTS, reward_message, score, score_or_label, unscored
+from headrace.streams.scoring.score import reward_message, score, score_or_label, unscored
 from tests.streams.attempts import attempt
 
 WHERE = Reference(partition=2, offset=77)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.announce import announcement
+from headrace.trainer.announcements.announcement import announcement
 from headrace.trainer.checkpoints.checkpoint import (
     CheckpointError,
     CheckpointNotWritten,
@@ -16,7 +16,7 @@ from headrace.trainer.checkpoints.checkpoint import (
     exclusive,
     load_newest,
 )
-from headrace.trainer.checkpoints.optimizer_state import read_state, write_state
+from headrace.trainer.learning.optimizer_state import read_state, write_state
 from headrace.trainer.model.load import load_model, save_model
 from headrace.trainer.parallel.ranks import ALONE
 from headrace.trainer.weights.publish import make_manifest, manifest_bytes

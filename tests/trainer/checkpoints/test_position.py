@@ -2,7 +2,7 @@ import pytest
 
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.step import TrainedGroup
-from headrace.trainer.announce import Said
+from headrace.trainer.announcements.announcement import PublishedPosition
 from headrace.trainer.checkpoints.checkpoint import Checkpoint, CheckpointError, CheckpointNotWritten, CheckpointState
 from headrace.trainer.checkpoints.position import Position, position_of, read_position, write_position
 
@@ -22,18 +22,18 @@ def checkpoint(tmp_path):
 
 def test_a_position_comes_back_whole(checkpoint):
     write_position(checkpoint, MOVED)
-    assert read_position(checkpoint, Said(3, 2), "c") == MOVED
+    assert read_position(checkpoint, PublishedPosition(3, 2), "c") == MOVED
 
 
 def test_without_one_the_checkpoints_own_counts(checkpoint):
-    position = read_position(checkpoint, Said(3), "")
+    position = read_position(checkpoint, PublishedPosition(3), "")
     assert position == position_of(checkpoint.state)
     assert (position.revision, position.offsets, position.pending) == (0, {0: 5}, [])
 
 
 def test_under_other_settings_attempts_and_skipped_steps_start_anew(checkpoint):
     write_position(checkpoint, MOVED)
-    position = read_position(checkpoint, Said(3, 2), "other")
+    position = read_position(checkpoint, PublishedPosition(3, 2), "other")
     assert (position.attempts, position.skipped, position.pending) == (0, 0, [PENDING])
 
 
@@ -54,15 +54,15 @@ def damage(file, how):
 def test_a_damaged_position_is_passed_over_only_where_the_log_rests_on_nothing_of_it(checkpoint, how):
     write_position(checkpoint, MOVED)
     damage(checkpoint.path / "position.json", how)
-    assert read_position(checkpoint, Said(3, 0), "").revision == 0
+    assert read_position(checkpoint, PublishedPosition(3, 0), "").revision == 0
     with pytest.raises(CheckpointError, match=r"position.json is (damaged|missing): the log knows revision 2"):
-        read_position(checkpoint, Said(3, 2), "")
+        read_position(checkpoint, PublishedPosition(3, 2), "")
 
 
 def test_an_older_position_than_the_logs_is_refused(checkpoint):
     write_position(checkpoint, MOVED)
     with pytest.raises(CheckpointError, match="is older: the log knows revision 3"):
-        read_position(checkpoint, Said(3, 3), "")
+        read_position(checkpoint, PublishedPosition(3, 3), "")
 
 
 def test_what_the_disk_does_not_take_leaves_the_position_as_it_was(checkpoint, monkeypatch):
@@ -74,4 +74,4 @@ def test_what_the_disk_does_not_take_leaves_the_position_as_it_was(checkpoint, m
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(CheckpointNotWritten, match=r"takes no checkpoint: .*No space left"):
         write_position(checkpoint, MOVED.model_copy(update={"revision": 3}))
-    assert read_position(checkpoint, Said(3, 2), "c") == MOVED
+    assert read_position(checkpoint, PublishedPosition(3, 2), "c") == MOVED

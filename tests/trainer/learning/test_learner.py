@@ -37,7 +37,7 @@ def config_of(directory, *, learning_rate=1e-3, **settings):
 
 
 def learner_of(directory, **settings):
-    return Learner(load_model(directory), config_of(directory, **settings))
+    return Learner(load_model(directory), config_of(directory, **settings).learner)
 
 
 def on_policy_batch(learner):
@@ -113,7 +113,7 @@ def test_a_trajectory_too_long_for_a_pass_is_divided_and_its_loss_is_still_of_th
             kl=KlSettings(0.1, reference),
             max_tokens_per_pass=max_tokens,
         )
-        learner, passes = Learner(load_model(directory), config, base), []
+        learner, passes = Learner(load_model(directory), config.learner, base), []
         run = learner._policy.logprobs
         learner._policy.logprobs = lambda packed: passes.append(len(packed.token_ids)) or run(packed)
         return learner.step(batch, 3), passes
@@ -172,7 +172,7 @@ def test_the_kl_penalty_pulls_towards_the_reference(directory):
     reference = load_model(directory)
     learner = Learner(
         load_model(tiny_model(directory / "other", seed=1)),
-        config_of(directory, kl=KlSettings(0.1), learning_rate=1e-2),
+        config_of(directory, kl=KlSettings(0.1), learning_rate=1e-2).learner,
         reference,
     )
     batch = on_policy_batch(learner)
@@ -190,7 +190,7 @@ def test_a_reference_that_is_missing_or_of_no_use_is_refused(directory):
     with pytest.raises(ValueError, match="kl: the reference base"):
         learner_of(directory, kl=KlSettings(0.1))
     with pytest.raises(ValueError, match="kl: the reference base"):
-        Learner(load_model(directory), config_of(directory), load_model(directory))
+        Learner(load_model(directory), config_of(directory).learner, load_model(directory))
 
 
 def test_the_loss_is_divided_by_trajectories_times_the_constant_length(directory):
@@ -270,7 +270,7 @@ def test_the_kl_from_the_reference_by_hand(directory, reference, substeps):
     batch, base = off_policy_batch(), None
     base = load_model(tiny_model(directory / "base", seed=1)) if reference == "base" else None
     config = config_of(directory, kl=KlSettings(0.1, reference), substeps=substeps)
-    learner = Learner(load_model(directory), config, base)
+    learner = Learner(load_model(directory), config.learner, base)
     policy, behaviour = (
         learner._evaluate(batch).logprobs.astype(np.float64),
         batch.behaviour_logprobs.astype(np.float64),
@@ -297,7 +297,7 @@ def test_a_restored_optimiser_goes_on_bit_by_bit(directory, tmp_path):
     tensors = {name: tensor.clone() for name, tensor in learner.optimizer_tensors().items()}
     learner.step(batch, 1)
 
-    restored = Learner(load_model(tmp_path), config_of(directory))
+    restored = Learner(load_model(tmp_path), config_of(directory).learner)
     restored.restore_optimizer(tensors)
     restored.step(batch, 1)
     assert all(torch.equal(a, b) for a, b in zip(weights_of(learner), weights_of(restored), strict=True))

@@ -31,7 +31,7 @@ def test_every_metric_of_a_real_step_is_declared(tmp_path, settings):
     config = TrainerConfig("b:1", "r", model_dir, tmp_path, "file:///s", plausibility=UNCHECKED, **settings)
     reference = load_model(model_dir) if config.kl.needs_base else None
     group = admitted("g", trajectory("a", segment("ccSSS")), trajectory("b", segment("cSScS")), advantages=[1.0, -1.0])
-    measured = Learner(load_model(model_dir), config, reference).step(make_batch([group]), 0)
+    measured = Learner(load_model(model_dir), config.learner, reference).step(make_batch([group]), 0)
     assert [name for name in measured if metric_named(name) is None] == []
     assert len(measured) > 20
 

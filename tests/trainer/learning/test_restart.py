@@ -56,7 +56,8 @@ def config_of(base, **settings):
 
 
 def opened(config, written=None):
-    learner = Learner(load_policy(config, written and written / "model"), config, load_reference(config))
+    model = load_policy(config.model, written and written / "model")
+    learner = Learner(model, config.learner, load_reference(config.model))
     if written:
         learner.read_optimizer(written / "optimizer")
     return learner
@@ -110,7 +111,7 @@ def test_the_canaries_are_those_of_the_published_model(base, tmp_path, name):
     learner.write_model(tmp_path / "model")
     served = load_model(tmp_path / "model", dtype=config.dtype)
     canaries = learner.canaries(seed=1)
-    engine = Learner(served, replace(config, lora=LoraSettings(), kl=KlSettings())).canaries(seed=1)
+    engine = Learner(served, replace(config, lora=LoraSettings(), kl=KlSettings()).learner).canaries(seed=1)
     assert max_error(canaries, [list(canary.logprobs) for canary in engine]) < 1e-6
 
 

@@ -19,6 +19,8 @@ import torch
 
 from headrace.trainer.batches.batch import Batch
 from headrace.trainer.config import TrainerConfig
+from headrace.trainer.coordination.follow import follow
+from headrace.trainer.coordination.lead import Leader
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.optimizers import OptimizerSettings
@@ -26,8 +28,6 @@ from headrace.trainer.learning.plausibility import ImplausibleLogprobs, Plausibi
 from headrace.trainer.losses.settings import CorrectionSettings, KlSettings
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
-from headrace.trainer.parallel.follow import follow
-from headrace.trainer.parallel.lead import Leader
 from headrace.trainer.parallel.policy import ShardedPolicy
 from headrace.trainer.parallel.ranks import ALONE, RankLost, Ranks, join_ranks
 from headrace.trainer.parallel.settings import ParallelSettings
@@ -76,10 +76,10 @@ def at_work(
     """Rank 0 does ``do`` with a learner that the others follow; it begins with the checkpoint ``begin``."""
     config = config_of(folder, **settings)
     if not ranks.leads:
-        follow(config, ranks)
+        follow(config.learner, ranks)
         return
     leader = Leader(ranks)
-    do(leader.open_learner(config, begin))
+    do(leader.open_learner(config.learner, begin))
     if ranks.count > 1:
         leader.dismiss()
 
@@ -162,10 +162,10 @@ def troubles(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
     """
     config = config_of(folder, correction=CorrectionSettings(max_token_staleness=3), substeps=2)
     if not ranks.leads:
-        follow(config, ranks)
+        follow(config.learner, ranks)
         return
     leader, before, batch = Leader(ranks), folder / f"before trouble on {ranks.count}", batches()[0]
-    learner = leader.open_learner(config, None)
+    learner = leader.open_learner(config.learner, None)
     write(learner, before)
     half_broken = replace(batch, behaviour_logprobs=np.where(batch.trajectories < 4, -1.0, np.nan).astype(np.float32))
     for name, bad, limit in (("nan", half_broken, np.inf), ("norm", batch, 1e-9)):
@@ -173,7 +173,7 @@ def troubles(folder: Path, ranks: Ranks, found: dict[str, object]) -> None:
             learner.step(bad, VERSION, norm_limit=limit)
         except TrainingDiverged as error:
             found[name] = str(error)
-        learner = leader.open_learner(config, before)
+        learner = leader.open_learner(config.learner, before)
     found["masked"] = learner.step(batch, 100)
     found["after"] = learner.step(batch, VERSION)
     if ranks.count > 1:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.effects import Effect
-from headrace.trainer.outage import OutageSettings
 from headrace.trainer.parallel.ranks import join_ranks
+from headrace.trainer.retries.retry import OutageSettings
 from tests.trainer.lives import train_until, trainer_config
 
 RUNS = ("calm", "away")

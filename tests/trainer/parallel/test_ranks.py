@@ -65,7 +65,9 @@ def weights(folder, name):
 def moved(folder, case, name):
     """How far the weights that are trained, float32 in every case, came from where they began, end to end."""
     config = config_of(folder, **CASES[case])
-    learnt, begun = (resume_learner(config, checkpoint).model.state_dict() for checkpoint in (folder / name, None))
+    learnt, begun = (
+        resume_learner(config.learner, checkpoint).model.state_dict() for checkpoint in (folder / name, None)
+    )
     return torch.cat([(learnt[each].float() - begun[each].float()).flatten() for each in sorted(learnt)])
 
 

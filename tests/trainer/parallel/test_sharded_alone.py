@@ -39,7 +39,7 @@ def config_of(folder, *, shard_alone, dtype):
 
 def trained(folder, *, shard_alone, dtype, begin=None):
     """A learner after two steps, or after another one from the checkpoint ``begin``; what the last step measured."""
-    learner = resume_learner(config_of(folder, shard_alone=shard_alone, dtype=dtype), begin)
+    learner = resume_learner(config_of(folder, shard_alone=shard_alone, dtype=dtype).learner, begin)
     metrics = {}
     for seed in (0, 1) if begin is None else (2,):
         metrics = learner.step(off_policy_batch(seed=seed), VERSION)

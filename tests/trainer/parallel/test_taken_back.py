@@ -16,7 +16,7 @@ from headrace.schemas.records.alert import Severity
 from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, REJECTED, STEPS, WEIGHTS
 from headrace.trainer.checkpoints.checkpoint import load_newest
-from headrace.trainer.checkpoints.optimizer_state import read_state
+from headrace.trainer.learning.optimizer_state import read_state
 from tests.trainer.builders import member, tiny_model, training_group
 from tests.trainer.feed import attempt, feed_trajectories, records, send_groups
 from tests.trainer.lives import payloads, train_until

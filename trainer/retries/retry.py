@@ -1,8 +1,8 @@
-"""Outages: a disk that is full, an object store or a broker that is out of reach. The trainer waits, and says so.
+"""Retries: a disk that is full, an object store or a broker that is out of reach are tried again until they are back.
 
-It does nothing else meanwhile. To train on would make no policy that anybody samples from, so every further step would
-be further off-policy; what is learnt is durable or in memory, groups stay in the log, and it goes on where it was.
-What is told of an outage, and to whom, is :mod:`patience`'s.
+The trainer does nothing else meanwhile. To train on would make no policy that anybody samples from, so every further
+step would be further off-policy; what is learnt is durable or in memory, groups stay in the log, and it goes on where
+it was. :mod:`headrace.trainer.retries.retrier` publishes what is known of an outage.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class OutageSettings:
                 raise ValueError(f"outages: {name} is {getattr(self, name)}: it must not be negative")
 
 
-class Watcher(Protocol):
+class OutageListener(Protocol):
     """Who is told of an outage."""
 
     async def waits(self, error: Exception, lasted_s: float) -> None:
@@ -67,12 +67,12 @@ class Watcher(Protocol):
         """It is over."""
 
 
-async def ride_out(
+async def retry(
     work: Callable[[], Awaitable[T]],
     trouble: type[Exception],
     settings: OutageSettings,
     stop: asyncio.Event,
-    watcher: Watcher,
+    listener: OutageListener,
 ) -> T:
     """The result of ``work``, which is tried again while it raises ``trouble``.
 
@@ -90,7 +90,7 @@ async def ride_out(
             began = state.start_time
             lasted_s = state.seconds_since_start or 0.0
             _log.warning("%s; for %.0f s, trying again", error, lasted_s)
-            await watcher.waits(error, lasted_s)
+            await listener.waits(error, lasted_s)
 
     async def sleep(seconds: float) -> None:
         with suppress(TimeoutError):
@@ -114,7 +114,7 @@ async def ride_out(
     if began is not None:
         lasted_s = time.monotonic() - began
         _log.warning("the outage is over, after %.0f s", lasted_s)
-        await watcher.ended(lasted_s)
+        await listener.ended(lasted_s)
     return result
 
 

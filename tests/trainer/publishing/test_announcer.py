@@ -12,8 +12,9 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import WEIGHTS
 from headrace.schemas.wire import decode
-from headrace.trainer.announce import Announcer, Said, announcement, newest_said
-from headrace.trainer.broker import LogUnavailable
+from headrace.trainer.announcements.announcement import PublishedPosition, announcement
+from headrace.trainer.publishing.announcer import Announcer, newest_published
+from headrace.trainer.retries.broker import LogUnavailable
 from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
 pytestmark = pytest.mark.kafka
@@ -51,28 +52,28 @@ async def test_another_runs_open_transaction_hides_nothing_that_was_said(kafka):
         await another.begin_transaction()
         await (await send(another, WEIGHTS, version("another", 0).message()))
         async with announcing(kafka, "hidden") as announcer:
-            await announcer.announce([version("hidden", 0)], said=Said(0), offsets={1: 3})
-            await announcer.announce([version("hidden", 1)], said=Said(1, 2), offsets={1: 4})
+            await announcer.announce([version("hidden", 0)], said=PublishedPosition(0), offsets={1: 3})
+            await announcer.announce([version("hidden", 1)], said=PublishedPosition(1, 2), offsets={1: 4})
         assert await versions(kafka, "hidden", decided=False) == []
-        assert await newest_said(kafka, "hidden") == Said(1, 2)
+        assert await newest_published(kafka, "hidden") == PublishedPosition(1, 2)
 
         # Of this one the broker has forgotten the group's offsets.
         async with open_producer(kafka) as producer:
             await (await send(producer, WEIGHTS, version("forgotten", 4).message()))
-        asking = asyncio.create_task(newest_said(kafka, "forgotten"))
+        asking = asyncio.create_task(newest_published(kafka, "forgotten"))
         await asyncio.sleep(2)
         assert not asking.done()
         await another.abort_transaction()
-        assert await asyncio.wait_for(asking, 30) == Said(4)
+        assert await asyncio.wait_for(asking, 30) == PublishedPosition(4)
 
 
 async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka):
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, "left") as announcer:
         leave_out(announcer._producer, WEIGHTS)
-        await announcer.announce([version("left", 0)], said=Said(0))
+        await announcer.announce([version("left", 0)], said=PublishedPosition(0))
     async with announcing(kafka, "left") as announcer:
-        assert await newest_said(kafka, "left") == Said(0)
+        assert await newest_published(kafka, "left") == PublishedPosition(0)
         assert await versions(kafka, "left", decided=False) == []
         await announcer.decide(commit=True)
         assert await versions(kafka, "left") == [0]
@@ -80,9 +81,9 @@ async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka
         await announcer._producer.begin_transaction()
         await (await send(announcer._producer, WEIGHTS, version("left", 1).message()))  # and dies
     async with announcing(kafka, "left") as announcer:
-        assert await newest_said(kafka, "left") == Said(0)
+        assert await newest_published(kafka, "left") == PublishedPosition(0)
         await announcer.decide(commit=False)
-        await announcer.announce([version("left", 1)], said=Said(1))
+        await announcer.announce([version("left", 1)], said=PublishedPosition(1))
     assert await versions(kafka, "left") == [0, 1]
 
 
@@ -93,8 +94,8 @@ async def test_what_was_undecided_before_anything_was_said_does_not_stand(kafka)
         await announcer._producer.begin_transaction()
         await (await send(announcer._producer, WEIGHTS, version("first", 0).message()))  # and dies
     async with announcing(kafka, "first") as announcer:
-        assert await asyncio.wait_for(newest_said(kafka, "first"), 10) is None
-        await announcer.announce([version("first", 0)], said=Said(0))
+        assert await asyncio.wait_for(newest_published(kafka, "first"), 10) is None
+        await announcer.announce([version("first", 0)], said=PublishedPosition(0))
     assert await versions(kafka, "first") == [0]
 
 
@@ -113,9 +114,9 @@ async def test_a_transaction_whose_end_was_not_heard_is_ended_as_the_log_says(ka
 
         announcer._producer.commit_transaction = commit_unheard
         with pytest.raises(LogUnavailable):
-            await announcer.announce([version(run, 0)], said=Said(0))
+            await announcer.announce([version(run, 0)], said=PublishedPosition(0))
         # Another call finds the broker first, as that of an alert may.
         await announcer.announce([])
-        await announcer.announce([version(run, 0)], said=Said(0))
+        await announcer.announce([version(run, 0)], said=PublishedPosition(0))
     assert await versions(kafka, run) == [0]
-    assert await newest_said(kafka, run) == Said(0)
+    assert await newest_published(kafka, run) == PublishedPosition(0)

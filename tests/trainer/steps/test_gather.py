@@ -12,9 +12,9 @@ from headrace.schemas.rollouts import RolloutCounts
 from headrace.trainer.admission.admission import AdmissionRules, place_of
 from headrace.trainer.admission.intake import Arrival
 from headrace.trainer.checkpoints.position import Position
-from headrace.trainer.gather import Gatherer
 from headrace.trainer.progress.progress import Progress
-from headrace.trainer.step_record import loop_metrics
+from headrace.trainer.steps.gather import Gatherer
+from headrace.trainer.steps.step_record import loop_metrics
 from tests.trainer.builders import member, segment, training_group, trajectory
 
 BEGINNING = Position(version=0, offsets={})

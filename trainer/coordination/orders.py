@@ -42,17 +42,19 @@ class Order(IntEnum):
     """Leave the job."""
 
 
-def tell(ranks: Ranks, order: Order, number: int = 0, text: str = "") -> None:
+def send_order(ranks: Ranks, order: Order, number: int = 0, text: str = "") -> None:
     """Give an order; rank 0 calls it. Raises ``ValueError`` for a text of more than :data:`MAX_TEXT` bytes."""
-    told = text.encode()
-    if len(told) > MAX_TEXT:
-        raise ValueError(f"an order's text has {len(told)} bytes, at most {MAX_TEXT} are sent: choose a shorter path")
-    ranks.from_leader(np.array([order, number, len(told)], np.int64))
-    if told:
-        ranks.from_leader(np.frombuffer(told, np.uint8).copy())
+    encoded = text.encode()
+    if len(encoded) > MAX_TEXT:
+        raise ValueError(
+            f"an order's text has {len(encoded)} bytes, at most {MAX_TEXT} are sent: choose a shorter path"
+        )
+    ranks.from_leader(np.array([order, number, len(encoded)], np.int64))
+    if encoded:
+        ranks.from_leader(np.frombuffer(encoded, np.uint8).copy())
 
 
-def hear(ranks: Ranks) -> tuple[Order, int, str]:
+def receive_order(ranks: Ranks) -> tuple[Order, int, str]:
     """The next order, its number and its text; every rank but 0 calls it, and waits."""
     order, number, length = ranks.from_leader(np.zeros(3, np.int64)).tolist()
     text = ranks.from_leader(np.zeros(min(length, MAX_TEXT), np.uint8)).tobytes().decode() if length else ""

@@ -4,38 +4,36 @@ import math
 from collections.abc import Mapping, Sequence
 
 from headrace.schemas.records.step import BatchRecipe, Step
-from headrace.trainer.batches.batch import BATCH_FORMAT, AdmittedGroup, Batch
-from headrace.trainer.config import TrainerConfig
-from headrace.trainer.gather import Gathered
+from headrace.trainer.batches.batch import AdmittedGroup, Batch
 from headrace.trainer.learning.metrics import counts_by_age
 from headrace.trainer.learning.rollouts import rollout_metrics
 from headrace.trainer.progress.pace import Phase
-
-
-def batch_recipe(config: TrainerConfig) -> BatchRecipe:
-    """How ``config`` has a step's batch made of its groups: kept in the record, so that it can be made again."""
-    return BatchRecipe(
-        format=BATCH_FORMAT,
-        advantage_scale=config.chosen_loss().advantage_scale,
-        shuffle_seed=config.seed if config.shuffle_advantages else None,
-    )
+from headrace.trainer.steps.gather import Gathered
 
 
 def make_step(
-    config: TrainerConfig, version: int, groups: Sequence[AdmittedGroup], batch: Batch, metrics: Mapping[str, float]
+    version: int,
+    groups: Sequence[AdmittedGroup],
+    batch: Batch,
+    metrics: Mapping[str, float],
+    *,
+    run: str,
+    config_sha256: str,
+    recipe: BatchRecipe,
 ) -> Step:
-    """The record of the step that made policy ``version`` of ``batch``, which was made of ``groups``.
+    """The record of the step that made policy ``version`` of ``batch``, which was made of ``groups`` by
+    ``recipe``, under the settings of ``run`` whose hash is ``config_sha256``.
 
     A metric that is not finite (a ratio that overflowed) is left out: no record holds such a number. Alarms see it.
     """
     return Step(
-        run=config.run,
+        run=run,
         step=version,
         version=version,
         groups=[group.as_trained() for group in groups],
-        config_sha256=config.sha256(),
+        config_sha256=config_sha256,
         data_sha256=batch.sha256(),
-        recipe=batch_recipe(config),
+        recipe=recipe,
         array_sha256=batch.array_sha256(),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.schemas.records.alert import Alert, Severity
-from headrace.trainer.announce import Announcement, announcement
+from headrace.trainer.announcements.announcement import Announcement, announcement
 from headrace.trainer.batches.batch import AdmittedGroup
 
 

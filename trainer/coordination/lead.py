@@ -20,35 +20,35 @@ from transformers import PreTrainedModel
 from headrace.schemas.records.weights import Canary
 from headrace.trainer.batches.batch import Batch
 from headrace.trainer.checkpoints.resume import resume_learner
-from headrace.trainer.config import TrainerConfig
+from headrace.trainer.coordination.orders import Order, broadcast_batch, send_order
 from headrace.trainer.learning.learner import Learner
-from headrace.trainer.parallel.orders import Order, broadcast_batch, tell
+from headrace.trainer.learning.settings import LearnerSettings
 from headrace.trainer.parallel.ranks import RankLost, Ranks, lost_ranks
 
 
 class Leader:
-    """Rank 0's word to the others. One thread at a time has it."""
+    """Gives rank 0's orders to the others, from one thread at a time."""
 
     def __init__(self, ranks: Ranks) -> None:
         """The leader of ``ranks``; this is rank 0 of them."""
         self.ranks = ranks
-        self._word = threading.Lock()
+        self._order_lock = threading.Lock()
 
-    def open_learner(self, config: TrainerConfig, checkpoint: Path | None) -> Learner:
+    def open_learner(self, settings: LearnerSettings, checkpoint: Path | None) -> Learner:
         """A learner on all ranks that goes on from ``checkpoint``, or begins with the base model.
 
         The one before it is done with: on the other ranks its memory is free. Raises :class:`RankLost`.
         """
         if self.ranks.count == 1:
-            return resume_learner(config, checkpoint)
+            return resume_learner(settings, checkpoint)
         with self.ordered(Order.OPEN, text=str(checkpoint or "")):
-            return resume_learner(config, checkpoint, self.ranks, make=partial(LeadingLearner, self))
+            return resume_learner(settings, checkpoint, self.ranks, make=partial(LeadingLearner, self))
 
     @contextlib.contextmanager
     def ordered(self, order: Order, number: int = 0, text: str = "") -> Iterator[None]:
         """Give an order, then do inside what it says; raises :class:`RankLost`."""
-        with self._word, lost_ranks(self.ranks.timeout_s):
-            tell(self.ranks, order, number, text)
+        with self._order_lock, lost_ranks(self.ranks.timeout_s):
+            send_order(self.ranks, order, number, text)
             yield
 
     def wait(self) -> None:
@@ -100,12 +100,12 @@ class LeadingLearner(Learner):
         self,
         leader: Leader,
         model: PreTrainedModel,
-        config: TrainerConfig,
+        settings: LearnerSettings,
         reference: PreTrainedModel | None,
         ranks: Ranks,
     ) -> None:
         """As :class:`Learner`, with ``leader`` to tell the others."""
-        super().__init__(model, config, reference, ranks)
+        super().__init__(model, settings, reference, ranks)
         self._leader = leader
 
     def step(self, batch: Batch, version: int, *, norm_limit: float = math.inf) -> dict[str, float]:

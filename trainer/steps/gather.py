@@ -1,9 +1,9 @@
-"""Gathering: groups from the log, until a step has as many as it needs, and what became of the others.
+"""Gathering groups from Kafka until a step has as many as it needs; the others are rejected.
 
 While a step trains, the next one's groups are read: reading and decoding trajectories takes no time from training. What
 is admitted of them is decided when that step's batch is made, by the policy of then.
 
-What is decided is settled (durable, then told) before anything rests on it, and a restart takes it up from there.
+What is decided is committed (durable, then published) before anything rests on it; a restart goes on from there.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from headrace.trainer.admission.admission import (
     places_to_read,
 )
 from headrace.trainer.admission.intake import Arrival, Intake
-from headrace.trainer.alerts import trainer_alert
-from headrace.trainer.announce import Announcement, announcement
+from headrace.trainer.announcements.alerts import trainer_alert
+from headrace.trainer.announcements.announcement import Announcement, announcement
 from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup
 from headrace.trainer.checkpoints.position import Position
@@ -37,12 +37,12 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _MANY_REJECTIONS = 1000
-"""Rejections that are settled before the groups are complete."""
+"""Rejections that are committed before the groups are complete."""
 _MOST_AHEAD = 10_000
 """Records of ``training`` looked at ahead of their step, those of other runs and the unreadable ones included."""
 
-Settle = Callable[[Position], Awaitable[None]]
-"""Makes a position durable, then says what it has to say."""
+CommitPosition = Callable[[Position], Awaitable[None]]
+"""Makes a position durable, then publishes its announcements."""
 
 
 @dataclass(slots=True)
@@ -50,17 +50,17 @@ class Gathered:
     """What a step waits for."""
 
     position: Position
-    """As it was settled last."""
+    """As it was committed last."""
     groups: list[AdmittedGroup] = field(default_factory=list)
     """Those to train, in the log's order: by partition, then offset."""
-    said: list[Announcement] = field(default_factory=list)
-    """Rejections, and alerts of records that could not be read, not settled yet."""
+    unpublished: list[Announcement] = field(default_factory=list)
+    """Rejections, and alerts of records that could not be read, not committed yet."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Partition of ``training`` → offset of the first record that was not looked at."""
     admitted_ages: list[int] = field(default_factory=list)
     """Versions of each member that is trained, when the batch was made."""
     rejected_ages: list[int] = field(default_factory=list)
-    """Versions of each member that was turned away since the last step, when it was."""
+    """Versions of each member that was rejected since the last step, when it was."""
     lost: int = 0
     """Records of ``training`` that retention took before they were read, since the last step."""
     rollouts: RolloutCounts | None = None
@@ -72,7 +72,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _Fetched:
     """Records of ``training`` with what they point at, not decided on."""
 
     arrivals: list[Arrival]
@@ -87,23 +87,23 @@ class Gatherer:
     """Takes groups from the intake and admits them."""
 
     def __init__(
-        self, intake: Intake, rules: AdmissionRules, settle: Settle, progress: Progress, *, groups_per_step: int
+        self, intake: Intake, rules: AdmissionRules, commit: CommitPosition, progress: Progress, *, groups_per_step: int
     ) -> None:
-        """Reads from ``intake``, which has taken up position; every decision is handed to ``settle``."""
+        """Reads from ``intake``, which has taken up position; every decision is handed to ``commit``."""
         self._intake = intake
         self._rules = rules
-        self._settle_position = settle
+        self._commit_position = commit
         self._progress = progress
         self._groups_per_step = groups_per_step
-        self._ahead: asyncio.Task[list[_Looked]] | None = None
-        self._held: list[_Looked] = []
+        self._ahead: asyncio.Task[list[_Fetched]] | None = None
+        self._held: list[_Fetched] = []
         """Looked at for a step that turned out to need fewer: members of the one before it came back to it."""
         self._taken_over = asyncio.Event()
 
     async def gather(self, position: Position, stop: asyncio.Event) -> Gathered | None:
         """Enough groups that policy ``position.version`` may be trained on; ``None`` where ``stop`` comes first.
 
-        Goes on from ``position``: groups that are pending there come first. What is returned is settled.
+        Goes on from ``position``: groups that are pending there come first. What is returned is committed.
         """
         version = position.version
         gathered = Gathered(position, offsets=dict(position.offsets), rejected_ages=list(position.rejected_ages))
@@ -121,20 +121,20 @@ class Gatherer:
         while (missing := self._groups_per_step - len(gathered.groups)) > 0:
             if stop.is_set():
                 return None
-            looked = await self._look(missing, version)
-            gathered.wait_s += looked.wait_s
-            gathered.resolve_s += looked.resolve_s
-            self._admit(looked, gathered, version)
+            fetched = await self._fetch(missing, version)
+            gathered.wait_s += fetched.wait_s
+            gathered.resolve_s += fetched.resolve_s
+            self._admit(fetched, gathered, version)
             self._progress.gathered(len(gathered.groups))
             # A sampler may be waiting to hear what became of its work before it begins more, and we for that.
-            if gathered.said and (not looked.arrivals or len(gathered.said) >= _MANY_REJECTIONS):
-                await self._settle(gathered, attempts=0)
+            if gathered.unpublished and (not fetched.arrivals or len(gathered.unpublished) >= _MANY_REJECTIONS):
+                await self._commit(gathered, attempts=0)
         # The batch's order must not depend on which partition answered first.
         gathered.groups.sort(key=lambda group: place_of(group.reference))
-        await self._settle(gathered, attempts=position.attempts + 1)
+        await self._commit(gathered, attempts=position.attempts + 1)
         return gathered
 
-    async def _settle(self, gathered: Gathered, *, attempts: int) -> None:
+    async def _commit(self, gathered: Gathered, *, attempts: int) -> None:
         gathered.position = gathered.position.model_copy(
             update={
                 "revision": gathered.position.revision + 1,
@@ -144,11 +144,11 @@ class Gatherer:
                 "lost": gathered.lost,
                 "rollouts": gathered.rollouts,
                 "attempts": attempts,
-                "announcements": list(gathered.said),
+                "announcements": list(gathered.unpublished),
             }
         )
-        await self._settle_position(gathered.position)
-        gathered.said.clear()
+        await self._commit_position(gathered.position)
+        gathered.unpublished.clear()
 
     def look_ahead(self, version: int) -> None:
         """Begin to read the next step's groups while policy ``version`` is trained.
@@ -159,24 +159,24 @@ class Gatherer:
         self._ahead = asyncio.create_task(self._look_ahead(version))
 
     async def close(self) -> None:
-        """Give up what was looked at ahead: nothing of it was told, and a restart reads it again."""
+        """Give up what was looked at ahead: nothing of it was published, and a restart reads it again."""
         if self._ahead is not None:
             self._ahead.cancel()
             await asyncio.gather(self._ahead, return_exceptions=True)
 
-    async def _look_ahead(self, version: int) -> list[_Looked]:
-        found: list[_Looked] = []
-        groups = sum(arrival.group is not None for looked in self._held for arrival in looked.arrivals)
+    async def _look_ahead(self, version: int) -> list[_Fetched]:
+        found: list[_Fetched] = []
+        groups = sum(arrival.group is not None for fetched in self._held for arrival in fetched.arrivals)
         records = 0
         while groups < self._groups_per_step and records < _MOST_AHEAD and not self._taken_over.is_set():
-            looked = await self._look(self._groups_per_step - groups, version)
-            groups += sum(arrival.group is not None for arrival in looked.arrivals)
-            records += len(looked.arrivals)
-            found.append(looked)
+            fetched = await self._fetch(self._groups_per_step - groups, version)
+            groups += sum(arrival.group is not None for arrival in fetched.arrivals)
+            records += len(fetched.arrivals)
+            found.append(fetched)
         return found
 
-    async def _take_over(self) -> list[_Looked]:
-        """What was looked at ahead; nothing where nobody looked."""
+    async def _take_over(self) -> list[_Fetched]:
+        """What was looked at ahead; nothing where nobody looked ahead."""
         held, self._held = self._held, []
         if self._ahead is None:
             return held
@@ -184,7 +184,7 @@ class Gatherer:
         self._taken_over.set()
         return [*held, *await ahead]
 
-    async def _look(self, at_most: int, version: int) -> _Looked:
+    async def _fetch(self, at_most: int, version: int) -> _Fetched:
         """Records that are there or come within a moment, and what they point at."""
         started = time.monotonic()
         arrivals = await self._intake.next_arrivals(at_most, timeout_s=_POLL_S)
@@ -192,20 +192,20 @@ class Gatherer:
         groups = [arrival.group for arrival in arrivals if arrival.group is not None]
         places = {place for group in groups for place in places_to_read(group, self._rules, version)}
         trajectories = await self._intake.resolve(places)
-        return _Looked(arrivals, trajectories, arrived - started, time.monotonic() - arrived)
+        return _Fetched(arrivals, trajectories, arrived - started, time.monotonic() - arrived)
 
-    def _admit(self, looked: _Looked, gathered: Gathered, version: int) -> _Looked:
+    def _admit(self, fetched: _Fetched, gathered: Gathered, version: int) -> _Fetched:
         """Decide on records until there are enough groups; returns those that are left."""
-        for number, arrival in enumerate(looked.arrivals):
+        for number, arrival in enumerate(fetched.arrivals):
             if len(gathered.groups) == self._groups_per_step:
-                return replace(looked, arrivals=looked.arrivals[number:])
+                return replace(fetched, arrivals=fetched.arrivals[number:])
             gathered.offsets[arrival.reference.partition] = arrival.reference.offset + 1
             if arrival.lost:
                 gathered.lost += arrival.lost
-                gathered.said.append(self._lost(arrival, version))
+                gathered.unpublished.append(self._lost(arrival, version))
             if arrival.problem is not None:
                 where = f"training {arrival.reference.partition}:{arrival.reference.offset}"
-                gathered.said.append(
+                gathered.unpublished.append(
                     trainer_alert(
                         "unreadable_group",
                         f"{where} cannot be read: {arrival.problem}",
@@ -215,9 +215,9 @@ class Gatherer:
                 )
             if arrival.group is not None:
                 gathered.rollouts = added(gathered.rollouts, arrival.rollouts)
-                decided = admit(arrival.group, arrival.reference, looked.trajectories, self._rules, version)
+                decided = admit(arrival.group, arrival.reference, fetched.trajectories, self._rules, version)
                 self._add(gathered, *decided)
-        return replace(looked, arrivals=[])
+        return replace(fetched, arrivals=[])
 
     def _lost(self, arrival: Arrival, version: int) -> Announcement:
         partition, last = place_of(arrival.reference)
@@ -232,7 +232,7 @@ class Gatherer:
         )
 
     async def _readmit(self, gathered: Gathered) -> None:
-        """Take up the pending groups again, with the members that were admitted; for the others all is told."""
+        """Take up the pending groups again, with the members that were admitted; for the others all is published."""
         pending, version = gathered.position.pending, gathered.position.version
         found = await self._intake.reread([each.group for each in pending])
         narrowed = {
@@ -258,7 +258,7 @@ class Gatherer:
 
     def _add(self, gathered: Gathered, admitted: AdmittedGroup | None, rejections: Sequence[Rejection]) -> None:
         version = gathered.position.version
-        gathered.said += [announcement(rejection, run=self._rules.run) for rejection in rejections]
+        gathered.unpublished += [announcement(rejection, run=self._rules.run) for rejection in rejections]
         gathered.rejected_ages += [age_when_rejected(rejection, version) for rejection in rejections]
         lost = [rejection.trajectory_id for rejection in rejections if rejection.reason == Reason.UNRESOLVED]
         if lost:

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from headrace.trainer import outage
-from headrace.trainer.outage import Interrupted, OutageSettings, ride_out, unless_stopped
+from headrace.trainer.retries import retry as retry_module
+from headrace.trainer.retries.retry import Interrupted, OutageSettings, retry, unless_stopped
 
 QUICK = OutageSettings(first_wait_s=0.001, longest_wait_s=0.002, alert_after_s=0.0, patience_s=60.0)
 
@@ -41,7 +41,7 @@ class Told:
 
 async def ride(work, settings=QUICK, stop=None):
     told = Told()
-    return await ride_out(work, Away, settings, stop or asyncio.Event(), told), told
+    return await retry(work, Away, settings, stop or asyncio.Event(), told), told
 
 
 async def test_of_what_works_at_once_nobody_hears():
@@ -67,7 +67,7 @@ async def test_no_patience_is_one_try():
 
 
 async def test_a_call_that_hangs_is_cancelled_some_time_after_a_stop(monkeypatch):
-    monkeypatch.setattr(outage, "STOP_GRACE_S", 0.01)
+    monkeypatch.setattr(retry_module, "STOP_GRACE_S", 0.01)
     stop, hangs = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().call_later(0.01, stop.set)
     with pytest.raises(Interrupted, match="asked to stop"):

@@ -1,12 +1,14 @@
 import math
 
+from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.batches.batch import make_batch
 from headrace.trainer.checkpoints.position import Position
-from headrace.trainer.gather import Gathered
 from headrace.trainer.progress.pace import Phase
-from headrace.trainer.step_record import loop_metrics, make_step
+from headrace.trainer.steps.gather import Gathered
+from headrace.trainer.steps.step_record import loop_metrics, make_step
 from tests.trainer.builders import admitted, segment, trajectory
-from tests.trainer.lives import trainer_config
+
+RECIPE = BatchRecipe(format=2, advantage_scale="none")
 
 GATHERED = Gathered(Position(version=1, offsets={}), wait_s=4.0, resolve_s=0.5)
 
@@ -27,8 +29,8 @@ def test_the_first_step_of_a_process_has_saved_and_published_nothing_before_it()
     assert not {"seconds_save", "seconds_publish"} & set(metrics)
 
 
-def test_a_metric_that_overflowed_is_left_out_of_the_record(tmp_path):
-    config = trainer_config("b:1", "r", tmp_path, tmp_path)
+def test_a_metric_that_overflowed_is_left_out_of_the_record():
     groups = [admitted("g", trajectory("t", segment("cS")), advantages=[1.0])]
     metrics = {"loss": 0.5, "chi2": math.inf, "ess": math.nan}
-    assert make_step(config, 1, groups, make_batch(groups), metrics).metrics == {"loss": 0.5}
+    step = make_step(1, groups, make_batch(groups), metrics, run="r", config_sha256="", recipe=RECIPE)
+    assert step.metrics == {"loss": 0.5}

@@ -11,7 +11,6 @@ another trainer of the run would have. The log tells these apart too: the metada
 
 import asyncio
 import re
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -19,23 +18,18 @@ from typing import NamedTuple
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.envelope import Envelope, to_headers
-from headrace.schemas.finite import refuse_not_finite
-from headrace.schemas.ids import derived_id, uuid7
+from headrace.schemas.ids import uuid7
 from headrace.schemas.kafka.clients import new_producer, open_consumer, start_client, stop_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import partitions_of, read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.transactions import decide_unmarked
-from headrace.schemas.model import Part, Record
-from headrace.schemas.records.alert import Alert
-from headrace.schemas.records.group import Rejection
-from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.weights import Weights
-from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, Topic, topic_named
-from headrace.schemas.wire import Message, UnreadableRecord, decode
-from headrace.trainer.broker import log_trouble
-from headrace.trainer.effects import Effect, Told, tell_nobody
+from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, topic_named
+from headrace.schemas.wire import UnreadableRecord, decode
+from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
+from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
+from headrace.trainer.retries.broker import log_trouble
 
 _TOPICS = (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
 """Where announcements go."""
@@ -48,79 +42,8 @@ class TrainerReplaced(RuntimeError):
     """Another trainer of the same run has started."""
 
 
-def _anything(said: "Said") -> None:
+def _anything(said: "PublishedPosition") -> None:
     """Whatever the log knows is right."""
-
-
-class Said(NamedTuple):
-    """What the log knows of a run."""
-
-    version: int
-    """Newest policy version."""
-    revision: int = 0
-    """Position of the trainer since (see ``checkpoints.position``)."""
-
-
-class Announcement(Part):
-    """A record that is to stand in the log, as bytes that no longer change."""
-
-    topic: str
-    """Topic."""
-    id: str
-    """Derived id."""
-    type: str
-    """Type of the payload."""
-    source: str
-    """Who says it."""
-    subject: str
-    """What it is about."""
-    key: str
-    """Kafka key."""
-    time_ms: int
-    """When it was decided, Unix milliseconds."""
-    payload: str
-    """The record as JSON."""
-
-    def message(self) -> Message:
-        """The announcement as Kafka takes it."""
-        envelope = Envelope(self.id, self.type, self.source, self.time_ms, self.subject)
-        return Message(self.key.encode(), self.payload.encode(), to_headers(envelope))
-
-
-def announcement(record: Step | Weights | Budget | Rejection | Alert, *, run: str) -> Announcement:
-    """``record`` with the id, key and subject it has whenever it is said; the time is now.
-
-    Raises :class:`NotFinite` where it holds a number that is not finite.
-    """
-    topic, id, key = _address(record)
-    payload = record.model_dump_json()
-    refuse_not_finite(payload.encode())
-    return Announcement(
-        topic=topic.name,
-        id=id,
-        type=record.TYPE,
-        source=f"/trainer/{run}",
-        subject=record.trajectory_id if isinstance(record, Rejection) else run,
-        key=key,
-        time_ms=time.time_ns() // 1_000_000,
-        payload=payload,
-    )
-
-
-def _address(record: Record) -> tuple[Topic, str, str]:
-    match record:
-        case Step():
-            return STEPS, derived_id(record.TYPE, record.run, record.step), record.run
-        case Weights():
-            return WEIGHTS, derived_id(record.TYPE, record.run, record.version), record.run
-        case Budget():
-            granted = (record.version, record.groups_per_step, record.max_steps_ahead, record.max_groups)
-            return BUDGET, derived_id(record.TYPE, record.run, *granted), record.run
-        case Rejection():
-            return REJECTED, derived_id(record.TYPE, record.stage, record.trajectory_id), record.trajectory_id
-        case Alert():
-            return ALERTS, derived_id(record.TYPE, record.run, record.kind, record.message), record.run
-    raise TypeError(f"the trainer does not announce {record.TYPE}")
 
 
 class Announcer:
@@ -132,13 +55,13 @@ class Announcer:
         self._run = run
         self._answer_s = answer_s
         self._life = uuid7()
-        self._require: Callable[[Said], None] = _anything
+        self._require: Callable[[PublishedPosition], None] = _anything
         self._claimed = False
-        self._unheard: Said | None = None  # begun, and whether it was committed was not heard
+        self._unheard: PublishedPosition | None = None  # begun, and whether it was committed was not heard
         self._producer: AIOKafkaProducer | None = None
         self._speaking = asyncio.Lock()
 
-    async def open(self, require: Callable[[Said], None] = _anything) -> None:
+    async def open(self, require: Callable[[PublishedPosition], None] = _anything) -> None:
         """Take the run over: what a predecessor had begun is ended, and it is shut out.
 
         ``require`` is asked of what the log then knows, if anything. Where it raises, the run is not claimed: a trainer
@@ -167,9 +90,9 @@ class Announcer:
         self,
         announcements: Sequence[Announcement],
         *,
-        said: Said | None = None,
+        said: PublishedPosition | None = None,
         offsets: Mapping[int, int] | None = None,
-        told: Told = tell_nobody,
+        told: EffectCallback = ignore_effect,
     ) -> None:
         """One transaction: ``announcements``, and ``offsets`` (partition of ``training`` → offset) marked ``said``.
 
@@ -202,9 +125,9 @@ class Announcer:
         self,
         producer: AIOKafkaProducer,
         announcements: Sequence[Announcement],
-        said: Said | None,
+        said: PublishedPosition | None,
         offsets: Mapping[int, int],
-        told: Told,
+        told: EffectCallback,
     ) -> None:
         await producer.begin_transaction()
         told(Effect.BEGUN)
@@ -266,7 +189,7 @@ class Announcer:
         places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
         await decide_unmarked(producer, places, commit=commit)
 
-    async def _stands(self, said: Said) -> bool:
+    async def _stands(self, said: PublishedPosition) -> bool:
         """Whether this life's announcement of ``said`` was made."""
         known = _read_mark((await self._first_commit()).metadata).said
         return known is not None and known >= said
@@ -275,7 +198,9 @@ class Announcer:
         place = TopicPartition(TRAINING.name, 0)
         return (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
 
-    async def _mark(self, producer: AIOKafkaProducer, said: Said | None, offsets: Mapping[int, int]) -> None:
+    async def _mark(
+        self, producer: AIOKafkaProducer, said: PublishedPosition | None, offsets: Mapping[int, int]
+    ) -> None:
         mark = f"{_Mark(said, self._life)}"
         places = {
             TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
@@ -292,9 +217,9 @@ def _anybody(weights: Weights) -> bool:
     return True
 
 
-async def newest_said(
+async def newest_published(
     bootstrap: str, run: str, *, believed: Callable[[Weights], bool] = _anybody, takes_over: bool = True
-) -> Said | None:
+) -> PublishedPosition | None:
     """What the log knows of ``run``; ``None`` where it knows nothing.
 
     The group's offsets say it, or ``weights`` where the broker has forgotten them, as it does after a week of rest: the
@@ -310,7 +235,7 @@ async def newest_said(
         version = await _newest_version(bootstrap, run, believed, decided=marked is None and takes_over)
     if version is None or (marked is not None and marked.version >= version):
         return marked
-    return Said(version)
+    return PublishedPosition(version)
 
 
 async def _newest_version(
@@ -330,7 +255,7 @@ async def _newest_version(
 class _Mark(NamedTuple):
     """What stands beside a committed offset: ``412.2 01936f…``."""
 
-    said: Said | None
+    said: PublishedPosition | None
     """What the log knows with it; ``None`` before the first version."""
     life: str | None
     """Trainer that committed it."""
@@ -344,4 +269,4 @@ def _read_mark(metadata: str | None) -> _Mark:
     found = re.fullmatch(r"(?:(\d+)\.(\d+))?(?: (\S+))?", metadata or "")
     if found is None:
         return _Mark(None, None)
-    return _Mark(Said(int(found[1]), int(found[2])) if found[1] else None, found[3])
+    return _Mark(PublishedPosition(int(found[1]), int(found[2])) if found[1] else None, found[3])

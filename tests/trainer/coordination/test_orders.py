@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from headrace.trainer.parallel.orders import MAX_TEXT, Order, broadcast_batch, tell
+from headrace.trainer.coordination.orders import MAX_TEXT, Order, broadcast_batch, send_order
 from headrace.trainer.parallel.ranks import ALONE, RankLost, join_ranks, lost_ranks
 from headrace.trainer.parallel.settings import ParallelSettings
 from tests.trainer.builders import off_policy_batch
@@ -27,7 +27,7 @@ def test_an_array_of_a_type_that_is_not_sent_is_refused():
 
 def test_a_path_that_is_too_long_for_an_order_is_refused():
     with pytest.raises(ValueError, match="choose a shorter path"):
-        tell(ALONE, Order.WRITE_MODEL, text="x" * (MAX_TEXT + 1))
+        send_order(ALONE, Order.WRITE_MODEL, text="x" * (MAX_TEXT + 1))
 
 
 def test_ranks_that_do_not_come_are_given_up(tmp_path):

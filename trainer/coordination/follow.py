@@ -6,27 +6,27 @@ from pathlib import Path
 import numpy as np
 
 from headrace.trainer.checkpoints.resume import resume_learner
-from headrace.trainer.config import TrainerConfig
+from headrace.trainer.coordination.orders import Order, broadcast_batch, receive_order
 from headrace.trainer.learning.divergence import TrainingDiverged
 from headrace.trainer.learning.learner import Learner
 from headrace.trainer.learning.plausibility import ImplausibleLogprobs
-from headrace.trainer.parallel.orders import Order, broadcast_batch, hear
+from headrace.trainer.learning.settings import LearnerSettings
 from headrace.trainer.parallel.ranks import Ranks, lost_ranks
 
 _log = logging.getLogger(__name__)
 
 
-def follow(config: TrainerConfig, ranks: Ranks) -> None:
+def follow(settings: LearnerSettings, ranks: Ranks) -> None:
     """Do what rank 0 says until it says to stop; raises ``RankLost`` where it is silent for ``ranks.timeout_s``."""
     learner: Learner | None = None
     with lost_ranks(ranks.timeout_s):
         while True:
-            order, number, text = hear(ranks)
+            order, number, text = receive_order(ranks)
             if order == Order.STOP:
                 return
             if order == Order.OPEN:
                 learner = None  # before the next one is loaded: memory may hold only one
-                learner = resume_learner(config, Path(text) if text else None, ranks)
+                learner = resume_learner(settings, Path(text) if text else None, ranks)
             elif learner is not None:
                 _obey(learner, ranks, order, number, text)
 

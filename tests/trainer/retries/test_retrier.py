@@ -1,0 +1,103 @@
+"""Who learns of an outage, and when."""
+
+import asyncio
+import json
+
+import pytest
+
+from headrace.trainer.progress.progress import Progress
+from headrace.trainer.retries.broker import LogUnavailable
+from headrace.trainer.retries.retrier import Retrier
+from headrace.trainer.retries.retry import OutageSettings
+from headrace.trainer.weights.unavailable import StoreUnavailable
+
+QUICK = OutageSettings(first_wait_s=0.001, longest_wait_s=0.002, alert_after_s=0.0)
+
+
+class Announcer:
+    """Stands in for the one on the log, which is away for so many calls."""
+
+    def __init__(self, away=0):
+        self.away, self.published = away, []
+
+    async def announce(self, news):
+        if self.away:
+            self.away -= 1
+            raise LogUnavailable("no log")
+        self.published += [json.loads(each.payload) for each in news]
+
+    @property
+    def kinds(self):
+        return [each["kind"] for each in self.published]
+
+
+class Fails:
+    """Work that fails so many times, and notes what progress says meanwhile."""
+
+    def __init__(self, error, times, progress):
+        self.error, self.times, self.progress, self.seen = error, times, progress, []
+
+    async def __call__(self):
+        self.seen.append(self.progress.outage)
+        if self.times:
+            self.times -= 1
+            raise self.error
+        return "done"
+
+
+@pytest.fixture
+def progress():
+    return Progress()
+
+
+@pytest.fixture
+def retrier(progress):
+    def _retrier(announcer, outages=QUICK):
+        return Retrier(outages, announcer.announce, asyncio.Event(), progress, run="run")
+
+    return _retrier
+
+
+async def test_progress_shows_an_outage_while_it_lasts_and_no_longer(retrier, progress):
+    work = Fails(StoreUnavailable("no store"), 2, progress)
+    assert await retrier(Announcer()).for_store(work, 3) == "done"
+    assert work.seen == ["", "no store", "no store"]
+    assert (progress.outage, progress.outage_s) == ("", 0.0)
+
+
+async def test_a_store_that_is_away_is_told_once_and_at_once(retrier, progress):
+    announcer = Announcer()
+    await retrier(announcer).for_store(Fails(StoreUnavailable("no store"), 5, progress), 3)
+    (alert,) = announcer.published
+    assert (alert["kind"], alert["message"]) == ("object_store_unavailable", "version 3 waits: no store")
+
+
+async def test_with_the_log_away_too_the_alert_waits_for_it_and_ends_nothing(retrier, progress):
+    announcer = Announcer(away=1)
+    retries = retrier(announcer)
+    await retries.for_store(Fails(StoreUnavailable("no store"), 5, progress), 3)
+    assert announcer.published == []
+    await retries.for_log(Fails(None, 0, progress))
+    assert announcer.kinds == ["object_store_unavailable"]
+
+
+async def test_of_the_log_a_person_hears_once_it_is_back(retrier, progress):
+    announcer = Announcer()
+    await retrier(announcer).for_log(Fails(LogUnavailable("no log"), 5, progress))
+    (alert,) = announcer.published
+    assert (alert["kind"], alert["severity"]) == ("log_unavailable", "warning")
+    assert "Kafka was out of reach for 0 s from" in alert["message"]
+
+
+async def test_calls_that_met_the_same_outage_tell_of_it_once(retrier, progress):
+    announcer = Announcer()
+    retries = retrier(announcer)
+    await asyncio.gather(*(retries.for_log(Fails(LogUnavailable("no log"), 5, progress)) for _ in range(3)))
+    assert announcer.kinds == ["log_unavailable"]
+
+
+async def test_a_short_outage_of_the_log_tells_nobody(retrier, progress):
+    announcer = Announcer()
+    retries = retrier(announcer, OutageSettings(0.001, 0.002, alert_after_s=60.0))
+    await retries.for_log(Fails(LogUnavailable("no log"), 3, progress))
+    assert announcer.published == []

@@ -1,0 +1,22 @@
+"""Where a run's checkpoints are, and what each one says of the run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """What writing a checkpoint needs to know."""
+
+    run: str
+    """Training run."""
+    folder: Path
+    """Folder of this run's checkpoints: ``checkpoint_dir``."""
+    keep: int
+    """Newest checkpoints kept on disk."""
+    canary_seed: int
+    """Seed of the canaries' tokens, the same throughout a run."""
+    dtype: str
+    """Type that weights are published in."""
+    config_sha256: str
+    """Hash of the settings that decide what is learnt."""

@@ -1,0 +1,89 @@
+"""The publisher: makes durable, uploads and announces, in this order, and retries where one of them cannot be done.
+
+position → announced                    what was decided while a step's groups were gathered
+checkpoint → uploaded → announced       a step
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
+from headrace.trainer.checkpoints.checkpoint import Checkpoint
+from headrace.trainer.checkpoints.position import Position, write_position
+from headrace.trainer.effects import Effect, StepEffectCallback
+from headrace.trainer.publishing.announcer import Announcer
+from headrace.trainer.retries.retrier import Retrier
+from headrace.trainer.weights.publish import upload
+from headrace.trainer.weights.store import ObjectStore
+
+
+class Publisher:
+    """What the trainer leaves outside of its memory. Every method can be repeated after a crash."""
+
+    def __init__(self, announcer: Announcer, store: ObjectStore, retrier: Retrier, reached: StepEffectCallback) -> None:
+        """Operations that fail are retried by ``retrier``; ``reached`` is called after each effect."""
+        self._announcer = announcer
+        self._store = store
+        self._retrier = retrier
+        self._reached = reached
+
+    async def save(self, write: Callable[[], Awaitable[Checkpoint]], version: int) -> Checkpoint:
+        """The checkpoint of ``version`` that ``write`` makes.
+
+        Raises ``CheckpointNotWritten`` where the disk did not take it for as long as outages are waited for.
+        """
+        return await self._retrier.for_disk(write, version)
+
+    async def commit_position(self, checkpoint: Checkpoint, position: Position) -> None:
+        """Make ``position`` durable beside ``checkpoint``, then publish its announcements."""
+        write = partial(asyncio.to_thread, write_position, checkpoint, position)
+        await self._retrier.for_disk(write, position.version)
+        self._reached(Effect.POSITION_WRITTEN, position.version + 1)
+        await self.publish_position(position)
+
+    async def publish_position(self, position: Position) -> None:
+        """Publish the announcements of ``position``, if it has any."""
+        if position.announcements:
+            await self._announce(
+                position.announcements, position.as_published, position.offsets, making=position.version + 1
+            )
+            self._reached(Effect.POSITION_PUBLISHED, position.version + 1)
+
+    async def upload(self, checkpoint: Checkpoint) -> None:
+        """Have the checkpoint's version in the object store; raises ``ObjectConflict`` where it holds another one."""
+        version, manifest = checkpoint.state.version, checkpoint.manifest()
+        await self._retrier.for_store(
+            lambda: upload(self._store, manifest, checkpoint.weights, lambda at: self._reached(at, version)), version
+        )
+
+    async def publish(self, checkpoint: Checkpoint) -> None:
+        """Upload the checkpoint's version, then publish its announcements."""
+        state = checkpoint.state
+        await self.upload(checkpoint)
+        await self._announce(state.announcements, PublishedPosition(state.version), state.offsets, making=state.version)
+        self._reached(Effect.ANNOUNCED, state.version)
+
+    async def decide(self, *, commit: bool) -> None:
+        """Commit or abort what a broker may have left undecided of the last transaction."""
+        await self._retrier.for_log(lambda: self._announcer.decide(commit=commit))
+
+    async def publish_all(self, news: Sequence[Announcement]) -> None:
+        """Publish what no position rests on: publishing it again changes nothing."""
+        await self._announce(news)
+
+    async def _announce(
+        self,
+        announcements: Sequence[Announcement],
+        position: PublishedPosition | None = None,
+        offsets: Mapping[int, int] | None = None,
+        *,
+        making: int | None = None,
+    ) -> None:
+        def on_effect(effect: Effect) -> None:
+            if making is not None:
+                self._reached(effect, making)
+
+        await self._retrier.for_log(
+            lambda: self._announcer.announce(announcements, said=position, offsets=offsets, told=on_effect)
+        )
