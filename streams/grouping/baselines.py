@@ -2,7 +2,8 @@
 
 Axis n: the scored members of one group. None of them divides by a standard deviation (Kimi K2.5, Dr. GRPO): that
 weighs an almost solved task as much as an undecided one. ``b_i`` may not depend on ``r_i`` itself, or the gradient is
-biased; only the mean does, by the factor (n−1)/n, which is why leave-one-out is there.
+biased; only the mean does, by the factor (n−1)/n, which is why leave-one-out is there. The whole formula of the
+advantage is in ``trainer/batches/advantages.py``.
 """
 
 import statistics
@@ -46,7 +47,7 @@ def constant(rewards: Sequence[float], value: float) -> list[float]:
 def standard_deviation(rewards: Sequence[float]) -> float | None:
     """Sample standard deviation (n − 1) of the scored members' rewards; ``None`` where there are fewer than two.
 
-    For losses that divide by it (GRPO): no baseline here does.
+    For losses that divide by it (GRPO, in ``trainer/batches/advantages.py``): no baseline here does.
     """
     return statistics.stdev(rewards) if len(rewards) > 1 else None
 

@@ -8,7 +8,8 @@
     else                                   trained: advantage = reward − baseline
 
 Against the mean of the group, equal rewards have no gradient. Against a threshold or a running mean they have one, and
-a group has none where every reward is within the tolerance of the baseline.
+a group has none where every reward is within the tolerance of the baseline. What the trainer makes of the advantage:
+``trainer/batches/advantages.py``.
 """
 
 import logging

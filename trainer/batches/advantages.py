@@ -1,4 +1,16 @@
-"""What may be done to the advantages of a step's groups before they become a batch. Pure."""
+"""What may be done to the advantages of a step's groups before they become a batch. Pure.
+
+The advantage of a token n of trajectory i, from the reward to the loss:
+
+    A_n = (r_i − b_i) / (σ + ε) − β (log π_n − log π_ref,n)
+
+    r_i          total of the reward's components              streams/rewards/spec.py, ``RewardSpec.score``
+    b_i          the group's baseline                          streams/grouping/baselines.py
+    r_i − b_i    the advantage in the training record          streams/grouping/group_decision.py
+    σ, ε         deviation of the group's rewards; only        here, ``scale_advantages``
+                 losses with ``group_std`` divide by it
+    β …          the KL penalty, where there is one            trainer/losses/kl.py, by the learner in each pass
+"""
 
 import statistics
 from collections.abc import Sequence

@@ -6,6 +6,8 @@ of KL(π ‖ π_ref). That is where Composer 2 has it.
 
 Per token, the penalty is of the token's own distribution; that a token leads to contexts where policies differ more is
 not in it, as it would be were k1 summed over the rest of the answer. The sum's variance grows with the length.
+
+The whole formula of the advantage is in ``trainer/batches/advantages.py``.
 """
 
 import torch
