@@ -9,6 +9,7 @@ result, an answer) is not looked at by a model: here its bytes are, before it is
 
 import json
 import math
+import re
 from typing import Annotated, NoReturn
 
 from annotated_types import Ge, Le
@@ -22,6 +23,9 @@ RewardValue = Annotated[float, Ge(-MAX_REWARD), Le(MAX_REWARD)]
 
 _SHORTEST = b"0" * 200
 """Digits in a row without which no number with an exponent of two digits is beyond a double."""
+
+_LONG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3,}+(?=[\s,}\]]|\Z)")
+"""A number with an exponent of three digits, and not a piece of a hash: those go on, or end in a quote."""
 
 _ALIKE = bytes(
     ord("0") if chr(byte) in "0123456789" else ord("e") if byte == ord("E") else byte for byte in range(256)
@@ -53,7 +57,9 @@ def is_plainly_finite(value: bytes) -> bool:
     if b"NaN" in value or b"Infinity" in value:
         return False
     alike = value.translate(_ALIKE)
-    return not (b"0e000" in alike or b"0e+000" in alike or _SHORTEST in alike)
+    if (b"0e000" in alike or b"0e+000" in alike) and _LONG_EXPONENT.search(value):
+        return False
+    return _SHORTEST not in alike
 
 
 def _refuse(text: str) -> NoReturn:

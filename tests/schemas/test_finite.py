@@ -1,8 +1,10 @@
 """No number that is not finite is in any record: not read, not written, and not made null without a word."""
 
+import hashlib
 import json
 import math
 import random
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +71,12 @@ def test_what_is_no_json_is_left_to_the_reader() -> None:
             refuse_not_finite(value)
         except NotFinite:
             assert value in (b"NaN", b"[NaN")
+
+
+def test_a_hash_is_not_looked_at_twice() -> None:
+    digests = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(200)]
+    assert any(re.search(r"\de\d{3}", digest) for digest in digests)
+    assert all(is_plainly_finite(json.dumps({"prefix_sha256": digest}).encode()) for digest in digests)
 
 
 def test_ordinary_tokens_are_not_looked_at_twice() -> None:

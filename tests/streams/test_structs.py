@@ -27,6 +27,7 @@ from headrace.schemas.events import (
     TrajectoryEnded,
     TrajectoryStarted,
 )
+from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.model import Record
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
@@ -60,6 +61,11 @@ FACTS: dict[str, Record] = {
     "finished": SubagentFinished(name="a", sub_trajectory_id="s2", stage=1, status="failed", steps=4),
     "ended": TrajectoryEnded(status="aborted", answer={"text": "42"}, outcome=0.5, error="none"),
 }  # fmt: skip
+FACTS |= {
+    name: example.payload
+    for name, example in EXAMPLES.items()
+    if example.topic is EVENTS and type(example.payload) not in set(map(type, FACTS.values()))
+}
 
 
 def outcome(name: str, value: bytes) -> list[Any]:

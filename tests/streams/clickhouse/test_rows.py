@@ -6,6 +6,7 @@ import pytest
 
 from headrace.schemas import events
 from headrace.schemas.envelope import Envelope
+from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.model import Record
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError, Redriven, Repaired
@@ -127,6 +128,7 @@ SAMPLES: tuple[Record, ...] = (
     DEAD_LETTER,
     Repaired(topic="events", partition=1, offset=2, key=None, value="e30=", headers=[("ce_type", "eA==")]),
     Redriven(topic="events", partition=1, offset=2, sha256="s", trajectory_id="t2", redrive_of="t", records=7),
+    *(example.payload for example in EXAMPLES.values()),
 )
 
 

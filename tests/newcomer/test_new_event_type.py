@@ -1,0 +1,84 @@
+"""A new event type takes the files that carry information and no others: `memory.written`, added to a copy of the tree.
+
+CONTRIBUTING describes it, and names the same files.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.newcomer.memory_written import EDITS, THE_TYPE, WHAT_MYPY_ASKS_FOR, apply
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("schemas", "streams", "agents", "deploy", "trainer", "src")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what is installed, the extension module included."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "pictures", "static", "*.safetensors")
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, tmp_path / room, symlinks=True, ignore=ignore)
+    return tmp_path
+
+
+def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(tree / "src"), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": paths, "MYPYPATH": "src", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
+
+
+def test_mypy_names_every_place_that_was_forgotten(tree: Path) -> None:
+    apply(THE_TYPE, tree)
+    # A run over everything takes minutes: these files alone, and for pydantic a class that is not Any.
+    stub = tree / "src" / "pydantic.pyi"
+    stub.write_text("class BaseModel: ...\ndef __getattr__(name: str) -> object: ...\n")
+    rooms = ("schemas/model.py", "schemas/events.py", "streams/assembly/turns.py", "deploy/tail/sentence.py")
+    files = [str(stub), *(f"src/headrace/{path}" for path in rooms)]
+    options = ("--follow-imports=skip", "--explicit-package-bases", "--config-file=", "--python-version=3.11")
+    found = run(tree, "-m", "mypy", *options, f"--cache-dir={tree / 'cache'}", *files).stdout
+    forgotten = re.findall(r'headrace/(\S+?):\d+: error: Argument 1 to "assert_never" has .*"MemoryWritten"', found)
+    assert set(forgotten) == {edit.path for edit in WHAT_MYPY_ASKS_FOR}, found
+
+
+def test_a_new_type_goes_from_the_sdk_to_its_row_and_its_line(tree: Path) -> None:
+    apply(EDITS, tree)
+    done = run(tree, str(ROOT / "tests/newcomer/new_event_type.py"))
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    ((topic, trajectory),) = found["sent"]
+    assert topic == "trajectories"
+    assert (trajectory["events"], trajectory["unreadable"], len(trajectory["turns"])) == (4, [], 1)
+    assert found["row"] == {
+        "type": "headrace.memory.written.v1", "trajectory_id": "t-1", "seq": 2,
+        "payload": '{"key":"ada","text":"Works at the mill."}',
+    }  # fmt: skip
+    assert found["line"] == "ada Works at the mill."
+    # The C++ does not know it: Python did its part, and it was counted.
+    module = found["module"]
+    assert (found["fallbacks"], found["lag"]) == ((1, ["headrace.memory.written.v1"]) if module else (0, []))
+
+
+def test_what_is_published_is_written_by_two_commands(tree: Path) -> None:
+    apply(EDITS, tree)
+    for command in (("schemas", "--write", "schemas/snapshots"), ("asyncapi", "--write", "schemas/asyncapi.json")):
+        done = run(tree, "-m", "headrace.deploy.cli", *command)
+        assert done.returncode == 0, done.stderr
+    assert (tree / "schemas/snapshots/headrace.memory.written.v1.json").exists()
+    assert (
+        "headrace.memory.written.v1"
+        in json.loads((tree / "schemas/asyncapi.json").read_text())["components"]["messages"]
+    )
+
+
+def test_contributing_names_these_files_and_no_others() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text.partition("## A new event type")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([\w/.]+\.py)`", section, re.MULTILINE)) == {edit.path for edit in EDITS}
