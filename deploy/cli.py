@@ -89,9 +89,9 @@ class LazyGroup(click.Group):
         except StackError as error:
             raise click.ClickException(error_text(error)) from error
         except OSError as error:
-            if (said := path_problem(error)) is None:
+            if (problem := path_problem(error)) is None:
                 raise
-            raise click.ClickException(error_text(said)) from error
+            raise click.ClickException(error_text(problem)) from error
         except ModuleNotFoundError as error:
             if (extra := extra_with(error.name or "")) is None:
                 raise

@@ -19,7 +19,7 @@ AUTHENTICATION_FAILED = 516
 ACCESS_DENIED = 497
 
 
-class Account(StrEnum):
+class ClickHouseAccount(StrEnum):
     """An account."""
 
     READER = READER
@@ -34,13 +34,13 @@ class Denied(Exception):
         self.code = code
 
 
-def ensure_passwords(folder: Path) -> Mapping[Account, str]:
+def ensure_passwords(folder: Path) -> Mapping[ClickHouseAccount, str]:
     """The password of each account in ``folder``, made where it is missing: files of mode 0600 in a folder of 0700.
 
     Raises :class:`StackError` for a file that others may read, or that is empty.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return {account: _ensure_password(folder / account) for account in Account}
+    return {account: _ensure_password(folder / account) for account in ClickHouseAccount}
 
 
 def _ensure_password(file: Path) -> str:
@@ -70,8 +70,8 @@ def refuse_web_page(headers: Mapping[str, str]) -> None:
 
 
 def account_of(
-    headers: Mapping[str, str], fields: Mapping[str, str], passwords: Mapping[Account, str], folder: Path
-) -> Account:
+    headers: Mapping[str, str], fields: Mapping[str, str], passwords: Mapping[ClickHouseAccount, str], folder: Path
+) -> ClickHouseAccount:
     """The account that a request with ``headers`` and URL parameters ``fields`` comes from.
 
     Raises :class:`Denied` without a right password; ``folder`` is where it says they are.

@@ -64,7 +64,7 @@ _UNKNOWN_TREE = "does not support JSON serialization"
 _FORMAT_OF_DATA = " FORMAT "
 
 
-class EngineError(Exception):
+class ChdbError(Exception):
     """The engine refused a statement; ``code`` is ClickHouse's (0 where there is none)."""
 
     def __init__(self, message: str) -> None:
@@ -132,7 +132,7 @@ class _Session:
         # a full disk. From a file it says so.
         head = _INSERT_HEAD.fullmatch(statement)
         if head is None:
-            raise EngineError("Code: 62. DB::Exception: The insert cannot be read. (SYNTAX_ERROR)")
+            raise ChdbError("Code: 62. DB::Exception: The insert cannot be read. (SYNTAX_ERROR)")
         with tempfile.NamedTemporaryFile(dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None) as file:
             file.write(data)
             file.flush()
@@ -148,7 +148,7 @@ class _Session:
         self._connection.close()
 
 
-class Engine:
+class ChdbEngine:
     """The engine on ``path``, which no other process may have open. Methods block and may be called from any thread.
 
     Statements are parsed first and run only if :mod:`headrace.deploy.clickhouse.statements` allows them; reads run in
@@ -174,7 +174,7 @@ class Engine:
         self._parsers.put(parser)
 
     def parse(self, statement: str) -> Statement:
-        """``statement``, ready to run. Raises :class:`EngineError` where it is no single statement or not offered."""
+        """``statement``, ready to run. Raises :class:`ChdbError` where it is no single statement or not offered."""
         with self._rulings_lock:
             if statement in self._rulings:
                 self._rulings.move_to_end(statement)
@@ -191,7 +191,7 @@ class Engine:
         """``head``, an insert without format and data, in the engine's own spelling. Raises as :meth:`parse`."""
         text = self.parse(f"{head}{_FORMAT_OF_DATA}{input_format}").text
         if not re.fullmatch(r"\w+", input_format):
-            raise EngineError(f"Code: 73. DB::Exception: Unknown format {input_format[:100]!r}. (UNKNOWN_FORMAT)")
+            raise ChdbError(f"Code: 73. DB::Exception: Unknown format {input_format[:100]!r}. (UNKNOWN_FORMAT)")
         return text[: text.rindex(_FORMAT_OF_DATA)]
 
     def query(
@@ -207,10 +207,10 @@ class Engine:
         """Run ``statement``; its own ``FORMAT`` clause wins over ``output_format``.
 
         ``readonly``: in a session that can only read, with no settings but those that are offered for reading. Raises
-        :class:`EngineError`.
+        :class:`ChdbError`.
         """
         if output_format.lower() not in self._formats:
-            raise EngineError(f"Code: 73. DB::Exception: Unknown format {output_format[:100]!r}. (UNKNOWN_FORMAT)")
+            raise ChdbError(f"Code: 73. DB::Exception: Unknown format {output_format[:100]!r}. (UNKNOWN_FORMAT)")
         with self._session(settings or {}, database, readonly) as session:
             try:
                 result = session.run(statement.text, output_format, params)
@@ -232,7 +232,7 @@ class Engine:
         settings: Mapping[str, str] | None = None,
         database: str = "default",
     ) -> Outcome:
-        """Run the insert ``head``, which :meth:`parse_insert` gave, on ``data``. Raises :class:`EngineError`."""
+        """Run the insert ``head``, which :meth:`parse_insert` gave, on ``data``. Raises :class:`ChdbError`."""
         with self._session(settings or {}, database, False) as session:
             result = session.insert(head, input_format, data)
         written = {"written_rows": str(result.rows_written()), "written_bytes": str(result.bytes_written())}
@@ -248,7 +248,7 @@ class Engine:
     def _session(self, settings: Mapping[str, str], database: str, reads: bool) -> Iterator[_Session]:
         for name in settings:
             if not _SETTING.match(name) or name.lower() == "readonly":
-                raise EngineError(f"Code: 115. DB::Exception: Unknown setting {name[:100]!r}. (UNKNOWN_SETTING)")
+                raise ChdbError(f"Code: 115. DB::Exception: Unknown setting {name[:100]!r}. (UNKNOWN_SETTING)")
         with _refusals():
             statements.rule_on_database_name(database)
             statements.rule_on_settings(settings, _LIMITS, reads=reads)
@@ -272,7 +272,7 @@ class Engine:
         try:
             found = self._ask("parseQueryToJSON", statements.described_table(text) or text)
             return json.loads(found)
-        except EngineError as error:
+        except ChdbError as error:
             if _UNKNOWN_TREE not in str(error):
                 raise
             raise Refused(f"statements that begin with {' '.join(text.split()[:2])[:60]} are not offered") from error
@@ -296,7 +296,7 @@ def _engine_errors() -> Iterator[None]:
     try:
         yield
     except (chdb.ChdbError, RuntimeError) as error:
-        raise EngineError(str(error)) from error
+        raise ChdbError(str(error)) from error
 
 
 @contextmanager
@@ -304,7 +304,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except Refused as refused:
-        raise EngineError(
+        raise ChdbError(
             f"Code: 497. DB::Exception: The embedded ClickHouse refuses this: {refused}. For more, point "
             "HEADRACE_CLICKHOUSE at a server of your own. (ACCESS_DENIED)"
         ) from refused

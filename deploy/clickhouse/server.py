@@ -31,9 +31,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from headrace.deploy.clickhouse.access import Account, Denied, account_of, ensure_passwords, refuse_web_page
+from headrace.deploy.clickhouse.access import ClickHouseAccount, Denied, account_of, ensure_passwords, refuse_web_page
 from headrace.deploy.clickhouse.content_encoding import BodyTooLarge, UnknownEncoding, decompress
-from headrace.deploy.clickhouse.engine import Engine, EngineError, Outcome
+from headrace.deploy.clickhouse.engine import ChdbEngine, ChdbError, Outcome
 from headrace.deploy.clickhouse.insert_statement import split_insert
 from headrace.deploy.system.http_server import serve
 
@@ -51,7 +51,7 @@ SESSIONS = 4
 MAX_READ_BODY_BYTES = MAX_STATEMENT_BYTES + 64 * 1024
 """Largest request body of an account that only reads, in bytes: a statement with its parameters, and never data."""
 
-BODIES = {Account.READER: 64, Account.WRITER: 2 * SESSIONS}
+BODIES = {ClickHouseAccount.READER: 64, ClickHouseAccount.WRITER: 2 * SESSIONS}
 """Requests of each account whose bodies are held at once; others of that account wait before theirs are read."""
 
 BODY_SECONDS = 30.0
@@ -164,12 +164,12 @@ async def _read_form(request: Request, limit: int) -> dict[str, str]:
     return {name: value for name, value in form.items() if isinstance(value, str)}
 
 
-async def _read_call(request: Request, fields: dict[str, str], account: Account) -> _Call:
+async def _read_call(request: Request, fields: dict[str, str], account: ClickHouseAccount) -> _Call:
     """The request as a statement, its data, parameters and settings. ``fields`` are the parameters of its URL.
 
     Raises ``TimeoutError`` where the body does not come whole within :data:`BODY_SECONDS`.
     """
-    limit = MAX_BODY_BYTES if account is Account.WRITER else MAX_READ_BODY_BYTES
+    limit = MAX_BODY_BYTES if account is ClickHouseAccount.WRITER else MAX_READ_BODY_BYTES
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         async with asyncio.timeout(BODY_SECONDS):
             fields = fields | await _read_form(request, limit)
@@ -186,27 +186,27 @@ async def _read_call(request: Request, fields: dict[str, str], account: Account)
             name: value for name, value in fields.items() if name not in _TRANSPORT and not name.startswith("param_")
         },
         params={name.removeprefix("param_"): value for name, value in fields.items() if name.startswith("param_")},
-        may_write=request.method == "POST" and account is Account.WRITER,
+        may_write=request.method == "POST" and account is ClickHouseAccount.WRITER,
     )
 
 
-def _execute(engine: Engine, call: _Call) -> tuple[Outcome, str]:
+def _execute(engine: ChdbEngine, call: _Call) -> tuple[Outcome, str]:
     """Run ``call``; returns what came and its format."""
     insert = split_insert(call.statement)
     if insert is not None:
         if not call.may_write:
-            raise EngineError(_READONLY)
+            raise ChdbError(_READONLY)
         head = engine.parse_insert(insert.head, insert.format)
         data = insert.data + call.data
         outcome = engine.insert(head, insert.format, data, settings=call.settings, database=call.database)
         return outcome, call.output_format
     if len(call.statement) + len(call.data) > MAX_STATEMENT_BYTES:
-        raise EngineError(f"Code: 62. DB::Exception: The statement is longer than {MAX_STATEMENT_BYTES} bytes.")
+        raise ChdbError(f"Code: 62. DB::Exception: The statement is longer than {MAX_STATEMENT_BYTES} bytes.")
     # ClickHouse's rule: the query in the URL and the body are one text.
     text = call.statement.decode() + (f"\n{call.data.decode()}" if call.data else "")
     statement = engine.parse(text)
     if not (statement.ruling.reads or call.may_write):
-        raise EngineError(_READONLY)
+        raise ChdbError(_READONLY)
     outcome = engine.query(
         statement,
         output_format=call.output_format,
@@ -230,16 +230,18 @@ class ClickHouseFront:
         self._path = path
         self._secrets = secrets
         # One account cannot keep another waiting, neither by bodies that do not come nor by statements that run long.
-        self._bodies = {account: asyncio.Semaphore(BODIES[account]) for account in Account}
+        self._bodies = {account: asyncio.Semaphore(BODIES[account]) for account in ClickHouseAccount}
         # Statements must not starve the event loop, and more threads than sessions would only wait.
-        self._threads = {account: ThreadPoolExecutor(SESSIONS, f"statement-{account.name}") for account in Account}
+        self._threads = {
+            account: ThreadPoolExecutor(SESSIONS, f"statement-{account.name}") for account in ClickHouseAccount
+        }
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
         self._passwords = await asyncio.to_thread(ensure_passwords, self._secrets)
-        threads = self._threads[Account.WRITER]
-        self._engine = await loop.run_in_executor(threads, partial(Engine, self._path, sessions=SESSIONS))
+        threads = self._threads[ClickHouseAccount.WRITER]
+        self._engine = await loop.run_in_executor(threads, partial(ChdbEngine, self._path, sessions=SESSIONS))
         try:
             yield
         finally:
@@ -264,7 +266,7 @@ class ClickHouseFront:
         async with self._bodies[account]:
             return await self._answer(request, fields, account)
 
-    async def _answer(self, request: Request, fields: dict[str, str], account: Account) -> Response:
+    async def _answer(self, request: Request, fields: dict[str, str], account: ClickHouseAccount) -> Response:
         if not _QUERY_ID.match(fields.get("query_id", "")):
             # Before anything runs: the answer repeats it in a header.
             return self._refusal(400, 36, "query_id is up to 200 visible ASCII characters")
@@ -286,7 +288,7 @@ class ClickHouseFront:
         loop = asyncio.get_running_loop()
         try:
             outcome, output_format = await loop.run_in_executor(self._threads[account], _execute, self._engine, call)
-        except EngineError as error:
+        except ChdbError as error:
             status = 404 if error.code in _NOT_FOUND else 403 if error.code == _DENIED else _status(error.code)
             return Response(
                 f"{error}\n", status, {"X-ClickHouse-Exception-Code": str(error.code)}, media_type="text/plain"

@@ -30,11 +30,11 @@ def command(
     """
     from pathlib import Path
 
-    from headrace.deploy.demo.circle import Plan
+    from headrace.deploy.demo.circle import DemoPlan
     from headrace.deploy.demo.run import run_demo
 
     run_demo(
-        Plan(seed=seed, steps=steps, heldout_tasks=heldout, control=control),
+        DemoPlan(seed=seed, steps=steps, heldout_tasks=heldout, control=control),
         data=data,
         json_path=Path(json_path) if json_path else None,
         plot_path=Path(plot_path) if plot_path else None,

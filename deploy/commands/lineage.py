@@ -66,12 +66,12 @@ def command(
         if version is not None:
             lineage = ask_kafka(bootstrap, lambda: _version(bootstrap, run, version, members, as_json))
             if not members:
-                _tell_version(lineage, top, as_json)
+                _print_version(lineage, top, as_json)
             if picture is not None:
                 _draw(lineage, picture)
         else:
             trace = ask_kafka(bootstrap, lambda: _trace(bootstrap, trajectory, event))
-            _tell_trace(trace, as_json)
+            _print_trace(trace, as_json)
             if picture is not None:
                 _draw(trace, picture)
     except (LookupError, ValueError) as error:
@@ -79,7 +79,7 @@ def command(
 
 
 async def _version(bootstrap: str, run: str | None, version: int, members: bool, as_json: bool) -> "VersionLineage":
-    """The lineage of a version; with ``members`` each trajectory is told as it is read."""
+    """The lineage of a version; with ``members`` each trajectory is printed as it is read."""
 
     from headrace.deploy.errors import StackError
     from headrace.deploy.provenance.run import chosen_run
@@ -87,7 +87,7 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.read_version import read_graph, read_lineage
 
-    def tell(given: "Contribution") -> None:
+    def report(given: "Contribution") -> None:
         if members:
             tell_json(member_json(given)) if as_json else say(member_line(given))
 
@@ -96,7 +96,7 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
         graph = await read_graph(records, run)
         if version not in graph:
             raise StackError(f"Run {run!r} has no version {version}: its newest is {max(graph.parents)}.")
-        return await read_lineage(steps, records, run, version, tell=tell, progress=_progress_of_steps)
+        return await read_lineage(steps, records, run, version, tell=report, progress=_progress_of_steps)
 
 
 async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None) -> "Trace":
@@ -125,7 +125,7 @@ async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None
     return trace
 
 
-def _tell_version(lineage: "VersionLineage", top: int, as_json: bool) -> None:
+def _print_version(lineage: "VersionLineage", top: int, as_json: bool) -> None:
 
     from headrace.deploy.provenance.version_page import as_json as as_object
     from headrace.deploy.provenance.version_page import page
@@ -136,7 +136,7 @@ def _tell_version(lineage: "VersionLineage", top: int, as_json: bool) -> None:
         tell_lines(page(lineage, top))
 
 
-def _tell_trace(trace: "Trace", as_json: bool) -> None:
+def _print_trace(trace: "Trace", as_json: bool) -> None:
 
     from headrace.deploy.provenance.trace_page import as_json as as_object
     from headrace.deploy.provenance.trace_page import page

@@ -56,7 +56,7 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
     verdicts: set[Verdict] = set()
 
-    def tell(rebuilt: "Rebuilt | Missing") -> None:
+    def report(rebuilt: "Rebuilt | Missing") -> None:
         if isinstance(rebuilt, Missing):
             verdicts.add(Verdict.INCOMPLETE)
             say(f"A step stands at steps {rebuilt.partition}:{rebuilt.offset}, and {rebuilt.detail}", err=True)
@@ -72,7 +72,7 @@ def command(
             say(f"Step {rebuilt.step.step} gives no batch: {write} is not written.", err=True)
 
     try:
-        ask_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, tell))
+        ask_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, report))
     except LookupError as error:
         raise StackError(f"{error}.") from error
     if Verdict.DIFFERS in verdicts:
@@ -93,7 +93,7 @@ def _range(text: str) -> tuple[int, int | None]:
 
 
 async def _rebuild(
-    bootstrap: str, run: str | None, first: int, last: int | None, tell: "Callable[[Rebuilt | Missing], None]"
+    bootstrap: str, run: str | None, first: int, last: int | None, report: "Callable[[Rebuilt | Missing], None]"
 ) -> None:
     """Rebuild the steps from ``first`` to ``last`` one by one; raises ``StackError`` where there is none."""
     from headrace.deploy.errors import StackError
@@ -103,13 +103,13 @@ async def _rebuild(
     from headrace.trainer.provenance.rebuild import rebuild
     from headrace.trainer.provenance.steps import evidence_for, steps_of
 
-    told = 0
+    found = 0
     async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
         run = await chosen_run(records, run)
         async for step in steps_of(steps, run, first, last):
-            told += 1
-            tell(step if isinstance(step, Missing) else rebuild(step, await evidence_for(records, step)))
-        if not told:
+            found += 1
+            report(step if isinstance(step, Missing) else rebuild(step, await evidence_for(records, step)))
+        if not found:
             newest = max([step.step async for step in steps_of(steps, run) if not isinstance(step, Missing)], default=0)
             has = f"its newest is {newest}" if newest else "it has none yet"
             asked = f"step {first}" if first == last else f"step from {first} on"

@@ -1,4 +1,4 @@
-"""HEADRACE_* variables that are no settings, misspelt ones most of them, are told of: nothing reads them.
+"""HEADRACE_* variables that are no settings, misspelt ones most of them, are reported: nothing reads them.
 
 They are not refused. A cluster sets variables that nobody asked for: for a service called headrace-trainer,
 Kubernetes gives every container HEADRACE_TRAINER_PORT=tcp://10.0.0.7:80 and others.
@@ -15,10 +15,10 @@ _ADDRESS_OF_KUBERNETES = re.compile(r"(tcp|udp|sctp)://")
 def unknown_variables(environment: Mapping[str, str], prefix: str, known: Collection[str]) -> list[str]:
     """A sentence for each variable of ``environment`` that begins with ``prefix`` and is none of ``known``.
 
-    ``known`` are whole names, in capitals; ``NAME__PART`` is a part of the setting NAME. What is set to nothing says
-    nothing.
+    ``known`` are whole names, in capitals; ``NAME__PART`` is a part of the setting NAME. An empty variable
+    counts as not set.
     """
-    said = []
+    sentences = []
     for name, value in sorted(environment.items()):
         setting = name.upper().partition("__")[0]
         if not setting.startswith(prefix) or setting in known or not value:
@@ -27,5 +27,5 @@ def unknown_variables(environment: Mapping[str, str], prefix: str, known: Collec
             continue
         near = get_close_matches(setting, known, 1, 0.8)
         instead = f"did you mean {near[0]}?" if near else "`headrace settings` lists those that there are."
-        said.append(f"{name} is set in the environment and is no setting, so nothing reads it: {instead}")
-    return said
+        sentences.append(f"{name} is set in the environment and is no setting, so nothing reads it: {instead}")
+    return sentences

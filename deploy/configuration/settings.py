@@ -29,8 +29,8 @@ from headrace.schemas.safe_text import redacted_values
 PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"
 
-_TOLD: set[str] = set()
-"""What was said of the environment by this process."""
+_REPORTED: set[str] = set()
+"""Sentences about the environment that this process has printed."""
 
 ConfigT = TypeVar("ConfigT")
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -181,7 +181,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of this process; ``overrides`` (command line) win, ``None`` among them says nothing.
+    """The settings of this process; ``overrides`` (command line) win, ``None`` among them counts as not given.
 
     Raises :class:`StackError` naming each setting that is wrong.
     """
@@ -198,16 +198,16 @@ def load_settings(**overrides: Any) -> Settings:
     except ValueError as error:  # Malformed TOML, malformed JSON in a variable.
         raise StackError(f"The settings cannot be read: {error}") from error
     remember_secrets(settings.model_dump(mode="json"))  # what a file holds of them
-    _tell_unknown_variables()
+    _report_unknown_variables()
     return settings
 
 
-def _tell_unknown_variables() -> None:
-    """Say on standard error, once a process, which variables are no settings."""
+def _report_unknown_variables() -> None:
+    """Print on standard error, once a process, which variables are no settings."""
     known = {CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)}
     for sentence in unknown_variables(os.environ, PREFIX, known):
-        if sentence not in _TOLD:
-            _TOLD.add(sentence)
+        if sentence not in _REPORTED:
+            _REPORTED.add(sentence)
             tell(sentence, err=True)
 
 
@@ -216,9 +216,9 @@ def _problem(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"There is no setting {PREFIX}{name}: `headrace settings` lists them."
     why = f": {problem['msg']}"
-    if problem["type"] == "value_error":  # said by one of ours
-        said = str(problem["ctx"]["error"])
-        why = f", {said}" if said.startswith("which") else f": {said}"
+    if problem["type"] == "value_error":  # raised by one of our validators
+        message = str(problem["ctx"]["error"])
+        why = f", {message}" if message.startswith("which") else f": {message}"
     return f"{PREFIX}{name} is {redacted_values(problem['input'])!r}{why}."
 
 

@@ -5,7 +5,7 @@ Every figure is read from the log: rewards, steps, versions. The agent samples f
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,12 +13,11 @@ from pathlib import Path
 from headrace.agents.search.sampler import RolloutConfig, held_out_tasks, run_evaluation, run_rollouts
 from headrace.deploy.demo.memory import Peak
 from headrace.deploy.demo.summary import HeldOut, Summary, mean_reward, mixed_versions, reward_by_version
-from headrace.deploy.demo.watch import Seen, Watch, watching
+from headrace.deploy.demo.watch import RunRecords, Watch, watching
 from headrace.deploy.errors import StackError
+from headrace.deploy.processes.process import ReportStatus
 from headrace.deploy.stack.stack import Stack
 from headrace.streams.ledger.ledger import Ledger, read_ledger
-
-Say = Callable[[str], None]
 
 _SERVE_S = 60.0
 _SCORE_S = 120.0
@@ -27,7 +26,7 @@ _SETTLE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """What a demo does."""
 
     seed: int = 0
@@ -98,7 +97,9 @@ class Phases:
             self.seconds[name] = round(time.monotonic() - began, 2)
 
 
-async def go_round(stack: Stack, plan: Plan, phases: Phases, peak: Peak, plot: Path, say: Say) -> Summary:
+async def run_circle(
+    stack: Stack, plan: DemoPlan, phases: Phases, peak: Peak, plot: Path, report: ReportStatus
+) -> Summary:
     """Measure, train, measure again, and account for every trajectory.
 
     Raises :class:`StackError` naming what did not come to pass.
@@ -107,13 +108,13 @@ async def go_round(stack: Stack, plan: Plan, phases: Phases, peak: Peak, plot: P
     async with watching(stack.addresses["kafka"], stack.settings.run) as watch:
         await watch.until(lambda seen: seen.served >= 0, what="the engine to serve version 0", timeout_s=_SERVE_S)
         async with phases.phase("evaluate_before"):
-            before = await _evaluate(rollouts, plan, watch, say)
+            before = await _evaluate(rollouts, plan, watch, report)
         async with phases.phase("learn"):
-            await _learn(rollouts, plan, watch, say)
+            await _learn(rollouts, plan, watch, report)
         async with phases.phase("evaluate_after"):
-            after = await _evaluate(rollouts, plan, watch, say)
+            after = await _evaluate(rollouts, plan, watch, report)
         async with phases.phase("settle"):
-            ledger = await _settled(stack.addresses["kafka"], say)
+            ledger = await _ledger_at_rest(stack.addresses["kafka"], report)
         rewards = watch.seen.rewards.values()
         return Summary(
             seed=plan.seed,
@@ -145,7 +146,7 @@ class _Score:
     greedy: float
 
 
-async def _evaluate(rollouts: RolloutConfig, plan: Plan, watch: Watch, say: Say) -> _Score:
+async def _evaluate(rollouts: RolloutConfig, plan: DemoPlan, watch: Watch, report: ReportStatus) -> _Score:
     version = watch.seen.served
     tasks = held_out_tasks(plan.heldout_tasks)
     labels = {"policy_version": version}
@@ -154,14 +155,14 @@ async def _evaluate(rollouts: RolloutConfig, plan: Plan, watch: Watch, say: Say)
     await watch.until_scored([*sampled, *greedy], timeout_s=_SCORE_S)
     score = _Score(mean_reward(watch.seen.rewards, sampled), mean_reward(watch.seen.rewards, greedy))
     found = f"sampled {score.sampled:.3f}, greedy {score.greedy:.3f}"
-    say(f"version {version} on {plan.heldout_tasks} held-out tasks: {found}")
+    report(f"version {version} on {plan.heldout_tasks} held-out tasks: {found}")
     return score
 
 
-async def _learn(rollouts: RolloutConfig, plan: Plan, watch: Watch, say: Say) -> None:
+async def _learn(rollouts: RolloutConfig, plan: DemoPlan, watch: Watch, report: ReportStatus) -> None:
     stop = asyncio.Event()
     sampler = asyncio.create_task(run_rollouts(rollouts, stop=stop))
-    progress = asyncio.create_task(_report_steps(plan, watch, say))
+    progress = asyncio.create_task(_report_steps(plan, watch, report))
     try:
         await asyncio.wait([sampler, progress], return_when=asyncio.FIRST_COMPLETED)
         if sampler.done():
@@ -177,32 +178,32 @@ async def _learn(rollouts: RolloutConfig, plan: Plan, watch: Watch, say: Say) ->
     )
 
 
-async def _report_steps(plan: Plan, watch: Watch, say: Say) -> None:
+async def _report_steps(plan: DemoPlan, watch: Watch, report: ReportStatus) -> None:
     """One line a few steps, until the last."""
     shown, every = 0, max(1, plan.steps // 15)
     while shown < plan.steps:
         wanted = min(shown + every, plan.steps)
 
-        def reached(seen: Seen, wanted: int = wanted) -> bool:
+        def reached(seen: RunRecords, wanted: int = wanted) -> bool:
             return wanted in seen.steps and all(name in seen.rewards for name in _trained(seen, wanted))
 
         await watch.until(reached, what=f"step {wanted}", timeout_s=_STEP_S * every)
         shown = wanted
-        say(f"step {wanted:>3} of {plan.steps}   {_line(watch.seen, wanted)}   version {watch.seen.served} served")
+        report(f"step {wanted:>3} of {plan.steps}   {_line(watch.seen, wanted)}   version {watch.seen.served} served")
 
 
-def _trained(seen: Seen, step: int) -> list[str]:
+def _trained(seen: RunRecords, step: int) -> list[str]:
     return [name for group in seen.steps[step].groups for name in group.trajectory_ids]
 
 
-def _line(seen: Seen, step: int) -> str:
+def _line(seen: RunRecords, step: int) -> str:
     """A step in figures; its reward is the share of the maximum, over the trajectories that it trained."""
     metrics = seen.steps[step].metrics
     reward = mean_reward(seen.rewards, _trained(seen, step))
     return f"reward {reward:.2f}   staleness ≤ {metrics['staleness_max']:.0f}   loss {metrics['loss']:+.4f}"
 
 
-async def _settled(bootstrap: str, say: Say) -> Ledger:
+async def _ledger_at_rest(bootstrap: str, report: ReportStatus) -> Ledger:
     """The ledger, once nothing is on its way through the streams; what waits for a training step stays pending."""
     deadline = time.monotonic() + _SETTLE_S
     while True:
@@ -210,5 +211,5 @@ async def _settled(bootstrap: str, say: Say) -> Ledger:
         moving = sum(count for stage, count in ledger.pending_by.items() if stage != "untrained")
         if not moving or time.monotonic() > deadline:
             return ledger
-        say(f"{moving} trajectories are still on their way")
+        report(f"{moving} trajectories are still on their way")
         await asyncio.sleep(1.0)

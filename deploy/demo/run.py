@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from headrace.deploy.configuration.settings import Settings, load_settings
-from headrace.deploy.demo.circle import Phases, Plan, go_round
+from headrace.deploy.demo.circle import DemoPlan, Phases, run_circle
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.summary import Summary, render
@@ -24,7 +24,7 @@ _MARK = "made-by-headrace-demo"
 """A file that tells a folder of ours, which may be emptied, from anybody else's."""
 
 
-def run_demo(plan: Plan, *, data: str | None, json_path: Path | None, plot_path: Path | None, keep: bool) -> None:
+def run_demo(plan: DemoPlan, *, data: str | None, json_path: Path | None, plot_path: Path | None, keep: bool) -> None:
     """Run ``plan`` on a fresh stack; writes the picture and, where asked, the JSON.
 
     Raises :class:`StackError` where the stack does not come up or the circle does not close.
@@ -39,7 +39,7 @@ def run_demo(plan: Plan, *, data: str | None, json_path: Path | None, plot_path:
         sys.exit(_INTERRUPTED)
 
 
-def demo_settings(plan: Plan, data: str | None) -> Settings:
+def demo_settings(plan: DemoPlan, data: str | None) -> Settings:
     """The user's settings with the demo's folder, run and options."""
     settings = load_settings(data=data)
     return settings.model_copy(update={"data": settings.data / "demo", "run": "demo", "options": plan.options()})
@@ -57,7 +57,7 @@ def fresh_folder(folder: Path) -> None:
     (folder / _MARK).touch()
 
 
-async def _run(settings: Settings, plan: Plan, plot: Path, json_path: Path | None, keep: bool) -> None:
+async def _run(settings: Settings, plan: DemoPlan, plot: Path, json_path: Path | None, keep: bool) -> None:
     main = asyncio.current_task()
     assert main is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
@@ -68,7 +68,7 @@ async def _run(settings: Settings, plan: Plan, plot: Path, json_path: Path | Non
         async with phases.phase("start"):
             stack = await exits.enter_async_context(running_stack(settings, on_progress=show, on_note=tell))
         tell(f"Watch it at {stack.addresses['dashboard']}")
-        summary = await go_round(stack, plan, phases, peak, plot, tell)
+        summary = await run_circle(stack, plan, phases, peak, plot, tell)
         _show(summary, plot, json_path)
         if keep:
             shows = command_on("status", settings.data)

@@ -20,7 +20,7 @@ from headrace.schemas.wire import UnreadableRecord, decode
 
 
 @dataclass(slots=True)
-class Seen:
+class RunRecords:
     """What the log has told so far, for one run."""
 
     steps: dict[int, Step] = field(default_factory=dict)
@@ -50,15 +50,15 @@ class Seen:
 
 
 class Watch:
-    """:class:`Seen`, kept up to date. Made by :func:`watching`."""
+    """:class:`RunRecords`, kept up to date. Made by :func:`watching`."""
 
     def __init__(self, run: str) -> None:
-        self.seen = Seen()
+        self.seen = RunRecords()
         self._run = run
         self._changed = asyncio.Condition()
         self._failure: BaseException | None = None
 
-    async def until(self, holds: Callable[[Seen], bool], *, what: str, timeout_s: float) -> None:
+    async def until(self, holds: Callable[[RunRecords], bool], *, what: str, timeout_s: float) -> None:
         """Wait until ``holds``; raises :class:`StackError` saying what did not come to pass, after ``timeout_s``
         without it or when the log can no longer be read."""
         try:

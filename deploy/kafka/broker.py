@@ -88,10 +88,10 @@ def java() -> str:
     return program
 
 
-async def kafka_jars(cache: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+async def kafka_jars(cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
     """The folder with Kafka's jars, downloaded by Maven the first time; safe to call from several processes.
 
-    ``say`` is told when there is something to wait for.
+    ``report`` gets a sentence when there is something to wait for.
 
     Raises :class:`StackError` where Maven is missing or the download fails.
     """
@@ -115,7 +115,7 @@ async def kafka_jars(cache: Path, say: Callable[[str], None] = lambda _: None) -
     async with _locked(libs.parent / "download.lock"):
         if libs.is_dir():  # Somebody else was faster.
             return libs
-        say(f"Maven downloads Kafka {KAFKA_VERSION} (44 MB, once) into {libs.parent}")
+        report(f"Maven downloads Kafka {KAFKA_VERSION} (44 MB, once) into {libs.parent}")
         with tempfile.TemporaryDirectory(dir=libs.parent) as folder:
             pom, downloaded, log = Path(folder, "pom.xml"), Path(folder, "libs"), libs.parent / "download.log"
             pom.write_text(_POM)
@@ -243,7 +243,7 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
             await asyncio.sleep(0.1)
 
     async def answers() -> None:
-        while not await answers_within(bootstrap, ANSWERS_S):  # noqa: ASYNC110  nobody tells
+        while not await answers_within(bootstrap, ANSWERS_S):  # noqa: ASYNC110  nothing signals it
             await asyncio.sleep(0.2)
 
     try:

@@ -4,7 +4,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import StackError
-from headrace.deploy.processes.process import Process, Say
+from headrace.deploy.processes.process import Process, ReportStatus
 from headrace.deploy.system.children import Command
 from headrace.deploy.system.ports import HOST
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-async def _command(settings: "Settings", say: Say) -> Command:
+async def _command(settings: "Settings", report: ReportStatus) -> Command:
     from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker
     from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 
@@ -27,7 +27,7 @@ async def _command(settings: "Settings", say: Say) -> Command:
         max_message_bytes=MAX_REQUEST_BYTES,
         heap_mb=settings.kafka_heap_mb,
     )
-    return await prepare_broker(broker, await kafka_jars(settings.cache, say))
+    return await prepare_broker(broker, await kafka_jars(settings.cache, report))
 
 
 async def _answers(settings: "Settings") -> None:

@@ -15,7 +15,7 @@ from headrace.deploy.system.ports import metrics_url
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
 
-Say: TypeAlias = Callable[[str], None]
+ReportStatus: TypeAlias = Callable[[str], None]
 """Shows a person what a process is busy with while it starts."""
 
 
@@ -43,7 +43,7 @@ class Process:
     run: Callable[["Settings"], int] | None = None
     """Runs it in this process until SIGTERM and returns the exit status (``headrace worker NAME``); ``None``: it is a
     program of others, which ``command`` gives."""
-    command: Callable[["Settings", Say], Awaitable[Command]] | None = None
+    command: Callable[["Settings", ReportStatus], Awaitable[Command]] | None = None
     """Prepares what it needs on disk and gives the program that the stack starts; ``None``: ``headrace worker``."""
     settings: tuple[str, ...] = ()
     """Addresses and ports that its worker is given where it runs without a stack."""
@@ -103,8 +103,8 @@ def metrics_address(process: Process, settings: "Settings") -> str | None:
     return metrics_url(settings.metrics_ports[process.name]) if process.metrics else None
 
 
-async def command_of(process: Process, settings: "Settings", say: Say) -> Command:
+async def command_of(process: Process, settings: "Settings", report: ReportStatus) -> Command:
     """The program that the stack starts for ``process``, what it needs on disk being prepared."""
     if process.command is not None:
-        return await process.command(settings, say)
+        return await process.command(settings, report)
     return Command((sys.executable, "-m", "headrace.deploy.cli", "worker", process.name), settings.environment())

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from headrace.deploy.processes.external import answers_over_http
 from headrace.deploy.processes.model_and_key import check_base_model
-from headrace.deploy.processes.process import Process, Say
+from headrace.deploy.processes.process import Process, ReportStatus
 from headrace.deploy.system.children import Command
 from headrace.deploy.system.ports import HOST
 
@@ -28,9 +28,9 @@ def vllm_command(settings: "Settings") -> tuple[list[str], dict[str, str]]:
     )
 
 
-async def _command(settings: "Settings", say: Say) -> Command:
+async def _command(settings: "Settings", report: ReportStatus) -> Command:
     assert settings.vllm_port is not None  # resolve() chose one.
-    say("loads; a minute the first time on two cores, half of it later")
+    report("loads; a minute the first time on two cores, half of it later")
     argv, env = vllm_command(settings)
     return Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.deploy.provenance.trace_boxes import Row, rows
+from headrace.deploy.provenance.trace_boxes import TraceRow, rows
 from headrace.deploy.provenance.trace_page import fate
 from headrace.schemas.safe_text import plain_text
 from headrace.trainer.provenance.contributions import GONE, Dimension
@@ -138,7 +138,7 @@ def _shares(axes: "Axes", lineage: VersionLineage) -> None:
     axes.set_title("What its tokens are of", loc="left", fontsize=11)
 
 
-def _flow(axes: "Axes", ways: list[Row]) -> None:
+def _flow(axes: "Axes", ways: list[TraceRow]) -> None:
     """Boxes from left to right, an arrow between neighbours; a row a trajectory."""
     from matplotlib.patches import FancyBboxPatch
 

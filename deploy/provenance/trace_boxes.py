@@ -31,7 +31,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """The way of one trajectory."""
 
     heading: str
@@ -40,12 +40,12 @@ class Row:
     """Its links."""
 
 
-def rows(trace: Trace, heading: str = "") -> list[Row]:
+def rows(trace: Trace, heading: str = "") -> list[TraceRow]:
     """A row for the trajectory, and one for each that it worked for."""
     above = []
     if trace.parent is not None:
         above = rows(trace.parent, f"what it said was an observation of {trace.parent.trajectory_id}")
-    return [Row(heading, tuple(_boxes(trace))), *above]
+    return [TraceRow(heading, tuple(_boxes(trace))), *above]
 
 
 def _boxes(trace: Trace) -> list[Box]:
@@ -65,9 +65,9 @@ def _boxes(trace: Trace) -> list[Box]:
             boxes.append(_missing("group", group))
             continue
         member = trace.member
-        told = [] if member is None else [f"reward {member.reward:g}", f"advantage {member.advantage:+g}"]
+        details = [] if member is None else [f"reward {member.reward:g}", f"advantage {member.advantage:+g}"]
         of = f"{len(group.record.members)} to train of {group.record.scored} scored"
-        boxes.append(_box("group", _at("training", group.place), group.record.group_id, of, *told))
+        boxes.append(_box("group", _at("training", group.place), group.record.group_id, of, *details))
     boxes += [
         _box(
             "rejected", _at("rejected", each.place), each.record.stage.value, each.record.reason.value, is_bad=True
@@ -94,9 +94,9 @@ def _event(event: EventFound) -> Box:
 
 def _trajectory(place: tuple[int, int], record: Trajectory) -> Box:
     started = record.started
-    told = [] if started is None else [f"task {started.task_id}", f"agent {started.agent}"]
-    told += [f"tenant {started.tenant}"] if started and started.tenant else []
-    return _box("trajectory", _at("trajectories", place), *told, f"{record.sampled_tokens:,} tokens sampled")
+    details = [] if started is None else [f"task {started.task_id}", f"agent {started.agent}"]
+    details += [f"tenant {started.tenant}"] if started and started.tenant else []
+    return _box("trajectory", _at("trajectories", place), *details, f"{record.sampled_tokens:,} tokens sampled")
 
 
 def _missing(title: str, missing: Missing) -> Box:

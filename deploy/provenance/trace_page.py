@@ -71,7 +71,7 @@ def fate(trace: Trace) -> str:
 def about(record: Trajectory) -> str:
     """A trajectory in a line."""
     started = record.started
-    told = [
+    details = [
         started and f"run {started.run}",
         started and f"task {started.task_id}",
         started and f"agent {started.agent}",
@@ -82,7 +82,7 @@ def about(record: Trajectory) -> str:
         record.versions and f"sampled by version {spans(record.versions)}",
         record.defects and f"labelled {', '.join(each.value for each in record.defects)}",
     ]
-    return ", ".join(each for each in told if each)
+    return ", ".join(each for each in details if each)
 
 
 def event_sentence(event: EventFound) -> str:

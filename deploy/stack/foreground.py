@@ -13,7 +13,7 @@ from headrace.deploy.configuration.settings import Settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State, is_locked, read_state
-from headrace.deploy.stack.supervisor import Progress
+from headrace.deploy.stack.supervisor import StateChange
 from headrace.deploy.system.data_folder import command_on, keep_files_private, make_folder
 from headrace.deploy.terminal import tell, tell_address, tell_error, tell_page
 
@@ -21,12 +21,12 @@ _INTERRUPTED = 130
 _POLL_S = 0.2
 _ERROR = "\nError: "
 """How click begins what it shows of an exception."""
-_LOUD = {State.FAILED, State.RESTARTING}
+_PROBLEMS = {State.FAILED, State.RESTARTING}
 
 
-def show(progress: Progress) -> None:
+def show(progress: StateChange) -> None:
     """One line a part, when there is something to say."""
-    if progress.state in _LOUD:
+    if progress.state in _PROBLEMS:
         tell_error(f"  {progress.part:<11} {progress.state}: {progress.message}")
     elif progress.state is State.STARTING and progress.message:
         tell_address(f"  {progress.part:<11}           {progress.message} …")
@@ -124,9 +124,9 @@ def relay(log: Path, shown: int) -> tuple[int, str]:
     """Show ``log`` from character ``shown`` up to an error; returns how far that was, and the error."""
     text = log.read_text(errors="replace")
     error = text.find(_ERROR)
-    told = text if error < 0 else text[: error + 1]
-    tell_page(told[shown:])
-    return len(told), "" if error < 0 else text[error + len(_ERROR) :].strip()
+    before_error = text if error < 0 else text[: error + 1]
+    tell_page(before_error[shown:])
+    return len(before_error), "" if error < 0 else text[error + len(_ERROR) :].strip()
 
 
 def _is_up(settings: Settings, pid: int) -> bool:

@@ -17,7 +17,7 @@ from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.checks import check_disk, check_memory, check_ports
 from headrace.deploy.stack.selection import resolve, select
 from headrace.deploy.stack.state import PartStatus, StackState, State, locked, write_state
-from headrace.deploy.stack.supervisor import Progress, SupervisedProcess
+from headrace.deploy.stack.supervisor import StateChange, SupervisedProcess
 from headrace.deploy.system.children import bound_log
 from headrace.deploy.system.data_folder import private_files, tighten
 
@@ -25,8 +25,8 @@ _HOUSEKEEPING_S = 10.0
 _MIB = 1024 * 1024
 
 
-def _ignore(told: object) -> None:
-    """Nobody asked."""
+def _ignore(message: object) -> None:
+    """Does nothing: the default of callbacks."""
 
 
 class Stack:
@@ -37,7 +37,7 @@ class Stack:
         settings: Settings,
         started: tuple[Process, ...],
         external: tuple[Process, ...],
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[StateChange], None],
         on_note: Callable[[str], None],
     ) -> None:
         self.settings = settings
@@ -49,7 +49,7 @@ class Stack:
         self._ready = False
         self._supervised: dict[str, SupervisedProcess] = {}
         for process in started:
-            self._supervised[process.name] = SupervisedProcess(process, settings, self._supervised, self._progressed)
+            self._supervised[process.name] = SupervisedProcess(process, settings, self._supervised, self._changed)
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -84,7 +84,7 @@ class Stack:
             raise StackError(f"{name} is not started by this stack, which has {', '.join(self._supervised)}.")
         return self._supervised[name]
 
-    def _progressed(self, progress: Progress) -> None:
+    def _changed(self, progress: StateChange) -> None:
         self._save()
         self._on_progress(progress)
 
@@ -117,7 +117,7 @@ class Stack:
         for process in self._external:
             assert process.external is not None  # select() found it so.
             await process.external(self.settings)
-            self._on_progress(Progress(process.name, State.EXTERNAL, 0.0, address(process, self.settings) or ""))
+            self._on_progress(StateChange(process.name, State.EXTERNAL, 0.0, address(process, self.settings) or ""))
         starts = [asyncio.create_task(process.start()) for process in self._supervised.values()]
         try:
             await asyncio.gather(*starts)
@@ -135,7 +135,7 @@ class Stack:
             leaves = [left.pop(name) for name in set(left) - needed]
             await asyncio.gather(*(leaf.stop() for leaf in leaves))
 
-    async def _keep_house(self) -> None:
+    async def _bound_logs(self) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for name in self._supervised:
@@ -147,14 +147,14 @@ class Stack:
 async def running_stack(
     settings: Settings,
     without: Collection[str] = (),
-    on_progress: Callable[[Progress], None] = _ignore,
+    on_progress: Callable[[StateChange], None] = _ignore,
     processes: tuple[Process, ...] | None = None,
     on_note: Callable[[str], None] = _ignore,
 ) -> AsyncIterator[Stack]:
     """Bring the stack up, keep it up inside the block, take it down at its end, however that comes.
 
-    Everything in the data folder is its owner's alone; ``on_note`` is told of files that were not, and of trouble that
-    the stack goes on in spite of. Inside the block the process's umask is 077. ``processes`` are all that the stack
+    Everything in the data folder is its owner's alone; ``on_note`` gets a sentence about files that were not, and about
+    faults that do not end the stack. Inside the block the process's umask is 077. ``processes`` are all that the stack
     knows; ``None``: those of the registry.
 
     Raises :class:`StackError` where a setting is wrong, something is missing, another stack has the data folder, or a
@@ -170,7 +170,7 @@ async def running_stack(
         for prepare in dict.fromkeys(process.prepare for process in started):  # once where several share it
             prepare(settings)
         stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
-        housekeeping = asyncio.create_task(stack._keep_house())
+        housekeeping = asyncio.create_task(stack._bound_logs())
         try:
             await stack._start()
             yield stack

@@ -27,8 +27,8 @@ _LONGEST_BACKOFF_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """A part went from one state to the next."""
+class StateChange:
+    """A process went from one state to the next."""
 
     part: str
     """Its name."""
@@ -53,7 +53,7 @@ class SupervisedProcess:
         process: Process,
         settings: Settings,
         others: Mapping[str, "SupervisedProcess"],
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[StateChange], None],
     ) -> None:
         self.process = process
         self.state = State.WAITING
@@ -148,7 +148,7 @@ class SupervisedProcess:
     async def _until_room(self, why: str) -> None:
         """Wait for room on the disk: a death for want of it is nobody's fault, and no number of them is too many."""
         self._enter(State.RESTARTING, why)
-        while full_disk(self._settings.data) is not None:  # noqa: ASYNC110  nobody tells
+        while full_disk(self._settings.data) is not None:  # noqa: ASYNC110  nothing signals it
             await asyncio.sleep(ROOM_POLL_S)
         self.restarts += 1
 
@@ -159,17 +159,17 @@ class SupervisedProcess:
         self._started_at = time.monotonic()
         self.ready_s = None
         self._enter(State.STARTING)
-        command = await command_of(self.process, self._settings, self._say)
-        with ReadySocket() as said:
-            self._child = Child(replace(command, env={**command.env, **said.env}), self._log)
-            await self._until_serving(self._child, said)
+        command = await command_of(self.process, self._settings, self._report)
+        with ReadySocket() as ready:
+            self._child = Child(replace(command, env={**command.env, **ready.env}), self._log)
+            await self._until_serving(self._child, ready)
         self.ready_s = time.monotonic() - self._started_at
         self.serves.set()
         self._enter(State.READY, address(self.process, self._settings) or "")
 
-    async def _until_serving(self, child: Child, said: ReadySocket) -> None:
+    async def _until_serving(self, child: Child, socket: ReadySocket) -> None:
         """Raises :class:`StackError` where it ends or takes too long; the child is gone then."""
-        ready = self.process.answers(self._settings) if self.process.answers else said.ready()
+        ready = self.process.answers(self._settings) if self.process.answers else socket.ready()
         serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(exit_of(child))
         try:
             await asyncio.wait(
@@ -198,13 +198,13 @@ class SupervisedProcess:
             if not self._came_up.done():
                 self._came_up.set_exception(error)
 
-    def _say(self, message: str) -> None:
+    def _report(self, message: str) -> None:
         self._enter(State.STARTING, message)
 
     def _enter(self, state: State, message: str = "") -> None:
         self.state = state
         seconds = time.monotonic() - self._started_at if self._started_at else 0.0
-        self._on_progress(Progress(self.process.name, state, seconds, message))
+        self._on_progress(StateChange(self.process.name, state, seconds, message))
 
 
 def _died(name: str, status: int, child: Child) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.configuration.settings import Settings
-from headrace.deploy.processes.process import Process, Say
+from headrace.deploy.processes.process import Process, ReportStatus
 from headrace.deploy.system.children import Command
 
 READY = (
@@ -26,7 +26,7 @@ def python(script: str, *arguments: str) -> Command:
 def light_part(name: str, script: str = SERVE, needs: tuple[str, ...] = ()) -> Process:
     """A part that runs ``script``."""
 
-    async def command(settings: Settings, say: Say) -> Command:
+    async def command(settings: Settings, say: ReportStatus) -> Command:
         return python(script)
 
     return Process(name, "a light part", command=command, needs=needs, memory_mb=1)

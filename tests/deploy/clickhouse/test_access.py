@@ -16,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 from playwright.sync_api import sync_playwright
 
-from headrace.deploy.clickhouse.access import Account, Denied, account_of, ensure_passwords, refuse_web_page
+from headrace.deploy.clickhouse.access import ClickHouseAccount, Denied, account_of, ensure_passwords, refuse_web_page
 from headrace.deploy.clickhouse.allowed import TABLE_FUNCTIONS, WRITE_SETTINGS
 from headrace.deploy.clickhouse.statements import READ_SETTINGS
 from headrace.deploy.errors import StackError
@@ -92,7 +92,7 @@ def test_passwords_are_made_once_private_and_never_half(tmp_path: Path) -> None:
         ensure_passwords(folder)
 
 
-PASSWORDS = {Account.READER: "r-secret", Account.WRITER: "w-secret"}
+PASSWORDS = {ClickHouseAccount.READER: "r-secret", ClickHouseAccount.WRITER: "w-secret"}
 
 
 def basic(text: str) -> dict[str, str]:
@@ -102,14 +102,14 @@ def basic(text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("headers", "fields", "account"),
     [
-        (basic("reader:r-secret"), {}, Account.READER),
-        (basic("writer:w-secret"), {}, Account.WRITER),
-        ({"x-clickhouse-user": "writer", "x-clickhouse-key": "w-secret"}, {}, Account.WRITER),
-        ({"x-clickhouse-key": "r-secret"}, {"user": "reader"}, Account.READER),
+        (basic("reader:r-secret"), {}, ClickHouseAccount.READER),
+        (basic("writer:w-secret"), {}, ClickHouseAccount.WRITER),
+        ({"x-clickhouse-user": "writer", "x-clickhouse-key": "w-secret"}, {}, ClickHouseAccount.WRITER),
+        ({"x-clickhouse-key": "r-secret"}, {"user": "reader"}, ClickHouseAccount.READER),
     ],
 )
 def test_an_account_is_known_by_its_password(
-    headers: dict[str, str], fields: dict[str, str], account: Account, tmp_path: Path
+    headers: dict[str, str], fields: dict[str, str], account: ClickHouseAccount, tmp_path: Path
 ) -> None:
     assert account_of(headers, fields, PASSWORDS, tmp_path) is account
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.deploy.configuration.settings import configured
-from headrace.deploy.demo.circle import Plan
+from headrace.deploy.demo.circle import DemoPlan
 from headrace.deploy.demo.plot import draw
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.summary import (
@@ -125,7 +125,7 @@ def test_the_curve_is_drawn(tmp_path: Path) -> None:
 
 
 def test_the_plan_gives_options_that_the_parts_have() -> None:
-    settings = demo_settings(Plan(control=True, steps=7), "somewhere")
+    settings = demo_settings(DemoPlan(control=True, steps=7), "somewhere")
     select(stack_processes(), settings, ())
     nowhere = Path("nowhere")
     config = configured(

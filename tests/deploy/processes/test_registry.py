@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from headrace.deploy.configuration.settings import Settings, configured
 from headrace.deploy.processes import registry
-from headrace.deploy.processes.process import Process, Say
+from headrace.deploy.processes.process import Process, ReportStatus
 from headrace.deploy.processes.registry import PROCESSES, configurations, stack_processes, workers
 from headrace.deploy.stack.stack import running_stack
 from headrace.deploy.system.children import Command
@@ -53,7 +53,7 @@ class DriftConfig:
     """Rewards that a mean is taken over."""
 
 
-async def _drift_command(settings: Settings, say: Say) -> Command:
+async def _drift_command(settings: Settings, say: ReportStatus) -> Command:
     return python(SERVE)
 
 

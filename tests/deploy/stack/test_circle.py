@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
-from headrace.deploy.demo.circle import Phases, Plan, go_round
+from headrace.deploy.demo.circle import DemoPlan, Phases, run_circle
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.watch import Watch, watching
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.clickhouse, pytest.mark.vllm, pytes
 
 KILLED = ("assemble", "workers", "sink", "trainer", "follower", "clickhouse", "dashboard")
 MAX_RESIDENT = 8 * 1024**3
-PLAN = Plan(seed=5, steps=len(KILLED) + 2, heldout_tasks=24, groups_per_step=4)
+PLAN = DemoPlan(seed=5, steps=len(KILLED) + 2, heldout_tasks=24, groups_per_step=4)
 
 COUNTS = """
 SELECT
@@ -85,7 +85,7 @@ async def test_the_circle_closes_though_every_worker_is_killed(tmp_path: Path) -
         assert listening(processes() - before) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
         async with watching(stack.addresses["kafka"], settings.run) as watch:
             killing = asyncio.create_task(kill_one_after_the_other(stack, watch))
-            summary = await go_round(stack, PLAN, Phases(), peak, tmp_path / "reward.png", print)
+            summary = await run_circle(stack, PLAN, Phases(), peak, tmp_path / "reward.png", print)
             await killing
 
         await the_log_tells_one_story(stack)

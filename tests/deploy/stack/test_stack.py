@@ -15,7 +15,7 @@ from headrace.deploy.processes.process import Process
 from headrace.deploy.stack import supervisor
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State, address_of, is_locked, locked, read_state
-from headrace.deploy.stack.supervisor import Progress, backoff_s
+from headrace.deploy.stack.supervisor import StateChange, backoff_s
 
 Light = Callable[..., Process]
 
@@ -46,7 +46,7 @@ async def test_a_part_starts_once_what_it_needs_serves_and_ends_before_it(settin
     seen: list[tuple[str, State]] = []
     parts = (light("log"), light("reader", needs=("log",)), light("other"))
 
-    def record(progress: Progress) -> None:
+    def record(progress: StateChange) -> None:
         seen.append((progress.part, progress.state))
 
     async with running_stack(settings, on_progress=record, processes=parts) as stack:
@@ -79,7 +79,7 @@ async def test_a_second_stack_on_the_same_folder_is_refused(settings: Settings, 
 
 
 async def test_a_part_killed_with_kill_9_is_started_again(settings: Settings, light: Light) -> None:
-    told: list[Progress] = []
+    told: list[StateChange] = []
     async with running_stack(settings, on_progress=told.append, processes=(light("sink"),)) as stack:
         first = pid_of(stack, "sink")
         stack.kill_part("sink")
@@ -93,7 +93,7 @@ async def test_a_part_restarts_only_once_what_it_needs_serves_again(settings: Se
     seen: list[tuple[str, State]] = []
     parts = (light("log"), light("reader", needs=("log",)))
 
-    def record(progress: Progress) -> None:
+    def record(progress: StateChange) -> None:
         seen.append((progress.part, progress.state))
 
     async with running_stack(settings, on_progress=record, processes=parts) as stack:
@@ -107,7 +107,7 @@ async def test_a_part_restarts_only_once_what_it_needs_serves_again(settings: Se
 async def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(
     settings: Settings, light: Light, ready_then: Callable[[str], str]
 ) -> None:
-    told: list[Progress] = []
+    told: list[StateChange] = []
     dies = light("sink", ready_then("time.sleep(0.1); raise SystemExit('the disk is full')"))
     few = settings.model_copy(update={"max_restarts": 1})
     async with running_stack(few, on_progress=told.append, processes=(dies, light("other"))) as stack:
@@ -124,7 +124,7 @@ async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(sett
     pids: list[int] = []
     stacks: list[Stack] = []
 
-    def record(progress: Progress) -> None:
+    def record(progress: StateChange) -> None:
         if progress.part == "other" and progress.state is State.READY:
             pids.append(read_state(settings.data).parts["other"].pid or 0)
 
@@ -226,7 +226,7 @@ async def test_what_an_earlier_process_wrote_is_not_shown_as_this_ones(
 async def test_a_full_disk_is_waited_for_and_named(
     settings: Settings, light: Light, ready_then: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Progress] = []
+    told: list[StateChange] = []
     room = settings.data / "room"
     monkeypatch.setattr(supervisor, "ROOM_POLL_S", 0.02)
     monkeypatch.setattr(supervisor, "full_disk", lambda data: None if room.exists() else "The disk is full: make room")
