@@ -58,6 +58,8 @@ def _run(settings: "Settings") -> int:
 FOLLOWER = Process(
     "follower",
     "weights → vLLM → applied",
+    reads=("weights",),
+    writes=("applied", "alerts"),
     run=_run,
     settings=("kafka", "vllm"),
     needs=("kafka", "vllm"),

@@ -19,6 +19,10 @@ ReportStatus: TypeAlias = Callable[[str], None]
 """Shows a person what a process is busy with while it starts."""
 
 
+EVERY_TOPIC = "*"
+"""Stands for all topics in what a process reads."""
+
+
 def _always(settings: "Settings") -> bool:
     return True
 
@@ -39,6 +43,11 @@ class Process:
     """Its name in settings, options, status, logs and ``headrace worker``."""
     about: str
     """What it does, in a few words for the help."""
+    reads: tuple[str, ...] = ()
+    """Names of the topics whose records it takes, :data:`EVERY_TOPIC` for all of them. Its own output, which some read
+    again after a restart, does not count."""
+    writes: tuple[str, ...] = ()
+    """Names of the topics that it writes to."""
 
     run: Callable[["Settings"], int] | None = None
     """Runs it in this process until SIGTERM and returns the exit status (``headrace worker NAME``); ``None``: it is a

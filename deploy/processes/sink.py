@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.deploy.processes.process import Process
+from headrace.deploy.processes.process import EVERY_TOPIC, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
@@ -39,6 +39,8 @@ def _run(settings: "Settings") -> int:
 SINK = Process(
     "sink",
     "every topic → ClickHouse",
+    reads=(EVERY_TOPIC,),
+    writes=("dead-letters", "alerts"),
     run=_run,
     settings=("kafka", "clickhouse"),
     needs=("kafka", "clickhouse"),

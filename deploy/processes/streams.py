@@ -75,9 +75,14 @@ def _workers(settings: "Settings", name: str = "workers") -> int:
     return status
 
 
+_ASIDE = ("dead-letters", "alerts")
+"""Where every processor puts what it cannot read, and says what it raised for."""
+
 STREAMS = Process(
     "streams",
     "assemble, score and group in one",
+    reads=("events", "trajectories", "feedback", "rewards"),
+    writes=("trajectories", "rewards", "training", "rejected", *_ASIDE),
     run=partial(_workers, name="streams"),
     settings=("kafka",),
     in_stack=False,
@@ -85,6 +90,8 @@ STREAMS = Process(
 ASSEMBLE = Process(
     "assemble",
     "events → trajectories",
+    reads=("events",),
+    writes=("trajectories", *_ASIDE),
     run=_assemble,
     settings=("kafka",),
     needs=("kafka",),
@@ -95,6 +102,8 @@ ASSEMBLE = Process(
 WORKERS = Process(
     "workers",
     "score and group, on Faust",
+    reads=("trajectories", "feedback", "rewards"),
+    writes=("rewards", "training", "rejected", *_ASIDE),
     run=_workers,
     settings=("kafka",),
     needs=("kafka",),
@@ -104,6 +113,20 @@ WORKERS = Process(
     memory_mb=200,
 )
 SCORE = Process(
-    "score", "the first of them alone", run=partial(_workers, name="score"), settings=("kafka",), in_stack=False
+    "score",
+    "the first of them alone",
+    reads=("trajectories", "feedback"),
+    writes=("rewards", *_ASIDE),
+    run=partial(_workers, name="score"),
+    settings=("kafka",),
+    in_stack=False,
 )
-GROUP = Process("group", "the second alone", run=partial(_workers, name="group"), settings=("kafka",), in_stack=False)
+GROUP = Process(
+    "group",
+    "the second alone",
+    reads=("rewards",),
+    writes=("training", "rejected", *_ASIDE),
+    run=partial(_workers, name="group"),
+    settings=("kafka",),
+    in_stack=False,
+)

@@ -35,6 +35,7 @@ def _run(settings: "Settings") -> int:
 TRACES = Process(
     "traces",
     "every topic → OpenTelemetry",
+    reads=("trajectories", "rewards", "training", "rejected", "steps", "weights", "applied"),
     run=_run,
     settings=("kafka", "otlp"),
     needs=("kafka",),

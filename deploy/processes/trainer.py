@@ -25,6 +25,8 @@ def _configure(settings: "Settings") -> "TrainerConfig":
 TRAINER = Process(
     "trainer",
     "training → steps, weights",
+    reads=("training", "trajectories"),
+    writes=("steps", "weights", "budget", "rejected", "alerts"),
     run=_run,
     settings=("kafka", "store_url"),
     needs=("kafka",),

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from headrace.deploy.errors import StackError
+from headrace.deploy.processes.trainer import TRAINER
 
 if TYPE_CHECKING:
     from headrace.trainer.config import TrainerConfig
@@ -33,14 +34,13 @@ async def require_topics(bootstrap: str) -> None:
     """Raises :class:`StackError` where Kafka does not answer, or lacks a topic that a trainer reads or writes."""
     from headrace.deploy.kafka.broker import wait_until_answers
     from headrace.schemas.kafka.clients import open_admin
-    from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 
     await wait_until_answers(bootstrap)
-    missing = {topic.name for topic in (TRAINING, TRAJECTORIES, STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)}
+    missing = {*TRAINER.reads, *TRAINER.writes}
     async with open_admin(bootstrap) as admin:
         with suppress(TimeoutError):
             async with asyncio.timeout(_TOPICS_S):
-                while missing := missing - set(await admin.list_topics()):  # noqa: ASYNC110  nobody tells
+                while missing := missing - set(await admin.list_topics()):  # noqa: ASYNC110  nothing signals it
                     await asyncio.sleep(0.1)
     if missing:
         names = ", ".join(sorted(missing))
