@@ -10,7 +10,7 @@ JOBS ?= 3
 
 install: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml setup.py deploy/install/constraints.txt deploy/install/cpu-overrides.txt $(wildcard streams/native/*.?pp)
+$(VENV)/.installed: pyproject.toml setup.py deploy/install/constraints.txt deploy/install/cpu-overrides.txt $(wildcard streams/native/*.?pp streams/native/*/*.?pp)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 	$(BIN)/uv pip install --quiet --python $(BIN)/python \
@@ -37,7 +37,7 @@ sanitize: install
 	$(CXX) -std=c++20 -O1 -g -fno-omit-frame-pointer -fvisibility=hidden -shared -fPIC $(SANITIZERS) \
 		-fsanitize-coverage=trace-pc -DHEADRACE_SOURCES='""' \
 		$$($(BIN)/python -c "import sysconfig; print('-I' + sysconfig.get_paths()['include'])") \
-		streams/native/*.cpp build/sanitized/coverage.o -o $(SANITIZED)
+		-Istreams/native streams/native/*.cpp streams/native/*/*.cpp build/sanitized/coverage.o -o $(SANITIZED)
 	$(SANITIZED_RUN) -m pytest -q -p tests.streams.native.sanitized tests/streams/native \
 		--deselect tests/streams/native/test_arrivals.py::test_it_was_built_from_the_sources_that_are_here
 	$(SANITIZED_RUN) -m tests.streams.native.fuzz --seconds 60

@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 FOLDER = Path("streams/native")
-SOURCES = sorted(FOLDER.glob("*.?pp"))
+SOURCES = sorted(FOLDER.rglob("*.?pp"))
 DIGEST = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()
 
 setup(
@@ -17,6 +17,7 @@ setup(
         Extension(
             "headrace.streams.native.speedups",
             [str(source) for source in SOURCES if source.suffix == ".cpp"],
+            include_dirs=[str(FOLDER)],
             depends=[str(source) for source in SOURCES],
             define_macros=[("HEADRACE_SOURCES", f'"{DIGEST}"')],
             extra_compile_args=["-std=c++20", "-O3", "-fvisibility=hidden"],

@@ -1,11 +1,11 @@
 // The extension module `headrace.streams.native.speedups`.
 
-#include "arrival.hpp"
+#include "ingest/arrival.hpp"
 #include "facts.hpp"
-#include "open_state.hpp"
-#include "ordinary_events.hpp"
-#include "partition_log.hpp"
-#include "trajectory_writer.hpp"
+#include "ingest/open_state.hpp"
+#include "ingest/ordinary_events.hpp"
+#include "ingest/partition_log.hpp"
+#include "writer/trajectory_writer.hpp"
 
 namespace {
 

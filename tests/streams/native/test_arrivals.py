@@ -104,7 +104,7 @@ def test_what_is_no_record_is_refused(wrong: dict[str, object], why: str) -> Non
 
 
 def test_it_was_built_from_the_sources_that_are_here() -> None:
-    sources = sorted((Path(__file__).parents[3] / "streams" / "native").glob("*.?pp"))
+    sources = sorted((Path(__file__).parents[3] / "streams" / "native").rglob("*.?pp"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     assert digest == SPEEDUPS.SOURCES, "the sources have changed since: `make native`"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.schemas.envelope import SUBJECT
-from headrace.streams.assembly.arrival import Arrival, arrival_of, plain_arrival_of
+from headrace.schemas.envelope import SUBJECT, TYPE
+from headrace.streams.assembly.arrival import KINDS, Arrival, arrival_of, plain_arrival_of
 from headrace.streams.assembly.assemble import settle
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -137,3 +137,12 @@ def test_a_trajectory_opens_in_the_same_state_with_the_module_and_without() -> N
     found = [{name: getattr(state, name) for name in PlainOpenState.__slots__} for state in states]
     assert found[0] == found[1]
     assert OpenState is not PlainOpenState
+
+
+def test_a_type_that_it_was_not_built_for_is_as_ordinary_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = b"headrace.memory.written.v1"
+    records = [arrival_of(with_header(record, TYPE, new)) for record in session("s1", "ask", "tool")[1:4]]
+    whole = [arrival_of(session("s1", "ask")[0]), *records]
+    assert PartitionFold(FoldLimits()).take_ordinary(whole, 0) == 1
+    monkeypatch.setattr("headrace.streams.assembly.fold.KINDS", KINDS | {new})
+    assert PartitionFold(FoldLimits()).take_ordinary(whole, 0) == len(whole)

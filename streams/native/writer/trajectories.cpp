@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "arrival.hpp"
+#include "ingest/arrival.hpp"
 #include "trace.hpp"
 #include "utf8.hpp"
 

@@ -6,6 +6,8 @@
 #include "ordinary_events.hpp"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "arrival.hpp"
 #include "envelope_time.hpp"
@@ -26,6 +28,7 @@ struct OrdinaryEvents {
     PyObject *log_ms, *idle_ms, *grace_ms, *look_at, *held_events, *held_bytes, *open, *quiet, *remembered;  // names
     PyObject *ahead, *closed_count, *catch_up_at, *move_to_end;
     uint32_t facts;  // a bit for each that is ordinary
+    std::vector<std::string>* others;  // types that are ordinary too, of which nothing else is known here
     Limits limits;
 };
 
@@ -87,13 +90,19 @@ bool is_like_an_object(std::string_view value) {
     return !value.empty() && value.front() == '{' && value.back() == '}';
 }
 
+bool is_ordinary(const OrdinaryEvents* self, const Arrival* arrival) {
+    if (arrival->fact != kFacts) return self->facts >> arrival->fact & 1;
+    const std::string_view kind = arrival->view(arrival->kind);
+    return std::find(self->others->begin(), self->others->end(), kind) != self->others->end();
+}
+
 bool is_plain(const OrdinaryEvents* self, const Arrival* arrival) {
     if (arrival->subject == nullptr || arrival->sequence < 0 || !arrival->value) return false;
     if (arrival->timestamp < 0 || arrival->timestamp >= kMaxTime) return false;
     if (arrival->time_ms == kNoTime || !is_like_an_object(arrival->view(arrival->value))) return false;
     if (arrival->sequence >= self->limits.max_trajectory_events) return false;
     if (arrival->size > self->limits.max_event_bytes) return false;
-    return self->facts >> arrival->fact & 1;
+    return is_ordinary(self, arrival);
 }
 
 enum class Took { kYes, kNo, kFailed };
@@ -215,7 +224,8 @@ bool find_facts(OrdinaryEvents* self, PyObject* kinds) {
             return false;
         }
         const Fact fact = fact_of(bytes_view(kind));
-        if (fact != kFacts) self->facts |= 1u << fact;  // what is not known here is not ordinary
+        if (fact != kFacts) self->facts |= 1u << fact;
+        else self->others->emplace_back(bytes_view(kind));
     }
     return true;
 }
@@ -228,6 +238,7 @@ void destroy(PyObject* object) {
                             reinterpret_cast<PyObject*>(self->trajectory_type)}) {
         Py_XDECREF(owned);
     }
+    delete self->others;
     Py_TYPE(object)->tp_free(object);
 }
 
@@ -268,7 +279,11 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     self->closed_count = PyUnicode_InternFromString("closed_count");
     self->move_to_end = PyUnicode_InternFromString("move_to_end");
     if (PyErr_Occurred()) return nullptr;
-    return find_facts(self, kinds) ? made.release() : nullptr;
+    const bool complete = guarded([&] {
+        self->others = new std::vector<std::string>();
+        return find_facts(self, kinds);
+    }, false);
+    return complete ? made.release() : nullptr;
 }
 
 PyMethodDef kMethods[] = {

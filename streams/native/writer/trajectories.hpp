@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "arrival.hpp"
+#include "ingest/arrival.hpp"
 #include "facts.hpp"
 #include "segments.hpp"
 #include "turns.hpp"
