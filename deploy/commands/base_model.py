@@ -38,12 +38,12 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     from headrace.deploy.fine_tuning.stages import Screen
     from headrace.trainer.model.load import save_model
     from headrace.trainer.model.miniature import miniature_qwen3
-    from headrace.trainer.supervised.fine_tune import Example, SupervisedConfig, fine_tune
+    from headrace.trainer.supervised.fine_tune import SupervisedConfig, TuningExample, fine_tune
 
-    def examples(first: int, count: int) -> list[Example]:
+    def examples(first: int, count: int) -> list[TuningExample]:
         label = f"demonstrations from task {first}"
         with click.progressbar(demonstrations(first, count), length=count, label=label) as bar:
-            return [Example(example.token_ids, example.mask) for episode in bar for example in episode]
+            return [TuningExample(example.token_ids, example.mask) for episode in bar for example in episode]
 
     torch.set_num_threads(threads)
     train, held_out = examples(0, episodes), examples(HELD_OUT_FIRST, HELD_OUT_EPISODES)

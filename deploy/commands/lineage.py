@@ -105,7 +105,7 @@ async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None
     from headrace.trainer.provenance.find import find_event
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.read_trace import read_trace
-    from headrace.trainer.provenance.trace import Fate
+    from headrace.trainer.provenance.trace import TrajectoryFate
 
     async with open_log(bootstrap) as log:
         event = None
@@ -120,7 +120,7 @@ async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None
                 raise StackError(f"Event {event_id} is of trajectory {event.trajectory_id}, not of {trajectory_id}.")
         wanted = event.trajectory_id if event is not None else trajectory_id or ""
         trace = await read_trace(log, wanted, _progress, event)
-    if trace.fate is Fate.UNKNOWN and trace.trajectory is None:
+    if trace.fate is TrajectoryFate.UNKNOWN and trace.trajectory is None:
         raise StackError(f"The log knows no trajectory {wanted!r}, beyond events at most: check the id.")
     return trace
 

@@ -10,7 +10,7 @@ from headrace.deploy.terminal import tell as say
 from headrace.deploy.terminal import tell_json, tell_lines
 
 if TYPE_CHECKING:
-    from headrace.trainer.provenance.evidence import Missing
+    from headrace.trainer.provenance.evidence import MissingRecord
     from headrace.trainer.provenance.rebuild import Rebuilt
 
 
@@ -47,18 +47,18 @@ def command(
     from headrace.deploy.provenance.rebuilt import line, page
     from headrace.deploy.stack.state import address_of
     from headrace.trainer.provenance.batch_file import write_batch
-    from headrace.trainer.provenance.evidence import Missing
-    from headrace.trainer.provenance.rebuild import Verdict
+    from headrace.trainer.provenance.evidence import MissingRecord
+    from headrace.trainer.provenance.rebuild import RebuildResult
 
     first, last = _range(steps)
     if write is not None and (first != last or write.suffix != ".safetensors"):
         raise click.UsageError("--write takes the batch of one step, and a FILE that ends in .safetensors.")
     bootstrap = address_of("kafka", kafka, data)
-    verdicts: set[Verdict] = set()
+    verdicts: set[RebuildResult] = set()
 
-    def report(rebuilt: "Rebuilt | Missing") -> None:
-        if isinstance(rebuilt, Missing):
-            verdicts.add(Verdict.INCOMPLETE)
+    def report(rebuilt: "Rebuilt | MissingRecord") -> None:
+        if isinstance(rebuilt, MissingRecord):
+            verdicts.add(RebuildResult.INCOMPLETE)
             say(f"A step stands at steps {rebuilt.partition}:{rebuilt.offset}, and {rebuilt.detail}", err=True)
             return
         verdicts.add(rebuilt.verdict)
@@ -75,9 +75,9 @@ def command(
         ask_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, report))
     except LookupError as error:
         raise StackError(f"{error}.") from error
-    if Verdict.DIFFERS in verdicts:
+    if RebuildResult.DIFFERS in verdicts:
         sys.exit(1)
-    sys.exit(0 if verdicts <= {Verdict.MATCHES} else 3)
+    sys.exit(0 if verdicts <= {RebuildResult.MATCHES} else 3)
 
 
 def _range(text: str) -> tuple[int, int | None]:
@@ -93,12 +93,12 @@ def _range(text: str) -> tuple[int, int | None]:
 
 
 async def _rebuild(
-    bootstrap: str, run: str | None, first: int, last: int | None, report: "Callable[[Rebuilt | Missing], None]"
+    bootstrap: str, run: str | None, first: int, last: int | None, report: "Callable[[Rebuilt | MissingRecord], None]"
 ) -> None:
     """Rebuild the steps from ``first`` to ``last`` one by one; raises ``StackError`` where there is none."""
     from headrace.deploy.errors import StackError
     from headrace.deploy.provenance.run import chosen_run
-    from headrace.trainer.provenance.evidence import Missing
+    from headrace.trainer.provenance.evidence import MissingRecord
     from headrace.trainer.provenance.log_reader import open_log
     from headrace.trainer.provenance.rebuild import rebuild
     from headrace.trainer.provenance.steps import evidence_for, steps_of
@@ -108,9 +108,11 @@ async def _rebuild(
         run = await chosen_run(records, run)
         async for step in steps_of(steps, run, first, last):
             found += 1
-            report(step if isinstance(step, Missing) else rebuild(step, await evidence_for(records, step)))
+            report(step if isinstance(step, MissingRecord) else rebuild(step, await evidence_for(records, step)))
         if not found:
-            newest = max([step.step async for step in steps_of(steps, run) if not isinstance(step, Missing)], default=0)
+            newest = max(
+                [step.step async for step in steps_of(steps, run) if not isinstance(step, MissingRecord)], default=0
+            )
             has = f"its newest is {newest}" if newest else "it has none yet"
             asked = f"step {first}" if first == last else f"step from {first} on"
             raise StackError(f"Run {run!r} has no {asked}: {has}.")

@@ -10,7 +10,7 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.terminal import end_count, tell, tell_count
 
 if TYPE_CHECKING:
-    from headrace.trainer.supervised.fine_tune import Progress
+    from headrace.trainer.supervised.fine_tune import TuningProgress
     from headrace.trainer.supervised.selection_file import Looked
     from headrace.trainer.supervised.settings import StageConfig
 
@@ -57,12 +57,12 @@ class Screen:
         end_count()
         tell(f"{examples:,} sequences to imitate, {held_out:,} held out; held-out loss {loss:.4f} nats a token")
 
-    def trained(self, progress: "Progress") -> None:
+    def trained(self, progress: "TuningProgress") -> None:
         """A line a report."""
         tell(progress_line(progress))
 
 
-def progress_line(progress: "Progress") -> str:
+def progress_line(progress: "TuningProgress") -> str:
     """A report as a line."""
     return (
         f"step {progress.step:5d}/{progress.steps}  loss {progress.loss:.4f}  held-out {progress.held_out_loss:.4f}"

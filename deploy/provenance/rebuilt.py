@@ -5,13 +5,13 @@ from typing import Any
 
 from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.provenance.evidence import summarise
-from headrace.trainer.provenance.rebuild import Rebuilt, Verdict
+from headrace.trainer.provenance.rebuild import RebuildResult, Rebuilt
 
 _WORDS = {
-    Verdict.MATCHES: "matches",
-    Verdict.DIFFERS: "DIFFERS",
-    Verdict.INCOMPLETE: "CANNOT BE REBUILT",
-    Verdict.UNKNOWN_RECIPE: "CANNOT BE REBUILT by this release",
+    RebuildResult.MATCHES: "matches",
+    RebuildResult.DIFFERS: "DIFFERS",
+    RebuildResult.INCOMPLETE: "CANNOT BE REBUILT",
+    RebuildResult.UNKNOWN_RECIPE: "CANNOT BE REBUILT by this release",
 }
 
 
@@ -33,7 +33,7 @@ def page(rebuilt: Rebuilt) -> list[str]:
         tokens, sampled = len(batch.packed.token_ids), len(batch.packed.targets)
         lines.append(_row("batch", f"{len(batch.packed.lengths):,} sequences, {tokens:,} tokens, {sampled:,} trained"))
     lines.append(_row("recipe", _recipe(step.recipe, rebuilt.assumed)))
-    if rebuilt.verdict is Verdict.MATCHES:
+    if rebuilt.verdict is RebuildResult.MATCHES:
         return [*lines, _row("sha256", f"{step.data_sha256}, as the step says")]
     lines.append(_row("the step says", step.data_sha256))
     if rebuilt.sha256 is not None:

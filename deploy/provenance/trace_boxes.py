@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.trainer.provenance.evidence import Found, Missing
-from headrace.trainer.provenance.trace import EventFound, Fate, Trace
+from headrace.trainer.provenance.evidence import Found, MissingRecord
+from headrace.trainer.provenance.trace import EventFound, Trace, TrajectoryFate
 from headrace.trainer.provenance.versions import spans
 
 WIDTH = 25
@@ -61,7 +61,7 @@ def _boxes(trace: Trace) -> list[Box]:
         parts = [f"{name} {each.value:g} × {each.weight:g}" for name, each in record.components.items()]
         boxes.append(_box("reward", _at("rewards", reward.place), f"{record.spec}: {total}", *parts, more))
     for group in trace.groups[:1]:
-        if isinstance(group, Missing):
+        if isinstance(group, MissingRecord):
             boxes.append(_missing("group", group))
             continue
         member = trace.member
@@ -80,7 +80,7 @@ def _boxes(trace: Trace) -> list[Box]:
         boxes.append(_box("step", _at("steps", trained.step.place), f"step {step.step} of {step.run}", groups))
         later = f"then {spans(trained.descendants)}" if trained.descendants else "none was trained from it yet"
         boxes.append(_box("versions", f"{1 + len(trained.descendants)} touched", f"{trained.version}", later))
-    if trace.fate not in (Fate.TRAINED, Fate.REJECTED):
+    if trace.fate not in (TrajectoryFate.TRAINED, TrajectoryFate.REJECTED):
         boxes.append(_box("pending", "", trace.fate.value))
     return boxes
 
@@ -99,7 +99,7 @@ def _trajectory(place: tuple[int, int], record: Trajectory) -> Box:
     return _box("trajectory", _at("trajectories", place), *details, f"{record.sampled_tokens:,} tokens sampled")
 
 
-def _missing(title: str, missing: Missing) -> Box:
+def _missing(title: str, missing: MissingRecord) -> Box:
     place = f"{missing.topic} {missing.partition}" + ("" if missing.offset < 0 else f":{missing.offset}")
     return _box(title, place, f"gone: {missing.absence.value}", missing.detail, is_missing=True, is_bad=True)
 

@@ -7,19 +7,19 @@ from typing import Any
 from headrace.deploy.tail.sentence import sentence
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
-from headrace.trainer.provenance.evidence import Found, Missing
+from headrace.trainer.provenance.evidence import Found, MissingRecord
 from headrace.trainer.provenance.find import EventSearch
-from headrace.trainer.provenance.trace import EventFound, Fate, Trace, TrainedIn
+from headrace.trainer.provenance.trace import EventFound, Trace, TrainedIn, TrajectoryFate
 from headrace.trainer.provenance.versions import spans
 
 _FATES = {
-    Fate.TRAINED: "trained",
-    Fate.REJECTED: "rejected",
-    Fate.UNTRAINED: "pending: its group waits for a step",
-    Fate.UNGROUPED: "pending: it waits for its group",
-    Fate.UNSCORED: "pending: it waits for a reward",
-    Fate.OPEN: "pending: it is not assembled yet",
-    Fate.UNKNOWN: "unknown to the log",
+    TrajectoryFate.TRAINED: "trained",
+    TrajectoryFate.REJECTED: "rejected",
+    TrajectoryFate.UNTRAINED: "pending: its group waits for a step",
+    TrajectoryFate.UNGROUPED: "pending: it waits for its group",
+    TrajectoryFate.UNSCORED: "pending: it waits for a reward",
+    TrajectoryFate.OPEN: "pending: it is not assembled yet",
+    TrajectoryFate.UNKNOWN: "unknown to the log",
 }
 
 
@@ -58,10 +58,10 @@ def page(trace: Trace) -> list[str]:
 def fate(trace: Trace) -> str:
     """What became of it, in words."""
     words = _FATES[trace.fate]
-    if trace.fate is Fate.TRAINED:
+    if trace.fate is TrajectoryFate.TRAINED:
         runs = {each.step.record.run for each in trace.steps}
         words += f" in run {', '.join(sorted(runs))}; in the weights of versions {spans(trace.touched)}"
-    if trace.fate is Fate.REJECTED:
+    if trace.fate is TrajectoryFate.REJECTED:
         words += f": {trace.rejections[0].record.reason.value}"
     if trace.event is not None and trace.event.dead is not None:
         words += f"; the event was set aside ({trace.event.dead.value}) and is no part of it"
@@ -122,8 +122,8 @@ def as_json(trace: Trace) -> dict[str, Any]:
     }
 
 
-def _link(link: "Found[Any] | Missing") -> dict[str, Any]:
-    if isinstance(link, Missing):
+def _link(link: "Found[Any] | MissingRecord") -> dict[str, Any]:
+    if isinstance(link, MissingRecord):
         return {"missing": asdict(link)}
     tokens = {"segments", "turns"} if isinstance(link.record, Trajectory) else None
     return {"place": list(link.place), "record": link.record.model_dump(mode="json", exclude=tokens)}
@@ -148,7 +148,7 @@ def _versions(trained: TrainedIn) -> str:
     return f"{trained.version}, and through it {spans(trained.descendants)}"
 
 
-def _lost(label: str, topic: Topic, missing: Missing) -> str:
+def _lost(label: str, topic: Topic, missing: MissingRecord) -> str:
     place = f"{topic.name} {missing.partition}" + ("" if missing.offset < 0 else f":{missing.offset}")
     return _row(label, place, f"NOT THERE: {missing.detail}")
 

@@ -26,7 +26,7 @@ TURN_S = 0.02
 nothing to healthy partitions meanwhile, so it is short."""
 
 
-class Pace:
+class MetadataPace:
     """Whether a client may ask already: at once after a silence, and for other topics than the last time; while the
     asking goes on, after pauses that double.
     """
@@ -52,7 +52,7 @@ class Pace:
         return True
 
 
-_paces: WeakKeyDictionary[AIOKafkaClient, Pace] = WeakKeyDictionary()
+_paces: WeakKeyDictionary[AIOKafkaClient, MetadataPace] = WeakKeyDictionary()
 _update = AIOKafkaClient._metadata_update
 _wait_on = AIOKafkaClient._wait_on_metadata
 
@@ -68,7 +68,7 @@ async def _paced_update(client: AIOKafkaClient, cluster: Any, topics: Any) -> An
         return await _update(client, cluster, topics)
     pace = _paces.get(client)
     if pace is None:
-        pace = _paces[client] = Pace(client._retry_backoff)
+        pace = _paces[client] = MetadataPace(client._retry_backoff)
     if not pace.may_ask(time.monotonic(), topics or ()):
         await asyncio.sleep(TURN_S)
         return pace.found

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 import httpx
 
-from headrace.trainer.follower.engine import Engine
+from headrace.trainer.follower.engine import VllmEngine
 
 
 @dataclass
@@ -29,9 +29,9 @@ class FakeEngine:
     deaf: bool = False
     """Whether updates are accepted and change nothing, as with the tied LM head."""
 
-    def client(self) -> Engine:
+    def client(self) -> VllmEngine:
         transport = httpx.MockTransport(self.handle)
-        return Engine(httpx.AsyncClient(transport=transport, base_url="http://engine"), attempts=1)
+        return VllmEngine(httpx.AsyncClient(transport=transport, base_url="http://engine"), attempts=1)
 
     def handle(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path

@@ -5,7 +5,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from headrace.trainer.config import TrainerConfig
 from headrace.trainer.learning.optimizers import OptimizerName, OptimizerSettings
-from headrace.trainer.learning.schedules import ScheduleSettings, Shape
+from headrace.trainer.learning.schedules import RateShape, ScheduleSettings
 from headrace.trainer.losses.settings import CorrectionSettings, Importance, KlSettings, LossSettings, Normaliser
 from headrace.trainer.model.layers import LayerSettings
 from headrace.trainer.model.lora import LoraSettings
@@ -83,6 +83,6 @@ def test_settings_can_be_plain_values_of_a_command_line():
     assert made.optimizer == OptimizerSettings(name=OptimizerName.MUON, betas=(0.9, 0.95))
     assert made.lora == LoraSettings(alpha=8.0, targets=("q_proj",))
     assert made.layers == LayerSettings(activation_checkpointing=True)
-    assert made.schedule == ScheduleSettings(shape=Shape.LINEAR, decay_steps=10)
+    assert made.schedule == ScheduleSettings(shape=RateShape.LINEAR, decay_steps=10)
     with pytest.raises(ValidationError, match="importance"):
         TypeAdapter(TrainerConfig).validate_python(known | {"correction": {"importance": "clip"}})

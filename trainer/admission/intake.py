@@ -48,7 +48,7 @@ async def call_once(call: Callable[[], Awaitable[T]]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class TrainingRecord:
     """A record of ``training``."""
 
     reference: Reference
@@ -91,7 +91,7 @@ class Intake:
         self._heard_at = time.monotonic()
         self._seen: dict[int, OrderedDict[str, int]] = {}
         self._next: dict[int, int] = {}
-        self._arrived: deque[Arrival] = deque()
+        self._arrived: deque[TrainingRecord] = deque()
 
     async def start(self, offsets: Mapping[int, int]) -> None:
         """Take up position: ``offsets`` is partition → first offset that has not been dealt with (absent: the first).
@@ -123,7 +123,7 @@ class Intake:
         self._trajectories.assign(places)
         self._trajectories.pause(*places)
 
-    async def next_arrivals(self, at_most: int, *, timeout_s: float) -> list[Arrival]:
+    async def next_arrivals(self, at_most: int, *, timeout_s: float) -> list[TrainingRecord]:
         """Up to ``at_most`` records of ``training``, in order; none where nothing came in time."""
         if not self._arrived:
             await self._reading(lambda: self._poll(timeout_s))
@@ -153,7 +153,7 @@ class Intake:
         """Let an arrival tell what is gone, where the log of ``partition`` begins behind the next record to be read."""
         lost = begin - self._next[partition]
         if lost > 0:
-            self._arrived.append(Arrival(Reference(partition=partition, offset=begin - 1), None, lost=lost))
+            self._arrived.append(TrainingRecord(Reference(partition=partition, offset=begin - 1), None, lost=lost))
             self._next[partition] = begin
 
     async def reread(self, references: Collection[Reference]) -> dict[Place, TrainingGroup]:
@@ -167,18 +167,18 @@ class Intake:
                 found[place] = group
         return found
 
-    def _arrival(self, record: KafkaRecord) -> Arrival:
+    def _arrival(self, record: KafkaRecord) -> TrainingRecord:
         reference = Reference(partition=record.partition, offset=record.offset)
         try:
             _, group = decode(record.headers, record.value)
         except UnreadableRecord as error:
-            return Arrival(reference, None, str(error))
+            return TrainingRecord(reference, None, str(error))
         if not isinstance(group, TrainingGroup):
-            return Arrival(reference, None, f"a {group.TYPE} does not belong here")
+            return TrainingRecord(reference, None, f"a {group.TYPE} does not belong here")
         # Another run's groups are another trainer's to judge: a rejection here would give them two fates.
         if group.run != self._run or not self._is_first(group.group_id, reference):
-            return Arrival(reference, None)
-        return Arrival(reference, group, rollouts=_rollouts(record))
+            return TrainingRecord(reference, None)
+        return TrainingRecord(reference, group, rollouts=_rollouts(record))
 
     def _is_first(self, group_id: str, reference: Reference) -> bool:
         seen = self._seen[reference.partition]

@@ -18,15 +18,15 @@ from headrace.schemas.ids import uuid7
 _MESSAGE_CHARS = 500
 
 
-class EngineError(RuntimeError):
+class VllmEngineError(RuntimeError):
     """The engine did not do what was asked."""
 
 
-class EngineUnreachable(EngineError):
+class EngineUnreachable(VllmEngineError):
     """No answer in time, or no connection: the engine may be starting, stopped or stuck."""
 
 
-class EngineRefused(EngineError):
+class EngineRefused(VllmEngineError):
     """The engine answered with an error."""
 
     def __init__(self, message: str, status: int) -> None:
@@ -35,11 +35,11 @@ class EngineRefused(EngineError):
         """HTTP status of the answer."""
 
 
-class VersionRefused(EngineError):
+class VersionRefused(VllmEngineError):
     """The engine runs, and answered that it cannot serve these weights or cannot be asked their canaries."""
 
 
-class Engine:
+class VllmEngine:
     """One vLLM server, started with headrace's plugin and VLLM_SERVER_DEV_MODE=1."""
 
     def __init__(self, client: httpx.AsyncClient, *, attempts: int = 3) -> None:
@@ -59,7 +59,7 @@ class Engine:
         """Whether the engine runs; ``False`` also where nothing answers."""
         try:
             await self._repeat("GET", "/health")
-        except EngineError:
+        except VllmEngineError:
             return False
         return True
 
@@ -169,15 +169,15 @@ class Engine:
 
 
 @asynccontextmanager
-async def open_engine(url: str, *, timeout_s: float) -> AsyncIterator[Engine]:
+async def open_engine(url: str, *, timeout_s: float) -> AsyncIterator[VllmEngine]:
     """The engine at ``url``; no call to it takes longer than ``timeout_s`` without a byte."""
     # A connection a call: a server may close a kept one just as the next request goes out, and what is not repeatable
     # could then not be told from what was never received.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=timeout_s, limits=limits) as client:
-        yield Engine(client)
+        yield VllmEngine(client)
 
 
-async def score_all(engine: Engine, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+async def score_all(engine: VllmEngine, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
     """:meth:`Engine.score` of every sequence, side by side."""
     return list(await asyncio.gather(*(engine.score(sequence) for sequence in sequences)))

@@ -23,11 +23,11 @@ from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.redaction import redacted_address
 from headrace.schemas.stamp import RUN_NAME, Stamp, read_stamp, unverified_stamp
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
-from headrace.trainer.follower.engine import Engine, EngineError, VersionRefused
+from headrace.trainer.follower.engine import VersionRefused, VllmEngine, VllmEngineError
 from headrace.trainer.follower.memory import write_memory
 from headrace.trainer.follower.swap import ask, release_unverified, swap
 from headrace.trainer.follower.trust import leaves_a_gap, problem_with
-from headrace.trainer.follower.verdict import Evidence, Rows, Verdict, judge_swap, rms, rows_of
+from headrace.trainer.follower.verdict import LogprobRows, SwapEvidence, SwapVerdict, judge_swap, rms, rows_of
 from headrace.trainer.follower.versions import Versions, fetch, give_up, learn, refuse, target
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
 from headrace.trainer.weights.signing import require_public_key
@@ -139,7 +139,7 @@ Announce = Callable[[Topic, Record, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingObjects:
     """Objects of a version that the store does not have."""
 
     since: float
@@ -156,7 +156,7 @@ class Follower:
 
     config: FollowerConfig
     """Settings."""
-    engine: Engine
+    engine: VllmEngine
     """The engine."""
     announce: Announce
     """Where ``applied`` and ``alerts`` go."""
@@ -174,7 +174,7 @@ class Follower:
     """Kinds of alerts that were raised and whose cause has not gone since."""
     store: ObjectStore | None = None
     """The configured object store, once it was opened."""
-    missing: dict[str, Missing] = field(default_factory=dict)
+    missing: dict[str, MissingObjects] = field(default_factory=dict)
     """Manifest hash → what the store does not have, for now."""
     untrusted: int = 0
     """Records that were not acted on."""
@@ -215,7 +215,7 @@ class Follower:
         try:
             while not await self._step():
                 pass
-        except EngineError as error:
+        except VllmEngineError as error:
             self.verified = None
             await self._failing(ENGINE_FAILING, f"vLLM at {redacted_address(self.config.engine_url)}", error)
         except (StoreUnavailable, OSError) as error:
@@ -279,15 +279,17 @@ class Follower:
             old = None  # it stamps that version and serves another
         if served == pointer.version and rms(before[0] - new) <= noise:
             figures = float(np.nanmax(np.abs(before[0] - new))), rms(before[0] - new)
-            return await self._accept(local, Verdict(None, figures[1], figures[0], Evidence.DISTANCE), swap_s=0.0)
+            return await self._accept(
+                local, SwapVerdict(None, figures[1], figures[0], SwapEvidence.DISTANCE), swap_s=0.0
+            )
         if self.reference is None or self.reference.pointer.version != served:
             self.usual = None  # it was restarted, perhaps as another one
         swap_s = await swap(self.engine, pointer.run, pointer.version, local.file, local.sha256)
         try:
             after = await ask(self.engine, canaries, len(before))
-        except EngineError:
+        except VllmEngineError:
             # It may go on sampling from weights that nobody has compared.
-            with suppress(EngineError):
+            with suppress(VllmEngineError):
                 if await self._is_stamped(pointer):
                     await self.engine.label(unverified_stamp(pointer.run))
             raise
@@ -309,7 +311,7 @@ class Follower:
             canary_position_error=verdict.position_error,
         )
 
-    def _reference(self, local: LocalWeights, served: int | None) -> Rows | None:
+    def _reference(self, local: LocalWeights, served: int | None) -> LogprobRows | None:
         """The trainer's log-probabilities under the version that the engine stamps; ``None`` where they are not known,
         or where that version's weights are the very same."""
         canaries = local.manifest.canaries
@@ -327,7 +329,7 @@ class Follower:
         rows = [each for each in found if each is not None]
         return rows_of(rows) if len(rows) == len(canaries) else None
 
-    async def _accept(self, local: LocalWeights, verdict: Verdict, *, swap_s: float) -> bool:
+    async def _accept(self, local: LocalWeights, verdict: SwapVerdict, *, swap_s: float) -> bool:
         """Acknowledge a version that the engine serves and that was verified; returns ``True``: nothing is left to do.
 
         ``swap_s`` is 0 where it was served already, which is told only if no record told of it before.
@@ -392,7 +394,7 @@ class Follower:
             problem = f"the weights were missing for {now - since:.0f} s: {error}"
             return await self._refuse(pointer, WEIGHTS_UNUSABLE, problem, refused=give_up)
         wait_s = min(2 * before.wait_s, _LONGEST_RETRY_S) if before else _FIRST_RETRY_S
-        self.missing[pointer.sha256] = Missing(since, wait_s, now + wait_s)
+        self.missing[pointer.sha256] = MissingObjects(since, wait_s, now + wait_s)
         logger.warning("version %d: %s; missing for %.0f s, trying again", pointer.version, error, now - since)
         if now - since >= self.config.failing_after_s and WEIGHTS_MISSING not in self.alerted:
             self.alerted.add(WEIGHTS_MISSING)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from headrace.schemas.records.weights import Canary
 from headrace.schemas.stamp import stamp_of, unverified_stamp
-from headrace.trainer.follower.engine import Engine, EngineError, EngineRefused, score_all
-from headrace.trainer.follower.verdict import Rows, rows_of
+from headrace.trainer.follower.engine import EngineRefused, VllmEngine, VllmEngineError, score_all
+from headrace.trainer.follower.verdict import LogprobRows, rows_of
 
 logger = logging.getLogger(__name__)
 
 
-async def swap(engine: Engine, run: str, version: int, file: Path, sha256: str) -> float:
+async def swap(engine: VllmEngine, run: str, version: int, file: Path, sha256: str) -> float:
     """Make the engine serve the safetensors ``file`` as ``version`` of ``run``; returns the seconds that requests stood
     still.
 
@@ -37,25 +37,25 @@ async def swap(engine: Engine, run: str, version: int, file: Path, sha256: str) 
         await engine.load(file, sha256)
         await engine.finish_update(stamp_of(run, version))
         await engine.forget_prefixes()
-    except (EngineError, asyncio.CancelledError):
+    except (VllmEngineError, asyncio.CancelledError):
         await release_unverified(engine, run)
         raise
     await engine.resume()
     return time.perf_counter() - began
 
 
-async def release_unverified(engine: Engine, run: str) -> None:
+async def release_unverified(engine: VllmEngine, run: str) -> None:
     """Let a paused engine of ``run`` go on with weights that may be half of one version and half of another."""
     await engine.label(unverified_stamp(run))
     await engine.resume()
 
 
-async def ask(engine: Engine, canaries: Sequence[Canary], times: int) -> list[Rows]:
+async def ask(engine: VllmEngine, canaries: Sequence[Canary], times: int) -> list[LogprobRows]:
     """What the engine answers about ``canaries``, asked ``times`` times, one after the other."""
     return [rows_of(await score_all(engine, [canary.token_ids for canary in canaries])) for _ in range(times)]
 
 
-async def _start_update(engine: Engine) -> None:
+async def _start_update(engine: VllmEngine) -> None:
     try:
         await engine.start_update()
     except EngineRefused as error:

@@ -33,7 +33,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-Rows = NDArray[np.float64]
+LogprobRows = NDArray[np.float64]
 """(S, T) log-probabilities of S sequences; NaN where a shorter sequence has ended."""
 
 _CONCLUSIVE_S = 0.1
@@ -50,7 +50,7 @@ _NOISY = 0.5
 """Share of σ from which on an engine's repeated answers hide what a swap changes."""
 
 
-class Evidence(StrEnum):
+class SwapEvidence(StrEnum):
     """What a verdict rests on."""
 
     POSITION = "position"
@@ -62,7 +62,7 @@ class Evidence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SwapVerdict:
     """What is to be believed of a swap."""
 
     problem: str | None
@@ -71,7 +71,7 @@ class Verdict:
     """Root mean square of a − t, in nats."""
     max_error: float
     """Largest |a − t|, in nats."""
-    evidence: Evidence
+    evidence: SwapEvidence
     """What decided."""
     position: float | None = None
     """p: 0 at the old version, 1 at the new one; ``None`` where there is no direction to measure along."""
@@ -79,7 +79,7 @@ class Verdict:
     """Its standard error s."""
 
 
-def rows_of(sequences: Sequence[Sequence[float]]) -> Rows:
+def rows_of(sequences: Sequence[Sequence[float]]) -> LogprobRows:
     """``sequences`` side by side. What is not a finite number becomes infinity: NaN says that a sequence has ended, and
     is compared with nothing."""
     rows = np.full((len(sequences), max(map(len, sequences), default=0)), np.nan)
@@ -89,7 +89,7 @@ def rows_of(sequences: Sequence[Sequence[float]]) -> Rows:
     return rows
 
 
-def rms(difference: Rows) -> float:
+def rms(difference: LogprobRows) -> float:
     """Root mean square; infinity where a value that is not NaN is not finite."""
     found = difference[~np.isnan(difference)]
     return float(np.sqrt(np.mean(found**2))) if len(found) and np.isfinite(found).all() else math.inf
@@ -102,16 +102,16 @@ def allowed_error(before: float, *, tolerance: float, noise: float) -> float:
 
 
 def judge_swap(
-    new: Rows,
-    before: Sequence[Rows],
-    after: Sequence[Rows],
+    new: LogprobRows,
+    before: Sequence[LogprobRows],
+    after: Sequence[LogprobRows],
     *,
-    old: Rows | None,
+    old: LogprobRows | None,
     exact: bool,
     usual: float | None,
     tolerance: float,
     noise: float,
-) -> Verdict:
+) -> SwapVerdict:
     """What to believe of a swap to the version whose log-probabilities are ``new``.
 
     ``before`` and ``after`` are what the engine answered, once or twice. ``old`` is the version that it verifiably
@@ -122,7 +122,7 @@ def judge_swap(
     last = np.mean(after, axis=0)
     distance, largest = rms(last - new), float(np.nanmax(np.abs(last - new), initial=0.0))
     if not math.isfinite(distance):
-        return Verdict("the engine's log-probabilities are not numbers", distance, math.inf, Evidence.DISTANCE)
+        return SwapVerdict("the engine's log-probabilities are not numbers", distance, math.inf, SwapEvidence.DISTANCE)
     if old is None:
         allowed = allowed_error(rms(before[0] - new), tolerance=tolerance, noise=noise)
     else:
@@ -132,9 +132,9 @@ def judge_swap(
             f"after the swap the engine's log-probabilities differ by {distance:.3g} nats (root mean square) from the "
             f"trainer's, before it by {rms(before[0] - new):.3g}; allowed are {allowed:.3g} (see canary_tolerance)"
         )
-        return Verdict(problem, distance, largest, Evidence.DISTANCE)
+        return SwapVerdict(problem, distance, largest, SwapEvidence.DISTANCE)
     if old is None:
-        return Verdict(None, distance, largest, Evidence.DISTANCE)
+        return SwapVerdict(None, distance, largest, SwapEvidence.DISTANCE)
     position, error = _position(new, old, np.mean(before, axis=0), last) if exact else (None, None)
     figures = (distance, largest)
     if position is not None and error is not None and error <= _CONCLUSIVE_S:
@@ -144,19 +144,21 @@ def judge_swap(
                 f"after the swap the engine's log-probabilities lie {position:.3g} of the way from the version before "
                 f"to this one, where 1 was expected, with a standard error of {error:.2g}"
             )
-        return Verdict(misplaced, *figures, Evidence.POSITION, position, error)
+        return SwapVerdict(misplaced, *figures, SwapEvidence.POSITION, position, error)
     same = exact and rms(new - old) < _EXACT / 2
     if same or len(before) < 2 or len(after) < 2:
-        return Verdict(None, *figures, Evidence.DISTANCE, position, error)
+        return SwapVerdict(None, *figures, SwapEvidence.DISTANCE, position, error)
     if _changed(before, after):
-        return Verdict(None, *figures, Evidence.CHANGE, position, error)
+        return SwapVerdict(None, *figures, SwapEvidence.CHANGE, position, error)
     if max(rms(before[0] - before[1]), rms(after[0] - after[1])) > _NOISY * distance:
-        return Verdict(None, *figures, Evidence.DISTANCE, position, error)
+        return SwapVerdict(None, *figures, SwapEvidence.DISTANCE, position, error)
     problem = "after the swap the engine answers as before it, and the weights are others"
-    return Verdict(problem, *figures, Evidence.CHANGE, position, error)
+    return SwapVerdict(problem, *figures, SwapEvidence.CHANGE, position, error)
 
 
-def _position(new: Rows, old: Rows, before: Rows, after: Rows) -> tuple[float | None, float | None]:
+def _position(
+    new: LogprobRows, old: LogprobRows, before: LogprobRows, after: LogprobRows
+) -> tuple[float | None, float | None]:
     """p and s by the better of the two ways; ``None`` where old and new are the same."""
     there = ~np.isnan(new)
     d = (new - old)[there]
@@ -172,7 +174,7 @@ def _position(new: Rows, old: Rows, before: Rows, after: Rows) -> tuple[float | 
     return p, s
 
 
-def _changed(before: Sequence[Rows], after: Sequence[Rows]) -> bool:
+def _changed(before: Sequence[LogprobRows], after: Sequence[LogprobRows]) -> bool:
     """Whether the answers after the swap differ from those before it by more than the engine's answers ever do."""
     itself = np.abs(before[0] - before[1])
     if not np.nanmax(itself, initial=0.0) and not np.nanmax(np.abs(after[0] - after[1]), initial=0.0):

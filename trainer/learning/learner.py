@@ -29,7 +29,7 @@ from headrace.trainer.model.load import longest_sequence, save_model, vocabulary
 from headrace.trainer.model.logprobs import token_logprobs
 from headrace.trainer.model.precision import unpublished_weights
 from headrace.trainer.model.published import as_published, published_tensors
-from headrace.trainer.parallel.policy import Policy, WholePolicy, open_policy
+from headrace.trainer.parallel.policy import TrainerPolicy, WholePolicy, open_policy
 from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
 
@@ -243,7 +243,7 @@ class Learner:
         return penalised_advantages(advantages_N, logprobs_N, compared_N, kl.coefficient), compared_N
 
     @torch.no_grad()
-    def _evaluate(self, batch: Batch, policy: Policy | None = None) -> _Evaluation:
+    def _evaluate(self, batch: Batch, policy: TrainerPolicy | None = None) -> _Evaluation:
         """What ``policy``, or the present one, says of ``batch``."""
         logprobs, entropy = (np.zeros(len(batch.packed.targets), np.float32) for _ in range(2))
         for chosen in self._plan(batch):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Shape(StrEnum):
+class RateShape(StrEnum):
     """How the learning rate goes on after the warm-up."""
 
     CONSTANT = "constant"
@@ -26,7 +26,7 @@ class Shape(StrEnum):
 class ScheduleSettings:
     """The learning rate's way: up in ``warmup_steps``, down in ``decay_steps``, then on at ``final_share``."""
 
-    shape: Shape = Shape.CONSTANT
+    shape: RateShape = RateShape.CONSTANT
     """How it goes on after the warm-up: ``constant``, ``linear`` or ``cosine``."""
     warmup_steps: int = 0
     """Steps in which it rises in a straight line: step i of w, from 1, has i / w of it."""
@@ -36,20 +36,20 @@ class ScheduleSettings:
     """Share of the learning rate that is left then, in [0, 1]."""
 
     def __post_init__(self) -> None:
-        if self.shape not in list(Shape):
-            raise ValueError(f"shape of the schedule is {self.shape!r}: choose one of {', '.join(Shape)}")
+        if self.shape not in list(RateShape):
+            raise ValueError(f"shape of the schedule is {self.shape!r}: choose one of {', '.join(RateShape)}")
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps is {self.warmup_steps}: it must not be negative")
         if not 0 <= self.final_share <= 1:
             raise ValueError(f"final_share is {self.final_share}: it must be between 0 and 1")
-        if self.shape == Shape.CONSTANT and self.decay_steps is not None:
+        if self.shape == RateShape.CONSTANT and self.decay_steps is not None:
             raise ValueError("decay_steps is for the shapes linear and cosine: a constant learning rate does not decay")
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
             raise ValueError(f"decay_steps is {self.decay_steps}: it must be above warmup_steps, {self.warmup_steps}")
 
     def checked(self) -> "ScheduleSettings":
         """These settings; raises ``ValueError`` where they do not say when the decay ends."""
-        if self.shape != Shape.CONSTANT and self.decay_steps is None:
+        if self.shape != RateShape.CONSTANT and self.decay_steps is None:
             raise ValueError(f"the schedule {self.shape} needs decay_steps: the step at which it has come down")
         return self
 
@@ -61,10 +61,10 @@ def rate_share(schedule: ScheduleSettings, steps_taken: int) -> float:
     """
     if steps_taken < schedule.warmup_steps:
         return (steps_taken + 1) / schedule.warmup_steps
-    if schedule.shape == Shape.CONSTANT:
+    if schedule.shape == RateShape.CONSTANT:
         return 1.0
     end = schedule.checked().decay_steps
     assert end is not None
     done = min((steps_taken - schedule.warmup_steps) / (end - schedule.warmup_steps), 1.0)
-    left = 1 - done if schedule.shape == Shape.LINEAR else 0.5 * (1 + math.cos(math.pi * done))
+    left = 1 - done if schedule.shape == RateShape.LINEAR else 0.5 * (1 + math.cos(math.pi * done))
     return schedule.final_share + (1 - schedule.final_share) * left

@@ -26,7 +26,7 @@ from headrace.trainer.parallel.ranks import Ranks
 from headrace.trainer.parallel.settings import ParallelSettings
 
 
-class Policy(Protocol):
+class TrainerPolicy(Protocol):
     """A model that packed sequences are run through. All ranks call the same method together, each with its own."""
 
     crossover: float
@@ -50,7 +50,7 @@ class WholePolicy:
         self._copies: dict[int, Tensor] = {}
 
     def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
-        """As in :class:`Policy`."""
+        """As in :class:`TrainerPolicy`."""
         copies = weight_copies(self._model, self._dtype)
         if torch.is_grad_enabled():
             self._copies = copies  # a backward pass that computes activations again does so with the same ones
@@ -58,7 +58,7 @@ class WholePolicy:
             return token_logprobs(self._model, packed)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """As in :class:`Policy`."""
+        """As in :class:`TrainerPolicy`."""
         with with_weights(self._model, self._copies):
             loss.backward()  # type: ignore[no-untyped-call]
         self._copies = {}
@@ -89,14 +89,14 @@ class ShardedPolicy:
                 module.set_force_sum_reduction_for_comms(True)  # gloo cannot multiply in a sum
 
     def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
-        """As in :class:`Policy`."""
+        """As in :class:`TrainerPolicy`."""
         result: TokenLogprobs = self._root(packed)
         if not torch.is_grad_enabled():
             self._root.reshard()  # nothing comes that would: the next step must not meet these weights again
         return result
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """As in :class:`Policy`."""
+        """As in :class:`TrainerPolicy`."""
         self._root.set_requires_gradient_sync(self._reduce_every_pass or last)
         loss.backward()  # type: ignore[no-untyped-call]
 
@@ -112,7 +112,7 @@ class _Called(nn.Module):
         return token_logprobs(self.model, packed)
 
 
-def open_policy(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, settings: ParallelSettings) -> Policy:
+def open_policy(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, settings: ParallelSettings) -> TrainerPolicy:
     """The policy of ``model``, which computes in ``dtype``.
 
     It is sharded in place where there are several ranks, and on one where ``settings.shard_alone`` asks for it: then a

@@ -31,17 +31,17 @@ _STEP = (Phase.WAITING, Phase.TRAINING, Phase.SAVING, Phase.PUBLISHING)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepPace:
     """Seconds that each phase of a step usually takes."""
 
     usual_s: Mapping[Phase, float] = field(default_factory=dict)
     """Moving averages; empty before the first step."""
 
-    def after(self, seconds: Mapping[Phase, float]) -> "Pace":
+    def after(self, seconds: Mapping[Phase, float]) -> "StepPace":
         """The pace after a step that took ``seconds``."""
         taken = {phase: seconds.get(phase, 0.0) for phase in _STEP}
         usual = self.usual_s or taken
-        return Pace({phase: (1 - _NEWEST) * usual[phase] + _NEWEST * taken[phase] for phase in _STEP})
+        return StepPace({phase: (1 - _NEWEST) * usual[phase] + _NEWEST * taken[phase] for phase in _STEP})
 
     def share(self, phase: Phase) -> float:
         """Share of a step's time that ``phase`` takes, in [0, 1]."""

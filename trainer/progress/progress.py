@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from headrace.trainer.progress.pace import Pace, Phase
+from headrace.trainer.progress.pace import Phase, StepPace
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Progress:
         """Steps announced by this process."""
         self.metrics: Mapping[str, float] = {}
         """Of the newest step; empty before one."""
-        self.pace = Pace()
+        self.pace = StepPace()
         self.outage = ""
         """What is out of reach, in a sentence; empty where nothing is."""
         self._outage_began = 0.0

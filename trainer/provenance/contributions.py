@@ -17,7 +17,7 @@ from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.trainer.admission.admission import place_of
-from headrace.trainer.provenance.evidence import Missing, read_as
+from headrace.trainer.provenance.evidence import MissingRecord, read_as
 
 GONE = "(evidence gone)"
 """The label of what a record would have told that is not there."""
@@ -66,15 +66,15 @@ class Contribution:
     """Its value in each dimension, :data:`GONE` and :data:`NOT_SET` included."""
 
 
-def labels_of(record: KafkaRecord, trajectory_id: str) -> TrajectoryLabels | Missing:
-    """The labels of a record of ``trajectories``; a :class:`Missing` where it cannot be read."""
+def labels_of(record: KafkaRecord, trajectory_id: str) -> TrajectoryLabels | MissingRecord:
+    """The labels of a record of ``trajectories``; a :class:`MissingRecord` where it cannot be read."""
     if dict(record.headers).get(TYPE) == Trajectory.TYPE.encode() and record.value is not None:
         try:
             return TrajectoryLabels.model_validate_json(record.value)
         except ValidationError:
             pass  # read whole below: that says what is wrong
     read = read_as(record, trajectory_id, Trajectory)
-    return read if isinstance(read, Missing) else TrajectoryLabels.model_validate(read, from_attributes=True)
+    return read if isinstance(read, MissingRecord) else TrajectoryLabels.model_validate(read, from_attributes=True)
 
 
 def contributions(

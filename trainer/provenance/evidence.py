@@ -41,7 +41,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingRecord:
     """A record that is not where it should be."""
 
     topic: str
@@ -66,7 +66,7 @@ class Found(Generic[R]):
     record: R
 
 
-def absent(topic: str, place: Place, subject: str, bounds: Bounds | None) -> Missing:
+def absent(topic: str, place: Place, subject: str, bounds: Bounds | None) -> MissingRecord:
     """Why no record was found at ``place``, by what the partition holds; ``None``: there is no such partition."""
     partition, offset = place
     if bounds is None:
@@ -79,11 +79,11 @@ def absent(topic: str, place: Place, subject: str, bounds: Bounds | None) -> Mis
     else:
         absence = Absence.REMOVED
         detail = f"{topic} {partition} goes from {bounds.begin} to {bounds.end}, and no committed record stands there"
-    return Missing(topic, partition, offset, subject, absence, detail)
+    return MissingRecord(topic, partition, offset, subject, absence, detail)
 
 
-def read_as(record: KafkaRecord, subject: str, model: type[R]) -> R | Missing:
-    """``record``, which should be about ``subject``; a :class:`Missing` where it cannot be read or has another type."""
+def read_as(record: KafkaRecord, subject: str, model: type[R]) -> R | MissingRecord:
+    """``record``, which should be about ``subject``; else a :class:`MissingRecord`: unreadable, or of another type."""
     try:
         _, payload = decode(record.headers, record.value)
     except UnreadableRecord as error:
@@ -94,32 +94,34 @@ def read_as(record: KafkaRecord, subject: str, model: type[R]) -> R | Missing:
 
 
 def read_all(
-    records: Mapping[Place, KafkaRecord], subjects: Mapping[Place, str], read: Callable[[KafkaRecord, str], T | Missing]
-) -> tuple[dict[Place, T], list[Missing]]:
+    records: Mapping[Place, KafkaRecord],
+    subjects: Mapping[Place, str],
+    read: Callable[[KafkaRecord, str], T | MissingRecord],
+) -> tuple[dict[Place, T], list[MissingRecord]]:
     """Each of ``records`` as ``read`` has it, given what should stand there; and those that cannot be read."""
     found: dict[Place, T] = {}
-    missing: list[Missing] = []
+    missing: list[MissingRecord] = []
     for place, record in records.items():
         payload = read(record, subjects[place])
-        if isinstance(payload, Missing):
+        if isinstance(payload, MissingRecord):
             missing.append(payload)
         else:
             found[place] = payload
     return found, missing
 
 
-def another(topic: str, place: Place, subject: str, found: str) -> Missing:
+def another(topic: str, place: Place, subject: str, found: str) -> MissingRecord:
     """The record at ``place`` is about ``found`` and not about ``subject``."""
-    return Missing(topic, *place, subject, Absence.ANOTHER, f"{found} stands there: the topic was made anew")
+    return MissingRecord(topic, *place, subject, Absence.ANOTHER, f"{found} stands there: the topic was made anew")
 
 
-def _missing_at(record: KafkaRecord, subject: str, absence: Absence, detail: str) -> Missing:
-    return Missing(record.topic, record.partition, record.offset, subject, absence, detail)
+def _missing_at(record: KafkaRecord, subject: str, absence: Absence, detail: str) -> MissingRecord:
+    return MissingRecord(record.topic, record.partition, record.offset, subject, absence, detail)
 
 
-def summarise(missing: Iterable[Missing]) -> list[str]:
+def summarise(missing: Iterable[MissingRecord]) -> list[str]:
     """A sentence for each topic, partition and reason, with how many and which offsets, in order of the log."""
-    kinds: dict[tuple[str, int, Absence], list[Missing]] = {}
+    kinds: dict[tuple[str, int, Absence], list[MissingRecord]] = {}
     for each in missing:
         # What is wrong with an unreadable record differs from record to record.
         kinds.setdefault((each.topic, each.partition, each.absence), []).append(each)
@@ -133,7 +135,7 @@ def summarise(missing: Iterable[Missing]) -> list[str]:
     return lines
 
 
-def _offsets(several: Sequence[Missing]) -> str:
+def _offsets(several: Sequence[MissingRecord]) -> str:
     offsets = sorted({each.offset for each in several})
     if len(offsets) <= 3:
         return ",".join(map(str, offsets))

@@ -16,7 +16,7 @@ from headrace.trainer.provenance.evidence import Bounds
 from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.trace import EventFound
 
-Progress = Callable[[str, int], None]
+SearchProgress = Callable[[str, int], None]
 """Told of a topic and how many of its records were read over, every ``_TELL_EVERY``."""
 
 _TELL_EVERY = 20_000
@@ -42,7 +42,7 @@ class EventSearch:
         return any(each.begin for each in self.bounds.values())
 
 
-async def find_event(log: LogReader, event_id: str, trajectory_id: str | None, progress: Progress) -> EventSearch:
+async def find_event(log: LogReader, event_id: str, trajectory_id: str | None, progress: SearchProgress) -> EventSearch:
     """The event with this ``ce_id``.
 
     Nothing in Kafka finds a record by its id: ``events`` is read over, from a minute before the time that a UUIDv7
@@ -63,7 +63,7 @@ async def find_first(
     topic: Topic,
     key: str | None,
     is_it: Callable[[KafkaRecord], bool],
-    progress: Progress,
+    progress: SearchProgress,
     start: Mapping[int, int] | None = None,
 ) -> "KafkaRecord | None":
     """The first record of which ``is_it`` holds: in the partition of ``key``, else in the others."""
@@ -76,7 +76,7 @@ async def find_all(
     topic: Topic,
     key: str | None,
     is_it: Callable[[KafkaRecord], bool],
-    progress: Progress,
+    progress: SearchProgress,
     start: Mapping[int, int] | None = None,
     *,
     at_most: int = 1000,

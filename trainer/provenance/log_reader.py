@@ -23,7 +23,7 @@ from headrace.schemas.topics import (
     WEIGHTS,
     Topic,
 )
-from headrace.trainer.provenance.evidence import Bounds, Missing, absent
+from headrace.trainer.provenance.evidence import Bounds, MissingRecord, absent
 
 _PARTITIONER = DefaultPartitioner()
 
@@ -46,7 +46,9 @@ class LogReader:
         ends = await self._consumer.end_offsets(partitions)
         return {each.partition: Bounds(begins[each], ends[each]) for each in partitions}
 
-    async def at(self, topic: Topic, places: Mapping[Place, str]) -> tuple[dict[Place, KafkaRecord], list[Missing]]:
+    async def at(
+        self, topic: Topic, places: Mapping[Place, str]
+    ) -> tuple[dict[Place, KafkaRecord], list[MissingRecord]]:
         """The committed records at ``places`` (place → what should stand there), and those that are missing."""
         partitions = self._partitions[topic.name]
         self._consumer.assign(partitions)

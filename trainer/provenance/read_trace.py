@@ -12,8 +12,8 @@ from headrace.schemas.records.step import Step
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
 from headrace.trainer.admission.admission import place_of
-from headrace.trainer.provenance.evidence import Absence, Found, Missing, R, read_as
-from headrace.trainer.provenance.find import Progress, about, find_all, find_first, naming
+from headrace.trainer.provenance.evidence import Absence, Found, MissingRecord, R, read_as
+from headrace.trainer.provenance.find import SearchProgress, about, find_all, find_first, naming
 from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.read_version import read_graph
 from headrace.trainer.provenance.trace import EventFound, EventsLeft, Trace, TrainedIn, trained_in
@@ -23,7 +23,7 @@ MAX_DEPTH = 8
 
 
 async def read_trace(
-    log: LogReader, trajectory_id: str, progress: Progress, event: EventFound | None = None, *, depth: int = 0
+    log: LogReader, trajectory_id: str, progress: SearchProgress, event: EventFound | None = None, *, depth: int = 0
 ) -> Trace:
     """Everything that the log knows of ``trajectory_id``, and of the trajectory that it worked for."""
     trace = Trace(trajectory_id, event)
@@ -47,7 +47,7 @@ async def read_trace(
     return trace
 
 
-async def _steps(log: LogReader, trajectory_id: str, progress: Progress) -> list[TrainedIn]:
+async def _steps(log: LogReader, trajectory_id: str, progress: SearchProgress) -> list[TrainedIn]:
     found = []
     records = await find_all(log, STEPS, None, naming(trajectory_id), progress)
     for step in _readable(records, trajectory_id, Step):
@@ -57,7 +57,7 @@ async def _steps(log: LogReader, trajectory_id: str, progress: Progress) -> list
     return found
 
 
-async def _groups(log: LogReader, trace: Trace, progress: Progress) -> list[Found[TrainingGroup] | Missing]:
+async def _groups(log: LogReader, trace: Trace, progress: SearchProgress) -> list[Found[TrainingGroup] | MissingRecord]:
     """The trajectory's groups: where its steps say, else wherever one names it."""
     places = {
         place_of(group.group): group.group_id
@@ -78,7 +78,9 @@ async def _groups(log: LogReader, trace: Trace, progress: Progress) -> list[Foun
     return [group for group in found if any(each.trajectory_id == trace.trajectory_id for each in group.record.members)]
 
 
-async def _trajectory(log: LogReader, trace: Trace, progress: Progress) -> Found[Trajectory] | Missing | None:
+async def _trajectory(
+    log: LogReader, trace: Trace, progress: SearchProgress
+) -> Found[Trajectory] | MissingRecord | None:
     """The trajectory's record: where others say that it stands, else wherever it is; ``None``: not assembled yet."""
     trajectory_id = trace.trajectory_id
     if (reference := _reference(trace)) is not None:
@@ -90,14 +92,14 @@ async def _trajectory(log: LogReader, trace: Trace, progress: Progress) -> Found
     return await _perhaps_expired(log, TRAJECTORIES, trajectory_id)
 
 
-async def _perhaps_expired(log: LogReader, topic: Topic, trajectory_id: str) -> Missing | None:
+async def _perhaps_expired(log: LogReader, topic: Topic, trajectory_id: str) -> MissingRecord | None:
     """That a record may have been among those that its partition has lost; ``None`` where it has lost none."""
     partition = log.home(topic, trajectory_id)
     begin = (await log.bounds(topic))[partition].begin
     if not begin:
         return None
     detail = f"{topic.name} {partition} begins at {begin}: if it ever stood there, retention has taken it"
-    return Missing(topic.name, partition, -1, trajectory_id, Absence.EXPIRED, detail)
+    return MissingRecord(topic.name, partition, -1, trajectory_id, Absence.EXPIRED, detail)
 
 
 def _reference(trace: Trace) -> Reference | None:
@@ -126,6 +128,6 @@ def _readable(records: list[KafkaRecord], subject: str, model: type[R]) -> list[
     return [each for each in read if isinstance(each, Found)]
 
 
-def _read(record: KafkaRecord, subject: str, model: type[R]) -> Found[R] | Missing:
+def _read(record: KafkaRecord, subject: str, model: type[R]) -> Found[R] | MissingRecord:
     payload = read_as(record, subject, model)
-    return payload if isinstance(payload, Missing) else Found((record.partition, record.offset), payload)
+    return payload if isinstance(payload, MissingRecord) else Found((record.partition, record.offset), payload)

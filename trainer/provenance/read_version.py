@@ -9,7 +9,7 @@ from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.trainer.admission.admission import place_of
 from headrace.trainer.provenance.contributions import Contribution, contributions, labels_of
-from headrace.trainer.provenance.evidence import Missing, read_all, read_as
+from headrace.trainer.provenance.evidence import MissingRecord, read_all, read_as
 from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.steps import steps_of, trajectory_places
 from headrace.trainer.provenance.version_lineage import VersionLineage, open_lineage
@@ -65,7 +65,9 @@ async def _portions(log: LogReader, run: str, versions: set[int]) -> AsyncIterat
         yield portion
 
 
-async def _resolve(log: LogReader, portion: Sequence[Step]) -> list[tuple[Step, list[Contribution], list[Missing]]]:
+async def _resolve(
+    log: LogReader, portion: Sequence[Step]
+) -> list[tuple[Step, list[Contribution], list[MissingRecord]]]:
     """Each step with what it was trained on, and with what it names and is not there."""
     group_places = {place_of(group.group): group.group_id for step in portion for group in step.groups}
     places = trajectory_places(portion)

@@ -18,10 +18,10 @@ from headrace.trainer.batches.advantages import members_std, reward_std
 from headrace.trainer.batches.batch import AdmittedGroup, Batch, ResolvedMember, make_batch
 from headrace.trainer.batches.recipe import UnknownRecipe, prepare_groups
 from headrace.trainer.losses.settings import AdvantageScale
-from headrace.trainer.provenance.evidence import Missing, another
+from headrace.trainer.provenance.evidence import MissingRecord, another
 
 
-class Verdict(StrEnum):
+class RebuildResult(StrEnum):
     """What came of rebuilding a step."""
 
     MATCHES = "matches"
@@ -35,14 +35,14 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class StepRecords:
     """The records that a step names, as far as they were found."""
 
     groups: Mapping[Place, TrainingGroup]
     """By their place in ``training``."""
     trajectories: Mapping[Place, Trajectory]
     """By their place in ``trajectories``."""
-    missing: Sequence[Missing] = ()
+    missing: Sequence[MissingRecord] = ()
     """The others."""
 
 
@@ -52,7 +52,7 @@ class Rebuilt:
 
     step: Step
     """As the log has it."""
-    verdict: Verdict
+    verdict: RebuildResult
     """What came of it."""
     groups: tuple[AdmittedGroup, ...] = ()
     """As trained: with the advantages of the batch; empty where there is no batch."""
@@ -64,27 +64,27 @@ class Rebuilt:
     """Arrays of the batch that differ; empty also where the step does not say what they were."""
     problem: str | None = None
     """Why there is no batch, in words, where no record is missing."""
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingRecord, ...] = ()
     """Records that are not where the step says."""
     assumed: BatchRecipe | None = field(default=None)
     """The recipe that was tried, for a step that names none."""
 
 
-def rebuild(step: Step, evidence: Evidence) -> Rebuilt:
+def rebuild(step: Step, evidence: StepRecords) -> Rebuilt:
     """The batch of ``step`` from ``evidence``, compared with the step's hash.
 
     For a step from before recipes were kept, each scale of advantages is tried; shuffled ones cannot be.
     """
     groups, missing = _resolve(step, evidence)
     if missing:
-        return Rebuilt(step, Verdict.INCOMPLETE, missing=tuple(missing))
+        return Rebuilt(step, RebuildResult.INCOMPLETE, missing=tuple(missing))
     if step.recipe is not None:
         return _compare(step, groups, step.recipe)
     tried = [_compare(step, groups, BatchRecipe(advantage_scale=scale)) for scale in AdvantageScale]
-    return next((each for each in tried if each.verdict is Verdict.MATCHES), tried[0])
+    return next((each for each in tried if each.verdict is RebuildResult.MATCHES), tried[0])
 
 
-def _resolve(step: Step, evidence: Evidence) -> tuple[list[AdmittedGroup], list[Missing]]:
+def _resolve(step: Step, evidence: StepRecords) -> tuple[list[AdmittedGroup], list[MissingRecord]]:
     missing = list(evidence.missing)
     known = {(each.topic, each.partition, each.offset) for each in missing}
     groups = []
@@ -99,7 +99,7 @@ def _resolve(step: Step, evidence: Evidence) -> tuple[list[AdmittedGroup], list[
 
 def _contradictions(
     trained: TrainedGroup, record: TrainingGroup, trajectories: Mapping[Place, Trajectory]
-) -> list[Missing]:
+) -> list[MissingRecord]:
     """Where a record that was found is not the one that the step means."""
     wrong = []
     if record.group_id != trained.group_id:
@@ -130,16 +130,16 @@ def _compare(step: Step, groups: Sequence[AdmittedGroup], recipe: BatchRecipe) -
     try:
         prepared = prepare_groups(groups, recipe, step=step.step)
     except UnknownRecipe as error:
-        return Rebuilt(step, Verdict.UNKNOWN_RECIPE, problem=str(error))
+        return Rebuilt(step, RebuildResult.UNKNOWN_RECIPE, problem=str(error))
     try:
         batch = make_batch(prepared)
     except ValueError as error:
-        return Rebuilt(step, Verdict.DIFFERS, problem=str(error), assumed=assumed)
+        return Rebuilt(step, RebuildResult.DIFFERS, problem=str(error), assumed=assumed)
     sha256 = batch.sha256(recipe.format)
     arrays = batch.array_sha256(recipe.format)
     return Rebuilt(
         step,
-        Verdict.MATCHES if sha256 == step.data_sha256 else Verdict.DIFFERS,
+        RebuildResult.MATCHES if sha256 == step.data_sha256 else RebuildResult.DIFFERS,
         groups=tuple(prepared),
         batch=batch,
         sha256=sha256,

@@ -11,9 +11,9 @@ from headrace.schemas.records.step import Step
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import STEPS, TRAINING, TRAJECTORIES, WEIGHTS
 from headrace.trainer.admission.admission import place_of
-from headrace.trainer.provenance.evidence import Missing, read_all, read_as
+from headrace.trainer.provenance.evidence import MissingRecord, read_all, read_as
 from headrace.trainer.provenance.log_reader import LogReader
-from headrace.trainer.provenance.rebuild import Evidence
+from headrace.trainer.provenance.rebuild import StepRecords
 
 _MANY_STEPS = 10_000
 """Ids of so many steps are held to recognise them by; beyond that each is decoded."""
@@ -25,8 +25,10 @@ async def runs_in(log: LogReader) -> list[str]:
     return sorted(key.decode(errors="replace") for key in keys if key)
 
 
-async def steps_of(log: LogReader, run: str, first: int = 1, last: int | None = None) -> AsyncIterator[Step | Missing]:
-    """Steps ``first`` to ``last`` (default: all) of ``run`` in order, each once; an unreadable one is a ``Missing``."""
+async def steps_of(
+    log: LogReader, run: str, first: int = 1, last: int | None = None
+) -> AsyncIterator[Step | MissingRecord]:
+    """Steps ``first`` to ``last`` (default: all) of ``run`` in order, each once; ``MissingRecord`` where unreadable."""
     wanted = None
     if last is not None and last - first < _MANY_STEPS:
         wanted = {derived_id(Step.TYPE, run, number).encode() for number in range(first, last + 1)}
@@ -36,14 +38,14 @@ async def steps_of(log: LogReader, run: str, first: int = 1, last: int | None = 
         if record.key != run.encode() or (wanted is not None and dict(record.headers).get(ID) not in wanted):
             continue
         step = read_as(record, run, Step)
-        if isinstance(step, Missing):
+        if isinstance(step, MissingRecord):
             yield step
         elif max(first, newest + 1) <= step.step and (last is None or step.step <= last):
             newest = step.step
             yield step
 
 
-async def evidence_for(log: LogReader, step: Step) -> Evidence:
+async def evidence_for(log: LogReader, step: Step) -> StepRecords:
     """Every record that ``step`` names, in memory at once: as much as its trainer held."""
     group_places = {place_of(group.group): group.group_id for group in step.groups}
     places = trajectory_places([step])
@@ -52,7 +54,7 @@ async def evidence_for(log: LogReader, step: Step) -> Evidence:
     read_groups, bad_groups = read_all(groups, group_places, partial(read_as, model=TrainingGroup))
     read_trajectories, bad_trajectories = read_all(trajectories, places, partial(read_as, model=Trajectory))
     missing = (*no_groups, *no_trajectories, *bad_groups, *bad_trajectories)
-    return Evidence(read_groups, read_trajectories, missing)
+    return StepRecords(read_groups, read_trajectories, missing)
 
 
 def trajectory_places(steps: Sequence[Step]) -> dict[Place, str]:

@@ -13,11 +13,11 @@ from headrace.schemas.records.group import Member, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.step import Step
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.trainer.provenance.evidence import Found, Missing
+from headrace.trainer.provenance.evidence import Found, MissingRecord
 from headrace.trainer.provenance.versions import VersionGraph
 
 
-class Fate(StrEnum):
+class TrajectoryFate(StrEnum):
     """What became of a trajectory."""
 
     TRAINED = "trained"
@@ -96,19 +96,19 @@ class TrainedIn:
 
 @dataclass(slots=True)
 class Trace:
-    """Everything that the log knows of one trajectory. A link that should be there and is not is a ``Missing``."""
+    """Everything that the log knows of one trajectory. A link that is not there is a ``MissingRecord``."""
 
     trajectory_id: str
     """The trajectory."""
     event: EventFound | None = None
     """The event that was asked for, if one was."""
-    trajectory: Found[Trajectory] | Missing | None = None
+    trajectory: Found[Trajectory] | MissingRecord | None = None
     """Its record; ``None`` where it is not assembled yet."""
     events: EventsLeft | None = None
     """Its events; ``None`` where its record does not say where they are."""
     rewards: list[Found[Reward]] = field(default_factory=list)
     """Its scores: one a spec, and one more for each revision."""
-    groups: list[Found[TrainingGroup] | Missing] = field(default_factory=list)
+    groups: list[Found[TrainingGroup] | MissingRecord] = field(default_factory=list)
     """Groups that it is in."""
     rejections: list[Found[Rejection]] = field(default_factory=list)
     """Where and why it was turned away."""
@@ -118,19 +118,19 @@ class Trace:
     """The orchestrator's trajectory, of which a sub-agent's output was an observation."""
 
     @property
-    def fate(self) -> Fate:
+    def fate(self) -> TrajectoryFate:
         """What became of it."""
         if self.steps:
-            return Fate.TRAINED
+            return TrajectoryFate.TRAINED
         if self.rejections:
-            return Fate.REJECTED
+            return TrajectoryFate.REJECTED
         if self.groups:
-            return Fate.UNTRAINED
+            return TrajectoryFate.UNTRAINED
         if self.rewards:
-            return Fate.UNGROUPED
+            return TrajectoryFate.UNGROUPED
         if isinstance(self.trajectory, Found):
-            return Fate.UNSCORED
-        return Fate.OPEN if self.event is not None else Fate.UNKNOWN
+            return TrajectoryFate.UNSCORED
+        return TrajectoryFate.OPEN if self.event is not None else TrajectoryFate.UNKNOWN
 
     @property
     def touched(self) -> list[int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headrace.schemas.records.step import Step
 from headrace.trainer.provenance.contributions import GONE, Contribution, Dimension
-from headrace.trainer.provenance.evidence import Absence, Missing
+from headrace.trainer.provenance.evidence import Absence, MissingRecord
 from headrace.trainer.provenance.shares import Shares
 from headrace.trainer.provenance.versions import VersionGraph
 
@@ -63,7 +63,7 @@ class VersionLineage:
     """Of the one step that made it."""
     missing: Counter[tuple[str, Absence]] = field(default_factory=Counter)
     """Topic and reason → records that the steps name and that are not there."""
-    samples: list[Missing] = field(default_factory=list)
+    samples: list[MissingRecord] = field(default_factory=list)
     """Some of them."""
 
     @property
@@ -72,7 +72,7 @@ class VersionLineage:
         made = {row.version for row in self.steps}
         return sorted(version for version in self.ancestry if version and version not in made)
 
-    def add(self, step: Step, given: Sequence[Contribution], missing: Sequence[Missing]) -> None:
+    def add(self, step: Step, given: Sequence[Contribution], missing: Sequence[MissingRecord]) -> None:
         """Count a step on the way to the version: what it was trained on, and what of that is not there any more."""
         amount = self.shares.add(step, given)
         if step.version == self.version:

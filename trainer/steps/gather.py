@@ -24,7 +24,7 @@ from headrace.trainer.admission.admission import (
     place_of,
     places_to_read,
 )
-from headrace.trainer.admission.intake import Arrival, Intake
+from headrace.trainer.admission.intake import Intake, TrainingRecord
 from headrace.trainer.announcements.alerts import trainer_alert
 from headrace.trainer.announcements.announcement import Announcement, announcement
 from headrace.trainer.batches.advantages import members_std, reward_std
@@ -75,7 +75,7 @@ class Gathered:
 class _Fetched:
     """Records of ``training`` with what they point at, not decided on."""
 
-    arrivals: list[Arrival]
+    arrivals: list[TrainingRecord]
     trajectories: Mapping[Place, Trajectory]
     wait_s: float
     """Seconds until they came."""
@@ -219,7 +219,7 @@ class Gatherer:
                 self._add(gathered, *decided)
         return replace(fetched, arrivals=[])
 
-    def _lost(self, arrival: Arrival, version: int) -> Announcement:
+    def _lost(self, arrival: TrainingRecord, version: int) -> Announcement:
         partition, last = place_of(arrival.reference)
         message = (
             f"training {partition}: the records from {last + 1 - arrival.lost} to {last} were gone before this trainer "

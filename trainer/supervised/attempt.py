@@ -49,7 +49,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ScoredTrajectory:
     """A scored trajectory."""
 
     trajectory_id: str
@@ -84,9 +84,9 @@ class Attempt:
     """Mean reward of its group; ``None`` where it has none, or is its only scored member: :func:`with_group_means`."""
 
 
-def attempt_of(reward: Reward) -> Attempt:
+def attempt_of(reward: Reward) -> ScoredTrajectory:
     """What ``reward`` says of its trajectory."""
-    return Attempt(
+    return ScoredTrajectory(
         trajectory_id=reward.trajectory_id,
         place=(reward.trajectory.partition, reward.trajectory.offset),
         task_id=reward.task_id or reward.trajectory_id,
@@ -103,7 +103,7 @@ def attempt_of(reward: Reward) -> Attempt:
     )
 
 
-def with_group_means(attempts: Sequence[Attempt]) -> list[Attempt]:
+def with_group_means(attempts: Sequence[ScoredTrajectory]) -> list[ScoredTrajectory]:
     """``attempts`` with the means of their groups: of all members that have a reward, whatever else keeps one of them
     from being imitated. Evaluations and frozen roles are members of none, as where advantages are made."""
     groups: dict[str, list[float]] = defaultdict(list)
@@ -114,7 +114,7 @@ def with_group_means(attempts: Sequence[Attempt]) -> list[Attempt]:
     return [replace(attempt, group_mean=means.get(attempt.group_id or "")) for attempt in attempts]
 
 
-def _is_member(attempt: Attempt) -> bool:
+def _is_member(attempt: ScoredTrajectory) -> bool:
     return attempt.purpose is not Purpose.EVALUATE and attempt.role is not Role.FROZEN
 
 

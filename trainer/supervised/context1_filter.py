@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.schemas.events import EndStatus
-from headrace.trainer.supervised.attempt import Attempt, draw
+from headrace.trainer.supervised.attempt import ScoredTrajectory, draw
 from headrace.trainer.supervised.selection import MALFORMED, Selection, Sieve
 
 FULL, LOW, NEGATIVE = "full", "low_recall", "negative"
@@ -65,7 +65,7 @@ class Context1Filter:
         )
         return float((sum(shares) / 2) ** self.low_power)
 
-    def select(self, attempts: Sequence[Attempt]) -> Selection:
+    def select(self, attempts: Sequence[ScoredTrajectory]) -> Selection:
         """What of ``attempts`` is imitated. Each must have its form; their order does not matter."""
         sieve = Sieve(list(attempts))
         sieve.apply(lambda attempt: MALFORMED if _is_malformed(attempt) else None)
@@ -76,18 +76,18 @@ class Context1Filter:
         self._limit_negatives(sieve)
         return sieve.selection(self._kind)
 
-    def _kind(self, attempt: Attempt) -> str:
+    def _kind(self, attempt: ScoredTrajectory) -> str:
         if _is_negative(attempt):
             return NEGATIVE
         return FULL if self.rate(_trajectory(attempt), _output(attempt)) == 1 else LOW
 
-    def _is_drawn(self, attempt: Attempt) -> bool:
+    def _is_drawn(self, attempt: ScoredTrajectory) -> bool:
         if _is_negative(attempt):
             return True  # their number is limited instead
         rate = self.rate(_trajectory(attempt), _output(attempt))
         return draw(self.seed, "low", attempt.trajectory_id) < rate
 
-    def _rank(self, attempt: Attempt) -> tuple[object, ...]:
+    def _rank(self, attempt: ScoredTrajectory) -> tuple[object, ...]:
         """Best first."""
         kinds = (FULL, LOW, NEGATIVE)
         recalls = (-_output(attempt), -_trajectory(attempt))
@@ -102,23 +102,23 @@ class Context1Filter:
         sieve.apply(lambda attempt: TOO_MANY_NEGATIVES if attempt.trajectory_id in over else None)
 
 
-def _trajectory(attempt: Attempt) -> float:
+def _trajectory(attempt: ScoredTrajectory) -> float:
     return attempt.components["trajectory_recall"]
 
 
-def _output(attempt: Attempt) -> float:
+def _output(attempt: ScoredTrajectory) -> float:
     return attempt.components["output_recall"]
 
 
-def _has_recalls(attempt: Attempt) -> bool:
+def _has_recalls(attempt: ScoredTrajectory) -> bool:
     return {"trajectory_recall", "output_recall"} <= attempt.components.keys()
 
 
-def _is_negative(attempt: Attempt) -> bool:
+def _is_negative(attempt: ScoredTrajectory) -> bool:
     return _trajectory(attempt) == 0
 
 
-def _is_malformed(attempt: Attempt) -> bool:
+def _is_malformed(attempt: ScoredTrajectory) -> bool:
     """It did not come to its end, called a tool with what that cannot take, or never waited for a call."""
     form = attempt.form
     return (

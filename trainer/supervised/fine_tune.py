@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from headrace.trainer.batches.packing import pack, plan_passes
 from headrace.trainer.learning.optimizers import Optimizer, OptimizerSettings
-from headrace.trainer.learning.schedules import ScheduleSettings, Shape, rate_share
+from headrace.trainer.learning.schedules import RateShape, ScheduleSettings, rate_share
 from headrace.trainer.model import attention
 from headrace.trainer.parallel.policy import WholePolicy
 
@@ -24,7 +24,7 @@ MAX_TOKENS_PER_PASS = 8192
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class TuningExample:
     """A sequence to imitate in part; axis T tokens."""
 
     token_ids: Sequence[int]
@@ -57,7 +57,7 @@ class SupervisedConfig:
     )
     """What moves the weights."""
     schedule: ScheduleSettings = field(
-        default_factory=lambda: ScheduleSettings(shape=Shape.COSINE, warmup_steps=100, final_share=0.1)
+        default_factory=lambda: ScheduleSettings(shape=RateShape.COSINE, warmup_steps=100, final_share=0.1)
     )
     """The learning rate over the steps; without ``decay_steps`` it comes down over all of them."""
     max_grad_norm: float = 1.0
@@ -90,14 +90,14 @@ class SupervisedConfig:
     def whole_schedule(self) -> ScheduleSettings:
         """The schedule, over all steps where it does not say over how many."""
         schedule = self.schedule
-        if schedule.shape == Shape.CONSTANT or schedule.decay_steps is not None:
+        if schedule.shape == RateShape.CONSTANT or schedule.decay_steps is not None:
             return schedule
         # A run that is shorter than its warm-up never gets to the decay.
         return replace(schedule, decay_steps=max(self.steps, schedule.warmup_steps + 1))
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TuningProgress:
     """A report on the way."""
 
     step: int
@@ -123,15 +123,15 @@ Keep = Callable[[int, Optimizer], None]
 
 def fine_tune(
     model: PreTrainedModel,
-    examples: Sequence[Example],
-    held_out: Sequence[Example],
+    examples: Sequence[TuningExample],
+    held_out: Sequence[TuningExample],
     config: SupervisedConfig,
-    report: Callable[[Progress], None],
+    report: Callable[[TuningProgress], None],
     *,
     start: int = 0,
     optimizer_state: Mapping[str, Tensor] | None = None,
     keep: Keep | None = None,
-) -> Progress:
+) -> TuningProgress:
     """Train ``model``, a causal language model, in place; returns the last report.
 
     The order of examples follows from ``config.seed`` alone. ``keep`` is called every ``config.keep_every`` steps but
@@ -170,7 +170,7 @@ def fine_tune(
             if step % config.report_every == 0 or step == config.steps:
                 loss_there = held_out_loss(model, held_out, config.max_tokens_per_pass, config.torch_dtype)
                 seconds = time.monotonic() - started
-                progress = Progress(step, config.steps, total / since, loss_there, seconds, step - start)
+                progress = TuningProgress(step, config.steps, total / since, loss_there, seconds, step - start)
                 report(progress)
                 total, since = 0.0, 0
             if keep is not None and step % config.keep_every == 0 and step < config.steps:
@@ -181,7 +181,7 @@ def fine_tune(
 @torch.no_grad()
 def held_out_loss(
     model: PreTrainedModel,
-    examples: Sequence[Example],
+    examples: Sequence[TuningExample],
     max_tokens_per_pass: int = MAX_TOKENS_PER_PASS,
     dtype: torch.dtype = torch.float32,
 ) -> float:
@@ -195,7 +195,7 @@ def held_out_loss(
     return total / sum(example.imitated for example in examples)
 
 
-def _batches(examples: Sequence[Example], config: SupervisedConfig) -> Iterator[list[Example]]:
+def _batches(examples: Sequence[TuningExample], config: SupervisedConfig) -> Iterator[list[TuningExample]]:
     """``config.steps`` batches, epoch after epoch in a fresh order.
 
     Runs of batches are sorted by length and cut: sequences of a batch are about as long as one another, which
@@ -217,13 +217,13 @@ def _batches(examples: Sequence[Example], config: SupervisedConfig) -> Iterator[
                     return
 
 
-def _passes(batch: Sequence[Example], max_tokens: int) -> list[list[Example]]:
+def _passes(batch: Sequence[TuningExample], max_tokens: int) -> list[list[TuningExample]]:
     """``batch`` in passes of at most ``max_tokens`` tokens."""
     lengths = [len(example.token_ids) for example in batch]
     return [[batch[index] for index in chosen] for chosen in plan_passes(lengths, max_tokens)]
 
 
-def _summed_loss(policy: WholePolicy, batch: Sequence[Example]) -> Tensor:
+def _summed_loss(policy: WholePolicy, batch: Sequence[TuningExample]) -> Tensor:
     """Σ −log p over the imitated tokens of ``batch``, in nats."""
     packed = pack([(example.token_ids, [0, *example.mask[1:]]) for example in batch])
     return -policy.logprobs(packed).logprobs.sum()

@@ -11,7 +11,7 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.side_topics import REFERENCES, SIDE, side_topic
 from headrace.schemas.topics import REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.trainer.supervised.attempt import Attempt, attempt_of
+from headrace.trainer.supervised.attempt import ScoredTrajectory, attempt_of
 
 AT_ONCE = 500
 """Trajectories held in memory at a time."""
@@ -47,7 +47,7 @@ class Source:
 class Offer:
     """What the log offers."""
 
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[ScoredTrajectory] = field(default_factory=list)
     """One for each reward, in the log's order."""
     trajectories: Topic = TRAJECTORIES
     """The topic that their places are in."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.schemas.events import EndStatus
-from headrace.trainer.supervised.attempt import Attempt
+from headrace.trainer.supervised.attempt import ScoredTrajectory
 from headrace.trainer.supervised.selection import MALFORMED, Selection, Sieve
 
 SUCCESS = "success"
@@ -32,10 +32,10 @@ class RejectionSampling:
         if self.per_task < 1:
             raise ValueError(f"per_task is {self.per_task}: it must be at least 1")
 
-    def select(self, attempts: Sequence[Attempt]) -> Selection:
+    def select(self, attempts: Sequence[ScoredTrajectory]) -> Selection:
         """What of ``attempts`` is imitated, in any order. Each must have a reward, its form and its group's mean."""
 
-        def is_above(attempt: Attempt) -> bool:
+        def is_above(attempt: ScoredTrajectory) -> bool:
             return attempt.group_mean is None or (attempt.total or 0.0) > attempt.group_mean
 
         sieve = Sieve(list(attempts))
@@ -49,20 +49,20 @@ class RejectionSampling:
         return sieve.selection(lambda _: SUCCESS)
 
 
-def _share(attempt: Attempt) -> float:
+def _share(attempt: ScoredTrajectory) -> float:
     """The reward as a share of the largest possible, where there is one above 0."""
     if attempt.total is None:
         raise ValueError(f"trajectory {attempt.trajectory_id} has no reward: leave unscored attempts out first")
     return attempt.total / attempt.maximum if attempt.maximum and attempt.maximum > 0 else attempt.total
 
 
-def _rank(attempt: Attempt) -> tuple[object, ...]:
+def _rank(attempt: ScoredTrajectory) -> tuple[object, ...]:
     """Best first."""
     tokens = attempt.form.sampled_tokens if attempt.form else 0
     return -_share(attempt), tokens, attempt.trajectory_id
 
 
-def _first_of_kind(attempts: Sequence[Attempt]) -> set[str]:
+def _first_of_kind(attempts: Sequence[ScoredTrajectory]) -> set[str]:
     """Of attempts at a task that sampled the same tokens, the one that comes first by its id."""
     seen: set[tuple[str, str]] = set()
     first = set()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from headrace.schemas.events import Purpose, Role
-from headrace.trainer.supervised.attempt import Attempt, blocking
+from headrace.trainer.supervised.attempt import ScoredTrajectory, blocking
 
 UNREADABLE = "unresolved"
 TOO_LONG = "too_long"
@@ -18,7 +18,7 @@ MALFORMED = "malformed"
 ANOTHER_OF_TASK = "another_of_its_task"
 """Rules that several filters share. A defect's rule has the defect's name."""
 
-Judge = Callable[[Attempt], str | None]
+ExclusionRule = Callable[[ScoredTrajectory], str | None]
 """The rule by which an attempt is excluded, or ``None``."""
 
 
@@ -26,9 +26,9 @@ Judge = Callable[[Attempt], str | None]
 class Selection:
     """What becomes of the attempts."""
 
-    kept: tuple[tuple[Attempt, str], ...] = ()
+    kept: tuple[tuple[ScoredTrajectory, str], ...] = ()
     """Attempts to imitate, each with the kind it was kept as, by trajectory id."""
-    excluded: tuple[tuple[Attempt, str], ...] = ()
+    excluded: tuple[tuple[ScoredTrajectory, str], ...] = ()
     """All others, each with its rule, by trajectory id."""
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -43,18 +43,18 @@ class Selection:
 class Sieve:
     """A selection in the making: rules take attempts away one after the other."""
 
-    left: list[Attempt]
+    left: list[ScoredTrajectory]
     """Attempts that no rule has excluded yet."""
-    excluded: list[tuple[Attempt, str]] = field(default_factory=list)
+    excluded: list[tuple[ScoredTrajectory, str]] = field(default_factory=list)
     """Attempts with their rules."""
 
-    def apply(self, judge: Judge) -> None:
+    def apply(self, judge: ExclusionRule) -> None:
         """Exclude what ``judge`` names a rule for."""
         verdicts = [(attempt, judge(attempt)) for attempt in self.left]
         self.left = [attempt for attempt, rule in verdicts if rule is None]
         self.excluded += [(attempt, rule) for attempt, rule in verdicts if rule is not None]
 
-    def keep_best(self, per_task: int, rank: Callable[[Attempt], tuple[object, ...]]) -> None:
+    def keep_best(self, per_task: int, rank: Callable[[ScoredTrajectory], tuple[object, ...]]) -> None:
         """Of each task, exclude all but the ``per_task`` attempts that come first by ``rank``."""
         taken: Counter[str] = Counter()
         best = set()
@@ -64,14 +64,14 @@ class Sieve:
                 best.add(attempt.trajectory_id)
         self.apply(lambda attempt: None if attempt.trajectory_id in best else ANOTHER_OF_TASK)
 
-    def selection(self, kind_of: Callable[[Attempt], str]) -> Selection:
+    def selection(self, kind_of: Callable[[ScoredTrajectory], str]) -> Selection:
         """What is left, each as the kind that ``kind_of`` names."""
         kept = sorted(self.left, key=lambda attempt: attempt.trajectory_id)
         excluded = sorted(self.excluded, key=lambda labelled: labelled[0].trajectory_id)
         return Selection(tuple((attempt, kind_of(attempt)) for attempt in kept), tuple(excluded))
 
 
-def unusable(attempt: Attempt) -> str | None:
+def unusable(attempt: ScoredTrajectory) -> str | None:
     """Why an attempt cannot be imitated, as far as its reward tells."""
     if attempt.purpose is Purpose.EVALUATE:
         return "evaluation"
@@ -82,7 +82,7 @@ def unusable(attempt: Attempt) -> str | None:
     return "unscored" if attempt.total is None else None
 
 
-def unfit(attempt: Attempt, *, max_positions: int, vocabulary_size: int) -> str | None:
+def unfit(attempt: ScoredTrajectory, *, max_positions: int, vocabulary_size: int) -> str | None:
     """Why the model cannot take an attempt's tokens, as far as its record's form tells."""
     if attempt.form is None:
         return UNREADABLE
@@ -94,9 +94,9 @@ def unfit(attempt: Attempt, *, max_positions: int, vocabulary_size: int) -> str 
     return VOCABULARY if outside else None
 
 
-def newest(attempts: Iterable[Attempt]) -> list[Attempt]:
+def newest(attempts: Iterable[ScoredTrajectory]) -> list[ScoredTrajectory]:
     """One attempt a trajectory, that of its latest reward, by trajectory id."""
-    latest: dict[str, Attempt] = {}
+    latest: dict[str, ScoredTrajectory] = {}
     for attempt in attempts:
         known = latest.get(attempt.trajectory_id)
         if known is None or attempt.revision >= known.revision:

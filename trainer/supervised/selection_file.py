@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import NonNegativeInt, ValidationError
 
 from headrace.schemas.model import Part
-from headrace.trainer.supervised.attempt import Attempt
+from headrace.trainer.supervised.attempt import ScoredTrajectory
 from headrace.trainer.supervised.selection import Selection
 from headrace.trainer.supervised.split import is_held_out
 
@@ -33,7 +33,7 @@ class Looked(Part):
     """How many attempts were ``kept`` by kind and ``excluded`` by rule."""
 
 
-class Fate(Part):
+class SelectionOutcome(Part):
     """What became of an attempt."""
 
     trajectory_id: str
@@ -56,7 +56,7 @@ class OtherSettings(RuntimeError):
     """An interrupted stage had other settings."""
 
 
-def fates_of(selection: Selection, held_out_share: float) -> Iterator[Fate]:
+def fates_of(selection: Selection, held_out_share: float) -> Iterator[SelectionOutcome]:
     """A line for each attempt of ``selection``, what is kept first."""
     for attempt, kind in selection.kept:
         yield _fate(attempt, kept=kind, held_out=is_held_out(attempt.task_id, held_out_share))
@@ -64,7 +64,7 @@ def fates_of(selection: Selection, held_out_share: float) -> Iterator[Fate]:
         yield _fate(attempt, excluded=rule)
 
 
-def write_selection(path: Path, looked: Looked, fates: Iterable[Fate]) -> None:
+def write_selection(path: Path, looked: Looked, fates: Iterable[SelectionOutcome]) -> None:
     """Write the file, which appears whole or not at all."""
     partial = path.with_suffix(".partial")
     with partial.open("w") as file:
@@ -75,7 +75,7 @@ def write_selection(path: Path, looked: Looked, fates: Iterable[Fate]) -> None:
     partial.replace(path)
 
 
-def read_selection(path: Path, config_sha256: str) -> tuple[Looked, list[Fate]] | None:
+def read_selection(path: Path, config_sha256: str) -> tuple[Looked, list[SelectionOutcome]] | None:
     """The first line, and what is kept; ``None`` where there is no file.
 
     Raises :class:`OtherSettings` where it was made by others, or cannot be read.
@@ -88,7 +88,7 @@ def read_selection(path: Path, config_sha256: str) -> tuple[Looked, list[Fate]] 
             raise OtherSettings(f"{path} is larger than {MAX_BYTES >> 30} GiB: {remove}")
         with path.open() as file:
             looked = Looked.model_validate_json(next(file, ""))
-            kept = [fate for fate in map(Fate.model_validate_json, file) if fate.kept is not None]
+            kept = [fate for fate in map(SelectionOutcome.model_validate_json, file) if fate.kept is not None]
     except ValidationError as error:
         raise OtherSettings(f"{path} cannot be read ({error.error_count()} errors): {remove}") from error
     if looked.config_sha256 != config_sha256:
@@ -96,9 +96,11 @@ def read_selection(path: Path, config_sha256: str) -> tuple[Looked, list[Fate]] 
     return looked, kept
 
 
-def _fate(attempt: Attempt, *, kept: str | None = None, excluded: str | None = None, held_out: bool = False) -> Fate:
+def _fate(
+    attempt: ScoredTrajectory, *, kept: str | None = None, excluded: str | None = None, held_out: bool = False
+) -> SelectionOutcome:
     partition, offset = attempt.place
-    return Fate(
+    return SelectionOutcome(
         trajectory_id=attempt.trajectory_id,
         partition=partition,
         offset=offset,

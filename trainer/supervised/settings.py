@@ -16,7 +16,7 @@ _ELSEWHERE = frozenset({"bootstrap", "out", "threads"})
 """Settings that say where, not what is learnt: left out of the hash."""
 
 
-class Stage(StrEnum):
+class TuningStage(StrEnum):
     """What is imitated."""
 
     SFT = "sft"
@@ -35,7 +35,7 @@ class StageConfig:
     """Hugging Face directory of the model to begin with."""
     out: Path
     """Folder in which the model appears when the stage is done."""
-    stage: Stage
+    stage: TuningStage
     """What is imitated: ``sft`` by the table ``context1``, ``rft`` by the table ``successes``."""
     source: Source = field(default_factory=Source)
     """Which rewards are looked at."""
@@ -55,8 +55,8 @@ class StageConfig:
     """What a pass trades for what: {"activation_checkpointing": true}."""
 
     def __post_init__(self) -> None:
-        if self.stage not in list(Stage):
-            raise ValueError(f"stage is {self.stage!r}: choose one of {', '.join(Stage)}")
+        if self.stage not in list(TuningStage):
+            raise ValueError(f"stage is {self.stage!r}: choose one of {', '.join(TuningStage)}")
         if not 0 < self.held_out_share < 1:
             raise ValueError(f"held_out_share is {self.held_out_share}: it must be between 0 and 1")
         if self.threads < 1:
@@ -65,7 +65,7 @@ class StageConfig:
     @property
     def filter(self) -> Context1Filter | RejectionSampling:
         """The stage's filter."""
-        return self.context1 if self.stage == Stage.SFT else self.successes
+        return self.context1 if self.stage == TuningStage.SFT else self.successes
 
     def sha256(self) -> str:
         """Hash (hex) of the settings that decide what is learnt, as canonical JSON."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
-from headrace.trainer.supervised.attempt import Attempt, draw
+from headrace.trainer.supervised.attempt import ScoredTrajectory, draw
 
-Labelled = TypeVar("Labelled", bound=tuple[Attempt, str])
+Labelled = TypeVar("Labelled", bound=tuple[ScoredTrajectory, str])
 
 
 def is_held_out(task_id: str, share: float) -> bool:

@@ -32,10 +32,16 @@ from headrace.trainer.model.load import load_model, longest_sequence, save_model
 from headrace.trainer.model.published import published_tensors
 from headrace.trainer.parallel.ranks import ALONE
 from headrace.trainer.supervised.attempt import form_of, with_group_means
-from headrace.trainer.supervised.fine_tune import Example, Progress, fine_tune, held_out_loss
+from headrace.trainer.supervised.fine_tune import TuningExample, TuningProgress, fine_tune, held_out_loss
 from headrace.trainer.supervised.reading import NothingToImitate, look, trajectories_at
 from headrace.trainer.supervised.selection import Selection, Sieve, newest, unfit, unusable
-from headrace.trainer.supervised.selection_file import Fate, Looked, fates_of, read_selection, write_selection
+from headrace.trainer.supervised.selection_file import (
+    Looked,
+    SelectionOutcome,
+    fates_of,
+    read_selection,
+    write_selection,
+)
 from headrace.trainer.supervised.settings import StageConfig
 
 SELECTION_FILE = "selection.jsonl"
@@ -58,7 +64,7 @@ class Audience(Protocol):
     def begins(self, examples: int, held_out: int, loss: float) -> None:
         """Training begins, with so many sequences on both sides, at this held-out loss (nats a token)."""
 
-    def trained(self, progress: Progress) -> None:
+    def trained(self, progress: TuningProgress) -> None:
         """A report on the way."""
 
 
@@ -104,7 +110,9 @@ async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
     return summary
 
 
-async def _choose(config: StageConfig, model: PreTrainedModel, audience: Audience) -> tuple[Looked, list[Fate]]:
+async def _choose(
+    config: StageConfig, model: PreTrainedModel, audience: Audience
+) -> tuple[Looked, list[SelectionOutcome]]:
     """What becomes of every attempt that the log offers."""
     offer = await look(config.bootstrap, config.source, audience.read)
     sieve = Sieve(with_group_means(newest(offer.attempts)))
@@ -133,13 +141,13 @@ async def _choose(config: StageConfig, model: PreTrainedModel, audience: Audienc
 
 
 async def _examples(
-    config: StageConfig, looked: Looked, kept: Sequence[Fate], audience: Audience
-) -> tuple[list[Example], list[Example]]:
+    config: StageConfig, looked: Looked, kept: Sequence[SelectionOutcome], audience: Audience
+) -> tuple[list[TuningExample], list[TuningExample]]:
     """What is trained on and what is held out, in the order of the log."""
     topic = replace(TRAJECTORIES, name=looked.trajectories)
     by_id = {fate.trajectory_id: fate for fate in kept}
     places = {fate.trajectory_id: (fate.partition, fate.offset) for fate in kept}
-    sides: tuple[list[Example], list[Example]] = ([], [])
+    sides: tuple[list[TuningExample], list[TuningExample]] = ([], [])
     async for name, trajectory in trajectories_at(config.bootstrap, topic, places, audience.read):
         if trajectory is None:
             raise NothingToImitate(
@@ -156,21 +164,21 @@ async def _examples(
     return sides
 
 
-def examples_of(trajectory: Trajectory) -> Iterable[Example]:
+def examples_of(trajectory: Trajectory) -> Iterable[TuningExample]:
     """An example for each segment in which something was sampled: its calls are imitated, its context is not."""
     for segment in trajectory.segments:
         if any(segment.loss_mask[1:]):
-            yield Example(segment.token_ids, segment.loss_mask)
+            yield TuningExample(segment.token_ids, segment.loss_mask)
 
 
 def _train(
     config: StageConfig,
     model: PreTrainedModel,
-    train: Sequence[Example],
-    held_out: Sequence[Example],
+    train: Sequence[TuningExample],
+    held_out: Sequence[TuningExample],
     folder: Path,
     audience: Audience,
-) -> tuple[PreTrainedModel, Progress]:
+) -> tuple[PreTrainedModel, TuningProgress]:
     """Train from the newest checkpoint in ``folder``, or from ``model``."""
     name = f"{config.stage}-{config.sha256()[:16]}"
     checkpoint = load_newest(folder, name)

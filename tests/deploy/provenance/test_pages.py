@@ -13,7 +13,7 @@ from headrace.schemas.records.step import BatchRecipe
 from headrace.trainer.provenance.contributions import TrajectoryLabels, contributions
 from headrace.trainer.provenance.evidence import Bounds, Found, absent
 from headrace.trainer.provenance.find import EventSearch
-from headrace.trainer.provenance.rebuild import Evidence, rebuild
+from headrace.trainer.provenance.rebuild import StepRecords, rebuild
 from headrace.trainer.provenance.trace import EventFound, Trace, trained_in
 from headrace.trainer.provenance.version_lineage import open_lineage
 from headrace.trainer.provenance.versions import version_graph
@@ -29,7 +29,7 @@ def history():
 
 
 def rebuilt(history, step):
-    return rebuild(step, Evidence(history.groups, history.trajectories))
+    return rebuild(step, StepRecords(history.groups, history.trajectories))
 
 
 def test_a_difference_names_what_differs_and_what_does_not(history):
@@ -51,11 +51,11 @@ def test_missing_evidence_is_summed_up_by_partition(history):
         for group in step.groups
         for name, place in zip(group.trajectory_ids, group.trajectories, strict=True)
     ]
-    page = rebuilt_page.page(rebuild(step, Evidence(history.groups, {}, lost)))
+    page = rebuilt_page.page(rebuild(step, StepRecords(history.groups, {}, lost)))
     assert "CANNOT BE REBUILT" in page[0]
     said = [line for line in page if "begins at 9000: its retention has taken it" in line]
     assert len(said) == len({each.partition for each in lost})
-    assert "CANNOT BE REBUILT: trajectories" in rebuilt_page.line(rebuild(step, Evidence(history.groups, {}, lost)))
+    assert "CANNOT BE REBUILT: trajectories" in rebuilt_page.line(rebuild(step, StepRecords(history.groups, {}, lost)))
 
 
 def lineage_of(history, version, missing=()):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from headrace.schemas.ids import uuid7
 from headrace.schemas.kafka import metadata_pace
 from headrace.schemas.kafka.clients import open_admin, open_producer
-from headrace.schemas.kafka.metadata_pace import LONGEST_PAUSE_S, Pace
+from headrace.schemas.kafka.metadata_pace import LONGEST_PAUSE_S, MetadataPace
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import Topic
 
@@ -26,19 +26,19 @@ def topic() -> Topic:
 TOPICS = ("a", "b")
 
 
-def asked(pace: Pace, times: Iterable[float]) -> list[float]:
+def asked(pace: MetadataPace, times: Iterable[float]) -> list[float]:
     """At which of ``times`` it may ask."""
     return [now for now in times if pace.may_ask(now, TOPICS)]
 
 
 def test_pauses_double_while_the_asking_goes_on_and_begin_anew_after_a_silence() -> None:
-    pace = Pace(0.1, 0.5)
+    pace = MetadataPace(0.1, 0.5)
     assert asked(pace, [n / 100 for n in range(300)]) == pytest.approx([0, 0.1, 0.3, 0.7, 1.2, 1.7, 2.2, 2.7], abs=0.05)
     assert asked(pace, [5.0, 5.05, 5.11]) == pytest.approx([5.0, 5.11])
 
 
 def test_a_client_that_asks_for_other_topics_is_not_held_up() -> None:
-    pace = Pace(0.1)
+    pace = MetadataPace(0.1)
     assert [pace.may_ask(0.01 * n, topics) for n, topics in enumerate([("a",), ("a",), ("a", "b"), ("b", "a")])] == [
         True,
         False,
@@ -51,7 +51,7 @@ def test_a_client_that_asks_for_other_topics_is_not_held_up() -> None:
 def test_however_it_is_asked_two_requests_are_at_least_the_shortest_pause_apart(
     first_s: float, gaps: list[float]
 ) -> None:
-    times = asked(Pace(first_s, 0.5), accumulate(gaps))
+    times = asked(MetadataPace(first_s, 0.5), accumulate(gaps))
     assert all(later - earlier >= first_s - 1e-9 for earlier, later in pairwise(times))
 
 

@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from headrace.schemas.stamp import unverified_stamp
-from headrace.trainer.follower.engine import Engine, EngineRefused, EngineUnreachable, VersionRefused
+from headrace.trainer.follower.engine import EngineRefused, EngineUnreachable, VersionRefused, VllmEngine
 from headrace.trainer.follower.swap import swap
 from tests.trainer.fake_engine import FakeEngine
 
@@ -18,7 +18,7 @@ def engine(*answers, attempts=3):
             raise answer
         return answer
 
-    return Engine(
+    return VllmEngine(
         httpx.AsyncClient(transport=httpx.MockTransport(handle), base_url="http://engine"), attempts=attempts
     ), seen
 

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from headrace.deploy.configuration.settings import base_model_dir
-from headrace.trainer.follower.verdict import Evidence, allowed_error, judge_swap, rms, rows_of
+from headrace.trainer.follower.verdict import SwapEvidence, allowed_error, judge_swap, rms, rows_of
 
 SEQUENCES, TOKENS, DRAWN, TIMES = 256, 64, 64, 1000
 BOUNDS = {"tolerance": 0.15, "noise": 0.15}
@@ -108,7 +108,7 @@ def test_at_a_rate_of_1e_6_in_bfloat16_every_empty_swap_is_refused_and_every_goo
     empty = judged(old, new, old.engine, rng, own_noise=own_noise, exact=exact, usual=rms(old.engine - old.exact))
     assert sum(verdict.problem is None for verdict in good) == TIMES
     assert sum(verdict.problem is None for verdict in empty) == 0
-    assert {verdict.evidence for verdict in good} == {Evidence.CHANGE}
+    assert {verdict.evidence for verdict in good} == {SwapEvidence.CHANGE}
 
 
 def test_an_engine_that_answers_anew_each_time_is_believed_for_its_distance_and_says_so(small_step):
@@ -117,7 +117,7 @@ def test_an_engine_that_answers_anew_each_time_is_believed_for_its_distance_and_
     rng = np.random.default_rng(8)
     good = judged(old, new, new.engine, rng, own_noise=3 * noise, usual=3 * noise)
     assert all(verdict.problem is None for verdict in good)
-    assert Evidence.DISTANCE in {verdict.evidence for verdict in good}
+    assert SwapEvidence.DISTANCE in {verdict.evidence for verdict in good}
 
 
 def test_where_a_step_moves_as_much_as_the_rounding_the_position_decides():
@@ -127,7 +127,7 @@ def test_where_a_step_moves_as_much_as_the_rounding_the_position_decides():
     for served, believed in ((new.engine, TIMES), (old.engine, 0)):
         verdicts = judged(old, new, served, rng, own_noise=1e-3, usual=usual)
         assert sum(verdict.problem is None for verdict in verdicts) == believed
-        assert not believed or {verdict.evidence for verdict in verdicts} == {Evidence.POSITION}
+        assert not believed or {verdict.evidence for verdict in verdicts} == {SwapEvidence.POSITION}
 
 
 @pytest.mark.parametrize("part", ["layers.1.", "embed_tokens"])
@@ -161,7 +161,7 @@ def test_in_float32_a_good_swap_is_believed_an_empty_one_refused_and_so_is_one_w
         )
         return verdict.problem is None, verdict.evidence
 
-    assert believed(new.exact) == (True, Evidence.POSITION)
+    assert believed(new.exact) == (True, SwapEvidence.POSITION)
     assert not believed(old.exact)[0]
     if learning_rate == 1e-3:  # at 1e-6 the head moves less than a tenth of all
         half = copy.deepcopy(new.model)  # its head is tied to its embeddings: an engine's packed copy may stay behind
@@ -174,7 +174,7 @@ def test_in_float32_a_good_swap_is_believed_an_empty_one_refused_and_so_is_one_w
 def test_a_version_that_does_not_differ_is_believed_for_its_distance(small_step):
     _, old, _ = small_step
     verdict = judge_swap(old.exact, [old.engine] * 2, [old.engine] * 2, old=old.exact, exact=True, usual=None, **BOUNDS)
-    assert (verdict.problem, verdict.evidence, verdict.position) == (None, Evidence.DISTANCE, None)
+    assert (verdict.problem, verdict.evidence, verdict.position) == (None, SwapEvidence.DISTANCE, None)
 
 
 def test_what_is_further_off_than_the_engine_ever_was_is_refused(small_step):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.trainer.learning.schedules import ScheduleSettings, Shape, rate_share
+from headrace.trainer.learning.schedules import RateShape, ScheduleSettings, rate_share
 
 
 def shares(steps, **settings):
@@ -30,7 +30,7 @@ def test_a_cosine_is_half_way_down_in_the_middle():
 
 
 @given(
-    st.sampled_from([Shape.LINEAR, Shape.COSINE]),
+    st.sampled_from([RateShape.LINEAR, RateShape.COSINE]),
     st.integers(0, 20),
     st.integers(1, 50),
     st.floats(0, 1),

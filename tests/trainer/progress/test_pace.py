@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.trainer.progress.pace import Pace, Phase
+from headrace.trainer.progress.pace import Phase, StepPace
 
 STEP = (Phase.WAITING, Phase.TRAINING, Phase.SAVING, Phase.PUBLISHING)
-USUAL = Pace().after(dict(zip(STEP, (8.0, 4.0, 1.0, 2.0), strict=True)))
+USUAL = StepPace().after(dict(zip(STEP, (8.0, 4.0, 1.0, 2.0), strict=True)))
 
 
 def test_the_newest_steps_count_most():
@@ -36,8 +36,8 @@ def test_the_next_weights_come_when_what_is_left_has_been_done(phase, since_s, g
 
 
 def test_before_the_first_step_nothing_is_guessed():
-    assert Pace().next_weights_s(Phase.WAITING, 1.0, 4, 16) is None
-    assert Pace().verdict() == ""
+    assert StepPace().next_weights_s(Phase.WAITING, 1.0, 4, 16) is None
+    assert StepPace().verdict() == ""
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_before_the_first_step_nothing_is_guessed():
     ],
 )
 def test_a_person_sees_whether_it_starves_or_is_slow(seconds, said):
-    assert Pace().after(dict(zip(STEP, seconds, strict=True))).verdict().startswith(said)
+    assert StepPace().after(dict(zip(STEP, seconds, strict=True))).verdict().startswith(said)
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 4), min_size=1))
 def test_shares_of_the_time_add_up(steps):
-    pace = Pace()
+    pace = StepPace()
     for step in steps:
         pace = pace.after(dict(zip(STEP, step, strict=True)))
     total = sum(pace.share(phase) for phase in STEP)

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from headrace.trainer.provenance.batch_file import write_batch
 from headrace.trainer.provenance.evidence import absent
-from headrace.trainer.provenance.rebuild import Evidence, rebuild
+from headrace.trainer.provenance.rebuild import StepRecords, rebuild
 from tests.trainer.provenance.history import History
 
 
@@ -18,7 +18,7 @@ from tests.trainer.provenance.history import History
 def rebuilt():
     history = History()
     step = history.train(random.Random(2), groups=3)
-    return rebuild(step, Evidence(history.groups, history.trajectories))
+    return rebuild(step, StepRecords(history.groups, history.trajectories))
 
 
 def test_its_arrays_and_what_they_are(rebuilt, tmp_path):
@@ -44,7 +44,7 @@ def test_its_arrays_and_what_they_are(rebuilt, tmp_path):
 def test_what_could_not_be_rebuilt_is_not_written(rebuilt, tmp_path):
     with pytest.raises(ValueError, match=r"must end in \.safetensors"):
         write_batch(rebuilt, tmp_path / "step.npz")
-    nothing = rebuild(rebuilt.step, Evidence({}, {}, [absent("training", (0, 1), "g", None)]))
+    nothing = rebuild(rebuilt.step, StepRecords({}, {}, [absent("training", (0, 1), "g", None)]))
     with pytest.raises(ValueError, match="nothing to write"):
         write_batch(nothing, tmp_path / "step.safetensors")
     assert not list(tmp_path.iterdir())

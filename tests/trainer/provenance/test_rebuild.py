@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.schemas.records.step import BatchRecipe, TrainedGroup
 from headrace.trainer.batches.batch import BATCH_FORMATS
 from headrace.trainer.provenance.evidence import Absence, Bounds, absent
-from headrace.trainer.provenance.rebuild import Evidence, Verdict, rebuild
+from headrace.trainer.provenance.rebuild import RebuildResult, StepRecords, rebuild
 from tests.trainer.provenance.history import History
 
 RECIPES = st.builds(
@@ -21,7 +21,7 @@ RECIPES = st.builds(
 
 
 def evidence(history):
-    return Evidence(history.groups, history.trajectories)
+    return StepRecords(history.groups, history.trajectories)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_whatever_the_recipe_the_batch_comes_out_the_same(seed, recipe):
     steps = [history.train(rng, groups=rng.randint(1, 4), recipe=recipe) for _ in range(3)]
     for step in steps:
         made = rebuild(step, evidence(history))
-        assert (made.verdict, made.sha256, made.differing) == (Verdict.MATCHES, step.data_sha256, ())
+        assert (made.verdict, made.sha256, made.differing) == (RebuildResult.MATCHES, step.data_sha256, ())
         assert [group.as_trained() for group in made.groups] == step.groups
 
 
@@ -56,9 +56,9 @@ def test_what_differs_is_named(history):
     edited = was.segments[0].model_copy(update={"token_ids": [49] * len(was.segments[0].token_ids)})
     history.trajectories[place] = was.model_copy(update={"segments": [edited, *was.segments[1:]]})
     made = rebuild(step, evidence(history))
-    assert (made.verdict, made.differing) == (Verdict.DIFFERS, ("token_ids",))
+    assert (made.verdict, made.differing) == (RebuildResult.DIFFERS, ("token_ids",))
     assert made.batch is not None
-    assert rebuild(history.steps[0], evidence(history)).verdict is Verdict.MATCHES
+    assert rebuild(history.steps[0], evidence(history)).verdict is RebuildResult.MATCHES
 
 
 def test_another_scale_changes_the_advantages_alone(history):
@@ -72,7 +72,7 @@ def test_a_record_that_makes_no_batch_is_a_difference_with_its_reason(history):
     bare = [each.model_copy(update={"logprobs": None}) for each in was.segments]
     history.trajectories[place_in(step, 0, 0)] = was.model_copy(update={"segments": bare})
     made = rebuild(step, evidence(history))
-    assert (made.verdict, made.batch) == (Verdict.DIFFERS, None)
+    assert (made.verdict, made.batch) == (RebuildResult.DIFFERS, None)
     assert "lacks log-probabilities" in made.problem
 
 
@@ -81,8 +81,8 @@ def test_expired_evidence_is_said_and_nothing_is_guessed(history):
     gone = place_in(step, 0, 0)
     lost = absent("trajectories", gone, step.groups[0].trajectory_ids[0], Bounds(gone[1] + 1, 10_000))
     there = {place: each for place, each in history.trajectories.items() if place != gone}
-    made = rebuild(step, Evidence(history.groups, there, [lost]))
-    assert (made.verdict, made.batch, made.missing) == (Verdict.INCOMPLETE, None, (lost,))
+    made = rebuild(step, StepRecords(history.groups, there, [lost]))
+    assert (made.verdict, made.batch, made.missing) == (RebuildResult.INCOMPLETE, None, (lost,))
 
 
 def test_a_record_about_something_else_is_missing_evidence_and_no_difference(history):
@@ -91,7 +91,7 @@ def test_a_record_about_something_else_is_missing_evidence_and_no_difference(his
     history.trajectories[at] = history.trajectories[at].model_copy(update={"trajectory_id": "stranger"})
     made = rebuild(step, evidence(history))
     assert (made.verdict, [each.subject for each in made.missing]) == (
-        Verdict.INCOMPLETE,
+        RebuildResult.INCOMPLETE,
         step.groups[0].trajectory_ids[:1],
     )
     assert "stranger stands there" in made.missing[0].detail
@@ -107,13 +107,13 @@ def test_a_step_from_before_recipes_is_tried_with_each_scale(scale):
     step = history.train(random.Random(1), recipe=BatchRecipe(advantage_scale=scale))
     old = step.model_copy(update={"recipe": None, "array_sha256": {}})
     made = rebuild(old, evidence(history))
-    assert (made.verdict, made.assumed) == (Verdict.MATCHES, BatchRecipe(advantage_scale=scale))
+    assert (made.verdict, made.assumed) == (RebuildResult.MATCHES, BatchRecipe(advantage_scale=scale))
 
 
 def test_a_recipe_of_another_release_is_said_to_be_one(history):
     step = history.steps[0].model_copy(update={"recipe": BatchRecipe(format=99)})
     made = rebuild(step, evidence(history))
-    assert made.verdict is Verdict.UNKNOWN_RECIPE
+    assert made.verdict is RebuildResult.UNKNOWN_RECIPE
     assert "format 99" in made.problem
 
 

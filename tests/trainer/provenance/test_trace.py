@@ -8,7 +8,7 @@ from headrace.schemas.records.group import Reason, Rejection, Stage
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.trainer.provenance.evidence import Found
-from headrace.trainer.provenance.trace import EventFound, EventsLeft, Fate, Trace, trained_in
+from headrace.trainer.provenance.trace import EventFound, EventsLeft, Trace, TrajectoryFate, trained_in
 from headrace.trainer.provenance.versions import version_graph
 from tests.trainer.provenance.history import History
 
@@ -41,7 +41,7 @@ def test_it_touches_the_version_of_its_step_and_all_that_came_of_it(history):
     for step in history.steps:
         for name in (name for group in step.groups for name in group.trajectory_ids):
             trace = found(Trace(name), history, name)
-            assert trace.fate is Fate.TRAINED
+            assert trace.fate is TrajectoryFate.TRAINED
             assert trace.touched == list(range(step.version, 4))
             assert trace.member is not None
             assert trace.member.trajectory_id == name
@@ -56,17 +56,17 @@ def test_its_fate_is_how_far_it_got(history):
         trajectory_id=name, trajectory=reward.trajectory, stage=Stage.GROUP, reason=Reason.ALL_FAIL, run="run"
     )
     trace = Trace(name)
-    assert trace.fate is Fate.UNKNOWN
+    assert trace.fate is TrajectoryFate.UNKNOWN
     trace.event = EventFound("e", "headrace.tool.called.v1", name, 3, 0, AT)
-    assert trace.fate is Fate.OPEN
+    assert trace.fate is TrajectoryFate.OPEN
     trace.trajectory = Found(AT, next(iter(history.trajectories.values())))
-    assert trace.fate is Fate.UNSCORED
+    assert trace.fate is TrajectoryFate.UNSCORED
     trace.rewards = [Found(AT, reward)]
-    assert trace.fate is Fate.UNGROUPED
+    assert trace.fate is TrajectoryFate.UNGROUPED
     trace.groups = [Found(AT, next(iter(history.groups.values())))]
-    assert trace.fate is Fate.UNTRAINED
+    assert trace.fate is TrajectoryFate.UNTRAINED
     trace.rejections = [Found(AT, rejection)]
-    assert trace.fate is Fate.REJECTED
+    assert trace.fate is TrajectoryFate.REJECTED
     assert trace.touched == []
 
 

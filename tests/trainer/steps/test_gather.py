@@ -10,7 +10,7 @@ from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.rollouts import RolloutCounts
 from headrace.trainer.admission.admission import AdmissionRules, place_of
-from headrace.trainer.admission.intake import Arrival
+from headrace.trainer.admission.intake import TrainingRecord
 from headrace.trainer.checkpoints.position import Position
 from headrace.trainer.progress.progress import Progress
 from headrace.trainer.steps.gather import Gatherer
@@ -31,7 +31,7 @@ class Log:
         at = Reference(partition=0, offset=len(self.trajectories))
         attempt = trajectory(name, segment("cS", versions=[version]))
         self.trajectories[at.partition, at.offset] = attempt
-        self.coming.append(Arrival(at, training_group(name, [member(attempt, at=at)]), rollouts=rollouts))
+        self.coming.append(TrainingRecord(at, training_group(name, [member(attempt, at=at)]), rollouts=rollouts))
         self.groups[place_of(at)] = self.coming[-1].group
 
     async def next_arrivals(self, at_most, *, timeout_s):
@@ -168,7 +168,7 @@ async def test_at_the_end_what_was_looked_at_ahead_is_given_up_and_nothing_of_it
 
 async def test_what_was_gone_before_it_was_read_is_told_counted_and_not_looked_for_again():
     log, settled = Log(), Settled()
-    log.coming.append(Arrival(Reference(partition=0, offset=41), None, lost=40))
+    log.coming.append(TrainingRecord(Reference(partition=0, offset=41), None, lost=40))
     for name in "ab":
         log.write(name, version=0)
     gathered = await gatherer_of(log, settled).gather(BEGINNING, asyncio.Event())

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace.schemas.events import EndStatus
-from headrace.trainer.supervised.attempt import Attempt, Form
+from headrace.trainer.supervised.attempt import Form, ScoredTrajectory
 
 
 def form(**changes: Any) -> Form:
@@ -21,7 +21,7 @@ def form(**changes: Any) -> Form:
 
 def attempt(
     name: str, *, task: str | None = None, recalls: tuple[float, float] | None = None, **changes: Any
-) -> Attempt:
+) -> ScoredTrajectory:
     """A completed attempt at a task of its own; ``recalls`` of the trajectory and of the answer."""
     shown = {} if recalls is None else {"trajectory_recall": recalls[0], "output_recall": recalls[1]}
     values: dict[str, Any] = {
@@ -32,4 +32,6 @@ def attempt(
         "status": EndStatus.COMPLETED,
         "form": form(sampled_sha256=name),
     }
-    return Attempt(trajectory_id=name, place=(0, 0), task_id=task or f"task of {name}", **{**values, **changes})
+    return ScoredTrajectory(
+        trajectory_id=name, place=(0, 0), task_id=task or f"task of {name}", **{**values, **changes}
+    )

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.events import EndStatus
-from headrace.trainer.supervised.attempt import Attempt
+from headrace.trainer.supervised.attempt import ScoredTrajectory
 from headrace.trainer.supervised.context1_filter import Context1Filter
 from tests.trainer.supervised.attempts import attempt, form
 
 
-def decided(attempts: list[Attempt], **settings: float) -> dict[str, str]:
+def decided(attempts: list[ScoredTrajectory], **settings: float) -> dict[str, str]:
     selection = Context1Filter(**settings).select(attempts)  # type: ignore[arg-type]
     return {each.trajectory_id: label for each, label in (*selection.kept, *selection.excluded)}
 
@@ -86,7 +86,7 @@ attempts_lists = st.lists(st.tuples(recalls, st.integers(0, 9)), max_size=60).ma
 
 @given(attempts_lists, st.integers(0, 5), st.integers(1, 3), st.randoms())
 def test_everything_is_kept_or_excluded_once_within_the_bounds_in_any_order(
-    attempts: list[Attempt], seed: int, per_task: int, order: random.Random
+    attempts: list[ScoredTrajectory], seed: int, per_task: int, order: random.Random
 ) -> None:
     rules = Context1Filter(seed=seed, per_task=per_task)
     selection = rules.select(attempts)

@@ -7,9 +7,15 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from headrace.trainer.learning.schedules import ScheduleSettings, Shape
+from headrace.trainer.learning.schedules import RateShape, ScheduleSettings
 from headrace.trainer.model.layers import LayerSettings, prepare_layers
-from headrace.trainer.supervised.fine_tune import Example, Progress, SupervisedConfig, fine_tune, held_out_loss
+from headrace.trainer.supervised.fine_tune import (
+    SupervisedConfig,
+    TuningExample,
+    TuningProgress,
+    fine_tune,
+    held_out_loss,
+)
 
 VOCABULARY = 20
 
@@ -30,17 +36,17 @@ def fresh_model(seed: int = 0) -> Qwen3ForCausalLM:
     )
 
 
-def counting(starts: Iterable[int], length: int = 6) -> list[Example]:
+def counting(starts: Iterable[int], length: int = 6) -> list[TuningExample]:
     """Every token is one more than the last: easy to imitate."""
-    return [Example([start + step for step in range(length)], [0] + [1] * (length - 1)) for start in starts]
+    return [TuningExample([start + step for step in range(length)], [0] + [1] * (length - 1)) for start in starts]
 
 
-def silent(progress: Progress) -> None:
+def silent(progress: TuningProgress) -> None:
     """No report."""
 
 
-def train(model: PreTrainedModel, examples: list[Example], **settings: float | str) -> Progress:
-    schedule = ScheduleSettings(shape=Shape.COSINE, warmup_steps=5, final_share=0.1)
+def train(model: PreTrainedModel, examples: list[TuningExample], **settings: float | str) -> TuningProgress:
+    schedule = ScheduleSettings(shape=RateShape.COSINE, warmup_steps=5, final_share=0.1)
     config = SupervisedConfig(**{"steps": 60, "batch_size": 8, "schedule": schedule, **settings})  # type: ignore[arg-type]
     return fine_tune(model, examples, examples[:2], config, silent)
 
@@ -69,8 +75,8 @@ def test_passes_in_bfloat16_learn_it_too_and_the_weights_stay_float32() -> None:
 
 
 def test_tokens_outside_the_mask_do_not_teach() -> None:
-    examples = [Example([1, 2, 3, 4], [0, 1, 0, 0]), Example([1, 2, 5, 6], [0, 1, 0, 0])]
-    others = [Example([1, 2, 9, 9], [0, 1, 0, 0]), Example([1, 2, 8, 7], [0, 1, 0, 0])]
+    examples = [TuningExample([1, 2, 3, 4], [0, 1, 0, 0]), TuningExample([1, 2, 5, 6], [0, 1, 0, 0])]
+    others = [TuningExample([1, 2, 9, 9], [0, 1, 0, 0]), TuningExample([1, 2, 8, 7], [0, 1, 0, 0])]
     first, second = fresh_model(), fresh_model()
     train(first, examples, steps=5)
     train(second, others, steps=5)
@@ -87,7 +93,7 @@ def test_padding_to_the_longest_of_a_batch_changes_no_loss() -> None:
 
 def test_the_loss_is_the_mean_negative_log_probability_of_imitated_tokens() -> None:
     model = fresh_model()
-    example = Example([1, 2, 3], [0, 0, 1])
+    example = TuningExample([1, 2, 3], [0, 0, 1])
     with torch.no_grad():
         logprobs = model(torch.tensor([[1, 2, 3]])).logits.log_softmax(-1)
     assert held_out_loss(model, [example]) == pytest.approx(-logprobs[0, 1, 3].item(), rel=1e-5)
@@ -127,7 +133,7 @@ def test_a_gradient_that_is_not_finite_stops_loudly() -> None:
 
 
 def test_progress_is_reported_with_what_remains() -> None:
-    reports: list[Progress] = []
+    reports: list[TuningProgress] = []
     config = SupervisedConfig(steps=25, batch_size=4, report_every=10)
     last = fine_tune(fresh_model(), counting(range(8)), counting([9]), config, reports.append)
     assert [report.step for report in reports] == [10, 20, 25]
@@ -153,7 +159,7 @@ def test_nothing_to_train_on_is_refused() -> None:
 
 def test_examples_without_a_token_to_imitate_are_refused() -> None:
     with pytest.raises(ValueError, match="imitate"):
-        Example([1, 2], [0, 0])
+        TuningExample([1, 2], [0, 0])
 
 
 def test_a_loss_that_is_not_finite_stops_loudly() -> None:
@@ -166,4 +172,4 @@ def test_a_loss_that_is_not_finite_stops_loudly() -> None:
 
 def test_a_mask_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="mask of 2"):
-        Example([1, 2, 3], [0, 1])
+        TuningExample([1, 2, 3], [0, 1])

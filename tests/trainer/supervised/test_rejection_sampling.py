@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from headrace.schemas.events import EndStatus, Purpose, Role
 from headrace.schemas.records.trajectory import Defect
-from headrace.trainer.supervised.attempt import Attempt, with_group_means
+from headrace.trainer.supervised.attempt import ScoredTrajectory, with_group_means
 from headrace.trainer.supervised.rejection_sampling import RejectionSampling
 from tests.trainer.supervised.attempts import attempt, form
 
 
-def decided(attempts: list[Attempt], rules: RejectionSampling | None = None) -> dict[str, str]:
+def decided(attempts: list[ScoredTrajectory], rules: RejectionSampling | None = None) -> dict[str, str]:
     selection = (rules or RejectionSampling()).select(with_group_means(attempts))
     return {each.trajectory_id: label for each, label in (*selection.kept, *selection.excluded)}
 
@@ -83,7 +83,7 @@ attempt_lists = st.lists(rewards, max_size=40).map(
 
 
 @given(attempt_lists, st.integers(1, 3))
-def test_everything_is_kept_or_excluded_once(attempts: list[Attempt], per_task: int) -> None:
+def test_everything_is_kept_or_excluded_once(attempts: list[ScoredTrajectory], per_task: int) -> None:
     selection = RejectionSampling(per_task=per_task).select(attempts)
     names = [each.trajectory_id for each, _ in (*selection.kept, *selection.excluded)]
     assert sorted(names) == sorted(each.trajectory_id for each in attempts)
