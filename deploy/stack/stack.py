@@ -89,17 +89,12 @@ class Stack:
         self._on_progress(progress)
 
     def _save(self) -> None:
-        known = self.addresses
         state = StackState(
             pid=os.getpid(),
             run=self.settings.run,
             data=str(self.settings.data),
             store_url=self.settings.objects,
             ready=self._ready,
-            kafka=known.get("kafka"),
-            clickhouse=known.get("clickhouse"),
-            vllm=known.get("vllm"),
-            dashboard=known.get("dashboard"),
             parts=dict(self.parts),
         )
         try:

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from headrace.deploy.configuration.settings import PREFIX, load_settings
 from headrace.deploy.errors import StackError
+from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.system.data_folder import command_on, make_folder
 from headrace.schemas.redaction import remember_secrets
 from headrace.schemas.safe_text import HIDDEN, redacted_values
@@ -68,20 +69,21 @@ class StackState:
     """Object store of the weights."""
     ready: bool
     """Whether every part came up."""
-    kafka: str | None
-    """Bootstrap address."""
-    clickhouse: str | None
-    """HTTP address."""
-    vllm: str | None
-    """HTTP address."""
-    dashboard: str | None
-    """HTTP address."""
     parts: dict[str, PartStatus]
     """By name."""
 
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where those listen that somebody connects to, by name."""
+        return {name: part.address for name, part in self.parts.items() if part.address is not None}
+
     def as_json(self) -> dict[str, Any]:
-        """For ``stack.json`` and ``headrace status --json``: addresses without their passwords."""
-        shown: dict[str, Any] = redacted_values(asdict(self))
+        """For ``stack.json`` and ``headrace status --json``: addresses without their passwords, at the top too, each
+        under its process's name; ``null`` where the stack does without."""
+        fields = asdict(self)
+        parts = fields.pop("parts")
+        none: dict[str, str | None] = {process.name: None for process in stack_processes() if process.url}
+        shown: dict[str, Any] = redacted_values({**fields, **none, **self.addresses, "parts": parts})
         return shown
 
 
@@ -146,7 +148,8 @@ def read_state(data: Path) -> StackState:
             f"No stack runs on {data}: `headrace up` starts one, --data (HEADRACE_DATA) names another folder."
         )
     parts = {name: PartStatus(**part | {"state": State(part["state"])}) for name, part in raw["parts"].items()}
-    return StackState(**raw | {"parts": parts})
+    fields = {name: raw[name] for name in ("pid", "run", "data", "store_url", "ready")}
+    return StackState(**fields, parts=parts)
 
 
 def _raw_state(data: Path) -> Any:
@@ -170,7 +173,7 @@ def address_of(name: str, given: str | None = None, data: str | None = None) -> 
     remember_secrets(given)
     known: str | None = given or getattr(settings, name, None)
     if known is None and is_locked(settings.data):
-        known = getattr(read_state(settings.data), name)
+        known = read_state(settings.data).addresses.get(name)
         if known is not None and HIDDEN in known:
             raise StackError(
                 f"The {name} of the stack on {settings.data} is at {known}, and its password is written down nowhere: "

@@ -13,7 +13,7 @@ from headrace.deploy.commands.settings import command as settings_command
 from headrace.deploy.configuration.settings import load_settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
-from headrace.deploy.stack.state import StackState, address_of
+from headrace.deploy.stack.state import PartStatus, StackState, State, address_of
 from headrace.deploy.terminal import error_text, tell_address
 from headrace.schemas.redaction import (
     HIDDEN,
@@ -72,7 +72,8 @@ def test_what_settings_hold_is_hidden_wherever_it_stands(password: str, shown_as
 
 
 def show_state(address: str) -> str:
-    state = StackState(1, "r", "d", "file:///x", True, None, address, address, None, {})
+    external = PartStatus(State.EXTERNAL, address, None, 0, None, None)
+    state = StackState(1, "r", "d", "file:///x", True, {"clickhouse": external, "vllm": external})
     return json.dumps(state.as_json())
 
 

@@ -1,5 +1,6 @@
 """The processes as values: what follows from them, and that one more is offered wherever a process is named."""
 
+import json
 import sys
 from dataclasses import dataclass
 from importlib import import_module
@@ -87,6 +88,8 @@ DRIFT = Process(
     run=_run_drift,
     command=_drift_command,
     settings=("kafka",),
+    ports=("dashboard_port",),  # a port of its own would be a field of Settings
+    url="http://127.0.0.1:{port}",
     configuration=f"{__name__}:DriftConfig",
     configure=lambda settings: configured(settings, "drift", DriftConfig),
     memory_mb=1,
@@ -144,4 +147,8 @@ async def test_one_more_process_is_started_with_the_stack_and_shown_by_status(se
     nothing_else = [process.name for process in stack_processes() if process is not DRIFT]
     async with running_stack(settings, nothing_else):
         shown = headrace("status", "--data", str(settings.data))
+        listed = json.loads(headrace("status", "--data", str(settings.data), "--json"))
     assert "drift       ready" in shown
+    assert listed["drift"] == listed["parts"]["drift"]["address"]
+    assert listed["drift"].startswith("http://127.0.0.1:")
+    assert listed["dashboard"] is None

@@ -269,7 +269,7 @@ async def test_an_address_with_a_password_is_not_kept_and_asked_for(settings: Se
     here = replace(light("clickhouse"), external=lambda _: asyncio.sleep(0))
     async with running_stack(with_password, processes=(here, light("sink"))) as stack:
         assert stack.addresses["clickhouse"] == "http://u:canary@127.0.0.1:1"
-        assert read_state(settings.data).clickhouse == "http://***@127.0.0.1:1"
+        assert read_state(settings.data).addresses["clickhouse"] == "http://***@127.0.0.1:1"
         assert "canary" not in (settings.data / "stack.json").read_text()
         with pytest.raises(StackError, match=r"at http://\*\*\*@127.* set HEADRACE_CLICKHOUSE here"):
             address_of("clickhouse", data=str(settings.data))
