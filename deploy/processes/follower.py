@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from headrace.deploy.errors import StackError
 from headrace.deploy.processes.model_and_key import make_signing_key
-from headrace.deploy.processes.process import Process
+from headrace.deploy.processes.process import Flow, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
@@ -55,11 +55,16 @@ def _run(settings: "Settings") -> int:
     return until_stopped(partial(run_follower, follower_config(settings)))
 
 
+def _flow() -> Flow:
+    from headrace.schemas.topics import ALERTS, APPLIED, WEIGHTS
+
+    return Flow((WEIGHTS,), (APPLIED, ALERTS))
+
+
 FOLLOWER = Process(
     "follower",
     "weights → vLLM → applied",
-    reads=("weights",),
-    writes=("applied", "alerts"),
+    flow=_flow,
     run=_run,
     settings=("kafka", "vllm"),
     needs=("kafka", "vllm"),

@@ -14,13 +14,10 @@ from headrace.deploy.system.ports import metrics_url
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
+    from headrace.schemas.topics import Topic
 
 ReportStatus: TypeAlias = Callable[[str], None]
 """Shows a person what a process is busy with while it starts."""
-
-
-EVERY_TOPIC = "*"
-"""Stands for all topics in what a process reads."""
 
 
 def _always(settings: "Settings") -> bool:
@@ -36,6 +33,21 @@ def _no_settings(settings: "Settings") -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """The topics of a process. Its own output, which some read again after a restart, is not among ``reads``."""
+
+    reads: tuple["Topic", ...] = ()
+    """Topics whose records it takes."""
+    writes: tuple["Topic", ...] = ()
+    """Topics that it writes to."""
+
+    @property
+    def topics(self) -> tuple["Topic", ...]:
+        """All of them, each once."""
+        return tuple(dict.fromkeys((*self.reads, *self.writes)))
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A process: a worker of ours, or a program of others that the stack starts."""
 
@@ -43,11 +55,8 @@ class Process:
     """Its name in settings, options, status, logs and ``headrace worker``."""
     about: str
     """What it does, in a few words for the help."""
-    reads: tuple[str, ...] = ()
-    """Names of the topics whose records it takes, :data:`EVERY_TOPIC` for all of them. Its own output, which some read
-    again after a restart, does not count."""
-    writes: tuple[str, ...] = ()
-    """Names of the topics that it writes to."""
+    flow: Callable[[], Flow] = Flow
+    """Gives the topics that it reads and writes."""
 
     run: Callable[["Settings"], int] | None = None
     """Runs it in this process until SIGTERM and returns the exit status (``headrace worker NAME``); ``None``: it is a

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.deploy.processes.process import EVERY_TOPIC, Process
+from headrace.deploy.processes.process import Flow, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
@@ -36,11 +36,16 @@ def _run(settings: "Settings") -> int:
     return until_stopped(partial(run_sink, config))
 
 
+def _flow() -> Flow:
+    from headrace.schemas.topics import ALERTS, DEAD_LETTERS, TOPICS
+
+    return Flow(TOPICS, (DEAD_LETTERS, ALERTS))
+
+
 SINK = Process(
     "sink",
     "every topic → ClickHouse",
-    reads=(EVERY_TOPIC,),
-    writes=("dead-letters", "alerts"),
+    flow=_flow,
     run=_run,
     settings=("kafka", "clickhouse"),
     needs=("kafka", "clickhouse"),

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.deploy.processes.process import Process
+from headrace.deploy.processes.process import Flow, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
@@ -75,14 +75,29 @@ def _workers(settings: "Settings", name: str = "workers") -> int:
     return status
 
 
-_ASIDE = ("dead-letters", "alerts")
-"""Where every processor puts what it cannot read, and says what it raised for."""
+def _on_faust() -> tuple[str, ...]:
+    """Names of the processors that a process of workers runs."""
+    from headrace.streams.workers import PROCESSORS
+
+    return PROCESSORS
+
+
+def _flow(*names: str) -> Flow:
+    """The topics of the processors called ``names``, as the topology has them, and those that each of them writes what
+    it cannot read to."""
+    from headrace.schemas.topics import ALERTS, DEAD_LETTERS
+    from headrace.streams.topology import TOPOLOGY
+
+    processors = [processor for processor in TOPOLOGY if processor.name in names]
+    reads = dict.fromkeys(topic for processor in processors for topic in processor.reads)
+    writes = dict.fromkeys(topic for processor in processors for topic in processor.writes)
+    return Flow((*reads,), (*writes, DEAD_LETTERS, ALERTS))
+
 
 STREAMS = Process(
     "streams",
     "assemble, score and group in one",
-    reads=("events", "trajectories", "feedback", "rewards"),
-    writes=("trajectories", "rewards", "training", "rejected", *_ASIDE),
+    flow=lambda: _flow("assemble", *_on_faust()),
     run=partial(_workers, name="streams"),
     settings=("kafka",),
     in_stack=False,
@@ -90,8 +105,7 @@ STREAMS = Process(
 ASSEMBLE = Process(
     "assemble",
     "events → trajectories",
-    reads=("events",),
-    writes=("trajectories", *_ASIDE),
+    flow=lambda: _flow("assemble"),
     run=_assemble,
     settings=("kafka",),
     needs=("kafka",),
@@ -102,8 +116,7 @@ ASSEMBLE = Process(
 WORKERS = Process(
     "workers",
     "score and group, on Faust",
-    reads=("trajectories", "feedback", "rewards"),
-    writes=("rewards", "training", "rejected", *_ASIDE),
+    flow=lambda: _flow(*_on_faust()),
     run=_workers,
     settings=("kafka",),
     needs=("kafka",),
@@ -115,8 +128,7 @@ WORKERS = Process(
 SCORE = Process(
     "score",
     "the first of them alone",
-    reads=("trajectories", "feedback"),
-    writes=("rewards", *_ASIDE),
+    flow=lambda: _flow("score"),
     run=partial(_workers, name="score"),
     settings=("kafka",),
     in_stack=False,
@@ -124,8 +136,7 @@ SCORE = Process(
 GROUP = Process(
     "group",
     "the second alone",
-    reads=("rewards",),
-    writes=("training", "rejected", *_ASIDE),
+    flow=lambda: _flow("group"),
     run=partial(_workers, name="group"),
     settings=("kafka",),
     in_stack=False,

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.deploy.processes.process import Process
+from headrace.deploy.processes.process import Flow, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
@@ -32,10 +32,16 @@ def _run(settings: "Settings") -> int:
     return until_stopped(partial(run_traces, traces_config(settings)))
 
 
+def _flow() -> Flow:
+    from headrace.streams.trace_exporter import TOPICS
+
+    return Flow(TOPICS)
+
+
 TRACES = Process(
     "traces",
     "every topic → OpenTelemetry",
-    reads=("trajectories", "rewards", "training", "rejected", "steps", "weights", "applied"),
+    flow=_flow,
     run=_run,
     settings=("kafka", "otlp"),
     needs=("kafka",),

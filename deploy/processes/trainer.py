@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from headrace.deploy.processes.model_and_key import check_base_model, make_signing_key
-from headrace.deploy.processes.process import Process
+from headrace.deploy.processes.process import Flow, Process
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
@@ -22,11 +22,16 @@ def _configure(settings: "Settings") -> "TrainerConfig":
     return trainer_config(settings)
 
 
+def _flow() -> Flow:
+    from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, TRAJECTORIES, WEIGHTS
+
+    return Flow((TRAINING, TRAJECTORIES), (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS))
+
+
 TRAINER = Process(
     "trainer",
     "training → steps, weights",
-    reads=("training", "trajectories"),
-    writes=("steps", "weights", "budget", "rejected", "alerts"),
+    flow=_flow,
     run=_run,
     settings=("kafka", "store_url"),
     needs=("kafka",),

@@ -36,7 +36,7 @@ async def require_topics(bootstrap: str) -> None:
     from headrace.schemas.kafka.clients import open_admin
 
     await wait_until_answers(bootstrap)
-    missing = {*TRAINER.reads, *TRAINER.writes}
+    missing = {topic.name for topic in TRAINER.flow().topics}
     async with open_admin(bootstrap) as admin:
         with suppress(TimeoutError):
             async with asyncio.timeout(_TOPICS_S):

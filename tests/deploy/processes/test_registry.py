@@ -11,15 +11,12 @@ from click.testing import CliRunner
 
 from headrace.deploy.configuration.settings import Settings, configured
 from headrace.deploy.processes import registry
-from headrace.deploy.processes.process import EVERY_TOPIC, Process, ReportStatus
+from headrace.deploy.processes.process import Process, ReportStatus
 from headrace.deploy.processes.registry import PROCESSES, configurations, stack_processes, workers
 from headrace.deploy.processes.streams import ASSEMBLE, GROUP, SCORE, STREAMS, WORKERS
-from headrace.deploy.processes.traces import TRACES
 from headrace.deploy.stack.stack import running_stack
 from headrace.deploy.system.children import Command
-from headrace.schemas.topics import TOPICS
-from headrace.streams.topology import TOPOLOGY
-from headrace.streams.trace_exporter import TOPICS as TRACED
+from headrace.schemas.topics import EVENTS, FEEDBACK, SDK_STATS, TOPICS
 from tests.deploy.conftest import SERVE, python
 
 
@@ -46,18 +43,20 @@ def test_every_setting_and_class_that_a_process_names_is_there() -> None:
         assert hasattr(import_module(module), class_name), name
 
 
-def test_processes_read_and_write_topics_that_there_are_and_the_processors_those_of_the_topology() -> None:
-    names = {topic.name for topic in TOPICS}
+def test_every_topic_is_written_by_a_process_or_by_agents_and_read_by_one() -> None:
+    flows = {process.name: process.flow() for process in PROCESSES}
+    by_agents = {EVENTS, FEEDBACK, SDK_STATS}
+    assert {topic for flow in flows.values() for topic in flow.writes} == {*TOPICS} - by_agents
+    assert {*flows["sink"].reads} == {*TOPICS}
     for process in PROCESSES:
-        assert {*process.reads, *process.writes} - {EVERY_TOPIC} <= names, process.name
-    assert set(TRACES.reads) == {topic.name for topic in TRACED}
-    processors = {processor.name: processor for processor in TOPOLOGY}
-    together = {"workers": ("score", "group"), "streams": ("assemble", "score", "group")}
-    for process in (ASSEMBLE, SCORE, GROUP, WORKERS, STREAMS):
-        run = [processors[name] for name in together.get(process.name, (process.name,))]
-        assert set(process.reads) == {topic.name for each in run for topic in each.reads}, process.name
-        written = {topic.name for each in run for topic in each.writes} | {"dead-letters", "alerts"}
-        assert set(process.writes) == written, process.name
+        of_kafka = process.run is not None and "kafka" in process.settings
+        assert bool(flows[process.name].reads) == of_kafka, process.name
+
+
+def test_a_worker_has_the_topics_of_the_processors_that_it_runs() -> None:
+    assert ASSEMBLE.flow().reads == (EVENTS,)
+    assert {*SCORE.flow().topics, *GROUP.flow().topics} <= {*WORKERS.flow().topics}
+    assert {*STREAMS.flow().topics} == {*ASSEMBLE.flow().topics, *WORKERS.flow().topics}
 
 
 def test_options_are_shown_of_every_process_that_has_them_but_for_the_engine_of_others() -> None:
