@@ -17,8 +17,8 @@ from headrace.deploy.terminal import tell
 def command(data: str | None, key: Path | None) -> None:
     """Print the public key of the trainer on this machine; the private one is made where there is none.
 
-    The trainer signs the versions that it publishes, and a follower loads those alone that a key signed which it
-    trusts. `headrace up` sees to both. Elsewhere, run this where the trainer runs, and tell the followers:
+    The trainer signs the versions that it publishes, and a follower loads only those that are signed by a key it
+    trusts. `headrace up` takes care of both. Elsewhere, run this where the trainer runs, and pass the key to followers:
 
     \b
       HEADRACE_OPTIONS='{"follower": {"trust": ["PUBLIC KEY"]}}' headrace worker follower

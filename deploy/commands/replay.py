@@ -61,7 +61,7 @@ def command(
     or offsets by partition  0:7104,1:6998 (of the topic that --stage names; other partitions are not read)
 
     A range is read as if the log began and ended with it. A trajectory or a group that its beginning may have cut is
-    left out and counted, and so is what is still open at its end. What is not said here is as the workers' settings
+    left out and counted, and so is what is still open at its end. What is not given here is as the workers' settings
     have it (HEADRACE_OPTIONS).
 
     Judges are not asked again: a verdict on record counts, where it rests on the same rubrics. --judges asks anew, and

@@ -20,7 +20,7 @@ def command(data: str | None, as_json: bool) -> None:
     folder = load_settings(data=data).data
     state = read_state(folder)
     if (full := full_disk(folder)) is not None:
-        tell(f"{full}; what ended for want of it is started again then.", err=True)
+        tell(f"{full}; what ended because of it is started again then.", err=True)
     if as_json:
         tell_json(state.as_json(), indent=1)
     else:

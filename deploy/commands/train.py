@@ -61,8 +61,8 @@ def command(
             trajectories  the tokens that they point at
     writes  steps         what each step was trained on, to the offset and the hash, with its metrics
             weights       each new version: where it stands in the object store, with its hash
-            rejected      trajectories turned away, with the reason; alerts: what a person should know of
-            a checkpoint  on disk, before anything is said: nothing is trained twice, none is lost
+            rejected      rejected trajectories, with the reason; alerts: what an operator should know
+            a checkpoint  on disk, before anything is published: nothing is trained twice, none is lost
     """
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.configuration.shown import toml_of

@@ -13,7 +13,7 @@ _TABLE = "\n".join(
 )
 _HELP = f"""Run one part as one process, for systemd or Kubernetes.
 
-Everything can be set in the environment; readiness is told by sd_notify; SIGTERM ends it cleanly.
+Everything can be set in the environment; readiness is signalled by sd_notify; SIGTERM ends it cleanly.
 
 \b
 {_TABLE}

@@ -1,4 +1,4 @@
-"""What a demo waits for: steps made, versions served, trajectories scored, all of it told by the log."""
+"""What a demo waits for: steps made, versions served, trajectories scored, all read from Kafka."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -21,7 +21,7 @@ from headrace.schemas.wire import UnreadableRecord, decode
 
 @dataclass(slots=True)
 class RunRecords:
-    """What the log has told so far, for one run."""
+    """Records of one run, as far as they were read."""
 
     steps: dict[int, Step] = field(default_factory=dict)
     published: set[int] = field(default_factory=set)
@@ -35,7 +35,7 @@ class RunRecords:
         return max(self.applied, default=-1)
 
     def add(self, record: object) -> None:
-        """Take in one record; saying it twice changes nothing."""
+        """Add one record; the same one twice changes nothing."""
         match record:
             case Step():
                 self.steps[record.step] = record

@@ -1,7 +1,7 @@
-"""A command's question to a Kafka: answered, or ended with a sentence within a stated patience.
+"""A command's requests to Kafka, which end with a sentence where the broker stays away.
 
-The client waits for a broker without end. A person at a terminal does not: beside the question stands a watch that asks
-the broker for its metadata again and again, and ends the command once it has not answered for :data:`PATIENCE_S`.
+The client retries without end. For a person at a terminal a second task asks the broker for its metadata every few
+seconds, and ends the command once it has not answered for :data:`PATIENCE_S`.
 """
 
 import asyncio

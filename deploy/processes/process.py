@@ -77,7 +77,7 @@ class Process:
     prepare: Callable[["Settings"], None] = _nothing_to_check
     """Makes what several processes share, before any of them is started; raises ``StackError``."""
     answers: Callable[["Settings"], Awaitable[None]] | None = None
-    """Returns once it serves; ``None``: it says so itself, by sd_notify."""
+    """Returns once it serves; ``None``: it signals that itself, by sd_notify."""
     memory_mb: int = 150
     """Resident memory to reckon with, in MiB."""
 

@@ -1,7 +1,7 @@
 """The worker processes: one part each, started from settings alone, ended by SIGTERM.
 
-A worker is what the local stack, a systemd unit or a Kubernetes container runs. It says that it serves by sd_notify,
-finishes and commits what it has in hand when it is asked to end, and says why in its log when it cannot go on.
+A worker is what the local stack, a systemd unit or a Kubernetes container runs. It signals readiness by sd_notify,
+finishes and commits its batch when it is asked to end, and logs why where it cannot go on.
 """
 
 from collections.abc import Callable

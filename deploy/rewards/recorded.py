@@ -35,7 +35,7 @@ START_MS = 1_000
 def file_samples(
     files: Iterable[Path], *, agent: str, report: Callable[[Path, BadLine], None] = lambda file, bad: None
 ) -> list[Sample]:
-    """The trajectories in ``files``; ``report`` is told of each line that cannot be read.
+    """The trajectories in ``files``; ``report`` gets each line that cannot be read.
 
     ``agent`` is the name of the agent that was recorded, for runs, which do not say.
     """

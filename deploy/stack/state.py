@@ -1,4 +1,4 @@
-"""What a running stack says of itself in its data folder, for other shells: ``stack.json`` and ``stack.lock``.
+"""The state of a running stack, kept in its data folder for other shells: ``stack.json`` and ``stack.lock``.
 
 The lock is held for as long as the supervisor lives, however it ends; the file alone proves nothing.
 """

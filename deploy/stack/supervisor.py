@@ -146,7 +146,7 @@ class SupervisedProcess:
             self.restarts += 1
 
     async def _until_room(self, why: str) -> None:
-        """Wait for room on the disk: a death for want of it is nobody's fault, and no number of them is too many."""
+        """Wait for room on the disk: deaths that a full disk causes are not counted."""
         self._enter(State.RESTARTING, why)
         while full_disk(self._settings.data) is not None:  # noqa: ASYNC110  nothing signals it
             await asyncio.sleep(ROOM_POLL_S)
