@@ -38,8 +38,16 @@ def ask_kafka(
 
     # The client logs each connection that fails; what a person needs to know is in the error.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    answers: list[T] = []
+
+    async def answer() -> None:
+        answers.append(await _beside_a_watch(bootstrap, ask, patience_s))
+
     try:
-        return asyncio.run(_beside_a_watch(bootstrap, ask, patience_s))
+        # Not as the result of the task that asyncio runs: restoring the handler of SIGINT renders that result as text,
+        # twice, which takes a second or more where it holds 100,000 objects.
+        asyncio.run(answer())
+        return answers[0]
     except KafkaError as error:
         if isinstance(error, passing):
             raise

@@ -2,13 +2,18 @@
 
 from collections.abc import Mapping
 
+from headrace.schemas.envelope import TYPE
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of, read_to_end
+from headrace.schemas.records.group import Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.side_topics import ReplayFinished, ReplayStage, side_topic
 from headrace.schemas.topics import REJECTED, REWARDS, TRAINING, Topic
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.diff.side import DiffSide
+from headrace.streams.raw import LogRecord
 from headrace.streams.replay.catalog import find_replay
+from headrace.streams.typed_reader import TypedReader
 
 LIVE = "live"
 
@@ -54,10 +59,27 @@ async def _read(
         if stops is not None and record.offset >= stops.get(record.partition, 0):
             continue
         try:
-            side.add(decode(record.headers, record.value)[1])
+            fold_record(side, record)
         except UnreadableRecord:
             # Whoever was to read it live has made it a dead letter: there is nothing to compare.
             continue
+
+
+_REWARDS, _GROUPS, _REJECTIONS = TypedReader(Reward), TypedReader(TrainingGroup), TypedReader(Rejection)
+_REWARD, _GROUP, _REJECTION = Reward.TYPE.encode(), TrainingGroup.TYPE.encode(), Rejection.TYPE.encode()
+
+
+def fold_record(side: DiffSide, record: LogRecord) -> None:
+    """Have ``side`` take notice of ``record``; raises :class:`UnreadableRecord`."""
+    kind = next((value for name, value in record.headers if name == TYPE), None)
+    if kind == _REWARD:
+        side.add_reward(_REWARDS.read(record).payload)
+    elif kind == _GROUP:
+        side.add_group(_GROUPS.read(record).payload)
+    elif kind == _REJECTION:
+        side.add_rejection(_REJECTIONS.read(record).payload)
+    else:  # an older version of them is brought forward
+        side.add(decode(record.headers, record.value)[1])
 
 
 async def _starts(bootstrap: str, topic: Topic, time_ms: int) -> dict[int, int]:

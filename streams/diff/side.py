@@ -59,25 +59,38 @@ class DiffSide:
 
         What the trainer turns away afterwards, for its age, is no concern of rewards.
         """
-        if isinstance(record, Reward):
-            self._add_reward(record)
-        elif isinstance(record, TrainingGroup):
-            for member in record.members:
-                if attempt := self._attempt(member.trajectory_id):
-                    attempt.fate, attempt.advantage = TRAINED, member.advantage
-                    attempt.group = intern(record.group_id)
-        elif isinstance(record, Rejection):
-            attempt = self._attempt(record.trajectory_id) if record.stage is Stage.GROUP else None
-            if attempt is not None:
-                attempt.fate = intern(record.reason.value)
-                attempt.group = intern(record.group_id) if record.group_id else attempt.group
+        match record:
+            case Reward():
+                self.add_reward(record)
+            case TrainingGroup():
+                self.add_group(record)
+            case Rejection():
+                self.add_rejection(record)
 
     def _attempt(self, trajectory_id: str) -> Attempt | None:
         if self.wanted is not None and trajectory_id not in self.wanted:
             return None
-        return self.attempts.setdefault(trajectory_id, Attempt())
+        attempt = self.attempts.get(trajectory_id)
+        if attempt is None:
+            attempt = self.attempts[trajectory_id] = Attempt()
+        return attempt
 
-    def _add_reward(self, reward: Reward) -> None:
+    def add_group(self, group: TrainingGroup) -> None:
+        """Its members are trained."""
+        for member in group.members:
+            if attempt := self._attempt(member.trajectory_id):
+                attempt.fate, attempt.advantage = TRAINED, member.advantage
+                attempt.group = intern(group.group_id)
+
+    def add_rejection(self, rejection: Rejection) -> None:
+        """Its trajectory is not trained, where grouping said so."""
+        attempt = self._attempt(rejection.trajectory_id) if rejection.stage is Stage.GROUP else None
+        if attempt is not None:
+            attempt.fate = intern(rejection.reason.value)
+            attempt.group = intern(rejection.group_id) if rejection.group_id else attempt.group
+
+    def add_reward(self, reward: Reward) -> None:
+        """Its trajectory's reward, unless a later revision is known."""
         attempt = self._attempt(reward.trajectory_id)
         if attempt is None or reward.revision <= attempt.revision:
             return

@@ -19,6 +19,7 @@ import faust
 from aiokafka.errors import KafkaError
 
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.faust_shell.continuity import Continuity
@@ -44,14 +45,16 @@ from headrace.streams.grouping.group import SOURCE, output_message
 from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
 from headrace.streams.grouping.group_state import Entry, decoded, to_record, without_group
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
-from headrace.streams.grouping.reward_reader import read_reward
 from headrace.streams.grouping.upstream import Upstream, look_upstream
 from headrace.streams.letters.dead_letters import dead_letter_message, time_of
 from headrace.streams.letters.raised import raised, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
+from headrace.streams.typed_reader import TypedReader
 from headrace.streams.typed_record import check_time
 
 logger = logging.getLogger(__name__)
+
+_REWARDS = TypedReader(Reward)
 
 STATE = "headrace-group-state"
 """Topic of the open groups, and of what is remembered."""
@@ -191,7 +194,7 @@ class GroupWorker:
         for record in records:
             try:
                 check_time(record)
-                reward, traceparent = read_reward(record)
+                reward, traceparent = _REWARDS.read(record)
                 partition.groups.add(reward, record.timestamp, changes, traceparent)
             except UnreadableRecord as error:
                 logger.warning("%s[%d]@%d cannot be grouped: %s", record.topic, record.partition, record.offset, error)

@@ -85,6 +85,20 @@ def test_the_second_of_two_brokers_will_do(silent: str) -> None:
 
 
 @pytest.mark.kafka
+def test_what_a_question_found_is_handed_on_and_never_rendered(kafka: str) -> None:
+    class Large:
+        def __repr__(self) -> str:
+            raise AssertionError("rendering it takes seconds")
+
+    found = Large()
+
+    async def find() -> Large:
+        return found
+
+    assert ask_kafka(kafka, find) is found
+
+
+@pytest.mark.kafka
 def test_a_broker_that_stands_still_in_the_middle_ends_the_command(running_kafka: RunningKafka) -> None:
     async def read_on() -> None:
         async with open_consumer(running_kafka.bootstrap) as consumer:

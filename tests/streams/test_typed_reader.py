@@ -11,9 +11,9 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Component, Reward
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.grouping.group_state import Candidate, candidate_of
-from headrace.streams.grouping.reward_reader import read_reward
 from headrace.streams.raw import LogRecord, StoredRecord
 from headrace.streams.scoring.score import reward_message
+from headrace.streams.typed_reader import TypedReader
 from headrace.streams.typed_record import typed
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 from tests.streams.test_structs import anything, paths, put
@@ -26,6 +26,7 @@ REWARD = rewarded("a", 0.5, offset=7).model_copy(
     }
 )
 MESSAGE = reward_message(REWARD)
+REWARDS = TypedReader(Reward)
 TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -45,7 +46,7 @@ def seen(reward: Reward, traceparent: str | None) -> Seen:
 
 def fast(arrived: LogRecord) -> Seen:
     try:
-        return seen(*read_reward(arrived))
+        return seen(*REWARDS.read(arrived))
     except UnreadableRecord as error:
         return error.error.value, str(error)
 
@@ -59,7 +60,7 @@ def by_model(arrived: LogRecord) -> Seen:
 
 
 def test_a_reward_as_score_writes_it_is_read_without_the_model() -> None:
-    reward, traceparent = read_reward(record(traceparent=TRACE))
+    reward, traceparent = REWARDS.read(record(traceparent=TRACE))
     assert not isinstance(reward, Reward)
     assert seen(reward, traceparent) == seen(REWARD, TRACE.decode())
 
@@ -96,7 +97,7 @@ def test_whatever_the_headers_say_both_read_the_same(headers: dict[str, bytes | 
 def test_a_missing_header_is_named(missing: str) -> None:
     headers = [(name, value) for name, value in MESSAGE.headers if name != missing]
     with pytest.raises(UnreadableRecord, match=missing):
-        read_reward(StoredRecord("rewards", 0, 5, 1000, MESSAGE.key, MESSAGE.value, headers))
+        REWARDS.read(StoredRecord("rewards", 0, 5, 1000, MESSAGE.key, MESSAGE.value, headers))
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{"])
@@ -107,4 +108,4 @@ def test_what_is_no_json_is_said_to_be_none(value: bytes | None) -> None:
 def test_a_record_of_another_type_does_not_belong() -> None:
     foreign = trajectory_message(attempt("t"))
     with pytest.raises(UnreadableRecord, match="does not belong in rewards"):
-        read_reward(StoredRecord("rewards", 0, 5, 1000, foreign.key, foreign.value, foreign.headers))
+        REWARDS.read(StoredRecord("rewards", 0, 5, 1000, foreign.key, foreign.value, foreign.headers))
