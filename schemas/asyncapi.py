@@ -29,7 +29,10 @@ _HEADERS = "CloudEventsHeaders"
 
 
 def asyncapi() -> dict[str, Any]:
-    """The document. Payload schemas are AsyncAPI's own dialect (a superset of JSON Schema draft 07)."""
+    """The document. Payload schemas are AsyncAPI's own dialect (a superset of JSON Schema draft 07).
+
+    Raises ``LookupError`` where a type has no example.
+    """
     modes = [(model, "serialization") for model in MODELS.values()]
     _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     return {
@@ -108,6 +111,8 @@ def _operation(topic: Topic) -> dict[str, Any]:
 
 
 def _message(model: type[Record]) -> dict[str, Any]:
+    if model.TYPE not in EXAMPLES:
+        raise LookupError(f"{model.TYPE} has no example: add one to schemas/examples.py")
     example = EXAMPLES[model.TYPE]
     message = example.message
     return {

@@ -140,7 +140,7 @@ def test_a_trajectory_opens_in_the_same_state_with_the_module_and_without() -> N
 
 
 def test_a_type_that_it_was_not_built_for_is_as_ordinary_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    new = b"headrace.memory.written.v1"
+    new = b"headrace.never.heard.of.v1"
     records = [arrival_of(with_header(record, TYPE, new)) for record in session("s1", "ask", "tool")[1:4]]
     whole = [arrival_of(session("s1", "ask")[0]), *records]
     assert PartitionFold(FoldLimits()).take_ordinary(whole, 0) == 1
