@@ -90,7 +90,7 @@ async def run_trainer(
     with exclusive(config.checkpoint_dir), suppress(Interrupted):
         checkpoint = load_newest(config.checkpoint_dir, config.run)
         key = load_or_create_key(config.signing_key_file)
-        async with leader.present():
+        async with leader.heartbeats():
             learner = await asyncio.to_thread(
                 leader.open_learner, config.learner, checkpoint.path if checkpoint else None
             )

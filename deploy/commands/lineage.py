@@ -96,7 +96,7 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
         graph = await read_graph(records, run)
         if version not in graph:
             raise StackError(f"Run {run!r} has no version {version}: its newest is {max(graph.parents)}.")
-        return await read_lineage(steps, records, run, version, tell=report, progress=_progress_of_steps)
+        return await read_lineage(steps, records, run, version, on_contribution=report, progress=_progress_of_steps)
 
 
 async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None) -> "Trace":

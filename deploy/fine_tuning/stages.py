@@ -11,7 +11,7 @@ from headrace.deploy.terminal import end_count, tell, tell_count
 
 if TYPE_CHECKING:
     from headrace.trainer.supervised.fine_tune import TuningProgress
-    from headrace.trainer.supervised.selection_file import Looked
+    from headrace.trainer.supervised.selection_file import SelectionHeader
     from headrace.trainer.supervised.settings import StageConfig
 
 MEANINGS = {
@@ -44,13 +44,13 @@ class Screen:
         """A counter, on a terminal."""
         tell_count(f"{count:,} {what} read")
 
-    def chosen(self, looked: "Looked") -> None:
+    def chosen(self, header: "SelectionHeader") -> None:
         """A table of what the filter did."""
         end_count()
-        for line in selection_lines(looked.counts):
+        for line in selection_lines(header.counts):
             tell(line)
-        if looked.unreadable:
-            tell(f"{looked.unreadable:,} rewards could not be read")
+        if header.unreadable:
+            tell(f"{header.unreadable:,} rewards could not be read")
 
     def begins(self, examples: int, held_out: int, loss: float) -> None:
         """What training begins with."""
@@ -73,7 +73,7 @@ def progress_line(progress: "TuningProgress") -> str:
 def selection_lines(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     """What the filter kept and excluded, by kind and rule."""
     total = sum(count for labels in counts.values() for count in labels.values())
-    lines = [f"{total:,} trajectories were looked at"]
+    lines = [f"{total:,} trajectories were header at"]
     for side, labels in counts.items():
         lines.append(f"{side:<9}{sum(labels.values()):>9,}")
         for label, count in labels.items():

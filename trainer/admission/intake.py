@@ -88,7 +88,7 @@ class Intake:
         self._patience_s = patience_s
         self._answer_s = answer_s
         self._retry = retry
-        self._heard_at = time.monotonic()
+        self._last_contact = time.monotonic()
         self._seen: dict[int, OrderedDict[str, int]] = {}
         self._next: dict[int, int] = {}
         self._arrived: deque[TrainingRecord] = deque()
@@ -144,10 +144,10 @@ class Intake:
         for place, records in batches.items():
             self._arrived.extend(self._arrival(record) for record in records)
             self._next[place.partition] = records[-1].offset + 1
-        if not batches and time.monotonic() - self._heard_at > _SILENCE_S:
+        if not batches and time.monotonic() - self._last_contact > _SILENCE_S:
             await self._groups.end_offsets(self._groups.assignment())  # the client itself never says that it is cut off
-        if batches or time.monotonic() - self._heard_at > _SILENCE_S:
-            self._heard_at = time.monotonic()
+        if batches or time.monotonic() - self._last_contact > _SILENCE_S:
+            self._last_contact = time.monotonic()
 
     def _note_lost(self, partition: int, begin: int) -> None:
         """Let an arrival tell what is gone, where the log of ``partition`` begins behind the next record to be read."""

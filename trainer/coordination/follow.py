@@ -28,10 +28,10 @@ def follow(settings: LearnerSettings, ranks: Ranks) -> None:
                 learner = None  # before the next one is loaded: memory may hold only one
                 learner = resume_learner(settings, Path(text) if text else None, ranks)
             elif learner is not None:
-                _obey(learner, ranks, order, number, text)
+                _execute(learner, ranks, order, number, text)
 
 
-def _obey(learner: Learner, ranks: Ranks, order: Order, number: int, text: str) -> None:
+def _execute(learner: Learner, ranks: Ranks, order: Order, number: int, text: str) -> None:
     try:
         match order:
             case Order.STEP:

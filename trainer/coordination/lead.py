@@ -62,7 +62,7 @@ class Leader:
             pass
 
     @contextlib.asynccontextmanager
-    async def present(self) -> AsyncIterator[None]:
+    async def heartbeats(self) -> AsyncIterator[None]:
         """While inside, keep the other ranks waiting for orders, and let them go at the end.
 
         Raises :class:`RankLost` inside, wherever it is, as soon as one of them does not answer.
@@ -72,22 +72,22 @@ class Leader:
             return
         inside = asyncio.current_task()
         assert inside is not None  # a coroutine runs in a task
-        beating = asyncio.create_task(self._beat())
-        beating.add_done_callback(lambda task: task.cancelled() or inside.cancel())
+        beats = asyncio.create_task(self._send_heartbeats())
+        beats.add_done_callback(lambda task: task.cancelled() or inside.cancel())
         try:
             yield
         except asyncio.CancelledError:
-            if beating.done() and not beating.cancelled() and (lost := beating.exception()) is not None:
+            if beats.done() and not beats.cancelled() and (lost := beats.exception()) is not None:
                 inside.uncancel()
                 raise lost from None
             raise
         finally:
-            if not beating.done():
-                beating.cancel()
+            if not beats.done():
+                beats.cancel()
                 with contextlib.suppress(RankLost):
                     await asyncio.to_thread(self.dismiss)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(self.ranks.timeout_s / 4)
             await asyncio.to_thread(self.wait)

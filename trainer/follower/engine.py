@@ -49,11 +49,11 @@ class VllmEngine:
 
     async def served(self) -> str:
         """What the engine stamps on tokens: a follower's stamp, or vLLM's ``default`` after a start."""
-        return str(await self._told("GET", "/weight_info", "weight_version"))
+        return str(await self._request_field("GET", "/weight_info", "weight_version"))
 
     async def is_paused(self) -> bool:
         """Whether requests stand still."""
-        return bool(await self._told("GET", "/is_paused", "is_paused"))
+        return bool(await self._request_field("GET", "/is_paused", "is_paused"))
 
     async def is_healthy(self) -> bool:
         """Whether the engine runs; ``False`` also where nothing answers."""
@@ -102,7 +102,7 @@ class VllmEngine:
         Only with the engine paused. Raises :class:`EngineRefused` where blocks could not be freed.
         """
         params = {"reset_running_requests": "true"}
-        if not await self._told("POST", "/reset_prefix_cache", "success", params=params):
+        if not await self._request_field("POST", "/reset_prefix_cache", "success", params=params):
             raise EngineRefused("the prefix cache was not reset: some of its blocks are still held", 200)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
@@ -118,7 +118,7 @@ class VllmEngine:
             "cache_salt": uuid7(),
         }
         try:
-            rows = await self._told("POST", "/inference/v1/generate", "prompt_logprobs", json=body)
+            rows = await self._request_field("POST", "/inference/v1/generate", "prompt_logprobs", json=body)
         except EngineRefused as error:
             if not 400 <= error.status < 500:
                 raise
@@ -131,7 +131,7 @@ class VllmEngine:
                 f"POST /inference/v1/generate: prompt_logprobs are not one for each token ({error!r}): {shown}", 200
             ) from error
 
-    async def _told(self, method: str, path: str, name: str, **request: Any) -> Any:
+    async def _request_field(self, method: str, path: str, name: str, **request: Any) -> Any:
         """What the answer of :meth:`_repeat` says under ``name``; raises :class:`EngineRefused` where it does not."""
         answer = await self._repeat(method, path, **request)
         if not isinstance(answer, dict) or name not in answer:

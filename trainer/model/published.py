@@ -70,7 +70,7 @@ def as_published(model: nn.Module, rounded: torch.dtype | None = None) -> Iterat
             adapters, merged = whole_adapters(layer), inside.enter_context(contextlib.ExitStack())
             # Between FSDP's own hooks: after it has gathered the layer's weights, before it lets them go.
             inside.callback(layer.register_forward_pre_hook(partial(_merge, adapters, merged, rounded)).remove)
-            inside.callback(layer.register_forward_hook(partial(_let_go, merged), prepend=True).remove)
+            inside.callback(layer.register_forward_hook(partial(_release, merged), prepend=True).remove)
         yield
 
 
@@ -93,5 +93,5 @@ def _merge(
     merged.enter_context(with_weights(layer, copies))
 
 
-def _let_go(merged: contextlib.ExitStack, *_: object) -> None:
+def _release(merged: contextlib.ExitStack, *_: object) -> None:
     merged.close()

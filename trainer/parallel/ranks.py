@@ -62,9 +62,9 @@ class Ranks:
         """Rank 0's ``values`` on every rank; the others give an array of the same shape and type."""
         if self.count == 1:
             return values
-        told = torch.from_numpy(values if self.leads else np.empty_like(values))
-        dist.broadcast(told, src=0, group=self.control)
-        received: NDArray[Values] = told.numpy()
+        sent = torch.from_numpy(values if self.leads else np.empty_like(values))
+        dist.broadcast(sent, src=0, group=self.control)
+        received: NDArray[Values] = sent.numpy()
         return received
 
 

@@ -73,6 +73,6 @@ class Lines:
         """The step's line, and what has come to be beyond its threshold with it."""
         _log.info("%s", step_line(step, metrics, self._progress))
         beyond = warnings(metrics)
-        if news := [said for name, said in beyond.items() if name not in self._beyond]:
+        if news := [text for name, text in beyond.items() if name not in self._beyond]:
             _log.warning("step %d: %s", step, "; ".join(news))
         self._beyond = {*beyond}

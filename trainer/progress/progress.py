@@ -82,23 +82,23 @@ class Progress:
         self.phase = phase
         if phase == Phase.WAITING:
             self.groups = 0
-        self._tell(lambda watcher: watcher.changed(self))
+        self._notify(lambda watcher: watcher.changed(self))
 
     def gathered(self, groups: int) -> None:
         """The step under way has ``groups`` groups."""
         self.groups = groups
-        self._tell(lambda watcher: watcher.changed(self))
+        self._notify(lambda watcher: watcher.changed(self))
 
     def outage_lasts(self, outage: str, lasted_s: float) -> None:
         """A disk, the object store or the broker has been out of reach for ``lasted_s`` seconds."""
         self.outage, self._outage_began = outage, self._clock() - lasted_s
-        self._tell(lambda watcher: watcher.changed(self))
+        self._notify(lambda watcher: watcher.changed(self))
 
     def outage_ended(self) -> None:
         """Nothing is out of reach."""
         if self.outage:
             self.outage = ""
-            self._tell(lambda watcher: watcher.changed(self))
+            self._notify(lambda watcher: watcher.changed(self))
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """``step`` has been announced with ``metrics``."""
@@ -107,7 +107,7 @@ class Progress:
         self.pace = self.pace.after(self.newest_s)
         self.version, self.metrics = step, metrics
         self.steps += 1
-        self._tell(lambda watcher: watcher.stepped(step, metrics))
+        self._notify(lambda watcher: watcher.stepped(step, metrics))
 
     def _spend(self) -> None:
         """Count the seconds in the present phase to it: a step that is tried again goes through phases twice."""
@@ -115,10 +115,10 @@ class Progress:
         self._spent_s[self.phase] = self._spent_s.get(self.phase, 0.0) + now - self._entered
         self._entered = now
 
-    def _tell(self, say: Callable[[Watcher], None]) -> None:
+    def _notify(self, call: Callable[[Watcher], None]) -> None:
         for watcher in [*self._watchers]:
             try:
-                say(watcher)
+                call(watcher)
             except Exception:  # noqa: BLE001  whatever it is, training goes on
-                _log.warning("%s failed and is not told any more", type(watcher).__name__, exc_info=True)
+                _log.warning("%s failed and is not called any more", type(watcher).__name__, exc_info=True)
                 self._watchers.remove(watcher)

@@ -108,12 +108,12 @@ def _labels(group: TrainingGroup | None, found: TrajectoryLabels | None, age: in
     # The group's record outlives the trajectory's: what both say is taken from whichever is there.
     task = started.task_id if started else group.task_id if group else None
     cohort = group.cohort_key if group else started.cohort_key if started else None
-    told = group is not None or started is not None
+    recorded = group is not None or started is not None
     return {
         Dimension.TASK: task or GONE,
         Dimension.RUN: (started.run if started else group.run if group else None) or GONE,
         Dimension.AGENT: started.agent if started else GONE if found is None else NOT_SET,
-        Dimension.COHORT: (cohort or NOT_SET) if told else GONE,
+        Dimension.COHORT: (cohort or NOT_SET) if recorded else GONE,
         Dimension.TENANT: (started.tenant or NOT_SET) if started else GONE if found is None else NOT_SET,
         Dimension.SPEC: group.spec if group else GONE,
         Dimension.AGE: GONE if age is None else str(age),

@@ -17,9 +17,9 @@ from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.trace import EventFound
 
 SearchProgress = Callable[[str, int], None]
-"""Told of a topic and how many of its records were read over, every ``_TELL_EVERY``."""
+"""Called with a topic and how many of its records were read over, every ``_REPORT_EVERY``."""
 
-_TELL_EVERY = 20_000
+_REPORT_EVERY = 20_000
 
 _CLOCK_SKEW_MS = 60_000
 """How much earlier than an event's own time its record may be dated: clocks differ."""
@@ -92,7 +92,7 @@ async def find_all(
         async with aclosing(log.scan(topic, start, partitions=partitions)) as records:
             async for record in records:
                 read += 1
-                if read % _TELL_EVERY == 0:
+                if read % _REPORT_EVERY == 0:
                     progress(topic.name, read)
                 if is_it(record):
                     found.append(record)
@@ -144,11 +144,11 @@ async def _dead_at(log: LogReader, place: tuple[int, int]) -> DeadLetterError | 
     async with aclosing(log.scan(DEAD_LETTERS)) as records:
         async for record in records:
             try:
-                letter = _DeadPlace.model_validate_json(record.value or b"")
+                dead_letter = _DeadPlace.model_validate_json(record.value or b"")
             except ValidationError:
                 continue  # a repair, or a record that was sent again
-            if letter.topic == EVENTS.name and (letter.partition, letter.offset) == place:
-                return letter.error
+            if dead_letter.topic == EVENTS.name and (dead_letter.partition, dead_letter.offset) == place:
+                return dead_letter.error
     return None
 
 

@@ -110,17 +110,20 @@ def _reference(trace: Trace) -> Reference | None:
                 return group.trajectories[group.trajectory_ids.index(trace.trajectory_id)]
     if trace.member is not None:
         return trace.member.trajectory
-    told = [*(each.record.trajectory for each in trace.rejections), *(each.record.trajectory for each in trace.rewards)]
-    return told[0] if told else None
+    places = [
+        *(each.record.trajectory for each in trace.rejections),
+        *(each.record.trajectory for each in trace.rewards),
+    ]
+    return places[0] if places else None
 
 
 def _group_id(trace: Trace) -> str | None:
-    told = [
+    places = [
         *(each.group_id for each in trace.steps),
         *(each.record.group_id for each in trace.rejections),
         *(each.record.group_id for each in trace.groups if isinstance(each, Found)),
     ]
-    return next((each for each in told if each), None)
+    return next((each for each in places if each), None)
 
 
 def _readable(records: list[KafkaRecord], subject: str, model: type[R]) -> list[Found[R]]:

@@ -31,10 +31,11 @@ async def read_lineage(
     run: str,
     version: int,
     *,
-    tell: Callable[[Contribution], None] = lambda _: None,
+    on_contribution: Callable[[Contribution], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> VersionLineage:
-    """What ``version`` of ``run`` was trained on; ``tell`` is told of each trajectory, ``progress`` of steps done.
+    """What ``version`` of ``run`` was trained on; ``on_contribution`` is called with each trajectory, ``progress``
+    with steps done.
 
     Two readers: one is in the middle of ``steps`` while the other fetches what they name. Raises ``KeyError`` where the
     log does not know the version.
@@ -45,7 +46,7 @@ async def read_lineage(
         for step, given, missing in await _resolve(records, portion):
             lineage.add(step, given, missing)
             for each in given:
-                tell(each)
+                on_contribution(each)
         progress(len(lineage.steps), len(wanted))
     return lineage
 

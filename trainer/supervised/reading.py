@@ -16,8 +16,8 @@ from headrace.trainer.supervised.attempt import ScoredTrajectory, attempt_of
 AT_ONCE = 500
 """Trajectories held in memory at a time."""
 
-Told = Callable[[str, int], None]
-"""Told what was read, and how many."""
+ReadProgress = Callable[[str, int], None]
+"""Called with what was read, and how many so far."""
 
 
 class NothingToImitate(LookupError):
@@ -44,7 +44,7 @@ class Source:
 
 
 @dataclass(slots=True)
-class Offer:
+class Candidates:
     """What the log offers."""
 
     attempts: list[ScoredTrajectory] = field(default_factory=list)
@@ -55,32 +55,32 @@ class Offer:
     """Rewards that could not be read."""
 
 
-async def look(bootstrap: str, source: Source, told: Told) -> Offer:
+async def read_candidates(bootstrap: str, source: Source, on_read: ReadProgress) -> Candidates:
     """The attempts of ``source``, to the log's end as of now.
 
     Raises :class:`NothingToImitate` where there is none, or where they are of several specs and none is named.
     """
-    offer, specs, others = Offer(), Counter[str](), Counter[str]()
+    candidates, specs, others = Candidates(), Counter[str](), Counter[str]()
     count = 0
     try:
         async for record in read_to_end(bootstrap, source.rewards):
             count += 1
-            told("rewards", count)
+            on_read("rewards", count)
             reward = _reward(record)
             if reward is None:
-                offer.unreadable += 1
+                candidates.unreadable += 1
             elif (source.run and reward.run != source.run) or (source.agent and reward.agent != source.agent):
                 others[f"{reward.agent} of run {reward.run}"] += 1
             else:
                 specs[reward.spec] += 1
                 if source.spec in ("", reward.spec):
-                    offer.attempts.append(attempt_of(reward))
+                    candidates.attempts.append(attempt_of(reward))
                     if (REFERENCES, SIDE) in record.headers:
-                        offer.trajectories = side_topic(TRAJECTORIES, source.replay)
+                        candidates.trajectories = side_topic(TRAJECTORIES, source.replay)
     except LookupError as error:
         raise NothingToImitate(f"there is no topic {source.rewards.name}: {error}") from error
-    if offer.attempts and (source.spec or len(specs) == 1):
-        return offer
+    if candidates.attempts and (source.spec or len(specs) == 1):
+        return candidates
     if len(specs) > 1 and not source.spec:
         raise NothingToImitate(f"{source.rewards.name} holds rewards of {_listed(specs)}: choose one by spec")
     wanted = f"rewards of {source.spec or 'any spec'}"
@@ -92,7 +92,7 @@ async def look(bootstrap: str, source: Source, told: Told) -> Offer:
 
 
 async def trajectories_at(
-    bootstrap: str, topic: Topic, places: Mapping[str, Place], told: Told
+    bootstrap: str, topic: Topic, places: Mapping[str, Place], on_read: ReadProgress
 ) -> AsyncIterator[tuple[str, Trajectory | None]]:
     """The record of each trajectory of ``places`` (id → place), in the log's order and :data:`AT_ONCE` in memory.
 
@@ -104,7 +104,7 @@ async def trajectories_at(
         found = await read_back(bootstrap, topic, [place for _, place in some])
         for trajectory_id, place in some:
             yield trajectory_id, _trajectory(found, place, trajectory_id)
-        told("trajectories", start + len(some))
+        on_read("trajectories", start + len(some))
 
 
 def _reward(record: KafkaRecord) -> Reward | None:

@@ -20,7 +20,7 @@ MAX_BYTES = 4 * 1024**3
 """A larger file is something else."""
 
 
-class Looked(Part):
+class SelectionHeader(Part):
     """The first line."""
 
     config_sha256: str
@@ -56,26 +56,26 @@ class OtherSettings(RuntimeError):
     """An interrupted stage had other settings."""
 
 
-def fates_of(selection: Selection, held_out_share: float) -> Iterator[SelectionOutcome]:
+def outcomes_of(selection: Selection, held_out_share: float) -> Iterator[SelectionOutcome]:
     """A line for each attempt of ``selection``, what is kept first."""
     for attempt, kind in selection.kept:
-        yield _fate(attempt, kept=kind, held_out=is_held_out(attempt.task_id, held_out_share))
+        yield _outcome(attempt, kept=kind, held_out=is_held_out(attempt.task_id, held_out_share))
     for attempt, rule in selection.excluded:
-        yield _fate(attempt, excluded=rule)
+        yield _outcome(attempt, excluded=rule)
 
 
-def write_selection(path: Path, looked: Looked, fates: Iterable[SelectionOutcome]) -> None:
+def write_selection(path: Path, header: SelectionHeader, outcomes: Iterable[SelectionOutcome]) -> None:
     """Write the file, which appears whole or not at all."""
     partial = path.with_suffix(".partial")
     with partial.open("w") as file:
-        for line in (looked, *fates):
+        for line in (header, *outcomes):
             file.write(json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n")
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
 
 
-def read_selection(path: Path, config_sha256: str) -> tuple[Looked, list[SelectionOutcome]] | None:
+def read_selection(path: Path, config_sha256: str) -> tuple[SelectionHeader, list[SelectionOutcome]] | None:
     """The first line, and what is kept; ``None`` where there is no file.
 
     Raises :class:`OtherSettings` where it was made by others, or cannot be read.
@@ -87,16 +87,16 @@ def read_selection(path: Path, config_sha256: str) -> tuple[Looked, list[Selecti
         if path.stat().st_size > MAX_BYTES:
             raise OtherSettings(f"{path} is larger than {MAX_BYTES >> 30} GiB: {remove}")
         with path.open() as file:
-            looked = Looked.model_validate_json(next(file, ""))
-            kept = [fate for fate in map(SelectionOutcome.model_validate_json, file) if fate.kept is not None]
+            header = SelectionHeader.model_validate_json(next(file, ""))
+            kept = [outcome for outcome in map(SelectionOutcome.model_validate_json, file) if outcome.kept is not None]
     except ValidationError as error:
         raise OtherSettings(f"{path} cannot be read ({error.error_count()} errors): {remove}") from error
-    if looked.config_sha256 != config_sha256:
+    if header.config_sha256 != config_sha256:
         raise OtherSettings(f"{path} is of a stage with other settings that was interrupted: {remove}")
-    return looked, kept
+    return header, kept
 
 
-def _fate(
+def _outcome(
     attempt: ScoredTrajectory, *, kept: str | None = None, excluded: str | None = None, held_out: bool = False
 ) -> SelectionOutcome:
     partition, offset = attempt.place

@@ -1,4 +1,4 @@
-"""A supervised stage: look at the log, choose, imitate, and leave a model that a trainer can start from.
+"""A supervised stage: read the log, choose, imitate, and leave a model that a trainer can start from.
 
 OUT.part/selection.jsonl     what became of every attempt that was looked at
 OUT.part/checkpoints/        where an interrupted stage goes on
@@ -33,12 +33,12 @@ from headrace.trainer.model.published import published_tensors
 from headrace.trainer.parallel.ranks import ALONE
 from headrace.trainer.supervised.attempt import form_of, with_group_means
 from headrace.trainer.supervised.fine_tune import TuningExample, TuningProgress, fine_tune, held_out_loss
-from headrace.trainer.supervised.reading import NothingToImitate, look, trajectories_at
+from headrace.trainer.supervised.reading import NothingToImitate, read_candidates, trajectories_at
 from headrace.trainer.supervised.selection import Selection, Sieve, newest, unfit, unusable
 from headrace.trainer.supervised.selection_file import (
-    Looked,
+    SelectionHeader,
     SelectionOutcome,
-    fates_of,
+    outcomes_of,
     read_selection,
     write_selection,
 )
@@ -52,13 +52,13 @@ class OutExists(FileExistsError):
     """There is something where the model should appear."""
 
 
-class Audience(Protocol):
-    """Who is told how a stage goes."""
+class StageReporter(Protocol):
+    """What a stage reports to, as it goes."""
 
     def read(self, what: str, count: int) -> None:
         """``count`` rewards or trajectories were read so far."""
 
-    def chosen(self, looked: Looked) -> None:
+    def chosen(self, header: SelectionHeader) -> None:
         """What the filter made of what was looked at."""
 
     def begins(self, examples: int, held_out: int, loss: float) -> None:
@@ -68,7 +68,7 @@ class Audience(Protocol):
         """A report on the way."""
 
 
-async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
+async def run_stage(config: StageConfig, reporter: StageReporter) -> dict[str, Any]:
     """Run a stage to its end, or go on with one that was interrupted; returns what ``fine_tuning.json`` says.
 
     Raises :class:`OutExists`; :class:`headrace.trainer.supervised.reading.NothingToImitate` where the log does not
@@ -84,21 +84,21 @@ async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
         model = load_model(config.model_dir, device=config.device)
         known = read_selection(part / SELECTION_FILE, config.sha256())
         if known is None:
-            looked, fates = await _choose(config, model, audience)
-            write_selection(part / SELECTION_FILE, looked, fates)
-            known = looked, [fate for fate in fates if fate.kept is not None]
-        looked, kept = known
-        audience.chosen(looked)
-        train, held_out = await _examples(config, looked, kept, audience)
+            header, outcomes = await _choose(config, model, reporter)
+            write_selection(part / SELECTION_FILE, header, outcomes)
+            known = header, [outcome for outcome in outcomes if outcome.kept is not None]
+        header, kept = known
+        reporter.chosen(header)
+        train, held_out = await _examples(config, header, kept, reporter)
         bound = config.training.max_tokens_per_pass
         before = held_out_loss(model, held_out, bound, config.training.torch_dtype)
-        audience.begins(len(train), len(held_out), before)
-        model, last = _train(config, model, train, held_out, part / "checkpoints", audience)
+        reporter.begins(len(train), len(held_out), before)
+        model, last = _train(config, model, train, held_out, part / "checkpoints", reporter)
         summary = {
             "stage": config.stage,
             "config_sha256": config.sha256(),
             "settings": json.loads(json.dumps(asdict(config), default=str)),
-            **looked.model_dump(exclude={"config_sha256"}),
+            **header.model_dump(exclude={"config_sha256"}),
             "examples": len(train),
             "held_out_examples": len(held_out),
             "held_out_loss_before": before,
@@ -111,16 +111,16 @@ async def run_stage(config: StageConfig, audience: Audience) -> dict[str, Any]:
 
 
 async def _choose(
-    config: StageConfig, model: PreTrainedModel, audience: Audience
-) -> tuple[Looked, list[SelectionOutcome]]:
+    config: StageConfig, model: PreTrainedModel, reporter: StageReporter
+) -> tuple[SelectionHeader, list[SelectionOutcome]]:
     """What becomes of every attempt that the log offers."""
-    offer = await look(config.bootstrap, config.source, audience.read)
-    sieve = Sieve(with_group_means(newest(offer.attempts)))
+    candidates = await read_candidates(config.bootstrap, config.source, reporter.read)
+    sieve = Sieve(with_group_means(newest(candidates.attempts)))
     sieve.apply(unusable)
     excluded = sieve.excluded
     left = {attempt.trajectory_id: attempt for attempt in sieve.left}
     places = {name: attempt.place for name, attempt in left.items()}
-    async for name, trajectory in trajectories_at(config.bootstrap, offer.trajectories, places, audience.read):
+    async for name, trajectory in trajectories_at(config.bootstrap, candidates.trajectories, places, reporter.read):
         attempt = replace(left[name], form=form_of(trajectory) if trajectory else None)
         rule = unfit(attempt, max_positions=longest_sequence(model), vocabulary_size=vocabulary_size(model))
         if rule is None:
@@ -131,24 +131,24 @@ async def _choose(
     chosen = config.filter.select(list(left.values()))
     both = sorted((*excluded, *chosen.excluded), key=lambda labelled: labelled[0].trajectory_id)
     selection = Selection(chosen.kept, tuple(both))
-    looked = Looked(
+    header = SelectionHeader(
         config_sha256=config.sha256(),
-        trajectories=offer.trajectories.name,
-        unreadable=offer.unreadable,
+        trajectories=candidates.trajectories.name,
+        unreadable=candidates.unreadable,
         counts=selection.counts(),
     )
-    return looked, list(fates_of(selection, config.held_out_share))
+    return header, list(outcomes_of(selection, config.held_out_share))
 
 
 async def _examples(
-    config: StageConfig, looked: Looked, kept: Sequence[SelectionOutcome], audience: Audience
+    config: StageConfig, header: SelectionHeader, kept: Sequence[SelectionOutcome], reporter: StageReporter
 ) -> tuple[list[TuningExample], list[TuningExample]]:
     """What is trained on and what is held out, in the order of the log."""
-    topic = replace(TRAJECTORIES, name=looked.trajectories)
-    by_id = {fate.trajectory_id: fate for fate in kept}
-    places = {fate.trajectory_id: (fate.partition, fate.offset) for fate in kept}
+    topic = replace(TRAJECTORIES, name=header.trajectories)
+    by_id = {outcome.trajectory_id: outcome for outcome in kept}
+    places = {outcome.trajectory_id: (outcome.partition, outcome.offset) for outcome in kept}
     sides: tuple[list[TuningExample], list[TuningExample]] = ([], [])
-    async for name, trajectory in trajectories_at(config.bootstrap, topic, places, audience.read):
+    async for name, trajectory in trajectories_at(config.bootstrap, topic, places, reporter.read):
         if trajectory is None:
             raise NothingToImitate(
                 f"trajectory {name} was chosen and is no longer in {topic.name}: retention has taken it; remove "
@@ -177,7 +177,7 @@ def _train(
     train: Sequence[TuningExample],
     held_out: Sequence[TuningExample],
     folder: Path,
-    audience: Audience,
+    reporter: StageReporter,
 ) -> tuple[PreTrainedModel, TuningProgress]:
     """Train from the newest checkpoint in ``folder``, or from ``model``."""
     name = f"{config.stage}-{config.sha256()[:16]}"
@@ -198,7 +198,7 @@ def _train(
         train,
         held_out,
         config.training,
-        audience.trained,
+        reporter.trained,
         start=checkpoint.state.version if checkpoint else 0,
         optimizer_state=read_state(checkpoint.optimizer_dir, parameters) if checkpoint else None,
         keep=keep,

@@ -4,7 +4,7 @@ from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
 from headrace.trainer.weights.store_url import scheme_of
 
-_MOST_SAID = 400
+_MAX_MESSAGE = 400
 """Characters of the store's own words that are repeated."""
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
@@ -33,8 +33,8 @@ def is_without_bucket(error: BaseException) -> bool:
 
 def unavailable(url: str, error: BaseException) -> StoreUnavailable:
     """The error to raise where the store at ``url`` raised ``error``."""
-    said = str(error).split("\n\nDebug source", 1)[0]  # obstore adds a dump of its own structures
-    return StoreUnavailable(f"store_url {url} cannot be used: {said[:_MOST_SAID]}; {_remedy(url, error)}")
+    message = str(error).split("\n\nDebug source", 1)[0]  # obstore adds a dump of its own structures
+    return StoreUnavailable(f"store_url {url} cannot be used: {message[:_MAX_MESSAGE]}; {_remedy(url, error)}")
 
 
 def _remedy(url: str, error: BaseException) -> str:

@@ -202,7 +202,7 @@ def lost(folder: Path, rank: int) -> None:
 
 
 async def lead_until_lost(ranks: Ranks) -> None:
-    async with Leader(ranks).present():
+    async with Leader(ranks).heartbeats():
         await asyncio.sleep(600)  # waiting for groups
 
 
