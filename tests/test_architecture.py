@@ -67,6 +67,10 @@ def test_no_rooms_import_each_other(layer: str) -> None:
     assert circles(rooms) == []
 
 
+def test_only_the_loop_takes_all_settings_of_the_trainer() -> None:
+    assert [room for room, imported in rooms_of(ROOT / "trainer").items() if "config" in imported] == ["loop"]
+
+
 def test_rooms_that_import_each_other_are_found(tmp_path: Path) -> None:
     layer = tmp_path / "trainer"
     (layer / "model").mkdir(parents=True)
