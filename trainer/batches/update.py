@@ -11,7 +11,7 @@ import torch
 
 from headrace.trainer.batches.batch import Batch, owners_of_sequences, select_sequences
 from headrace.trainer.batches.packing import Floats, Ints
-from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.loss import Loss, LossTokens, Objective
 from headrace.trainer.losses.normaliser import normalise
 from headrace.trainer.losses.settings import Normaliser
 
@@ -74,7 +74,7 @@ class Update:
         return replace(self, weights=-gradient_N.numpy() * np.float32(self.divisor or 1.0)), value.item(), clipped
 
 
-def _each_token(tokens: Tokens) -> Objective:
+def _each_token(tokens: LossTokens) -> Objective:
     never = torch.zeros_like(tokens.logprobs, dtype=torch.bool)
     return Objective(values=tokens.logprobs, clipped_low=never, clipped_high=never)
 
@@ -96,7 +96,7 @@ def pass_loss(
         return torch.from_numpy(values_N[kept]).to(logprobs_N.device)
 
     objective = loss.objective(
-        Tokens(
+        LossTokens(
             logprobs=logprobs_N[kept],
             anchor_logprobs=column(part.anchor_logprobs),
             behaviour_logprobs=column(part.batch.behaviour_logprobs),

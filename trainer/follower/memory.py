@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from headrace.trainer.follower.versions import Versions
+from headrace.trainer.follower.versions import KnownVersions
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ def memory_file(folder: Path, run: str, engine: str) -> Path:
     return folder / f"follower-{hashlib.sha256(json.dumps([run, engine]).encode()).hexdigest()[:16]}.json"
 
 
-def read_memory(folder: Path, run: str, engine: str) -> Versions:
+def read_memory(folder: Path, run: str, engine: str) -> KnownVersions:
     """What was refused, given up and served last; nothing where there is no file or none that can be read."""
     file = memory_file(folder, run, engine)
     try:
@@ -30,15 +30,15 @@ def read_memory(folder: Path, run: str, engine: str) -> Versions:
         good = held["good"]
         if good is not None and (not isinstance(good, int) or isinstance(good, bool)):
             raise ValueError(f"good is {good!r}")
-        return Versions(refused=_hashes(held["refused"]), absent=_hashes(held["absent"]), good=good)
+        return KnownVersions(refused=_hashes(held["refused"]), absent=_hashes(held["absent"]), good=good)
     except FileNotFoundError:
-        return Versions()
+        return KnownVersions()
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         logger.warning("%s cannot be read (%r): versions that were refused before are tried again", file, error)
-        return Versions()
+        return KnownVersions()
 
 
-def write_memory(folder: Path, run: str, engine: str, versions: Versions) -> None:
+def write_memory(folder: Path, run: str, engine: str, versions: KnownVersions) -> None:
     """Keep ``versions`` for :func:`read_memory`: the file is replaced whole, and is its owner's alone (0600).
 
     Raises ``OSError`` where it cannot be written.

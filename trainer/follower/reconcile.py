@@ -28,7 +28,7 @@ from headrace.trainer.follower.memory import write_memory
 from headrace.trainer.follower.swap import ask, release_unverified, swap
 from headrace.trainer.follower.trust import leaves_a_gap, problem_with
 from headrace.trainer.follower.verdict import LogprobRows, SwapEvidence, SwapVerdict, judge_swap, rms, rows_of
-from headrace.trainer.follower.versions import Versions, fetch, give_up, learn, refuse, target
+from headrace.trainer.follower.versions import KnownVersions, fetch, give_up, learn, refuse, target
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
 from headrace.trainer.weights.signing import require_public_key
 from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
@@ -160,7 +160,7 @@ class Follower:
     """The engine."""
     announce: Announce
     """Where ``applied`` and ``alerts`` go."""
-    versions: Versions
+    versions: KnownVersions
     """What is known of the run's versions; its caller adds those that it learns of."""
     verified: str | None = None
     """Manifest hash of what the engine serves, once verified by this process; ``None`` when that is in doubt."""
@@ -411,7 +411,7 @@ class Follower:
         kind: str,
         problem: str,
         *,
-        refused: Callable[[Versions, Weights], Versions] = refuse,
+        refused: Callable[[KnownVersions, Weights], KnownVersions] = refuse,
         **figures: float | None,
     ) -> bool:
         """Alert, and never serve this version again; returns ``False``: the engine needs another."""

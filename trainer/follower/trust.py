@@ -12,7 +12,7 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.follower.versions import Versions, is_known
+from headrace.trainer.follower.versions import KnownVersions, is_known
 from headrace.trainer.weights.publish import manifest_path
 from headrace.trainer.weights.signing import is_signed_by
 from headrace.trainer.weights.store import MAX_OBJECT_BYTES
@@ -25,7 +25,7 @@ _SHOWN = 100
 """Characters that are repeated of what a record says."""
 
 
-def problem_with(pointer: Weights, versions: Versions, *, store_url: str, trust: Collection[str]) -> str | None:
+def problem_with(pointer: Weights, versions: KnownVersions, *, store_url: str, trust: Collection[str]) -> str | None:
     """Why ``pointer``, a record of the followed run, is not acted on; ``None`` where it is.
 
     ``store_url`` is the configured object store, ``trust`` the public keys that may sign.
@@ -33,7 +33,7 @@ def problem_with(pointer: Weights, versions: Versions, *, store_url: str, trust:
     return _field_problem(pointer, store_url) or _signature_problem(pointer, trust) or _chain_problem(pointer, versions)
 
 
-def leaves_a_gap(pointer: Weights, versions: Versions) -> bool:
+def leaves_a_gap(pointer: Weights, versions: KnownVersions) -> bool:
     """Whether versions between the newest known one and ``pointer`` were never announced, or their records are gone."""
     return bool(versions.known) and pointer.version > versions.known[-1].version + 1
 
@@ -64,7 +64,7 @@ def _signature_problem(pointer: Weights, trust: Collection[str]) -> str | None:
     return f"it is signed by {_shown(pointer.signed_by)}, which `trust` does not name"
 
 
-def _chain_problem(pointer: Weights, versions: Versions) -> str | None:
+def _chain_problem(pointer: Weights, versions: KnownVersions) -> str | None:
     if is_known(versions, pointer):
         return None
     fetched = {other.version: other.sha256 for other in versions.known if other.sha256 in versions.fetched}

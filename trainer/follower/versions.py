@@ -10,7 +10,7 @@ MAX_KNOWN = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class KnownVersions:
     """What a follower knows of its run's versions."""
 
     known: tuple[Weights, ...] = ()
@@ -26,12 +26,12 @@ class Versions:
     """Manifest hashes of those whose objects were fetched by this process: what is older than these comes too late."""
 
 
-def is_known(versions: Versions, pointer: Weights) -> bool:
+def is_known(versions: KnownVersions, pointer: Weights) -> bool:
     """Whether this version with this manifest was learnt before."""
     return any((pointer.version, pointer.sha256) == (other.version, other.sha256) for other in versions.known)
 
 
-def learn(versions: Versions, pointer: Weights) -> Versions:
+def learn(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     """``versions`` with ``pointer``, which was found to be trusted."""
     if pointer.sha256 in versions.absent or is_known(versions, pointer):
         return versions
@@ -41,23 +41,23 @@ def learn(versions: Versions, pointer: Weights) -> Versions:
     return replace(versions, known=tuple(kept))
 
 
-def refuse(versions: Versions, pointer: Weights) -> Versions:
+def refuse(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     """``versions`` with ``pointer`` never to be served again."""
     return replace(versions, refused=versions.refused | {pointer.sha256})
 
 
-def give_up(versions: Versions, pointer: Weights) -> Versions:
+def give_up(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     """``versions`` without ``pointer``, whose objects never came."""
     known = tuple(other for other in versions.known if other.sha256 != pointer.sha256)
     return replace(versions, known=known, absent=versions.absent | {pointer.sha256})
 
 
-def fetch(versions: Versions, pointer: Weights) -> Versions:
+def fetch(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     """``versions`` where ``pointer``'s objects are known to be there, as they were signed."""
     return replace(versions, fetched=versions.fetched | {pointer.sha256})
 
 
-def target(versions: Versions, not_now: Collection[str] = ()) -> Weights | None:
+def target(versions: KnownVersions, not_now: Collection[str] = ()) -> Weights | None:
     """The version to serve; ``None`` where there is none.
 
     The newest. Where it was refused, the last good one: a skipped version between the two was never verified, and what

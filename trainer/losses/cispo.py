@@ -10,11 +10,11 @@ by the group's standard deviation; by default neither is done here (Dr. GRPO say
 
 import torch
 
-from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.loss import Loss, LossTokens, Objective
 from headrace.trainer.losses.settings import Normaliser
 
 
-def objective(tokens: Tokens, *, ratio_max: float = 5.0) -> Objective:
+def objective(tokens: LossTokens, *, ratio_max: float = 5.0) -> Objective:
     """(N,) tokens → (N,) sg(min(ρ, ε_max)) A log π. ε_max is published as insensitive between 4 and 8.
 
     A token's gradient with respect to its log-probability is min(ρ, ε_max) A, always.

@@ -7,12 +7,12 @@ a gradient is the stream's, and the overlong penalty a reward's.
 """
 
 from headrace.trainer.losses.grpo import objective as clipped
-from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.loss import Loss, LossTokens, Objective
 from headrace.trainer.losses.settings import AdvantageScale, Normaliser
 
 
 def objective(
-    tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.28, dual_clip: float | None = None
+    tokens: LossTokens, *, clip_low: float = 0.2, clip_high: float = 0.28, dual_clip: float | None = None
 ) -> Objective:
     """(N,) tokens → (N,) min(ρ A, clip(ρ) A)."""
     return clipped(tokens, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)

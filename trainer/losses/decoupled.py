@@ -7,12 +7,12 @@ the weights before this step, it bounds this step alone, and π_prox / π_b corr
 bounded one take another loss with the importance correction ``truncate``: that is this loss with C.
 """
 
-from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.loss import Loss, LossTokens, Objective
 from headrace.trainer.losses.ratio import bounded_ratio, clipped_surrogate
 from headrace.trainer.losses.settings import Normaliser
 
 
-def objective(tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2) -> Objective:
+def objective(tokens: LossTokens, *, clip_low: float = 0.2, clip_high: float = 0.2) -> Objective:
     """(N,) tokens, anchored at π_prox → (N,) sg(π_prox / π_b) min(u A, clip(u) A)."""
     ratio_N = bounded_ratio(tokens.logprobs - tokens.anchor_logprobs)
     weight_N = bounded_ratio(tokens.anchor_logprobs - tokens.behaviour_logprobs)

@@ -7,13 +7,13 @@ dr_grpo and dapo are there because of it. M are the trajectories: an answer of s
 a single segment.
 """
 
-from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.loss import Loss, LossTokens, Objective
 from headrace.trainer.losses.ratio import bounded_ratio, clipped_surrogate
 from headrace.trainer.losses.settings import AdvantageScale, Normaliser
 
 
 def objective(
-    tokens: Tokens, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
+    tokens: LossTokens, *, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
 ) -> Objective:
     """(N,) tokens → (N,) min(ρ A, clip(ρ) A)."""
     ratio_N = bounded_ratio(tokens.logprobs - tokens.anchor_logprobs)

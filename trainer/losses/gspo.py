@@ -10,12 +10,12 @@ are not masked count.
 
 import torch
 
-from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.loss import Loss, LossTokens, Objective
 from headrace.trainer.losses.ratio import bounded_ratio, clipped_surrogate
 from headrace.trainer.losses.settings import AdvantageScale, Normaliser
 
 
-def objective(tokens: Tokens, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Objective:
+def objective(tokens: LossTokens, *, clip_low: float = 3e-4, clip_high: float = 4e-4) -> Objective:
     """(N,) tokens → (N,) min(s A, clip(s) A), the same for all tokens of a trajectory.
 
     A token's gradient with respect to its log-probability is, before the clip, s A / len: the mean over a trajectory's

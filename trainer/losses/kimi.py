@@ -9,12 +9,12 @@ factor of two to either side and a penalty that matters near those bounds only.
 
 import math
 
-from headrace.trainer.losses.loss import Loss, Objective, Tokens
+from headrace.trainer.losses.loss import Loss, LossTokens, Objective
 from headrace.trainer.losses.settings import Normaliser
 
 
 def objective(
-    tokens: Tokens,
+    tokens: LossTokens,
     *,
     log_ratio_min: float = -math.log(2),
     log_ratio_max: float = math.log(2),

@@ -16,7 +16,7 @@ from headrace.trainer.losses.settings import AdvantageScale, Normaliser
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Tokens:
+class LossTokens:
     """What a loss sees. π is the policy that is trained."""
 
     logprobs: torch.Tensor

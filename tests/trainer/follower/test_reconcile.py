@@ -23,7 +23,7 @@ from headrace.trainer.follower.reconcile import (
     Follower,
     FollowerConfig,
 )
-from headrace.trainer.follower.versions import Versions, learn
+from headrace.trainer.follower.versions import KnownVersions, learn
 from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_path, upload
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
@@ -53,7 +53,9 @@ class Scene:
             "", self.run, "http://engine", "engine-1", self.cache, self.store.url, (KEY.public,),
             fetch_attempts=1, keep_versions=2, fetch_patience_s=self.patience_s, take_over=take_over,
         )  # fmt: skip
-        self.follower = Follower(config, self.fake.client(), self.announce, Versions(known=tuple(known), **versions))
+        self.follower = Follower(
+            config, self.fake.client(), self.announce, KnownVersions(known=tuple(known), **versions)
+        )
 
     async def announce(self, topic, record, id):
         assert type(record) in topic.models
@@ -224,8 +226,8 @@ async def test_a_restarted_follower_remembers_what_it_refused_in_a_private_file(
     file = memory_file(scene.cache, "run", "engine-1")
     assert file.stat().st_mode & 0o777 == 0o600
     kept = read_memory(scene.cache, "run", "engine-1")
-    assert kept == Versions(refused=frozenset({bad.sha256}), good=0)
-    assert read_memory(scene.cache, "run", "engine-2") == Versions()
+    assert kept == KnownVersions(refused=frozenset({bad.sha256}), good=0)
+    assert read_memory(scene.cache, "run", "engine-2") == KnownVersions()
     scene.restart(known=[good, bad], refused=kept.refused, good=kept.good)
     await scene.follower.reconcile()
     assert scene.alerts() == [CANARY_MISMATCH]
@@ -251,7 +253,7 @@ async def test_without_a_file_that_can_be_read_nothing_was_refused(scene, held):
     file.unlink()
     if held is not None:
         file.write_text(held, encoding="latin-1")
-    assert read_memory(scene.cache, "run", "engine-1") == Versions()
+    assert read_memory(scene.cache, "run", "engine-1") == KnownVersions()
     scene.restart(known=[bad])
     await scene.follower.reconcile()
     assert scene.alerts().count(CANARY_MISMATCH) == 2

@@ -9,7 +9,7 @@ from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.trainer.follower.reconcile import WEIGHTS_GAP, WEIGHTS_UNTRUSTED, Follower, FollowerConfig
 from headrace.trainer.follower.trust import MAX_VERSION, problem_with
-from headrace.trainer.follower.versions import Versions, fetch, learn
+from headrace.trainer.follower.versions import KnownVersions, fetch, learn
 from headrace.trainer.weights.signing import SigningKey
 from tests.trainer.fake_engine import FakeEngine
 
@@ -33,7 +33,7 @@ def honest(version, *, key=KEY, run="run", content="a", **changed):
 
 def knowing(*versions):
     """Versions that were fetched."""
-    known = Versions()
+    known = KnownVersions()
     for version in versions:
         known = fetch(learn(known, honest(version)), honest(version))
     return known
@@ -46,8 +46,8 @@ def problem(pointer, versions=None, trust=(KEY.public,), store_url=STORE):
 def test_the_next_version_is_followed_and_one_that_is_said_twice():
     assert problem(honest(3)) is None
     assert problem(honest(1)) is None
-    assert problem(honest(0), Versions()) is None
-    assert problem(honest(700), Versions()) is None  # retention has taken the records before
+    assert problem(honest(0), KnownVersions()) is None
+    assert problem(honest(700), KnownVersions()) is None  # retention has taken the records before
     assert problem(honest(3), store_url=STORE + "/") is None
 
 
@@ -158,7 +158,7 @@ def follower(tmp_path):
         announced.append((id, record))
 
     config = FollowerConfig("", "run", "http://engine", "engine-1", tmp_path / "cache", STORE, (KEY.public,))
-    made = Follower(config, FakeEngine().client(), announce, Versions())
+    made = Follower(config, FakeEngine().client(), announce, KnownVersions())
     return made, announced
 
 
@@ -188,7 +188,7 @@ async def test_a_thousand_forged_records_raise_ten_alerts(follower):
         await made.consider(honest(1, key=OTHER), f"weights-0@{offset}")
     assert len(announced) == 10
     assert "only logged" in announced[-1][1].message
-    assert made.versions == Versions()
+    assert made.versions == KnownVersions()
 
 
 async def test_a_signed_version_behind_a_gap_is_followed_and_the_gap_is_told(follower):

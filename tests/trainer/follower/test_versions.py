@@ -1,5 +1,5 @@
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.follower.versions import MAX_KNOWN, Versions, give_up, learn, refuse, target
+from headrace.trainer.follower.versions import MAX_KNOWN, KnownVersions, give_up, learn, refuse, target
 
 
 def pointer(version, sha256=None):
@@ -16,7 +16,7 @@ def pointer(version, sha256=None):
 
 
 def knowing(*versions, good=None):
-    known = Versions(good=good)
+    known = KnownVersions(good=good)
     for version in versions:
         known = learn(known, pointer(version))
     return known
