@@ -49,16 +49,19 @@ def convert(records: Iterable[LogRecord]) -> Batch:
     """
     records = list(records)
     try:
-        return _convert(records, add_ordinary)
+        return _convert(records, add_ordinary, alone=False)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - some ordinary record's value fits no column; validated ones are tried one by one
-        return convert_validated(records)
+    except Exception:  # noqa: BLE001 - a value of some record fits no column: it is found by halves
+        if len(records) == 1:
+            return convert_validated(records)
+        middle = len(records) // 2
+        return joined([convert(records[:middle]), convert(records[middle:])])
 
 
 def convert_validated(records: Iterable[LogRecord]) -> Batch:
-    """As :func:`convert`, and the judge of it: every record by envelope, model and row."""
-    return _convert(list(records), lambda record, into: False)
+    """As :func:`convert`, and the judge of it: every record by envelope, model and rows that are tried alone."""
+    return _convert(list(records), lambda record, into: False, alone=True)
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
@@ -83,7 +86,8 @@ class _RowsByTable(dict[str, TableRows]):
         return self[name]
 
 
-def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], bool]) -> Batch:
+def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], bool], *, alone: bool) -> Batch:
+    """``add`` takes a record or leaves it. ``alone``: whether rows that were validated are tried in their columns."""
     batch, by_table = Batch(), _RowsByTable()
     for record in records:
         try:
@@ -93,14 +97,14 @@ def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], 
         except Exception:  # noqa: BLE001 - it is of this record alone, and shows again below
             added = False
         if not added:
-            for table, row in _validated_rows(record, batch):
+            for table, row in _validated_rows(record, batch, alone=alone):
                 by_table[table.name].add_row(row)
     batch.tables.extend((rows.table, rows.to_arrow()) for rows in by_table.values())
     return batch
 
 
-def _validated_rows(record: LogRecord, batch: Batch) -> list[tuple[Table, Row]]:
-    """The rows of ``record``, which fit their tables; none where it was set aside in ``batch``."""
+def _validated_rows(record: LogRecord, batch: Batch, *, alone: bool) -> list[tuple[Table, Row]]:
+    """The rows of ``record``, which fit their tables if that was tried; none where it was set aside in ``batch``."""
     try:
         envelope, payload = decode(record.headers, record.value)
     except UnreadableRecord as error:
@@ -113,6 +117,8 @@ def _validated_rows(record: LogRecord, batch: Batch) -> list[tuple[Table, Row]]:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is of this record alone
         batch.unstorable.append((record, unstorable(f"{type(error).__name__}: {error}")))
         return []
+    if not alone:
+        return rows
     try:
         for table, row in rows:
             arrow_table(table, [row])

@@ -1,13 +1,13 @@
 """Ordinary records straight into columns: no model, no envelope, no copy of values that are stored as they came.
 
-A record is ordinary where its headers are as :func:`headrace.schemas.envelope.to_headers` writes them, in ASCII, and
-its payload is one that a struct's reader (:mod:`headrace.streams.structs`) is sure of. :func:`add_ordinary` takes those
-and leaves any other untouched, to be decoded and validated by :mod:`batches`. Both give the same rows;
-``tests/streams/clickhouse/test_ordinary.py`` compares them.
+A record is ordinary where its envelope can be read and its payload is one that a struct's reader
+(:mod:`headrace.streams.structs`) is sure of. :func:`add_ordinary` takes those and leaves any other untouched, to be
+decoded and validated by :mod:`batches`. Both give the same rows; ``tests/streams/clickhouse/test_ordinary.py`` compares
+them.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace.schemas.envelope import (
     ID,
@@ -18,6 +18,8 @@ from headrace.schemas.envelope import (
     TIME,
     TRACEPARENT,
     TYPE,
+    EnvelopeError,
+    from_headers,
     plain_time,
 )
 from headrace.schemas.model import Record
@@ -35,8 +37,8 @@ LONG_NUMBER = 200
 _DIGITS = frozenset(b"0123456789")
 _ALIKE = bytes(ord("0") if byte in _DIGITS else byte for byte in range(256))
 _LONG = b"0" * LONG_NUMBER
-_MAX_DIGITS = 9
-"""Of an ordinary sequence number: the column holds it."""
+_Envelope: TypeAlias = tuple[str | bytes, int, str | bytes, str | bytes, int]
+"""Id, time in Unix milliseconds, source, subject and sequence number."""
 
 
 def _readers() -> dict[bytes, StructReader[Any]]:
@@ -65,19 +67,10 @@ def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
     reader = READERS.get(kind) if kind is not None else None
     if kind is None or reader is None or value is None:
         return False
-    id, source, subject, time = headers.get(ID), headers.get(SOURCE), headers.get(SUBJECT), headers.get(TIME)
-    trace, number = headers.get(TRACEPARENT, b""), headers.get(SEQUENCE, b"0")
-    if not (id and source and subject and time) or trace is None or number is None:
+    envelope = _plain(headers) or _parsed(record)
+    if envelope is None:
         return False
-    if len(id) + len(source) + len(subject) + len(trace) > MAX_HEADER_BYTES:
-        return False
-    if not (id.isascii() and source.isascii() and subject.isascii() and trace.isascii()):
-        return False
-    time_ms, sequence = plain_time(time), _SEQUENCES.get(number)
-    if sequence is None and number.isdigit() and len(number) <= _MAX_DIGITS:
-        sequence = int(number)
-    if time_ms is None or sequence is None:
-        return False
+    id, time_ms, source, subject, sequence = envelope
     payload = _read(reader, value)
     if payload is None:
         return False
@@ -85,12 +78,37 @@ def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
     name = _TYPES[kind]
     derived = DERIVED.get(name)
     if derived is None:
-        trajectory = b"" if name in WITHOUT_TRAJECTORY else subject
+        trajectory = "" if name in WITHOUT_TRAJECTORY else subject
         into[tables.EVENTS.name].add((*always, kind, trajectory, sequence, value), fact_columns(payload))
         return True
-    for table, row in list(derived(payload, subject.decode())):
+    for table, row in list(derived(payload, subject if isinstance(subject, str) else subject.decode())):
         into[table.name].add(always, row)
     return True
+
+
+def _plain(headers: dict[str, bytes | None]) -> _Envelope | None:
+    """What :func:`headrace.schemas.envelope.to_headers` wrote, if in ASCII; nothing of it is decoded."""
+    id, source, subject, time = headers.get(ID), headers.get(SOURCE), headers.get(SUBJECT), headers.get(TIME)
+    trace, number = headers.get(TRACEPARENT, b""), headers.get(SEQUENCE, b"0")
+    if not (id and source and subject and time) or trace is None or number is None:
+        return None
+    if len(id) + len(source) + len(subject) + len(trace) > MAX_HEADER_BYTES:
+        return None
+    if not (id.isascii() and source.isascii() and subject.isascii() and trace.isascii()):
+        return None
+    time_ms, sequence = plain_time(time), _SEQUENCES.get(number)
+    if time_ms is None or sequence is None:
+        return None
+    return id, time_ms, source, subject, sequence
+
+
+def _parsed(record: LogRecord) -> _Envelope | None:
+    """Any other envelope; ``None`` where it cannot be read."""
+    try:
+        found = from_headers(record.headers)
+    except EnvelopeError:
+        return None
+    return found.id, found.time_ms, found.source, found.subject, found.sequence or 0
 
 
 def _read(reader: StructReader[Any], value: bytes) -> Record | None:

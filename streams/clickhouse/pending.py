@@ -19,6 +19,11 @@ CHUNK_RECORDS = 2048
 CHUNK_BYTES = 8 * 1024 * 1024
 """Bytes of records that are."""
 
+BACKLOG_RECORDS = 4096
+"""Offsets that reading is behind the log, from which on they are a backlog."""
+BACKLOG_LINGERS = 20
+"""How many times the linger a batch of a backlog waits to be full."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -67,13 +72,13 @@ class Pending:
     """Distance of full batches' ends, in offsets."""
     announced: int | None = None
     """End of the next batch, where one was announced."""
-    size: int = 0
-    """Bytes that records and columns take."""
     since: float = 0.0
     """When the first record of the next batch was added, in the caller's seconds."""
     _chunks: list[Chunk] = field(default_factory=list)
     _records: list[LogRecord] = field(default_factory=list)
-    _records_size: int = 0
+    _columns_size: int = 0
+    _counted: int = 0
+    _counted_size: int = 0
     _read_to: int = 0
     _latest: float = 0.0
 
@@ -83,9 +88,14 @@ class Pending:
         return not self._chunks and not self._records
 
     @property
-    def whole_at(self) -> int:
-        """End of the next batch, if it is not cut early."""
-        return full_end(self.first, self.batch_size) if self.announced is None else self.announced
+    def size(self) -> int:
+        """Bytes that records and columns take."""
+        return self._columns_size + self._records_size()
+
+    @property
+    def read_to(self) -> int:
+        """One past the last record that was read."""
+        return max(self.first, self._read_to)
 
     def add(self, records: Sequence[LogRecord], now: float) -> None:
         """Append ``records``, which follow those that are there."""
@@ -94,13 +104,10 @@ class Pending:
         self._latest = now
         self._records.extend(records)
         self._read_to = records[-1].offset + 1
-        added = _bytes_of(records)
-        self._records_size += added
-        self.size += added
 
     def chunk(self) -> list[LogRecord]:
         """The records to be converted next; none while there are too few."""
-        if len(self._records) < CHUNK_RECORDS and self._records_size < CHUNK_BYTES:
+        if len(self._records) < CHUNK_RECORDS and self._records_size() < CHUNK_BYTES:
             return []
         first = self._records[0].offset
         end = self.announced
@@ -114,29 +121,45 @@ class Pending:
         """``batch`` is what became of ``chunk``, which takes its place."""
         converted = Chunk(chunk[-1].offset + 1, batch.nbytes, batch)
         self._chunks.append(converted)
-        before, self._records = self._records_size, self._records[len(chunk) :]
-        self._records_size = _bytes_of(self._records)
-        self.size += converted.size + self._records_size - before
+        self._columns_size += converted.size
+        self._let_go(len(chunk))
+
+    def is_ripe(self, now: float, linger_s: float, reached: int | None) -> bool:
+        """Whether the next batch shall be cut though it is not full: its first record has waited for ``linger_s``.
+
+        ``reached`` is how far the log is known to reach. Where that is far ahead the batch waits longer: what is in the
+        log is read in a moment, and what a backlog needs is large inserts.
+        """
+        is_behind = reached is not None and reached - self.read_to >= BACKLOG_RECORDS
+        return now - self.since >= linger_s * (BACKLOG_LINGERS if is_behind else 1)
 
     def cut(self, *, early: bool) -> int | None:
         """Where to cut now, as :func:`next_cut`."""
-        read_to = self.first if self.is_empty else self._read_to
-        return next_cut(self.first, read_to, size=self.batch_size, announced=self.announced, early=early)
+        return next_cut(self.first, self.read_to, size=self.batch_size, announced=self.announced, early=early)
 
     def take(self, end: int) -> Taken:
         """Remove and return what stands before offset ``end``, which is a cut; the next batch starts there."""
         chunks = [chunk for chunk in self._chunks if chunk.end <= end]
         records = [record for record in self._records if record.offset < end]
-        if records:
-            self._records = self._records[len(records) :]
+        columns = sum(chunk.size for chunk in chunks)
+        taken = Taken(self.first, end, chunks, records, columns + _bytes_of(records))
         self._chunks = self._chunks[len(chunks) :]
-        left = _bytes_of(self._records)
-        size = sum(chunk.size for chunk in chunks) + self._records_size - left
-        taken = Taken(self.first, end, chunks, records, size)
-        self._records_size = left
-        self.size -= size
+        self._columns_size -= columns
+        self._let_go(len(records))
         self.first, self.announced, self.since = end, None, self._latest
         return taken
+
+    def _let_go(self, count: int) -> None:
+        """Drop the first ``count`` records."""
+        if count:
+            self._records = self._records[count:]
+            self._counted = self._counted_size = 0
+
+    def _records_size(self) -> int:
+        # In a backlog records are converted before anybody asks: what takes half a microsecond each is not done then.
+        self._counted_size += _bytes_of(self._records[self._counted :])
+        self._counted = len(self._records)
+        return self._counted_size
 
 
 def _bytes_of(records: Sequence[LogRecord]) -> int:

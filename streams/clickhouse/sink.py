@@ -57,9 +57,6 @@ KIND = "record_unstorable"
 READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, DEAD_LETTERS.name})
 """Topics whose bad records are dead letters by somebody else's hand, or are dead letters themselves."""
 
-_BACKLOG_LINGERS = 10
-"""How many times the linger a batch waits to be full while the rest of it is in the log."""
-
 _LOST_PARTITION = (CommitFailedError, IllegalStateError, RebalanceInProgressError)
 """What a commit or a seek raises once a partition belongs to another process."""
 
@@ -80,8 +77,8 @@ class SinkConfig:
     """Name of this process in the group: after a crash it has its partitions back at once instead of after the session
     timeout. One running process a name; unset: the broker names it."""
     linger_s: float = 0.5
-    """Seconds that a record waits for others before its batch is cut; up to ten times as many while the rest of a full
-    batch is in the log already."""
+    """Seconds that a record waits for others before its batch is cut; up to twenty times as many while thousands more
+    are in the log already."""
     batch_records: int = 65_536
     """Distance of full batches' ends, in offsets: what is inserted at once from each partition of a backlog."""
     buffer_bytes: int = 128 * 1024 * 1024
@@ -176,10 +173,7 @@ class _Sink:
         for place, pending in self._pending.items():
             if pending.is_empty:
                 continue
-            age = now - pending.since
-            # With all of a full batch in the log it is read in a moment: large inserts are what a backlog needs.
-            patience = _BACKLOG_LINGERS if self._is_there(place, pending.whole_at) else 1
-            end = pending.cut(early=age >= patience * self._config.linger_s)
+            end = pending.cut(early=pending.is_ripe(now, self._config.linger_s, self._reached(place)))
             if end is not None:
                 found[place] = end
         if not found and self._held_bytes() > self._config.buffer_bytes:
@@ -188,12 +182,12 @@ class _Sink:
                     return {place: end}
         return found
 
-    def _is_there(self, place: TopicPartition, end: int) -> bool:
-        """Whether the log of ``place`` is known to reach to ``end``, as far as transactions are decided."""
+    def _reached(self, place: TopicPartition) -> int | None:
+        """How far the log of ``place`` is known to reach with its transactions decided; ``None`` before a fetch."""
         if place not in self._consumer.assignment():
-            return False
+            return None
         reached: int | None = self._consumer.last_stable_offset(place)
-        return reached is not None and reached >= end
+        return reached
 
     async def _load(self) -> None:
         """Start every assigned partition at its commit, with the cut that was announced there."""
@@ -342,6 +336,8 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
         stack.push_async_callback(database.close)
         try:
             await database.prepare()
+            # The first array that Arrow makes imports pandas: seconds on a busy machine, in which no heartbeat is sent.
+            await asyncio.to_thread(arrow_table, LAG, [{}])
             consumer = await stack.enter_async_context(
                 open_consumer(config.bootstrap, group=config.group, group_instance_id=config.member)
             )
@@ -353,7 +349,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
             async def write_lag(measured: list[Lag], now_ms: int) -> None:
                 rows = [lag_row(lag, now_ms) for lag in measured]
                 try:
-                    await database.insert_once(LAG, arrow_table(LAG, rows), f"lag:{now_ms}")
+                    await database.insert_once(LAG, await asyncio.to_thread(arrow_table, LAG, rows), f"lag:{now_ms}")
                 except ClickHouseError as error:
                     log.warning("the lag was not written: %s", error)
 

@@ -39,6 +39,8 @@ from tests.benchmarks.cluster import cpu_s
 from tests.benchmarks.load import broker, fill
 
 ROOT = Path(__file__).parents[2]
+WARM = 0.2
+"""Share of the events after which the sink's figures begin: it has imported everything then, and joined its group."""
 SETTLED_S = 2.0
 """ClickHouse merges in the background; with less than a twentieth of a core for so long it has done with it."""
 FRONT = """
@@ -141,12 +143,16 @@ async def sink_from(
         assert process.stdout is not None
         await process.stdout.readline()
         own = psutil.Process(process.pid)
-        row, visible, most = Row(name, own, server), 0, 0
+        row, begun, visible, most = None, 0, 0, 0
         while visible < count:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
             most = max(most, own.memory_info().rss)
             visible = client.query("SELECT count() FROM events").result_rows[0][0]
-        row.print(count, f"{most / 2**20:.0f} MiB")
+            if row is None and visible >= count * WARM:
+                row, begun = Row(name, own, server), visible
+        if row is None:
+            raise SystemExit("there are too few events to measure anything: raise --trajectories")
+        row.print(count - begun, f"{most / 2**20:.0f} MiB")
     finally:
         process.kill()
         await process.wait()

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from headrace.streams.clickhouse import pending as pending_module
 from headrace.streams.clickhouse.batches import Batch, convert
 from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata
-from headrace.streams.clickhouse.pending import CHUNK_BYTES, CHUNK_RECORDS, Pending, Taken
+from headrace.streams.clickhouse.pending import (
+    BACKLOG_LINGERS,
+    BACKLOG_RECORDS,
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    Pending,
+    Taken,
+)
 from headrace.streams.raw import LogRecord, StoredRecord
 from tests.streams.clickhouse.test_sink import event, stored
 
@@ -107,6 +114,16 @@ def test_what_is_left_of_a_read_is_as_young_as_the_read() -> None:
     pending.add([record(1), record(2)], now=9.0)
     pending.take(2)
     assert pending.since == 9.0
+
+
+def test_a_batch_lingers_unless_thousands_of_records_are_there_to_fill_it() -> None:
+    pending = Pending(100, 65_536)
+    pending.add([record(100)], now=5.0)
+    for reached in (None, 101, 101 + BACKLOG_RECORDS - 1):
+        assert not pending.is_ripe(5.4, 0.5, reached)
+        assert pending.is_ripe(5.5, 0.5, reached)
+    assert not pending.is_ripe(5.5 + 0.5 * (BACKLOG_LINGERS - 2), 0.5, 101 + BACKLOG_RECORDS)
+    assert pending.is_ripe(5.0 + 0.5 * BACKLOG_LINGERS, 0.5, 101 + BACKLOG_RECORDS)
 
 
 def test_whatever_of_a_record_takes_room_is_counted_and_later_its_columns() -> None:
