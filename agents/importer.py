@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.agents.imported_ids import id_digest, imported_ids
 from headrace.agents.openai_runs import BadRun, Dataset, RecordedRun, fact_messages, parse_run, run_to_facts
-from headrace.schemas.envelope import ID, SOURCE
+from headrace.schemas.envelope import ID
 from headrace.schemas.kafka.clients import open_producer
-from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import EVENTS
 
@@ -99,13 +99,16 @@ async def import_runs(
     found: Survey,
     bootstrap: str,
     advance: Callable[[int], None] = lambda trajectories: None,
+    *,
+    cache: Path | None = None,
 ) -> Imported:
     """Send what the log at ``bootstrap`` does not have yet; ``advance`` is told of every trajectory that is done.
 
-    ``found`` is the :func:`survey` of the same file. Raises aiokafka's ``KafkaError`` where the broker fails; the same
+    ``found`` is the :func:`survey` of the same file; ``cache`` the folder that keeps what the log has until the next
+    import, which then reads only what came since. Raises aiokafka's ``KafkaError`` where the broker fails; the same
     import can then be run again.
     """
-    known = await known_ids(bootstrap, dataset.source)
+    known = await imported_ids(bootstrap, dataset.source, cache)
     time_ms = time.time_ns() // 1_000_000
     sent = skipped = 0
     async with open_producer(bootstrap) as producer:
@@ -117,7 +120,7 @@ async def import_runs(
             task_id = str(run.task_id)
             facts = run_to_facts(run, dataset, trial, found.group_sizes[task_id])
             for message in fact_messages(facts, dataset, dataset.trajectory_id(task_id, trial), time_ms):
-                if dict(message.headers)[ID] in known:
+                if id_digest(dict(message.headers)[ID]) in known:
                     skipped += 1
                 else:
                     flying.append(await send(producer, EVENTS, message))
@@ -128,17 +131,6 @@ async def import_runs(
             advance(1)
         await asyncio.gather(*flying)
     return Imported(found, sent, skipped)
-
-
-async def known_ids(bootstrap: str, source: str) -> set[bytes]:
-    """Ids (header ``ce_id``) of the events from ``source`` that the log holds. Reads headers only, of all events."""
-    wanted = source.encode()
-    known = set()
-    async for record in read_to_end(bootstrap, EVENTS, decided=True):
-        headers = dict(record.headers)
-        if headers.get(SOURCE) == wanted and (event_id := headers.get(ID)):
-            known.add(event_id)
-    return known
 
 
 def _check_sizes(run: RecordedRun, dataset: Dataset, trial: int) -> None:

@@ -78,6 +78,10 @@ class RecordedRun(_Shape):
     """The chat, from the system message on."""
 
 
+IMPORT_SOURCES = "headrace/import/"
+"""What ``ce_source`` of imported events begins with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """What all runs of an import have in common."""
@@ -92,7 +96,7 @@ class Dataset:
     @property
     def source(self) -> str:
         """``ce_source`` of the events."""
-        return f"headrace/import/{self.name}"
+        return f"{IMPORT_SOURCES}{self.name}"
 
     def group_id(self, task_id: str) -> str:
         """The group of a task's attempts."""

@@ -21,17 +21,21 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
     A line: {"task_id": …, "trial": …, "reward": …, "traj": [messages with tool_calls and tool results]}
 
     The attempts at one task are a group. Runs have no token ids, so they are scored, counted and shown, and rejected
-    from training. Importing a file again changes nothing, and completes an import that was interrupted.
+    from training. Importing a file again changes nothing, and completes an import that was interrupted. For that the
+    first import reads all of `events`, and keeps in the cache (HEADRACE_CACHE) what it finds; the next reads what came
+    since.
 
     A line that cannot be read is reported with its number and left out; the exit status is then 1, 0 otherwise.
     """
     from headrace.agents.importer import BadLine, import_runs, survey
     from headrace.agents.openai_runs import Dataset
+    from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.ask import ask_kafka
     from headrace.deploy.stack.state import address_of
 
     bootstrap = address_of("kafka", given=kafka, data=data)
+    cache = load_settings().cache / "folds"
     what = Dataset(dataset or file.stem, agent=agent, model=model)
 
     def report(bad: BadLine) -> None:
@@ -43,7 +47,7 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
         with click.progressbar(
             length=len(found.trials), label="importing", file=click.get_text_stream("stderr")
         ) as bar:
-            done = ask_kafka(bootstrap, lambda: import_runs(file, what, found, bootstrap, bar.update))
+            done = ask_kafka(bootstrap, lambda: import_runs(file, what, found, bootstrap, bar.update, cache=cache))
     except LookupError as error:
         raise StackError(f"Kafka at {bootstrap}: {error}. Nothing is lost: run the same import again.") from error
     tell(

@@ -69,10 +69,10 @@ async def _count(bootstrap: str, cache: Path, by: str | None, as_json: bool, *, 
     from dataclasses import asdict
 
     from headrace.streams.ledger.breakdown import By, breakdown
-    from headrace.streams.ledger.kept import read_on
+    from headrace.streams.ledger.kept import kept_ledger
     from headrace.streams.ledger.ledger import cut_topics
 
-    reader = await read_on(bootstrap, cache, from_start=from_start)
+    reader = await kept_ledger(bootstrap, cache, from_start=from_start)
     ledger = reader.tally.ledger(cut=await cut_topics(bootstrap))
     shown = ledger.as_dict()
     rows = breakdown(reader.tally.accounts.values(), By(by)) if by else None

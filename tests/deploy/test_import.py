@@ -3,18 +3,22 @@
 import asyncio
 import os
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.admin.records_to_delete import RecordsToDelete
 from click.testing import CliRunner, Result
 
+from headrace.agents.imported_ids import ImportedIds
 from headrace.agents.importer import import_runs, survey
 from headrace.agents.openai_runs import Dataset, fact_messages, parse_run, run_to_facts
 from headrace.deploy.cli import cli
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ModelCalled, ToolCalled, ToolReturned, TrajectoryEnded, TrajectoryStarted
-from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.clients import open_admin, open_consumer
+from headrace.schemas.kafka.reading import partitions_of, read_to_end
 from headrace.schemas.model import Record
 from headrace.schemas.records.group import Reason, Rejection
 from headrace.schemas.records.trajectory import Trajectory
@@ -27,6 +31,13 @@ pytestmark = pytest.mark.kafka
 
 RUNS = Path(__file__).parent.parent / "data" / "runs.jsonl"
 AIRLINE = Path(__file__).parents[3] / "shared" / "data" / "airline-gpt4o-tasks-00-24.jsonl"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def run(*arguments: str) -> Result:
@@ -65,6 +76,39 @@ def test_a_second_import_changes_nothing(kafka: str) -> None:
     assert "0 events sent, 36 there already" in again.output
     assert events(kafka, "twice") == before
     assert len(before) == 36
+
+
+def test_the_next_import_reads_only_what_came_since(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    add = ImportedIds.add
+
+    def noted(self: ImportedIds, source: str, event_id: bytes, partition: int, offset: int) -> None:
+        read.append(source)
+        add(self, source, event_id, partition, offset)
+
+    monkeypatch.setattr(ImportedIds, "add", noted)
+    run(str(RUNS), "--kafka", kafka, "--dataset", "before")
+    read.clear()
+    assert "36 events sent, 0 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "kept").output
+    assert read == [Dataset("before").source] * 36
+    for fresh in (36, 0):
+        read.clear()
+        assert "0 events sent, 36 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "kept").output
+        assert read == [Dataset("kept").source] * fresh
+
+
+def test_what_has_passed_its_retention_is_imported_again(kafka: str) -> None:
+    for _ in range(2):
+        run(str(RUNS), "--kafka", kafka, "--dataset", "expired")
+
+    async def expire() -> None:
+        async with open_consumer(kafka) as consumer, open_admin(kafka) as admin:
+            ends = await consumer.end_offsets(await partitions_of(consumer, EVENTS))
+            await admin.delete_records({place: RecordsToDelete(end) for place, end in ends.items()})
+
+    asyncio.run(expire())
+    assert "36 events sent, 0 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "expired").output
+    assert "0 events sent, 36 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "expired").output
 
 
 def test_an_interrupted_import_is_completed(kafka: str) -> None:

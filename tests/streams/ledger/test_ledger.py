@@ -23,7 +23,7 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, REJECTED, Topic
-from headrace.streams.ledger.kept import pack_tally, read_on, unpack_tally
+from headrace.streams.ledger.kept import kept_ledger, pack_tally, unpack_tally
 from headrace.streams.ledger.ledger import TOPICS_AGAINST_THE_STREAM, LedgerReader, read_ledger
 from headrace.streams.ledger.tally import Ledger, Tally
 from headrace.streams.raw import LogRecord, StoredRecord
@@ -273,7 +273,7 @@ async def test_the_next_count_reads_only_what_came_since(
 
     async def counted(*, from_start: bool = False) -> tuple[Ledger, int]:
         folded.clear()
-        reader = await read_on(kafka, tmp_path, from_start=from_start)
+        reader = await kept_ledger(kafka, tmp_path, from_start=from_start)
         return reader.tally.ledger(), len(folded)
 
     await write(kafka, *through("kept"))
