@@ -187,14 +187,14 @@ async def test_an_announcement_that_was_made_although_nobody_said_so_is_not_made
                 await announcer.open()
             commit = announcer._producer.commit_transaction
 
-            async def commit_unheard(commit=commit):
+            async def commit_unconfirmed(commit=commit):
                 await commit()
                 raise KafkaTimeoutError
 
-            announcer._producer.commit_transaction = commit_unheard
+            announcer._producer.commit_transaction = commit_unconfirmed
             with pytest.raises(LogUnavailable):
-                await announcer.announce(news, said=said, offsets={1: 7})
-            await announcer.announce(news, said=said, offsets={1: 7})
+                await announcer.announce(news, position=said, offsets={1: 7})
+            await announcer.announce(news, position=said, offsets={1: 7})
     finally:
         await announcer.close()
     assert len(await records(kafka, WEIGHTS, "unheard")) == len(await records(kafka, ALERTS, "unheard")) == 1

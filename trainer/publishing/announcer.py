@@ -1,4 +1,4 @@
-"""Announcing: what a step says goes to the log in one transaction, once, whatever dies in between.
+"""Announcing: what a step publishes goes to Kafka in one transaction, once, whatever dies in between.
 
 Checkpoints and positions carry their announcements word for word. After a restart the log itself tells whether they
 were made: a version's ``Weights`` record is in the same transaction as everything else, and so are the offsets that the
@@ -35,14 +35,14 @@ _TOPICS = (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
 """Where announcements go."""
 
 _STOP_S = 1.0
-"""A producer that is given up has nothing to flush: what it may have said is looked up in the log."""
+"""A producer that is given up has nothing to flush: what it may have published is looked up in the log."""
 
 
 class TrainerReplaced(RuntimeError):
     """Another trainer of the same run has started."""
 
 
-def _anything(said: "PublishedPosition") -> None:
+def _accept_any(published: "PublishedPosition") -> None:
     """Whatever the log knows is right."""
 
 
@@ -55,20 +55,20 @@ class Announcer:
         self._run = run
         self._answer_s = answer_s
         self._life = uuid7()
-        self._require: Callable[[PublishedPosition], None] = _anything
+        self._require: Callable[[PublishedPosition], None] = _accept_any
         self._claimed = False
-        self._unheard: PublishedPosition | None = None  # begun, and whether it was committed was not heard
+        self._unconfirmed: PublishedPosition | None = None  # begun, and whether it was committed is not known
         self._producer: AIOKafkaProducer | None = None
-        self._speaking = asyncio.Lock()
+        self._in_use = asyncio.Lock()
 
-    async def open(self, require: Callable[[PublishedPosition], None] = _anything) -> None:
+    async def open(self, require: Callable[[PublishedPosition], None] = _accept_any) -> None:
         """Take the run over: what a predecessor had begun is ended, and it is shut out.
 
         ``require`` is asked of what the log then knows, if anything. Where it raises, the run is not claimed: a trainer
         that is at work on it connects again and goes on.
         Raises ``LogUnavailable``, after which it can be tried again.
         """
-        async with self._speaking:
+        async with self._in_use:
             self._require = require
             await self._connect()
 
@@ -90,26 +90,26 @@ class Announcer:
         self,
         announcements: Sequence[Announcement],
         *,
-        said: PublishedPosition | None = None,
+        position: PublishedPosition | None = None,
         offsets: Mapping[int, int] | None = None,
-        told: EffectCallback = ignore_effect,
+        on_effect: EffectCallback = ignore_effect,
     ) -> None:
-        """One transaction: ``announcements``, and ``offsets`` (partition of ``training`` → offset) marked ``said``.
+        """One transaction: ``announcements``, and ``offsets`` (partition of ``training`` → offset) marked ``position``.
 
-        Raises ``LogUnavailable``, after which it can be tried again: where ``said`` shows that it was made after all,
-        it is not made twice. Raises :class:`TrainerReplaced` where another trainer of the run has started.
+        Raises ``LogUnavailable``, after which it can be tried again: where ``position`` shows that it was made
+        after all, it is not made twice. Raises :class:`TrainerReplaced` where another trainer of the run has started.
         """
         async with self._connected("announce anything") as producer:
-            if said is None or said != self._unheard or not await self._stands(said):
-                self._unheard = said or self._unheard
-                await self._transact(producer, announcements, said, offsets or {}, told)
-            if said is not None:
-                self._unheard = None
+            if position is None or position != self._unconfirmed or not await self._is_published(position):
+                self._unconfirmed = position or self._unconfirmed
+                await self._transact(producer, announcements, position, offsets or {}, on_effect)
+            if position is not None:
+                self._unconfirmed = None
 
     @asynccontextmanager
     async def _connected(self, what: str) -> AsyncIterator[AIOKafkaProducer]:
         """The producer to do ``what`` with, alone and in time; whatever goes wrong, the next call takes a new one."""
-        async with self._speaking:
+        async with self._in_use:
             if self._producer is None:
                 await self._connect()
             assert self._producer is not None
@@ -125,19 +125,19 @@ class Announcer:
         self,
         producer: AIOKafkaProducer,
         announcements: Sequence[Announcement],
-        said: PublishedPosition | None,
+        position: PublishedPosition | None,
         offsets: Mapping[int, int],
-        told: EffectCallback,
+        on_effect: EffectCallback,
     ) -> None:
         await producer.begin_transaction()
-        told(Effect.BEGUN)
+        on_effect(Effect.BEGUN)
         waiting = [await send(producer, topic_named(each.topic), each.message()) for each in announcements]
         for sent in waiting:
             await sent
-        if said is not None:
+        if position is not None:
             # The first partition's commit always says how far the run got, and who is at work on it.
-            await self._mark(producer, said, {0: 0, **offsets})
-        told(Effect.SENT)
+            await self._mark(producer, position, {0: 0, **offsets})
+        on_effect(Effect.SENT)
         await producer.commit_transaction()
 
     async def _connect(self) -> None:
@@ -155,7 +155,9 @@ class Announcer:
                     await start_client(producer)
                     if self._claimed:
                         await self._require_claim()  # now that nobody else can announce
-                        await self._decide(producer, self._unheard is None or await self._stands(self._unheard))
+                        await self._decide(
+                            producer, self._unconfirmed is None or await self._is_published(self._unconfirmed)
+                        )
                     else:
                         await self._claim(producer)
                 except BaseException:
@@ -166,14 +168,14 @@ class Announcer:
     async def _claim(self, producer: AIOKafkaProducer) -> None:
         """Let the log say that this trainer is at work, beside what it says already."""
         commit = await self._first_commit()
-        said = _read_mark(commit.metadata).said
-        if said is None:
-            # Nothing was ever said, or so long ago that it is forgotten: either way it is said again, with its ids.
+        position = _read_mark(commit.metadata).position
+        if position is None:
+            # Nothing was ever published, or so long ago that it is forgotten: it is published again, with its ids.
             await self._decide(producer, commit=False)
         else:
-            self._require(said)
+            self._require(position)
         await producer.begin_transaction()
-        await self._mark(producer, said, {0: max(commit.offset, 0)})
+        await self._mark(producer, position, {0: max(commit.offset, 0)})
         await producer.commit_transaction()
 
     async def _require_claim(self) -> None:
@@ -189,19 +191,19 @@ class Announcer:
         places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
         await decide_unmarked(producer, places, commit=commit)
 
-    async def _stands(self, said: PublishedPosition) -> bool:
-        """Whether this life's announcement of ``said`` was made."""
-        known = _read_mark((await self._first_commit()).metadata).said
-        return known is not None and known >= said
+    async def _is_published(self, position: PublishedPosition) -> bool:
+        """Whether this life's announcement of ``position`` was made."""
+        known = _read_mark((await self._first_commit()).metadata).position
+        return known is not None and known >= position
 
     async def _first_commit(self) -> OffsetAndMetadata:
         place = TopicPartition(TRAINING.name, 0)
         return (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
 
     async def _mark(
-        self, producer: AIOKafkaProducer, said: PublishedPosition | None, offsets: Mapping[int, int]
+        self, producer: AIOKafkaProducer, position: PublishedPosition | None, offsets: Mapping[int, int]
     ) -> None:
-        mark = f"{_Mark(said, self._life)}"
+        mark = f"{_Mark(position, self._life)}"
         places = {
             TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
             for partition, offset in offsets.items()
@@ -213,25 +215,27 @@ def _group(run: str) -> str:
     return f"headrace-trainer-{run}"
 
 
-def _anybody(weights: Weights) -> bool:
+def _believe_all(weights: Weights) -> bool:
     return True
 
 
 async def newest_published(
-    bootstrap: str, run: str, *, believed: Callable[[Weights], bool] = _anybody, takes_over: bool = True
+    bootstrap: str, run: str, *, believed: Callable[[Weights], bool] = _believe_all, takes_over: bool = True
 ) -> PublishedPosition | None:
     """What the log knows of ``run``; ``None`` where it knows nothing.
 
     The group's offsets say it, or ``weights`` where the broker has forgotten them, as it does after a week of rest: the
     records that are ``believed``, since anybody who can write to the topic can write one. The revision is 0 then: what
-    is said again has the ids that it had. Only then are other runs' open transactions waited for, and only by a trainer
-    that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
+    is published again has the ids that it had. Only then are other runs' open transactions waited for, and only by a
+    trainer that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
     """
     with log_trouble(bootstrap, "read what was announced"):
         async with open_consumer(bootstrap) as consumer:
             partitions = await partitions_of(consumer, TRAINING)
         commits = await committed_offsets(bootstrap, _group(run), partitions)
-        marked = max((said for each in commits.values() if (said := _read_mark(each.metadata).said)), default=None)
+        marked = max(
+            (position for each in commits.values() if (position := _read_mark(each.metadata).position)), default=None
+        )
         version = await _newest_version(bootstrap, run, believed, decided=marked is None and takes_over)
     if version is None or (marked is not None and marked.version >= version):
         return marked
@@ -255,14 +259,14 @@ async def _newest_version(
 class _Mark(NamedTuple):
     """What stands beside a committed offset: ``412.2 01936f…``."""
 
-    said: PublishedPosition | None
+    position: PublishedPosition | None
     """What the log knows with it; ``None`` before the first version."""
     life: str | None
     """Trainer that committed it."""
 
     def __str__(self) -> str:
-        said = f"{self.said.version}.{self.said.revision}" if self.said else ""
-        return f"{said} {self.life}"
+        position = f"{self.position.version}.{self.position.revision}" if self.position else ""
+        return f"{position} {self.life}"
 
 
 def _read_mark(metadata: str | None) -> _Mark:

@@ -85,5 +85,5 @@ class Publisher:
                 self._reached(effect, making)
 
         await self._retrier.for_log(
-            lambda: self._announcer.announce(announcements, said=position, offsets=offsets, told=on_effect)
+            lambda: self._announcer.announce(announcements, position=position, offsets=offsets, on_effect=on_effect)
         )

@@ -52,8 +52,8 @@ async def test_another_runs_open_transaction_hides_nothing_that_was_said(kafka):
         await another.begin_transaction()
         await (await send(another, WEIGHTS, version("another", 0).message()))
         async with announcing(kafka, "hidden") as announcer:
-            await announcer.announce([version("hidden", 0)], said=PublishedPosition(0), offsets={1: 3})
-            await announcer.announce([version("hidden", 1)], said=PublishedPosition(1, 2), offsets={1: 4})
+            await announcer.announce([version("hidden", 0)], position=PublishedPosition(0), offsets={1: 3})
+            await announcer.announce([version("hidden", 1)], position=PublishedPosition(1, 2), offsets={1: 4})
         assert await versions(kafka, "hidden", decided=False) == []
         assert await newest_published(kafka, "hidden") == PublishedPosition(1, 2)
 
@@ -71,7 +71,7 @@ async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, "left") as announcer:
         leave_out(announcer._producer, WEIGHTS)
-        await announcer.announce([version("left", 0)], said=PublishedPosition(0))
+        await announcer.announce([version("left", 0)], position=PublishedPosition(0))
     async with announcing(kafka, "left") as announcer:
         assert await newest_published(kafka, "left") == PublishedPosition(0)
         assert await versions(kafka, "left", decided=False) == []
@@ -83,7 +83,7 @@ async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka
     async with announcing(kafka, "left") as announcer:
         assert await newest_published(kafka, "left") == PublishedPosition(0)
         await announcer.decide(commit=False)
-        await announcer.announce([version("left", 1)], said=PublishedPosition(1))
+        await announcer.announce([version("left", 1)], position=PublishedPosition(1))
     assert await versions(kafka, "left") == [0, 1]
 
 
@@ -95,7 +95,7 @@ async def test_what_was_undecided_before_anything_was_said_does_not_stand(kafka)
         await (await send(announcer._producer, WEIGHTS, version("first", 0).message()))  # and dies
     async with announcing(kafka, "first") as announcer:
         assert await asyncio.wait_for(newest_published(kafka, "first"), 10) is None
-        await announcer.announce([version("first", 0)], said=PublishedPosition(0))
+        await announcer.announce([version("first", 0)], position=PublishedPosition(0))
     assert await versions(kafka, "first") == [0]
 
 
@@ -107,16 +107,16 @@ async def test_a_transaction_whose_end_was_not_heard_is_ended_as_the_log_says(ka
         leave_out(announcer._producer, WEIGHTS)
         commit = announcer._producer.commit_transaction
 
-        async def commit_unheard():
+        async def commit_unconfirmed():
             if made:
                 await commit()
             raise KafkaTimeoutError
 
-        announcer._producer.commit_transaction = commit_unheard
+        announcer._producer.commit_transaction = commit_unconfirmed
         with pytest.raises(LogUnavailable):
-            await announcer.announce([version(run, 0)], said=PublishedPosition(0))
+            await announcer.announce([version(run, 0)], position=PublishedPosition(0))
         # Another call finds the broker first, as that of an alert may.
         await announcer.announce([])
-        await announcer.announce([version(run, 0)], said=PublishedPosition(0))
+        await announcer.announce([version(run, 0)], position=PublishedPosition(0))
     assert await versions(kafka, run) == [0]
     assert await newest_published(kafka, run) == PublishedPosition(0)
