@@ -7,45 +7,34 @@
 
     drive(TOPOLOGY, [*events, *feedback], rewards=parse_rewards({"shop": "shop.rewards:CHECKOUT"}), until_ms=…)
 
-Everything runs as it does on Kafka, on one partition: offsets are assigned in order, log time is the events' time, and
-each function sees its input as it was written, so what does not survive the wire does not survive here either.
+The operators and the runtime are those that run on Kafka, on one partition: offsets are assigned in order, stream time
+is the events' time, and each function sees its input as it was written, so what does not survive the wire does not
+survive here either.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from headrace.schemas.envelope import Envelope, EnvelopeError, from_headers
-from headrace.schemas.events import ClockTicked, FeedbackGiven
+from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.model import Record
-from headrace.schemas.records.reference import Reference
-from headrace.schemas.records.reward import Reward
-from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TOPICS, TRAJECTORIES
+from headrace.schemas.topics import EVENTS, FEEDBACK, TOPICS, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
-from headrace.streams.assembly.assemble import assemble, settle
-from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.trajectory_record import SOURCE
-from headrace.streams.grouping.group import group, output_message
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.assembly.operator import AssembleOperator, tick
+from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.judge_question import Question
+from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
+from headrace.streams.runtime.processor import Outside, Processor, Start
+from headrace.streams.runtime.runtime import Runtime
 from headrace.streams.scoring.feedback_join import JoinLimits
-from headrace.streams.scoring.in_memory import Scoring
-from headrace.streams.scoring.score import REWARDS_OF_AGENTS, reward_message, score
-from headrace.streams.topology import Processor, Topology
-
-
-class Operator(Protocol):
-    """A processor at work."""
-
-    def take(self, record: StoredRecord) -> list[Outgoing]:
-        """What the next record of a topic that it reads makes it write."""
-
-    def pass_time(self, until_ms: int) -> list[Outgoing]:
-        """What it writes because log time is ``until_ms``."""
+from headrace.streams.scoring.score import REWARDS_OF_AGENTS
+from headrace.streams.topology import Topology
 
 
 def drive(
@@ -64,112 +53,88 @@ def drive(
     Events are (envelope, fact) pairs, or messages where a test wants broken ones; feedback may stand among them.
     ``until_ms`` lets log time go on after the last event, so that what is still incomplete times out. ``rewards`` say
     which agent has which reward; ``judge`` answers what its judges are asked, and without one such components are
-    ``not_judged``. The function of ``score`` may be replaced (:func:`with_run`), and then sees no feedback;
-    ``assemble`` and ``group`` keep state and run as they are: ``ValueError`` otherwise.
+    ``not_judged``.
     """
-    scoring = Scoring(rewards, judge, join_limits or JoinLimits())
-    operators = [
-        (processor, _operator(processor, fold_limits or FoldLimits(), scoring, group_limits or GroupLimits()))
-        for processor in topology
-    ]
+    rules = Rules(rewards, fold_limits or FoldLimits(), group_limits or GroupLimits(), join=join_limits or JoinLimits())
     written: dict[str, list[Record]] = {topic.name: [] for topic in TOPICS}
-    offsets = dict.fromkeys(written, 0)
+    log = _Log()
+    nodes = [_Node(processor, rules, Outside(log.read_back, _asking(judge))) for processor in topology]
 
     def run(outgoing: Iterable[Outgoing]) -> None:
         waiting = deque(outgoing)
         while waiting:
-            topic, message, timestamp_ms = waiting.popleft()
-            place = offsets[topic.name]
-            offsets[topic.name] += 1
-            stored = StoredRecord(topic.name, 0, place, timestamp_ms, message.key, message.value, message.headers)
-            written[topic.name] += _readable(stored)
-            for processor, operator in operators:
-                if topic in processor.reads:
+            stored = log.append(waiting.popleft())
+            written[stored.topic] += _readable(stored)
+            for node in nodes:
+                if stored.topic in node.reads:
                     # Depth first: what a record causes is in its topic before the next record is looked at.
-                    waiting.extendleft(reversed(operator.take(stored)))
+                    waiting.extendleft(reversed(node.process(stored)))
 
-    log_ms = 0
+    time_ms = 0
     for event in events:
         message, envelope = _arriving(event)
-        log_ms = envelope.time_ms if envelope else log_ms
+        time_ms = envelope.time_ms if envelope else time_ms
         about = FEEDBACK if envelope and envelope.type == FeedbackGiven.TYPE else EVENTS
-        run([Outgoing(about, message, log_ms)])
+        run([Outgoing(about, message, time_ms)])
     if until_ms is not None:
-        for _, operator in operators:
-            run(operator.pass_time(until_ms))
+        for node in nodes:
+            run(map(tick, node.tick_times(until_ms)))
+            run(node.advance(until_ms))
     return written
 
 
-class _Assemble:
-    def __init__(self, limits: FoldLimits) -> None:
-        self._limits = limits
-        self._fold = PartitionFold(limits)
+class _Log:
+    """The topics, one partition each."""
 
-    def take(self, record: StoredRecord) -> list[Outgoing]:
-        return [outgoing for outcome in self._fold.arrive(record) for outgoing in settle(outcome)]
+    def __init__(self) -> None:
+        self._records: dict[str, list[StoredRecord]] = {topic.name: [] for topic in TOPICS}
 
-    def pass_time(self, until_ms: int) -> list[Outgoing]:
-        times = self._limits.tick_times(self._fold.log_ms, until_ms) if self._fold.open_count else [until_ms]
-        return list(map(_tick, times))
+    def append(self, outgoing: Outgoing) -> StoredRecord:
+        topic, message, timestamp_ms = outgoing
+        records = self._records[topic.name]
+        record = StoredRecord(topic.name, 0, len(records), timestamp_ms, message.key, message.value, message.headers)
+        records.append(record)
+        return record
 
-
-def _tick(time_ms: int) -> Outgoing:
-    fact = ClockTicked(unix_ms=time_ms)
-    envelope = Envelope(id=f"tick-{time_ms}", type=fact.TYPE, source=SOURCE, time_ms=time_ms, subject="clock")
-    return Outgoing(EVENTS, encode(fact, key="clock", envelope=envelope), time_ms)
-
-
-class _Replaced:
-    """A function in the place of score's."""
-
-    def __init__(self, processor: Processor) -> None:
-        self._run = processor.run
-
-    def take(self, record: StoredRecord) -> list[Outgoing]:
-        if record.topic != TRAJECTORIES.name:
-            return []
-        _, trajectory = decode(record.headers, record.value)
-        reward = self._run(trajectory, Reference(partition=record.partition, offset=record.offset))
-        if not isinstance(trajectory, Trajectory) or not isinstance(reward, Reward):
-            raise TypeError(f"{self._run} must make a Reward of a Trajectory, not {type(reward).__name__}")
-        return [Outgoing(REWARDS, reward_message(reward), record.timestamp)]
-
-    def pass_time(self, until_ms: int) -> list[Outgoing]:
-        return []
+    async def read_back(self, topic: Topic, places: Collection[Place]) -> Mapping[Place, StoredRecord]:
+        records = self._records[topic.name]
+        return {place: records[place[1]] for place in places}
 
 
-class _Group:
-    def __init__(self, limits: GroupLimits) -> None:
-        self._groups = Groups(limits)
+class _Node:
+    """A processor at work on partition 0 of its topics."""
 
-    def take(self, record: StoredRecord) -> list[Outgoing]:
-        _, reward = decode(record.headers, record.value)
-        assert isinstance(reward, Reward)
-        changes = Changes()
-        self._groups.add(reward, record.timestamp, changes)
-        return self._outgoing(changes)
+    def __init__(self, processor: Processor[Rules], rules: Rules, outside: Outside) -> None:
+        self.reads = {topic.name for topic in processor.reads}
+        self._operator, _ = processor.restore(rules, Start())
+        self._partition = MemoryPartition()
+        self._runtime = Runtime(processor.source, processor.hook and processor.hook(rules, outside), strict=True)
+        self._runtime.assign(0, self._operator, self._partition)
 
-    def pass_time(self, until_ms: int) -> list[Outgoing]:
-        changes = Changes()
-        self._groups.expire_due(until_ms, changes)
-        return self._outgoing(changes)
+    def process(self, record: StoredRecord) -> list[Outgoing]:
+        """What a record makes the processor write. Stream time is the record's: what is due by then is done first."""
+        run_to_end(self._runtime.advance({0: record.timestamp}))
+        run_to_end(self._runtime.process([record]))
+        return self._partition.written()
 
-    @staticmethod
-    def _outgoing(changes: Changes) -> list[Outgoing]:
-        return [
-            Outgoing(*output_message(each.record, each.time_ms, origin=each.origin), each.time_ms)
-            for each in changes.outputs
-        ]
+    def advance(self, now_ms: int) -> list[Outgoing]:
+        """What it writes because stream time is ``now_ms``."""
+        run_to_end(self._runtime.advance({0: now_ms}))
+        return self._partition.written()
+
+    def tick_times(self, until_ms: int) -> Sequence[int]:
+        """When an assembler ticks until ``until_ms``, if this is one."""
+        return self._operator.tick_times(until_ms) if isinstance(self._operator, AssembleOperator) else ()
 
 
-def _operator(processor: Processor, fold_limits: FoldLimits, scoring: Scoring, group_limits: GroupLimits) -> Operator:
-    if processor.name == "score":
-        return scoring if processor.run is score else _Replaced(processor)
-    if processor.run is assemble:
-        return _Assemble(fold_limits)
-    if processor.run is group:
-        return _Group(group_limits)
-    raise ValueError(f"processor {processor.name!r} runs {processor.run}: only score's function can be replaced")
+def _asking(judge: Callable[[Question], str] | None) -> Callable[[Sequence[Question]], Awaitable[list[Answer]]] | None:
+    if judge is None:
+        return None
+
+    async def ask(questions: Sequence[Question]) -> list[Answer]:
+        return [Answer(question.rubric.name, judge(question)) for question in questions]
+
+    return ask
 
 
 def _arriving(event: Message | tuple[Envelope, Record]) -> tuple[Message, Envelope | None]:

@@ -73,6 +73,9 @@ SET_ASIDE = Metric(
     "headrace.state.set_aside", "{entry}", "Entries of a processor's state that could not be read.", counts=True
 )
 """By ``processor``."""
+READ = Metric("headrace.processor.read", "{record}", "Records processed and committed.", counts=True)
+WRITTEN = Metric("headrace.processor.written", "{record}", "Records written and committed.", counts=True)
+"""Both by ``processor`` and ``topic``."""
 
 LAG = Metric("headrace.consumer.lag", "{record}", "Records between a consumer group's place and the partition's end.")
 LAG_TIME = Metric("headrace.consumer.lag.time", "s", "Age of the next record that a consumer group has not taken.")
@@ -151,9 +154,31 @@ def observe_groups(grouping: Grouping, meter: Meter | None = None) -> None:
     observe(IGNORED, lambda: [(grouping.ignored, {})], meter)
 
 
-def observe_state(processor: str, set_aside: Callable[[], int], meter: Meter | None = None) -> None:
-    """How many entries of its state ``processor`` has set aside since its process started: from 0 on."""
-    observe(SET_ASIDE, lambda: [(set_aside(), {"processor": processor})], meter)
+class Processing(Protocol):
+    """What of a processor is observed."""
+
+    @property
+    def set_aside(self) -> int:
+        """Entries of its state that could not be read."""
+
+    @property
+    def read(self) -> Mapping[str, int]:
+        """Records processed, by topic."""
+
+    @property
+    def written(self) -> Mapping[str, int]:
+        """Records written, by topic."""
+
+
+def observe_processor(name: str, processing: Processing, meter: Meter | None = None) -> None:
+    """What ``name`` has read, written and set aside since its process started."""
+
+    def by_topic(counts: Mapping[str, int]) -> list[tuple[float, Labels]]:
+        return [(count, {"processor": name, "topic": topic}) for topic, count in counts.items()]
+
+    observe(SET_ASIDE, lambda: [(processing.set_aside, {"processor": name})], meter)
+    observe(READ, lambda: by_topic(processing.read), meter)
+    observe(WRITTEN, lambda: by_topic(processing.written), meter)
 
 
 def observe_lag(latest: Callable[[], Sequence[Lag]], meter: Meter | None = None) -> None:

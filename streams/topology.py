@@ -1,13 +1,14 @@
-"""The dataflow on one screen: which pure function reads which topics and writes which. A value, not a program.
+"""The dataflow on one screen: which processor reads which topics, what it runs, and which topics it writes.
 
-``headrace topology`` prints it, ``drive`` runs it in memory, tests hold each function's types against its topics. The
-shells (``assembler``, ``workers``) run these functions on Kafka and write to no other topics but ``dead-letters``,
-where everything goes that cannot be read, and ``alerts``, about a record that our own code raised for.
+``headrace topology`` prints it. The workers, ``drive`` and a replay run these values (``streams/runtime``), and none of
+them writes to other topics but ``dead-letters``, where everything goes that cannot be read, and ``alerts``, about a
+record that our own code raised for.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.model import Record
@@ -29,25 +30,17 @@ from headrace.schemas.topics import (
     Topic,
 )
 from headrace.streams.assembly.assemble import assemble
+from headrace.streams.assembly.operator import restore_assemble
 from headrace.streams.grouping.group import group
+from headrace.streams.grouping.operator import restore_group
 from headrace.streams.rewards.spec import Feedback
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.processor import Processor
+from headrace.streams.scoring.decider import decide_due
+from headrace.streams.scoring.function_operator import restore_function
+from headrace.streams.scoring.operator import restore_score
 from headrace.streams.scoring.score import score
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """A pure function between topics."""
-
-    name: str
-    """Stable name: it is in consumer groups, metrics and the drawing."""
-    reads: tuple[Topic, ...]
-    """Topics whose records it takes."""
-    run: Callable[..., Any]
-    """The function. Its annotations name the records of ``reads`` and ``writes``."""
-    writes: tuple[Topic, ...]
-    """Topics that its results go to."""
-    about: str
-    """What it does, in a sentence."""
+from headrace.streams.scoring.score_intake import hears_feedback
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +57,7 @@ class Neighbour:
     """What it does to other parts without a topic: (part, what)."""
 
 
-Topology = tuple[Processor, ...]
+Topology: TypeAlias = tuple[Processor[Rules], ...]
 
 READ_FROM: Mapping[type, type[Record]] = {Feedback: FeedbackGiven}
 """Working types in the functions' annotations, and the record that each is read from."""
@@ -76,6 +69,7 @@ TOPOLOGY: Topology = (
         run=assemble,
         writes=(TRAJECTORIES,),
         about="The events of a trajectory become one record: tokens, turns, tools, and labels for what is wrong.",
+        restore=restore_assemble,
     ),
     Processor(
         "score",
@@ -83,6 +77,10 @@ TOPOLOGY: Topology = (
         run=score,
         writes=(REWARDS,),
         about="Every trajectory gets a reward by the spec of its agent, with its feedback, or the reason for none.",
+        restore=restore_score,
+        state="Trajectories that wait for feedback, and memories of scored ones.",
+        hook=decide_due,
+        hears=lambda rules: (TRAJECTORIES, FEEDBACK) if hears_feedback(rules.rewards) else (TRAJECTORIES,),
     ),
     Processor(
         "group",
@@ -90,6 +88,8 @@ TOPOLOGY: Topology = (
         run=group,
         writes=(TRAINING, REJECTED),
         about="Rewards of one prompt become a training group; what carries no gradient is rejected with a reason.",
+        restore=restore_group,
+        state="Open groups, and memories of closed ones.",
     ),
 )
 
@@ -105,13 +105,20 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
 
 
 def with_run(topology: Topology, name: str, run: Callable[..., Any]) -> Topology:
-    """``topology`` with another function for one processor: how a reward is tried out with ``drive``.
+    """``topology`` with another function for ``score``: how a reward is tried out with ``drive``. It sees no feedback.
 
-    Raises ``KeyError`` where no processor has that name.
+    Raises ``KeyError`` where no processor has that name, ``ValueError`` where it keeps state of its own.
     """
     if name not in {processor.name for processor in topology}:
         raise KeyError(f"no processor {name!r}: they are {', '.join(processor.name for processor in topology)}")
-    return tuple(replace(processor, run=run) if processor.name == name else processor for processor in topology)
+    if name != "score":
+        raise ValueError(f"processor {name!r} cannot run {run}: only score's function can be replaced")
+    return tuple(
+        replace(processor, run=run, restore=partial(restore_function, run), hook=None, hears=None)
+        if processor.name == name
+        else processor
+        for processor in topology
+    )
 
 
 def describe(topology: Topology = TOPOLOGY) -> str:

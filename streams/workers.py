@@ -1,13 +1,12 @@
 """What a worker process runs: score, group or both, each a Faust app with a consumer group, and so a lag, of its own.
 
-A batch goes: decode, fold, and settle what came of it with its offsets in one transaction a partition. A crash
-anywhere undoes a batch, and it is done once more; so does a Kafka that is away, which is waited for. What cannot be
-decoded, or what our own code raises for, goes to ``dead-letters`` and the agent goes on; any other exception ends the
-process.
+A batch is decoded, folded, and committed with its offsets in one transaction a partition. A crash anywhere undoes a
+batch, and it is processed again; so does an outage of Kafka, which is retried. What cannot be decoded, or what our own
+code raises for, goes to ``dead-letters`` and the partition goes on; any other exception ends the process.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,23 +15,28 @@ from typing import Any
 import faust
 
 from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.read_back import read_back
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_clock import check_clocks
 from headrace.schemas.operator_error import TopicsError
-from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
+from headrace.schemas.topics import FEEDBACK, TRAJECTORIES, Topic
 from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
+from headrace.streams.faust_shell.worker import ProcessorWorker
+from headrace.streams.grouping.group_clock import GroupClock
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
-from headrace.streams.grouping.group_worker import GroupWorker
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.metrics import observe_groups, observe_state
+from headrace.streams.grouping.operator import IGNORED, GroupOperator
+from headrace.streams.metrics import observe_groups, observe_processor
 from headrace.streams.rewards.judge_client import JudgeClient
 from headrace.streams.rewards.registry import Rewards, parse_rewards
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.processor import Outside
 from headrace.streams.scoring.feedback_join import JoinLimits
 from headrace.streams.scoring.score_intake import hears_feedback
-from headrace.streams.scoring.score_worker import ScoreWorker
+from headrace.streams.topology import TOPOLOGY
 
-PROCESSORS = ("score", "group")
-"""What a worker can run."""
+PROCESSORS = tuple(processor.name for processor in TOPOLOGY if processor.name != "assemble")
+"""What a worker can run. The assembler is a process of its own (``assembly/assembler.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,64 +115,83 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Seq
     the broker's clock. Owns the process's event loop and signals.
     """
     rewards = parse_rewards(config.rewards)
-    sources, partitions, feedback = asyncio.run(_partition_counts(config.bootstrap))
-    if hears_feedback(rewards) and feedback != sources:
+    processors = [processor for processor in TOPOLOGY if processor.name in config.processors]
+    read = dict.fromkeys(topic for processor in processors for topic in processor.reads)
+    partitions = asyncio.run(_partition_counts(config.bootstrap, dict.fromkeys([*read, TRAJECTORIES, FEEDBACK])))
+    if hears_feedback(rewards) and partitions[FEEDBACK] != partitions[TRAJECTORIES]:
         raise TopicsError(
-            f"{FEEDBACK.name} has {feedback} partitions and {TRAJECTORIES.name} {sources}: feedback is joined by "
-            "partition, so both need as many, as events has. Make the topic anew; its records can be copied by key."
+            f"{FEEDBACK.name} has {partitions[FEEDBACK]} partitions and {TRAJECTORIES.name} "
+            f"{partitions[TRAJECTORIES]}: feedback is joined by partition, so both need as many, as events has. Make "
+            "the topic anew; its records can be copied by key."
         )
     if not config.trust_producers_time:
-        read = {"score": (TRAJECTORIES, FEEDBACK), "group": (REWARDS,)}
-        topics = [topic for name in config.processors for topic in read[name]]
-        asyncio.run(check_clocks(config.bootstrap, topics, override="workers.trust_producers_time"))
+        asyncio.run(check_clocks(config.bootstrap, read, override="workers.trust_producers_time"))
     folder = config.data_dir / "faust"
+    rules = Rules(rewards, groups=config.limits, policies=config.policies, join=config.join_limits)
     apps = []
-    for name in config.processors:
-        app = new_app(consumer_group(name), config.bootstrap, folder, batch=config.batch, member=config.member)
-        if name == "score":
-            _add_score(app, config, rewards, sources)
-        else:
-            grouping = GroupWorker(
-                app,
-                config.bootstrap,
-                config.limits,
-                policies=config.policies,
-                partitions=partitions,
-                sources=sources,
-                batch=config.batch,
-            )
-            observe_groups(grouping)
-            observe_state(name, partial(getattr, grouping, "set_aside"))
+    for processor in processors:
+        app = new_app(
+            consumer_group(processor.name), config.bootstrap, folder, batch=config.batch, member=config.member
+        )
+        outside, batch = _outside(app, config, rewards) if processor.hook else (_reading(config), config.batch)
+        worker = ProcessorWorker(
+            app,
+            config.bootstrap,
+            processor,
+            rules,
+            partitions=partitions,
+            batch=batch,
+            outside=outside,
+            clock=GroupClock(config.bootstrap, config.limits) if processor.name == "group" else None,
+        )
+        if processor.name == "group":
+            observe_groups(_Groups(worker))
+        observe_processor(processor.name, worker)
         apps.append(app)
     return run_apps(apps, ready=ready, beside=beside)
 
 
-def _add_score(app: faust.App, config: WorkersConfig, rewards: Rewards, partitions: int) -> None:
-    judged = any(spec.judges for spec in rewards.specs)
+class _Groups:
+    """What of group is observed beside what every processor's metrics say."""
+
+    def __init__(self, worker: ProcessorWorker[Rules]) -> None:
+        self._worker = worker
+
+    @property
+    def open_groups(self) -> int:
+        operators = self._worker.operators.values()
+        return sum(operator.groups.open for operator in operators if isinstance(operator, GroupOperator))
+
+    @property
+    def fates(self) -> Mapping[str, int]:
+        return {name: count for name, count in self._worker.counts.items() if name != IGNORED}
+
+    @property
+    def ignored(self) -> int:
+        return self._worker.counts[IGNORED]
+
+
+def _reading(config: WorkersConfig) -> Outside:
+    return Outside(partial(read_back, config.bootstrap), batch=config.batch)
+
+
+def _outside(app: faust.App, config: WorkersConfig, rewards: Rewards) -> tuple[Outside, int]:
+    """What hooks may ask, and how many records are read at once: fewer where judges are asked about them."""
+    if config.judge_url is None:
+        return _reading(config), config.batch
     key = config.judge_key_file.read_text().strip() if config.judge_key_file else None
-    judging = JudgeClient(config.judge_url, key=key, concurrency=config.judge_concurrency) if config.judge_url else None
-    if judging is not None:
+    judging = JudgeClient(config.judge_url, key=key, concurrency=config.judge_concurrency)
 
-        async def close(*_: Any, **__: Any) -> None:
-            await judging.close()
+    async def close(*_: Any, **__: Any) -> None:
+        await judging.close()
 
-        app.on_before_shutdown.connect(close)
-    scoring = ScoreWorker(
-        app,
-        config.bootstrap,
-        rewards,
-        config.join_limits,
-        partitions=partitions,
-        batch=min(config.batch, config.judge_batch) if judged else config.batch,
-        judging=judging,
-        judge_wait_s=config.judge_wait_s,
-    )
-    observe_state("score", lambda: scoring.set_aside)
+    app.on_before_shutdown.connect(close)
+    batch = min(config.batch, config.judge_batch) if any(spec.judges for spec in rewards.specs) else config.batch
+    ask = partial(judging.ask, within_s=config.judge_wait_s)
+    return Outside(partial(read_back, config.bootstrap), ask, batch), batch
 
 
-async def _partition_counts(bootstrap: str) -> tuple[int, int, int]:
-    """Partitions of ``trajectories``, ``rewards`` and ``feedback``."""
+async def _partition_counts(bootstrap: str, topics: Iterable[Topic]) -> dict[Topic, int]:
+    """How many partitions each of ``topics`` has."""
     async with open_consumer(bootstrap) as consumer:
-        topics = (TRAJECTORIES, REWARDS, FEEDBACK)
-        trajectories, rewards, feedback = [len(await partitions_of(consumer, topic)) for topic in topics]
-        return trajectories, rewards, feedback
+        return {topic: len(await partitions_of(consumer, topic)) for topic in topics}

@@ -27,8 +27,7 @@ from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
 from headrace.streams.faust_shell.eager import Begun
 from headrace.streams.faust_shell.passed_over import PassedOver
-from headrace.streams.raw import LogRecord, StoredRecord
-from headrace.streams.typed_record import R, typed
+from headrace.streams.raw import StoredRecord
 
 BATCH_WITHIN_S = 0.05
 """How long it waits for a batch to fill: what a stage adds to the way of a lone trajectory."""
@@ -206,18 +205,6 @@ def stored_record(event: faust.Event) -> StoredRecord:
         value=message.value,
         headers=tuple(headers.items() if isinstance(headers, Mapping) else headers),
     )
-
-
-def decode_as(record: LogRecord, model: type[R]) -> R:
-    """The payload of ``record``; raises :class:`UnreadableRecord` where it is none or of another type."""
-    return typed(record, model)[1]
-
-
-async def all_done(pending: Iterable[Any]) -> None:
-    """Wait for every future, then raise the first exception among them, if any."""
-    for result in await asyncio.gather(*pending, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
 
 
 class Beside(Protocol):

@@ -1,6 +1,6 @@
 """Kafka is frozen, or away, for minutes: what was under way is done again when it is back, in the same process.
 
-    settle fails ──▶ let go of the partitions ──▶ wait a moment ──▶ take them again ──▶ the same records once more
+    commit fails ──▶ release the partitions   ──▶ wait a moment ──▶ acquire them again ──▶ the same records once more
                                                        ▲                 │ still away, or not ours
                                                        └─────────────────┘
 
@@ -30,7 +30,8 @@ from aiokafka.errors import (
 )
 
 from headrace.schemas.kafka.waits import end_task
-from headrace.streams.faust_shell.owned_partition import OwnerChanged
+from headrace.streams.runtime.owned_partition import OwnerChanged
+from headrace.streams.runtime.processor import PartitionsRevoked
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +59,6 @@ GRACE_S = 10.0
 """How long what is under way may go on once the partitions are asked back."""
 END_S = 30.0
 """How long it then has to end: longer than a producer may take that does not stop by itself."""
-
-
-class PartitionsRevoked(Exception):
-    """The partitions go to somebody else: the batch in hand is his."""
 
 
 class Outages:

@@ -1,43 +1,45 @@
 """Assemble → score → group → sink in one process, without a broker: the operators that run live, record by record.
 
-What the workers' shells add is the transaction; here :class:`Settled` takes what they would write, and checks it. State
-is kept as bytes, and both workers start again from it whenever they are told to.
+What the workers' shells add is the transaction; here :class:`CheckedPartition` takes what they would write, and checks
+it. State is kept as bytes, and both start again from it whenever they are told to.
 """
 
 import json
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from types import SimpleNamespace
-from typing import Any
 
 from headrace.schemas.bounds import is_time
 from headrace.schemas.events import ClockTicked
 from headrace.schemas.finite import refuse_not_finite
+from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.records.group import Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
+from headrace.schemas.topics import EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import decode
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.clickhouse.batches import convert
-from headrace.streams.faust_shell.owned_partition import STATE_BYTES
-from headrace.streams.grouping import group_worker
 from headrace.streams.grouping.group_policy import GroupBy, GroupPolicies, GroupPolicy
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.groups import GroupLimits
+from headrace.streams.grouping.operator import restore_group
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.outcome import OUTCOME, outcome
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import RewardSpec
 from headrace.streams.rewards.tab import TAB
-from headrace.streams.scoring import score_worker
-from headrace.streams.scoring.decider import Decider, Hand
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.in_memory import MemoryPartition
+from headrace.streams.runtime.owned_partition import STATE_BYTES
+from headrace.streams.runtime.processor import Outside, Start
+from headrace.streams.runtime.runtime import Runtime
+from headrace.streams.scoring.decider import decide_due
 from headrace.streams.scoring.feedback_join import JoinLimits
-from headrace.streams.typed_record import typed
+from headrace.streams.scoring.operator import restore_score
 from tests.streams.builders import event
 from tests.streams.replayed_rewards import VOTES
 
@@ -52,43 +54,30 @@ REWARDS_OF = Rewards(
 POLICIES = GroupPolicies({"free@1": GroupPolicy(by=GroupBy.COHORT, size=2), "votes@1": GroupPolicy(size=3)})
 
 
+RULES = Rules(REWARDS_OF, FOLD, GROUPS, POLICIES, JOIN)
+
+
 class Broken(AssertionError):
     """An invariant does not hold; the message says which, and for what."""
 
 
-class Settled:
-    """An owned partition that keeps what is written: state by key, and the records for the next stage."""
+class CheckedPartition(MemoryPartition):
+    """Looks at every entry of the state that is written."""
 
-    def __init__(self, state: Mapping[bytes, bytes] | None = None) -> None:
-        self.kept: dict[bytes, bytes] = dict(state or {})
-        self.state = {key: StoredRecord("state", 0, 0, 0, key, value, ()) for key, value in self.kept.items()}
-        self.offsets: dict[str, int] = {}
-        self.written: list[Outgoing] = []
-
-    async def settle(
+    async def commit(
         self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
     ) -> None:
         """As the real one's, into memory."""
         for key, value in state.items():
-            self.kept.pop(key, None)
             if value is not None:
                 if len(key) + len(value) + RECORD_BYTES > STATE_BYTES:
                     raise Broken(f"state of {len(value):,} bytes under {key[:80]!r}")
                 refuse_not_finite(value)
-                self.kept[key] = value
-        self.offsets |= offsets
-        self.written += outgoing
+        await super().commit(offsets, state, outgoing)
 
-
-class _FromMemory(Decider):
-    """Reads trajectories back from where the pipeline keeps them."""
-
-    def __init__(self, kept: Mapping[int, StoredRecord]) -> None:
-        super().__init__("", REWARDS_OF, batch=500, judging=None, judge_wait_s=1.0)
-        self._kept = kept
-
-    async def _read_back(self, places: Collection[Any]) -> Hand:
-        return {place: typed(self._kept[place[1]], Trajectory)[1] for place in places if place[1] in self._kept}
+    def start(self) -> Start:
+        """Where an operator goes on from what was kept."""
+        return Start({key: StoredRecord("state", 0, 0, 0, key, value, ()) for key, value in self.state.items()})
 
 
 class Pipeline:
@@ -102,24 +91,28 @@ class Pipeline:
         self._with_fate: set[bytes | None] = set()  # ids of trajectories that have their fate
         self._kept: dict[int, StoredRecord] = {}
         self._offsets: Counter[str] = Counter()
-        self._decider = _FromMemory(self._kept)
         self._newest_ms = 0
-        self._score_state, self._group_state = Settled(), Settled()
+        self._score_state, self._group_state = CheckedPartition(), CheckedPartition()
         self._start()
 
     def restart(self) -> None:
         """Score and group end, and start from what they stored."""
-        self._score_state, self._group_state = Settled(self._score_state.kept), Settled(self._group_state.kept)
+        self._score_state = CheckedPartition(self._score_state.state)
+        self._group_state = CheckedPartition(self._group_state.state)
         self._start()
 
     def _start(self) -> None:
-        topics = (TRAJECTORIES, FEEDBACK)
-        self._score = score_worker._Partition(self._score_state, JOIN, topics)  # type: ignore[arg-type]
-        entries, aside = group_worker.read_entries(self._group_state.state)
-        if aside or self._score.set_aside:
-            raise Broken(f"state that cannot be read back: {[*aside, *self._score.set_aside][:3]}")
-        groups = Groups(GROUPS, entries, policies=POLICIES, sources=1)
-        self._group = group_worker._Partition(self._group_state, groups)  # type: ignore[arg-type]
+        score, unread_score = restore_score(RULES, self._score_state.start())
+        group, unread_group = restore_group(RULES, self._group_state.start())
+        if aside := [*unread_score, *unread_group]:
+            raise Broken(f"state that cannot be read back: {aside[:3]}")
+        self._score = Runtime("/streams/score", decide_due(RULES, Outside(self._read_back)))
+        self._score.assign(0, score, self._score_state)
+        self._group = Runtime("/streams/group")
+        self._group.assign(0, group, self._group_state)
+
+    async def _read_back(self, topic: Topic, places: Collection[Place]) -> dict[Place, StoredRecord]:
+        return {place: self._kept[place[1]] for place in places if place[1] in self._kept}
 
     async def send(self, records: Iterable[StoredRecord]) -> float:
         """Everything that ``records`` bring about; returns how much there was to do, in bytes and their like."""
@@ -151,38 +144,26 @@ class Pipeline:
         now_ms = max(self._newest_ms, self.assembly.fold.log_ms) + 10**9
         times = FOLD.tick_times(self.assembly.fold.log_ms, now_ms)
         await self.send([event("clock", 0, ClockTicked(unix_ms=time_ms), time_ms=time_ms) for time_ms in times])
-        intake = score_worker._Intake()
-        self._score.join.pass_time(now_ms * 2, intake.changes)
-        scored = await self._decided(intake, {})
+        await self._score.advance({0: now_ms * 2})
+        scored = self._next(self._score_state.written())
         await self._grouped([each for each in scored if each.topic == REWARDS.name])
-        changes = Changes()
-        self._group.groups.expire_due(now_ms * 4, changes)
-        await self._group.settle(changes, [], {})
-        self._next(self._group_state.written)
+        await self._group.advance({0: now_ms * 4})
+        self._next(self._group_state.written())
         without = {offset: each.key for offset, each in self._kept.items() if not self._fate_of[offset]}
         self.counts["repeated"] = sum(key in self._with_fate for key in without.values())
         if wrong := {offset: key for offset, key in without.items() if key not in self._with_fate}:
             raise Broken(f"trajectories without a fate, by offset: {dict(list(wrong.items())[:20])}")
 
     async def _scored(self, records: list[StoredRecord]) -> list[StoredRecord]:
-        intake, hand = score_worker._Intake(), Hand()
         for record in records:
             self._newest_ms = max(self._newest_ms, record.timestamp if is_time(record.timestamp) else 0)
-            self._score.take(record, REWARDS_OF, intake, hand)
-        self._score.join.pass_time(self._newest_ms, intake.changes, at_most=500)
-        return await self._decided(intake, hand)
-
-    async def _decided(self, intake: score_worker._Intake, hand: Hand) -> list[StoredRecord]:
-        never = SimpleNamespace(wait=None)
-        await self._decider.decide({0: intake.changes}, {0: self._score.join}, hand, never)  # type: ignore[arg-type]
-        await self._score.settle(intake)
-        return self._next(self._score_state.written)
+        await self._score.process(records)
+        await self._score.advance({0: self._newest_ms})
+        return self._next(self._score_state.written())
 
     async def _grouped(self, records: list[StoredRecord]) -> list[StoredRecord]:
-        if records:
-            worker = SimpleNamespace(_tally=lambda changes: None)
-            await group_worker.GroupWorker._fold_partition(worker, self._group, records)  # type: ignore[arg-type]
-        return self._next(self._group_state.written)
+        await self._group.process(records)
+        return self._next(self._group_state.written())
 
     def _placed(self, record: StoredRecord) -> StoredRecord:
         offset = self._offsets[record.topic]
@@ -200,7 +181,6 @@ class Pipeline:
             )
             stored.append(record)
             self._look_at(topic, record)
-        outgoing.clear()
         return stored
 
     def _look_at(self, topic: Topic, record: StoredRecord) -> None:

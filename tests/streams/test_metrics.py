@@ -9,7 +9,7 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.lag import Lag
-from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag, observe_state
+from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag, observe_processor
 
 
 def read(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, object], float]]]:
@@ -61,13 +61,22 @@ def test_group_says_what_became_of_trajectories() -> None:
     }
 
 
-def test_state_that_was_set_aside_is_counted_from_zero() -> None:
-    aside = [0]
+def test_what_every_processor_does_is_counted() -> None:
+    worker = SimpleNamespace(set_aside=0, read={"trajectories": 0, "feedback": 0}, written={"rewards": 0})
     reader = InMemoryMetricReader()
-    observe_state("score", lambda: aside[0], MeterProvider([reader]).get_meter(METER))
-    assert read(reader) == {"headrace.state.set_aside": [({"processor": "score"}, 0)]}
-    aside[0] = 3
-    assert read(reader) == {"headrace.state.set_aside": [({"processor": "score"}, 3)]}
+    observe_processor("score", worker, MeterProvider([reader]).get_meter(METER))
+
+    def expected(set_aside: int, read: int, written: int) -> dict[str, object]:
+        topic = {"processor": "score", "topic": "trajectories"}
+        return {
+            "headrace.state.set_aside": [({"processor": "score"}, set_aside)],
+            "headrace.processor.read": [(topic, read), (topic | {"topic": "feedback"}, 0)],
+            "headrace.processor.written": [(topic | {"topic": "rewards"}, written)],
+        }
+
+    assert read(reader) == expected(0, 0, 0)
+    worker.set_aside, worker.read["trajectories"], worker.written["rewards"] = 3, 5, 4
+    assert read(reader) == expected(3, 5, 4)
 
 
 def test_lag_is_read_anew_at_every_look() -> None:

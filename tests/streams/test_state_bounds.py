@@ -12,7 +12,6 @@ from headrace.schemas.records.trajectory import Defect
 from headrace.schemas.rollouts import RolloutCounts
 from headrace.schemas.topics import REWARDS, TRAINING
 from headrace.schemas.wire import Message, encode
-from headrace.streams.faust_shell.owned_partition import STATE_BYTES
 from headrace.streams.grouping.group import group, output_message
 from headrace.streams.grouping.group_policy import MAX_GROUP_SIZE
 from headrace.streams.grouping.group_state import (
@@ -30,6 +29,7 @@ from headrace.streams.grouping.groups import Changes as GroupChanges
 from headrace.streams.grouping.groups import GroupLimits, Groups
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.spec import Verdict
+from headrace.streams.runtime.owned_partition import STATE_BYTES
 from headrace.streams.scoring.feedback_join import Arrival, Changes, Join, JoinLimits
 from headrace.streams.scoring.score import reward_message
 from headrace.streams.scoring.score_intake import take_feedback

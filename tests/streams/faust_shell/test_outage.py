@@ -12,15 +12,16 @@ from headrace.deploy.system.children import end_of
 from headrace.schemas.topics import REJECTED, REWARDS, TRAINING
 from headrace.schemas.wire import Message
 from headrace.streams.faust_shell import outage
-from headrace.streams.faust_shell.outage import Outages, PartitionsRevoked
-from headrace.streams.faust_shell.owned_partition import (
+from headrace.streams.faust_shell.outage import Outages
+from headrace.streams.faust_shell.worker import state_topic
+from headrace.streams.runtime.owned_partition import (
     TRANSACTION_TIMEOUT_MS,
     OwnedPartition,
     OwnerChanged,
     Ownership,
     create_state_topic,
 )
-from headrace.streams.grouping.group_worker import STATE
+from headrace.streams.runtime.processor import PartitionsRevoked
 from headrace.streams.scoring.score import reward_message
 from tests.conftest import RunningKafka
 from tests.streams.attempts import rewarded
@@ -155,10 +156,10 @@ def decided(bootstrap: str, prefix: str) -> int:
 
 async def _fence(bootstrap: str) -> None:
     """Somebody starts a producer under the worker's names, and goes away."""
-    state = await create_state_topic(bootstrap, STATE, partitions=REWARDS.partitions, about="Of group.")
+    state = await create_state_topic(bootstrap, state_topic("group"), partitions=REWARDS.partitions, about="Of group.")
     ownership = Ownership(bootstrap, "headrace-group", (REWARDS,), state, (TRAINING, REJECTED))
     for number in range(REWARDS.partitions):
-        await (await OwnedPartition.take(ownership, number)).release()
+        await (await OwnedPartition.acquire(ownership, number)).release()
 
 
 @pytest.mark.kafka

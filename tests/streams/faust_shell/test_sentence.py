@@ -9,8 +9,8 @@ import pytest
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.operator_error import OperatorError
 from headrace.streams.faust_shell.faust_app import Sentences
-from headrace.streams.faust_shell.owned_partition import create_state_topic
-from headrace.streams.grouping.group_worker import STATE
+from headrace.streams.faust_shell.worker import state_topic
+from headrace.streams.runtime.owned_partition import create_state_topic
 from tests.streams.test_workers import worker
 
 
@@ -36,9 +36,9 @@ def test_an_operators_error_is_told_once_and_a_fault_of_ours_keeps_its_traceback
 @pytest.mark.kafka
 def test_a_worker_that_has_lost_its_place_says_the_way_out_and_nothing_else(kafka: str, tmp_path: Path) -> None:
     async def lose() -> None:
-        await create_state_topic(kafka, STATE, partitions=4, about="Open groups.")
+        await create_state_topic(kafka, state_topic("group"), partitions=4, about="Open groups.")
         async with open_producer(kafka) as producer:
-            await producer.send_and_wait(STATE, b"{}", b"g", 1)
+            await producer.send_and_wait(state_topic("group"), b"{}", b"g", 1)
 
     asyncio.run(lose())
     with worker(kafka, tmp_path, processors=["group"]) as running:

@@ -23,12 +23,12 @@ from headrace.schemas.rollouts import RolloutCounts, rollouts_in
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, Topic
 from headrace.schemas.wire import decode
 from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S
-from headrace.streams.faust_shell.owned_partition import create_state_topic
-from headrace.streams.faust_shell.state_reader import KIND
+from headrace.streams.faust_shell.worker import state_topic
 from headrace.streams.grouping.group import output_message
 from headrace.streams.grouping.group_policy import parse_policies
-from headrace.streams.grouping.group_worker import STATE
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.runtime.owned_partition import create_state_topic
+from headrace.streams.runtime.state import KIND
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
 from tests.streams.test_workers import produce, records, until, worker
@@ -199,7 +199,7 @@ def test_state_that_cannot_be_read_stops_nothing(kafka: str, tmp_path: Path) -> 
     """What was written by hand, or by code of another version, into a partition that a worker then takes."""
 
     async def plant() -> None:
-        state = await create_state_topic(kafka, STATE, partitions=REWARDS.partitions, about="Of group.")
+        state = await create_state_topic(kafka, state_topic("group"), partitions=REWARDS.partitions, about="Of group.")
         async with open_producer(kafka) as producer:
             for partition in range(REWARDS.partitions):
                 await (await producer.send(state.name, b'{"kind":"group","total":NaN}', b'["group","odd"]', partition))
@@ -210,7 +210,7 @@ def test_state_that_cannot_be_read_stops_nothing(kafka: str, tmp_path: Path) -> 
         check(kafka, "aside-", running.log)
         assert running.poll() is None, end_of(running.log)
     letters = [decode(each.headers, each.value)[1] for each in records(kafka, DEAD_LETTERS, "")]
-    places = {each.partition for each in letters if isinstance(each, DeadLetter) and each.topic == STATE}
+    places = {each.partition for each in letters if isinstance(each, DeadLetter) and each.topic == state_topic("group")}
     assert places == set(range(REWARDS.partitions))
     alerts = [decode(each.headers, each.value)[1] for each in records(kafka, ALERTS, "")]
     assert {each.kind for each in alerts if isinstance(each, Alert)} >= {KIND}

@@ -1,6 +1,5 @@
 """What our own code raises for is set aside: a dead letter or a label, an alert, and the partition goes on."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,19 +17,18 @@ from headrace.schemas.wire import Message, decode
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.grouping import group_decision
-from headrace.streams.grouping.group_worker import raised_in
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.operator import raised_in
 from headrace.streams.letters.raised import raised
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.scoring import score as scoring
-from headrace.streams.scoring.due_rewards import Case, announcements, conclude
-from headrace.streams.scoring.feedback_join import Join, JoinLimits
-from headrace.streams.scoring.score_worker import _Intake, _Partition
+from headrace.streams.scoring.feedback_join import Join
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 from tests.streams.builders import T0, event, log, session, started, with_header
 from tests.streams.judged_rewards import LIKED
+from tests.streams.scoring.at_work import AtWork
 
 FAULT = RuntimeError("a fault of ours")
 
@@ -90,13 +88,9 @@ def test_a_trajectory_that_cannot_be_assembled_is_labelled_and_its_events_are_de
 @pytest.mark.parametrize("spec", [OUTCOME, LIKED], ids=["at once", "with feedback"])
 def test_a_trajectory_whose_scoring_raises_is_labelled(monkeypatch: pytest.MonkeyPatch, spec: Any) -> None:
     monkeypatch.setattr(scoring, "score", broken)
-    rewards = Rewards({}, spec)
-    partition, intake, hand = at_work(rewards)
-    partition.take(stored(trajectory_message(attempt("t"))), rewards, intake, hand)
-    partition.join.pass_time(T0 + 10**12, intake.changes)
-    cases = [Case(1, due, hand[1, due.offset]) for due in intake.changes.due]
-    conclude(cases, {}, iter(()), rewards, {1: partition.join}, {1: intake.changes})
-    reward, alert = payloads([*intake.outgoing, *announcements(intake.changes)])
+    score = AtWork(Rewards({}, spec), partition=1)
+    made = score.take(stored(trajectory_message(attempt("t"))))
+    reward, alert = payloads(made + score.advance(T0 + 10**12))
     assert isinstance(reward, Reward)
     assert (reward.total, reward.unscored) == (None, "raised")
     assert isinstance(alert, Alert)
@@ -105,33 +99,32 @@ def test_a_trajectory_whose_scoring_raises_is_labelled(monkeypatch: pytest.Monke
 def test_what_raises_in_scores_intake_is_set_aside_and_the_next_record_is_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rewards = Rewards({}, LIKED)
-    partition, intake, hand = at_work(rewards)
-    partition.take(stored(trajectory_message(attempt("before"))), rewards, intake, hand)
+    score = AtWork(Rewards({}, LIKED), partition=1)
+    score.take(stored(trajectory_message(attempt("before"))))
     with monkeypatch.context() as patch:
         patch.setattr(Join, "_keep", broken)
-        partition.take(stored(trajectory_message(attempt("t")), offset=43), rewards, intake, hand)
-        partition.take(feedback("before", offset=7), rewards, intake, hand)
-    letters = [each for each in payloads(intake.outgoing) if isinstance(each, DeadLetter)]
+        made = score.take(stored(trajectory_message(attempt("t")), offset=43), feedback("before", offset=7))
+    letters = [each for each in payloads(made) if isinstance(each, DeadLetter)]
     assert [(letter.topic, letter.offset, letter.error) for letter in letters] == [
         ("trajectories", 43, DeadLetterError.RAISED),
         ("feedback", 7, DeadLetterError.RAISED),
     ]
-    assert intake.offsets == {"trajectories": 44, "feedback": 8}
-    assert (len(partition.join), partition.join.open) == (1, 1)
-    partition.take(stored(trajectory_message(attempt("t")), offset=44), rewards, intake, hand)
-    assert partition.join.open == 2
+    assert score.partition.offsets == {"trajectories": 44, "feedback": 8}
+    assert (len(score.join), score.join.open) == (1, 1)
+    score.take(stored(trajectory_message(attempt("t")), offset=44))
+    assert score.join.open == 2
 
 
 @pytest.mark.parametrize("time", [b"9999-12-31T23:59:59.000-23:59", b"2200-01-01T00:00:00.000Z"])
 def test_a_year_that_no_date_can_hold_does_not_end_score(time: bytes) -> None:
-    rewards = Rewards({}, OUTCOME)
-    partition, intake, hand = at_work(rewards)
+    score = AtWork(Rewards({}, OUTCOME), partition=1)
     message = trajectory_message(attempt("t"))
-    partition.take(with_header(stored(message), TIME, time), rewards, intake, hand)
-    partition.take(stored(message, offset=43, timestamp=2**63 - 1), rewards, intake, hand)
-    partition.take(feedback("t", timestamp=-1), rewards, intake, hand)
-    assert [letter.error for letter in payloads(intake.outgoing)] == [DeadLetterError.BAD_TIME] * 3
+    made = score.take(
+        with_header(stored(message), TIME, time),
+        stored(message, offset=43, timestamp=2**63 - 1),
+        feedback("t", timestamp=-1),
+    )
+    assert [letter.error for letter in payloads(made)] == [DeadLetterError.BAD_TIME] * 3
 
 
 def test_an_event_of_the_year_9999_is_a_dead_letter_and_labels_its_trajectory() -> None:
@@ -157,11 +150,6 @@ def test_a_group_whose_decision_raises_is_rejected_and_told(monkeypatch: pytest.
     for name in ("c", "d"):
         groups.add(rewarded(name, group="h"), T0, changes)
     assert groups.open == 0
-
-
-def at_work(rewards: Rewards) -> tuple[_Partition, _Intake, dict[tuple[int, int], Trajectory]]:
-    owned: Any = SimpleNamespace(state={})
-    return _Partition(owned, JoinLimits(), (TRAJECTORIES, FEEDBACK)), _Intake(), {}
 
 
 def feedback(name: str, **fields: Any) -> StoredRecord:

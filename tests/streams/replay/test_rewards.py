@@ -21,10 +21,10 @@ from headrace.streams.rewards.judge_verdict import TIMEOUT, Answer
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import NOT_JUDGED, JudgedTerm, RewardSpec, Verdict
 from headrace.streams.scoring.feedback_join import JoinLimits
-from headrace.streams.scoring.in_memory import Scoring
 from headrace.streams.scoring.score import score
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import HASTY, JUDGED, LIKED, WINDOW_MS
+from tests.streams.scoring.at_work import AtWork
 
 Spoken = tuple[str, int]
 """(trajectory, milliseconds after the start)."""
@@ -83,8 +83,9 @@ def test_it_makes_what_live_scoring_makes(
     trajectories: dict[str, int], feedback: set[Spoken], spec: RewardSpec
 ) -> None:
     records, end_ms = in_order(trajectories.items(), feedback), START_MS + 10 * WINDOW_MS
-    live = Scoring(Rewards({}, spec), None, JoinLimits())
-    expected = [outgoing for record in records for outgoing in live.take(record)] + live.pass_time(end_ms)
+    live = AtWork(Rewards({}, spec))
+    expected = [each for record in records for each in (*live.advance(record.timestamp), *live.take(record))]
+    expected += live.advance(end_ms)
     assert [made.outgoing for made in rescored(records, spec, end_ms)[0]] == expected
 
 

@@ -1,12 +1,12 @@
 """Log time of trajectories and feedback: never ahead of what waits to be read."""
 
-from headrace.streams.scoring.feedback_clock import IDLE_GRACE_S, FeedbackClock
+from headrace.streams.runtime.stream_time import IDLE_GRACE_S, PartitionTime
 
 BOTH = ("trajectories", "feedback")
 
 
-def clock(**newest: int) -> FeedbackClock:
-    made = FeedbackClock(BOTH)
+def clock(**newest: int) -> PartitionTime:
+    made = PartitionTime(BOTH)
     for topic, time_ms in newest.items():
         made.see(topic, time_ms)
     return made
@@ -32,7 +32,7 @@ def test_where_both_are_silent_time_goes_on_as_fast_as_the_wall_clock_and_the_gr
 
 def test_after_a_restart_silence_goes_on_from_what_is_remembered() -> None:
     silent = dict.fromkeys(BOTH, IDLE_GRACE_S + 1)
-    assert FeedbackClock(BOTH, known_ms=7_000).passed_ms(silent) == 8_000
+    assert PartitionTime(BOTH, known_ms=7_000).passed_ms(silent) == 8_000
 
 
 def test_it_never_goes_back() -> None:

@@ -5,12 +5,12 @@ from headrace.schemas.records.alert import Alert
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import decode
-from headrace.streams.faust_shell.state_reader import KIND, read_state, told
 from headrace.streams.grouping.group_state import CLOCK, StoredMember, candidate_of, group_key, member_key, to_record
-from headrace.streams.grouping.group_worker import read_entries
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.operator import read_entries
 from headrace.streams.raw import StoredRecord
-from headrace.streams.scoring.score_worker import _named_attempt
+from headrace.streams.runtime.state import KIND, read_state, set_aside_records
+from headrace.streams.scoring.operator import stored_attempt
 from tests.streams.attempts import START_MS, rewarded
 
 _PLACE = b'{"partition":0,"offset":2}'
@@ -35,14 +35,14 @@ def stored(entries: dict[bytes, bytes]) -> dict[bytes, StoredRecord]:
 
 
 def test_what_can_be_read_is_and_the_rest_is_set_aside() -> None:
-    entries, aside = read_state(stored({b"a": GOOD, **BROKEN, b"b": GOOD}), _named_attempt)
+    entries, aside = read_state(stored({b"a": GOOD, **BROKEN, b"b": GOOD}), stored_attempt)
     assert [name for name, _ in entries.values()] == ["a", "b"]
     assert [each.record.key for each in aside] == list(BROKEN)
 
 
 def test_it_is_told_whole_and_under_the_same_ids_at_each_start() -> None:
-    _, aside = read_state(stored({b"a": GOOD, **BROKEN}), _named_attempt)
-    first, again = told(aside, "/streams/score"), told(aside, "/streams/score")
+    _, aside = read_state(stored({b"a": GOOD, **BROKEN}), stored_attempt)
+    first, again = set_aside_records(aside, "/streams/score"), set_aside_records(aside, "/streams/score")
     assert [each.topic for each in first] == [DEAD_LETTERS] * len(BROKEN) + [ALERTS]
     assert [from_headers(each.message.headers).id for each in first] == [
         from_headers(each.message.headers).id for each in again
@@ -57,7 +57,7 @@ def test_it_is_told_whole_and_under_the_same_ids_at_each_start() -> None:
 
 
 def test_nothing_set_aside_is_nothing_told() -> None:
-    assert told([], "/streams/score") == []
+    assert set_aside_records([], "/streams/score") == []
 
 
 def test_members_of_a_group_that_cannot_be_read_are_set_aside_with_it() -> None:

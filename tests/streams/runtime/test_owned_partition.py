@@ -17,16 +17,16 @@ from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.kafka.transactions import until_decided
 from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message, decode
-from headrace.streams.faust_shell import owned_partition
-from headrace.streams.faust_shell.owned_partition import (
+from headrace.streams.lost_place import LostPlaceError
+from headrace.streams.raw import Outgoing
+from headrace.streams.runtime import owned_partition
+from headrace.streams.runtime.owned_partition import (
     OwnedPartition,
     OwnerChanged,
     Ownership,
     create_state_topic,
     ended_by,
 )
-from headrace.streams.lost_place import LostPlaceError
-from headrace.streams.raw import Outgoing
 from tests.streams.assembly.test_lost_place import forget_offsets
 from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
@@ -53,13 +53,13 @@ async def values(kafka: str, topic: Topic, prefix: bytes) -> list[bytes]:
 
 async def test_what_was_settled_is_found_by_the_next_owner(kafka: str) -> None:
     mine = await ownership(kafka, "settled")
-    first = await OwnedPartition.take(mine, 1)
+    first = await OwnedPartition.acquire(mine, 1)
     assert (first.offsets, values_of(first)) == ({}, {})
-    await first.settle({"rewards": 7}, {b"a": b"1", b"b": b"2"}, [output("settled-1")])
-    await first.settle({"rewards": 9}, {b"b": None, b"c": b"3"}, [])
-    await first.settle({}, {b"a": b"4"}, [])
+    await first.commit({"rewards": 7}, {b"a": b"1", b"b": b"2"}, [output("settled-1")])
+    await first.commit({"rewards": 9}, {b"b": None, b"c": b"3"}, [])
+    await first.commit({}, {b"a": b"4"}, [])
     await first.release()
-    second = await OwnedPartition.take(mine, 1)
+    second = await OwnedPartition.acquire(mine, 1)
     await second.release()
     assert (second.offsets, list(values_of(second).items())) == ({"rewards": 9}, [(b"c", b"3"), (b"a", b"4")])
     assert await values(kafka, REJECTED, b"settled") == [b"settled-1"]
@@ -67,17 +67,17 @@ async def test_what_was_settled_is_found_by_the_next_owner(kafka: str) -> None:
 
 async def test_who_lost_the_partition_can_settle_nothing(kafka: str) -> None:
     mine = await ownership(kafka, "fenced")
-    sleeper = await OwnedPartition.take(mine, 2)
-    await sleeper.settle({"rewards": 5}, {b"a": b"old"}, [output("fenced-old")])
-    heir = await OwnedPartition.take(mine, 2)
+    sleeper = await OwnedPartition.acquire(mine, 2)
+    await sleeper.commit({"rewards": 5}, {b"a": b"old"}, [output("fenced-old")])
+    heir = await OwnedPartition.acquire(mine, 2)
     with pytest.raises(OwnerChanged, match=r"rewards\[2\] now"):
-        await sleeper.settle({"rewards": 6}, {b"a": b"zombie"}, [output("fenced-zombie")])
-    await heir.settle({"rewards": 8}, {b"a": b"new"}, [output("fenced-new")])
+        await sleeper.commit({"rewards": 6}, {b"a": b"zombie"}, [output("fenced-zombie")])
+    await heir.commit({"rewards": 8}, {b"a": b"new"}, [output("fenced-new")])
     with pytest.raises(OwnerChanged):
-        await sleeper.settle({"rewards": 6}, {b"a": b"zombie"}, [output("fenced-zombie")])
+        await sleeper.commit({"rewards": 6}, {b"a": b"zombie"}, [output("fenced-zombie")])
     await sleeper.release()
     await heir.release()
-    found = await OwnedPartition.take(mine, 2)
+    found = await OwnedPartition.acquire(mine, 2)
     await found.release()
     assert (found.offsets, values_of(found)) == ({"rewards": 8}, {b"a": b"new"})
     assert await values(kafka, REJECTED, b"fenced") == [b"fenced-old", b"fenced-new"]
@@ -91,16 +91,16 @@ async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
     mine = await ownership(kafka, "within")
-    sleeper = await OwnedPartition.take(mine, 3)
+    sleeper = await OwnedPartition.acquire(mine, 3)
     steps = [getattr(sleeper._producer, step)]
 
     async def too_late(*arguments: Any) -> None:
-        await (await OwnedPartition.take(mine, 3)).release()
+        await (await OwnedPartition.acquire(mine, 3)).release()
         await steps.pop()(*arguments)
 
     monkeypatch.setattr(sleeper._producer, step, too_late)
     with pytest.raises(OwnerChanged):
-        await sleeper.settle({"rewards": 5}, {b"a": b"old"}, [output("within-old")])
+        await sleeper.commit({"rewards": 5}, {b"a": b"old"}, [output("within-old")])
     await sleeper.release()
     del sleeper
     monkeypatch.undo()
@@ -113,21 +113,21 @@ async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = await ownership(kafka, "endless")
-    owned = await OwnedPartition.take(mine, 1)
+    owned = await OwnedPartition.acquire(mine, 1)
 
     async def never_answers(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(owned_partition, "SETTLE_S", 0.5)
+        patched.setattr(owned_partition, "COMMIT_S", 0.5)
         patched.setattr(waits, "STOP_S", 0.5)
         patched.setattr(owned._producer.client, "send", never_answers)
         with pytest.raises(KafkaTimeoutError, match=r"rewards\[1\] did not end within 0\.5 s"):
-            await owned.settle({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
+            await owned.commit({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
         await owned.release()
-    again = await OwnedPartition.take(mine, 1)
+    again = await OwnedPartition.acquire(mine, 1)
     assert (again.offsets, values_of(again)) == ({}, {})
-    await again.settle({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
+    await again.commit({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
     await again.release()
     assert await values(kafka, REJECTED, b"endless") == [b"endless-1"]
 
@@ -136,7 +136,7 @@ async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_fou
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = await ownership(kafka, "hidden")
-    owned = await OwnedPartition.take(mine, 1)
+    owned = await OwnedPartition.acquire(mine, 1)
     commit, committed = owned._producer.commit_transaction, asyncio.Event()
 
     async def commit_and_never_answer() -> None:
@@ -146,12 +146,12 @@ async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_fou
 
     with monkeypatch.context() as patched:
         patched.setattr(owned._producer, "commit_transaction", commit_and_never_answer)
-        settling = asyncio.ensure_future(owned.settle({"rewards": 5}, {b"a": b"1"}, [output("hidden-1")]))
+        settling = asyncio.ensure_future(owned.commit({"rewards": 5}, {b"a": b"1"}, [output("hidden-1")]))
         await asyncio.wait_for(committed.wait(), 60)
         settling.cancel()
         await asyncio.wait({settling})
         await owned.release()
-    again = await OwnedPartition.take(mine, 1)
+    again = await OwnedPartition.acquire(mine, 1)
     await again.release()
     assert (again.offsets, values_of(again)) == ({"rewards": 5}, {b"a": b"1"})
     assert await values(kafka, REJECTED, b"hidden") == [b"hidden-1"]
@@ -175,13 +175,13 @@ async def test_what_ended_a_transaction_is_told_and_not_that_there_is_none() -> 
 
 async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kafka: str) -> None:
     mine = await ownership(kafka, "undone")
-    sleeper = await OwnedPartition.take(mine, 0)
+    sleeper = await OwnedPartition.acquire(mine, 0)
     await sleeper._producer.begin_transaction()
     await (await sleeper._producer.send(mine.state.name, b"half", b"a", 0))
     await (await sleeper._producer.send(REJECTED.name, b"undone-half"))
-    heir = await OwnedPartition.take(mine, 0)
+    heir = await OwnedPartition.acquire(mine, 0)
     assert (heir.offsets, values_of(heir)) == ({}, {})
-    await heir.settle({"rewards": 1}, {}, [output("undone-whole")])
+    await heir.commit({"rewards": 1}, {}, [output("undone-whole")])
     assert await values(kafka, REJECTED, b"undone") == [b"undone-whole"]
     await heir.release()
     await sleeper.release()
@@ -191,13 +191,13 @@ async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kaf
 async def test_what_was_committed_is_there_though_a_broker_left_a_marker_out(kafka: str, left_out: str) -> None:
     mine = await ownership(kafka, f"committed-{left_out}")
     await let_partitions_be_left_out(kafka)
-    owner = await OwnedPartition.take(mine, 0)
-    await owner.settle({"rewards": 3}, {b"a": b"1"}, [output(f"committed-{left_out}-1")])
+    owner = await OwnedPartition.acquire(mine, 0)
+    await owner.commit({"rewards": 3}, {b"a": b"1"}, [output(f"committed-{left_out}-1")])
     await all_decided(kafka, mine)
     leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
-    await owner.settle({"rewards": 5}, {b"a": b"2"}, [output(f"committed-{left_out}-2")])
+    await owner.commit({"rewards": 5}, {b"a": b"2"}, [output(f"committed-{left_out}-2")])
     await owner.release()
-    heir = await OwnedPartition.take(mine, 0)
+    heir = await OwnedPartition.acquire(mine, 0)
     assert (heir.offsets, values_of(heir)) == ({"rewards": 5}, {b"a": b"2"})
     assert await until(kafka, f"committed-{left_out}", 2) == [
         b"committed-%s-%d" % (left_out.encode(), n) for n in (1, 2)
@@ -209,8 +209,8 @@ async def test_what_was_committed_is_there_though_a_broker_left_a_marker_out(kaf
 async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(kafka: str, left_out: str) -> None:
     mine = await ownership(kafka, f"aborted-{left_out}")
     await let_partitions_be_left_out(kafka)
-    owner = await OwnedPartition.take(mine, 0)
-    await owner.settle({"rewards": 3}, {b"a": b"1"}, [output(f"aborted-{left_out}-1")])
+    owner = await OwnedPartition.acquire(mine, 0)
+    await owner.commit({"rewards": 3}, {b"a": b"1"}, [output(f"aborted-{left_out}-1")])
     await all_decided(kafka, mine)
     leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
     await owner._producer.begin_transaction()
@@ -218,9 +218,9 @@ async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(k
     await (await send(owner._producer, REJECTED, output(f"aborted-{left_out}-half").message))
     await owner._producer.abort_transaction()
     await owner.release()
-    heir = await OwnedPartition.take(mine, 0)
+    heir = await OwnedPartition.acquire(mine, 0)
     assert (heir.offsets, values_of(heir)) == ({"rewards": 3}, {b"a": b"1"})
-    await heir.settle({"rewards": 5}, {b"a": b"2"}, [output(f"aborted-{left_out}-2")])
+    await heir.commit({"rewards": 5}, {b"a": b"2"}, [output(f"aborted-{left_out}-2")])
     assert await until(kafka, f"aborted-{left_out}", 2) == written("aborted", left_out)
     await heir.release()
 
@@ -261,21 +261,21 @@ async def test_a_state_topic_keeps_the_latest_record_of_a_key(kafka: str) -> Non
 async def test_a_state_topic_with_too_few_partitions_is_named(kafka: str) -> None:
     state = await create_state_topic(kafka, "narrow-state", partitions=1, about="State of a test.")
     with pytest.raises(LookupError, match="narrow-state has no partition 3"):
-        await OwnedPartition.take(Ownership(kafka, "narrow", (REWARDS,), state, (REJECTED,)), 3)
+        await OwnedPartition.acquire(Ownership(kafka, "narrow", (REWARDS,), state, (REJECTED,)), 3)
 
 
 async def test_offsets_that_the_broker_forgot_are_found_in_the_state(kafka: str) -> None:
     mine = await ownership(kafka, "forgotten")
-    first = await OwnedPartition.take(mine, 1)
-    await first.settle({"rewards": 7}, {b"a": b"1"}, [])
-    await first.settle({"rewards": 9}, {}, [])
+    first = await OwnedPartition.acquire(mine, 1)
+    await first.commit({"rewards": 7}, {b"a": b"1"}, [])
+    await first.commit({"rewards": 9}, {}, [])
     await first.release()
     await forget_offsets(kafka, mine.group)
-    second = await OwnedPartition.take(mine, 1)
+    second = await OwnedPartition.acquire(mine, 1)
     assert (second.offsets, values_of(second)) == ({"rewards": 9}, {b"a": b"1"})
-    await second.settle({}, {}, [])
+    await second.commit({}, {}, [])
     await second.release()
-    third = await OwnedPartition.take(mine, 1)
+    third = await OwnedPartition.acquire(mine, 1)
     await third.release()
     assert third.offsets == {"rewards": 9}
 
@@ -285,7 +285,7 @@ async def test_a_state_that_does_not_say_how_far_it_goes_is_refused_with_the_way
     async with open_producer(kafka) as producer:
         await (await producer.send(mine.state.name, b"1", b"a", 1))
     with pytest.raises(LostPlaceError, match=r"--group older --topic rewards:1 --reset-offsets"):
-        await OwnedPartition.take(mine, 1)
+        await OwnedPartition.acquire(mine, 1)
 
 
 async def test_records_that_retention_took_before_they_were_settled_are_told(kafka: str) -> None:
@@ -293,14 +293,14 @@ async def test_records_that_retention_took_before_they_were_settled_are_told(kaf
     async with open_producer(kafka) as producer:
         for _ in range(6):
             await (await producer.send(REWARDS.name, b"x", b"x", 3))
-    first = await OwnedPartition.take(mine, 3)
-    await first.settle({"rewards": 2}, {}, [])
+    first = await OwnedPartition.acquire(mine, 3)
+    await first.commit({"rewards": 2}, {}, [])
     await first.release()
     async with open_admin(kafka) as admin:
         await admin.delete_records({place: RecordsToDelete(before_offset=5)})
-    second = await OwnedPartition.take(mine, 3)
-    await second.settle({"rewards": 6}, {}, [])
-    await second.settle({"rewards": 6}, {}, [])
+    second = await OwnedPartition.acquire(mine, 3)
+    await second.commit({"rewards": 6}, {}, [])
+    await second.commit({"rewards": 6}, {}, [])
     await second.release()
     said = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
     assert [alert.details["unread"] for alert in said if alert.source == "expired"] == [3]

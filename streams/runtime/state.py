@@ -1,4 +1,4 @@
-"""State that is read tolerantly: an entry that cannot be decoded is set aside, told, and the partition goes on.
+"""State that is read tolerantly: an entry that cannot be decoded is set aside and reported, and the partition goes on.
 
     headrace-score-state[2]@7104  {"since_ms": "soon"}   →   a dead letter, an alert, a count
 
@@ -47,7 +47,7 @@ def read_state(
     return entries, aside
 
 
-def told(aside: Iterable[SetAside], source: str) -> list[Outgoing]:
+def set_aside_records(aside: Iterable[SetAside], source: str) -> list[Outgoing]:
     """The dead letters of what ``source`` set aside, and one alert for all of it."""
     letters = []
     first: LogRecord | None = None

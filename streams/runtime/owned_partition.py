@@ -42,13 +42,13 @@ logger = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """How long the broker holds back readers for a process that died and that nobody succeeds."""
-SETTLE_S = TRANSACTION_TIMEOUT_MS / 1000 + 30
+COMMIT_S = TRANSACTION_TIMEOUT_MS / 1000 + 30
 """After so long the broker has aborted a transaction, and what waits for its end waits for nothing."""
 
 STATE_BYTES = 1024 * 1024
 """Largest record of a state topic. What processors keep is bounded far below: a larger one would fail each commit."""
 
-_SETTLED = b"\0settled"
+_COMMITTED = b"\0settled"
 """Key of the record that every transaction writes into the state, if nothing else."""
 
 
@@ -88,7 +88,7 @@ class OwnedPartition:
         self.state: dict[bytes, KafkaRecord] = {}
         """The state as it was found, by key in the order of the last writes: the records of its topic."""
         self.offsets: dict[str, int] = {}
-        """First offset that is not settled, by topic; none before the first."""
+        """First offset that is not committed as processed, by topic; none before the first."""
         self._ownership = ownership
         self._partition = partition
         self._state = TopicPartition(ownership.state.name, partition)
@@ -98,46 +98,46 @@ class OwnedPartition:
         self._producer: AIOKafkaProducer
 
     @classmethod
-    async def take(cls, ownership: Ownership, partition: int) -> Self:
+    async def acquire(cls, ownership: Ownership, partition: int) -> Self:
         """Fence whoever had the partition; then read its offsets and state. To be closed by :meth:`release`."""
         owned = cls(ownership, partition)
         try:
-            await owned._take()
+            await owned._acquire()
         except BaseException:
             await owned.release()
             raise
         return owned
 
-    async def settle(
+    async def commit(
         self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
     ) -> None:
         """Write ``state`` (``None`` forgets a key) and ``outgoing``, and commit ``offsets``: everything or nothing.
 
-        ``offsets`` are the first that are not settled, by topic; none where only time has passed. Raises
+        ``offsets`` are the first that were not processed, by topic; none where only time has passed. Raises
         :class:`OwnerChanged` where another process has taken the partition, and aiokafka's errors where the broker does
         not answer: what was written then may be committed or not, which taking the partition again finds out.
         """
         if self._lost is not None:
             raise self._lost
-        settled = {**self.offsets, **offsets}
+        committed = {**self.offsets, **offsets}
         try:
-            await within(SETTLE_S, self._write(settled, state, outgoing), f"a transaction of {self._name}")
+            await within(COMMIT_S, self._write(committed, state, outgoing), f"a transaction of {self._name}")
         except ProducerFenced as error:
             self._lost = self._owner_changed()
             raise self._lost from error
-        self.offsets = settled
+        self.offsets = committed
         self._alerts = []
 
     async def _write(
-        self, settled: dict[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
+        self, committed: dict[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
     ) -> None:
-        """The transaction of :meth:`settle`, which commits the offsets ``settled``."""
+        """The transaction of :meth:`commit`, which commits the offsets ``committed``."""
         async with self._producer.transaction():
             sent: list[asyncio.Future[RecordMetadata]] = []
             try:
                 for topic, message, time_ms in [*self._alerts, *outgoing]:
                     sent.append(await send(self._producer, topic, message, timestamp_ms=time_ms))
-                for key, value in {**state, _SETTLED: json.dumps(settled).encode()}.items():
+                for key, value in {**state, _COMMITTED: json.dumps(committed).encode()}.items():
                     sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
             except BaseException as error:
                 asyncio.gather(*sent, return_exceptions=True)  # asks for theirs: asyncio complains where nobody does
@@ -146,20 +146,20 @@ class OwnedPartition:
                 raise
             # The last one sent is the last of its partition.
             state_end = (await asyncio.gather(*sent))[-1].offset + 1
-            if settled:
+            if committed:
                 await self._producer.send_offsets_to_transaction(
                     {
                         TopicPartition(topic, self._partition): OffsetAndMetadata(offset, str(state_end))
-                        for topic, offset in settled.items()
+                        for topic, offset in committed.items()
                     },
                     self._ownership.group,
                 )
 
     async def release(self) -> None:
-        """Let go of it. What was settled stays."""
+        """Let go of it. What was committed stays."""
         await self._open.aclose()
 
-    async def _take(self) -> None:
+    async def _acquire(self) -> None:
         started = time.monotonic()
         config = self._ownership
         self._producer = new_producer(
@@ -179,14 +179,14 @@ class OwnedPartition:
                     f"{config.state.name} has no partition {self._partition}: it needs as many as "
                     f"{config.sources[0].name}. Add them with kafka-topics --alter."
                 )
-            await self._decide({commit.metadata for commit in commits.values()})
+            await self._end_last_transaction({commit.metadata for commit in commits.values()})
             async for record in scan(reader, [self._state]):
                 self.state.pop(record.key, None)
                 if record.value is not None:
                     self.state[record.key] = record
-            settled = self.state.pop(_SETTLED, None)
-            said = settled.value if settled is not None else None
-            self._go_on(json.loads(said or b"null"), bool(self.state) or settled is not None)
+            committed = self.state.pop(_COMMITTED, None)
+            said = committed.value if committed is not None else None
+            self._go_on(json.loads(said or b"null"), bool(self.state) or committed is not None)
             begins = await reader.beginning_offsets(sources)
         for source in sources:
             at, begin = self.offsets.get(source.topic, 0), begins[source]
@@ -199,14 +199,14 @@ class OwnedPartition:
             self._name, self.offsets, len(self.state), time.monotonic() - started,
         )  # fmt: skip
 
-    def _go_on(self, settled: dict[str, int] | None, has_state: bool) -> None:
+    def _go_on(self, committed: dict[str, int] | None, has_state: bool) -> None:
         """Where the broker has forgotten committed offsets (``offsets.retention.minutes``), go on where the state was
-        settled. Raises :class:`LostPlaceError` where an older version wrote it, which did not say.
+        committed. Raises :class:`LostPlaceError` where an older version wrote it, which did not say.
         """
         missing = [topic.name for topic in self._ownership.sources if topic.name not in self.offsets]
         if not missing or not has_state:
             return
-        if settled is None:
+        if committed is None:
             if self.offsets:  # a source that is read since lately
                 return
             commands = " ".join(f"--topic {name}:{self._partition}" for name in missing)
@@ -218,14 +218,14 @@ class OwnedPartition:
                 "(what it decided since is decided again)"
             )
         for name in missing:
-            if name in settled:
-                self.offsets[name] = settled[name]
+            if name in committed:
+                self.offsets[name] = committed[name]
                 logger.warning(
                     "the broker has no committed offset of %s[%d] any more: it goes on at %d, as its state says",
-                    name, self._partition, settled[name],
+                    name, self._partition, committed[name],
                 )  # fmt: skip
 
-    async def _decide(self, metadata: Collection[str]) -> None:
+    async def _end_last_transaction(self, metadata: Collection[str]) -> None:
         """End the last transaction wherever a broker left that out, as its commit says; wait until the state is."""
         config = self._ownership
         ends = [int(text) for text in metadata if text.isdecimal()]
@@ -239,7 +239,7 @@ class OwnedPartition:
         places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
         deciding = decide_unmarked(self._producer, [self._state, *places], commit=not undone)
         try:
-            await within(SETTLE_S, deciding, f"the last transaction of {self._name}")
+            await within(COMMIT_S, deciding, f"the last transaction of {self._name}")
         except ProducerFenced as error:
             raise self._owner_changed() from error
         await until_decided(config.bootstrap, [self._state])
@@ -271,11 +271,11 @@ def not_ours(group: str, partitions: Collection[int]) -> OwnerChanged:
     return OwnerChanged(f"partitions {sorted(partitions)} are another's in the group {group!r}, or nobody's yet")
 
 
-async def take_all(ownership: Ownership, partitions: Iterable[int]) -> dict[int, OwnedPartition]:
+async def acquire_all(ownership: Ownership, partitions: Iterable[int]) -> dict[int, OwnedPartition]:
     """Take ``partitions``, side by side; all of them or, where that raises, none."""
     numbers = sorted(partitions)
     taken = await asyncio.gather(
-        *[OwnedPartition.take(ownership, number) for number in numbers], return_exceptions=True
+        *[OwnedPartition.acquire(ownership, number) for number in numbers], return_exceptions=True
     )
     failed = [each for each in taken if isinstance(each, BaseException)]
     if failed:

@@ -1,0 +1,51 @@
+"""Assemble as an operator: events in, trajectories and dead letters out, by :class:`PartitionAssembly`.
+
+Its state is no topic: it is folded again from ``events``. Live it runs in batches (``partition_runner.py``), with the
+assembly's place as its checkpoint; ``drive`` runs it record by record.
+"""
+
+from headrace.schemas.envelope import Envelope
+from headrace.schemas.events import ClockTicked
+from headrace.schemas.topics import EVENTS
+from headrace.schemas.wire import encode
+from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.assembly.trajectory_record import SOURCE
+from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.processor import Effects, Operator, Start
+from headrace.streams.runtime.state import SetAside
+
+
+class AssembleOperator(Operator):
+    """One partition of ``events``. Stream time is in its records: where none come, ``clock.ticked`` is one."""
+
+    def __init__(self, assembly: PartitionAssembly) -> None:
+        """``assembly``: as it was restored."""
+        self._assembly = assembly
+
+    def process(self, record: LogRecord) -> None:
+        """Fold an event. Never raises for what is in it."""
+        self._assembly.take(record)
+
+    def tick_times(self, until_ms: int) -> list[int]:
+        """When ``clock.ticked`` must stand in the log for everything that is open to time out by ``until_ms``."""
+        fold = self._assembly.fold
+        return fold.limits.tick_times(fold.log_ms, until_ms) if fold.open_count else [until_ms]
+
+    def flush(self) -> Effects:
+        """Trajectories, dead letters and alerts."""
+        outgoing = list(self._assembly.pending)
+        self._assembly.sent(())
+        return Effects(outgoing)
+
+
+def restore_assemble(rules: Rules, start: Start) -> tuple[AssembleOperator, list[SetAside]]:
+    """The operator of a partition of ``events`` from its beginning."""
+    return AssembleOperator(PartitionAssembly.resume(rules.fold, None, [], position=0, output_end=0)), []
+
+
+def tick(time_ms: int) -> Outgoing:
+    """``clock.ticked`` at ``time_ms``, Unix milliseconds, with an id that follows from it."""
+    fact = ClockTicked(unix_ms=time_ms)
+    envelope = Envelope(id=f"tick-{time_ms}", type=fact.TYPE, source=SOURCE, time_ms=time_ms, subject="clock")
+    return Outgoing(EVENTS, encode(fact, key="clock", envelope=envelope), time_ms)

@@ -1,0 +1,26 @@
+"""What the stream processors go by: rewards, policies and limits, live as in ``drive`` and in a replay."""
+
+from dataclasses import dataclass, field
+
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
+from headrace.streams.grouping.groups import GroupLimits
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.scoring.feedback_join import JoinLimits
+from headrace.streams.scoring.score import REWARDS_OF_AGENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Settings of all processors."""
+
+    rewards: Rewards = REWARDS_OF_AGENTS
+    """Which agent is scored by which spec."""
+    fold: FoldLimits = field(default_factory=FoldLimits)
+    """Limits of the assembler."""
+    groups: GroupLimits = field(default_factory=GroupLimits)
+    """Limits of grouping."""
+    policies: GroupPolicies = DEFAULT_POLICIES
+    """How rewards become groups."""
+    join: JoinLimits = field(default_factory=JoinLimits)
+    """Limits of the feedback join."""

@@ -1,0 +1,159 @@
+"""Runs one processor on its partitions: records and stream time in, effects committed.
+
+    records ─▶ fold into their partitions' operators ─▶ hook (judges) ─▶ commit each partition's effects and offsets
+
+What a record cannot be decoded for, or our own code raises for, becomes a dead letter; the partition goes on. Live, in
+``drive`` and in a replay this is the code that runs; they differ in the :class:`Committer` and in who reads.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.schemas.topics import DEAD_LETTERS
+from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.letters.raised import raised
+from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.runtime.processor import Effects, Hook, Operator
+from headrace.streams.typed_record import check_time
+
+logger = logging.getLogger(__name__)
+
+
+class Committer(Protocol):
+    """Makes effects of one partition durable."""
+
+    async def commit(
+        self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
+    ) -> None:
+        """Write everything or nothing: ``offsets`` behind the records that were processed (by topic), changes of the
+        ``state``, and the records ``outgoing``.
+        """
+
+
+class _Task:
+    """One partition's operator, and what makes its effects durable."""
+
+    def __init__(self, source: str, operator: Operator, committer: Committer, *, strict: bool) -> None:
+        self.operator = operator
+        self._strict = strict
+        self._source = source
+        self._committer = committer
+        self._letters: list[Outgoing] = []
+        self._offsets: dict[str, int] = {}
+
+    def process(self, record: LogRecord) -> None:
+        self._offsets[record.topic] = record.offset + 1
+        try:
+            check_time(record)
+            self.operator.process(record)
+        except UnreadableRecord as error:
+            logger.warning(
+                "%s: %s[%d]@%d is a dead letter: %s",
+                self._source, record.topic, record.partition, record.offset, error,
+            )  # fmt: skip
+            self._letters.append(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if self._strict:
+                raise
+            logger.exception("%s raised for %s[%d]@%d", self._source, record.topic, record.partition, record.offset)
+            self._letters += raised(record, error, self._source)
+
+    async def commit(self) -> tuple[Effects, list[Outgoing]]:
+        """Commit what was done since the last call; returns it."""
+        effects = self.operator.flush()
+        offsets, self._offsets = self._offsets, {}
+        letters, self._letters = self._letters, []
+        outgoing = [*effects.outgoing, *letters]
+        if offsets or effects.state or outgoing:
+            await self._committer.commit(offsets, effects.state, outgoing)
+        return effects, outgoing
+
+
+class Runtime:
+    """A processor at work. After anything raised, its partitions must be assigned anew, from what was committed."""
+
+    def __init__(
+        self,
+        source: str,
+        hook: Hook | None = None,
+        *,
+        at_most: int = 500,
+        revoked: asyncio.Event | None = None,
+        strict: bool = False,
+    ) -> None:
+        """``source`` names the processor in what it writes. ``at_most`` pieces of work are committed at a time where
+        stream time makes much of it. While ``revoked`` is set nothing more is begun. ``strict``: what an operator
+        raises for a record is raised, as somebody is there who tries it out.
+        """
+        self.counts: Counter[str] = Counter()
+        """What the operators counted, of what is committed."""
+        self.read: Counter[str] = Counter()
+        """Records processed and committed, by topic."""
+        self.written: Counter[str] = Counter()
+        """Records written and committed, by topic."""
+        self._source = source
+        self._hook = hook
+        self._at_most = at_most
+        self._revoked = revoked or asyncio.Event()
+        self._strict = strict
+        self._tasks: dict[int, _Task] = {}
+
+    @property
+    def operators(self) -> dict[int, Operator]:
+        """What works on each partition that is assigned."""
+        return {number: task.operator for number, task in self._tasks.items()}
+
+    def assign(self, partition: int, operator: Operator, committer: Committer) -> None:
+        """Have ``operator`` process the records of ``partition``."""
+        self._tasks[partition] = _Task(self._source, operator, committer, strict=self._strict)
+
+    def release(self) -> None:
+        """Let go of every partition. What was not committed is forgotten."""
+        self._tasks = {}
+
+    async def process(self, records: Collection[LogRecord]) -> None:
+        """Process ``records``, each of a partition that is assigned, and commit their effects."""
+        touched = dict.fromkeys(record.partition for record in records)
+        for record in records:
+            self._tasks[record.partition].process(record)
+        await self._commit(touched)
+        self.read.update(record.topic for record in records)
+
+    async def advance(self, times: Mapping[int, int]) -> None:
+        """Stream time of each partition in ``times`` is so far (Unix milliseconds): do and commit what is due."""
+        for partition, now_ms in times.items():
+            if (task := self._tasks.get(partition)) is None:
+                continue
+            while not self._revoked.is_set():
+                task.operator.advance(now_ms, self._at_most)
+                await self._commit([partition])
+                if not task.operator.is_due(now_ms):
+                    break
+
+    async def _commit(self, partitions: Collection[int]) -> None:
+        tasks = {number: self._tasks[number] for number in partitions}
+        if self._hook is not None:
+            await self._hook.complete({number: task.operator for number, task in tasks.items()})
+        for effects, outgoing in await _all_done([task.commit() for task in tasks.values()]):
+            self.counts += effects.counts
+            self.written.update(each.topic.name for each in outgoing)
+
+
+async def _all_done(
+    pending: Sequence[Awaitable[tuple[Effects, list[Outgoing]]]],
+) -> list[tuple[Effects, list[Outgoing]]]:
+    """The results of all, once every one is done; raises the first exception among them, if any."""
+    if len(pending) == 1:  # as in memory, where there is no event loop
+        return [await pending[0]]
+    results = []
+    for result in await asyncio.gather(*pending, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
+        results.append(result)
+    return results

@@ -1,0 +1,90 @@
+"""Score as an operator: trajectories and their feedback in, rewards out.
+
+A trajectory whose spec needs neither feedback nor judges is scored as it comes and leaves no state. The others go
+through a :class:`Join`; what falls due there is decided by the processor's hook (``decider.py``).
+"""
+
+from collections import Counter
+
+from headrace.schemas.records.trajectory import Trajectory
+from headrace.schemas.topics import FEEDBACK
+from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.processor import Effects, Operator, Start
+from headrace.streams.runtime.state import SetAside, read_state
+from headrace.streams.scoring.attempt import Attempt
+from headrace.streams.scoring.due_rewards import announcements
+from headrace.streams.scoring.feedback_join import Changes, Join
+from headrace.streams.scoring.score_intake import take_feedback, take_trajectory
+
+
+class ScoreOperator(Operator):
+    """One partition of ``trajectories`` and the same of ``feedback``."""
+
+    def __init__(self, rewards: Rewards, join: Join) -> None:
+        """``join``: as it was restored."""
+        self.join = join
+        self.newest_ms = join.newest_ms
+        self.changes = Changes()
+        """What is to be decided by the hook, and then flushed."""
+        self.in_hand: dict[int, Trajectory] = {}
+        """Trajectories of this batch that go through the join, by offset: they need not be read back."""
+        self._rewards = rewards
+        self._outgoing: list[Outgoing] = []
+
+    def process(self, record: LogRecord) -> None:
+        """Score a trajectory, or give it or its feedback to the join."""
+        if record.topic == FEEDBACK.name:
+            name, feedback = take_feedback(record)
+            with self.join.undone_if_it_raises(name, self.changes):
+                self.join.add_feedback(name, feedback, self.changes)
+            return
+        taken = take_trajectory(record, self._rewards)
+        if isinstance(taken, list):
+            self._outgoing += taken
+            return
+        arrival, trajectory = taken
+        with self.join.undone_if_it_raises(arrival.trajectory_id, self.changes):
+            self.join.add_trajectory(arrival, self.changes)
+        self.in_hand[record.offset] = trajectory
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is remembered."""
+        return len(self.join) > 0
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a window, or the time of a memory, is over at ``now_ms``."""
+        return self.join.is_due(now_ms)
+
+    def advance(self, now_ms: int, at_most: int) -> None:
+        """Close the windows that have ended, ``at_most`` so many, and forget what need not be remembered."""
+        self.join.pass_time(now_ms, self.changes, at_most=at_most)
+
+    @property
+    def limits_reached(self) -> Counter[str]:
+        """What reached a limit of the feedback join."""
+        return self.join.counts
+
+    def flush(self) -> Effects:
+        """Rewards, alerts and state; everything that was due has been decided."""
+        changes, self.changes = self.changes, Changes()
+        outgoing, self._outgoing = self._outgoing, []
+        self.in_hand = {}
+        state = {
+            name.encode(): kept.model_dump_json(exclude_defaults=True).encode() if kept else None
+            for name, kept in changes.stored.items()
+        }
+        return Effects([*outgoing, *announcements(changes)], state)
+
+
+def restore_score(rules: Rules, start: Start) -> tuple[ScoreOperator, list[SetAside]]:
+    """The operator of a partition of ``trajectories``, and entries of its state that cannot be read."""
+    stored, aside = read_state(start.stored, stored_attempt)
+    return ScoreOperator(rules.rewards, Join(rules.join, dict(stored.values()))), aside
+
+
+def stored_attempt(key: bytes, value: bytes) -> tuple[str, Attempt]:
+    """Trajectory id and attempt of a record of the state; raises ``ValueError``."""
+    return key.decode(), Attempt.model_validate_json(value)

@@ -1,0 +1,34 @@
+"""What holds for a processor on Faust, whichever it is."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from headrace.streams.faust_shell.worker import unless_revoked
+from headrace.streams.runtime.processor import PartitionsRevoked
+
+
+async def test_judges_do_not_hold_up_a_rebalance() -> None:
+    revoked, ended = asyncio.Event(), asyncio.Event()
+
+    async def ask(questions: Sequence[str]) -> list[str]:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+        raise AssertionError("nobody waits for it")
+
+    asking = asyncio.ensure_future(unless_revoked(revoked, ask, ["?"]))
+    await asyncio.sleep(0)
+    revoked.set()
+    with pytest.raises(PartitionsRevoked):
+        await asyncio.wait_for(asking, 10)
+    assert ended.is_set()
+
+
+async def test_answers_are_given_as_they_came() -> None:
+    async def ask(questions: Sequence[str]) -> list[str]:
+        return [question.upper() for question in questions]
+
+    assert await unless_revoked(asyncio.Event(), ask, ["a", "b"]) == ["A", "B"]

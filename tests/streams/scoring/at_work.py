@@ -1,0 +1,41 @@
+"""Score on one partition in memory, by the code that runs live."""
+
+from collections.abc import Collection
+
+from headrace.schemas.kafka.read_back import Place
+from headrace.schemas.topics import TRAJECTORIES, Topic
+from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
+from headrace.streams.runtime.processor import Outside, Start
+from headrace.streams.runtime.runtime import Runtime
+from headrace.streams.scoring.decider import decide_due
+from headrace.streams.scoring.operator import restore_score
+
+
+class AtWork:
+    """Score on ``partition``; nobody is asked to judge."""
+
+    def __init__(self, rewards: Rewards, partition: int = 0) -> None:
+        rules = Rules(rewards)
+        operator, _ = restore_score(rules, Start())
+        self.join, self.partition = operator.join, MemoryPartition()
+        self._number = partition
+        self._known: dict[Place, StoredRecord] = {}
+        self._runtime = Runtime("/streams/score", decide_due(rules, Outside(self._read_back)))
+        self._runtime.assign(partition, operator, self.partition)
+
+    def take(self, *records: StoredRecord) -> list[Outgoing]:
+        """What ``records`` make, in one batch."""
+        self._known |= {(each.partition, each.offset): each for each in records if each.topic == TRAJECTORIES.name}
+        run_to_end(self._runtime.process(records))
+        return self.partition.written()
+
+    def advance(self, now_ms: int) -> list[Outgoing]:
+        """What is due at ``now_ms``."""
+        run_to_end(self._runtime.advance({self._number: now_ms}))
+        return self.partition.written()
+
+    async def _read_back(self, topic: Topic, places: Collection[Place]) -> dict[Place, StoredRecord]:
+        return {place: self._known[place] for place in places}
