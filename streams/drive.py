@@ -56,8 +56,9 @@ def drive(
     ``not_judged``.
     """
     rules = Rules(rewards, fold_limits or FoldLimits(), group_limits or GroupLimits(), join=join_limits or JoinLimits())
-    written: dict[str, list[Record]] = {topic.name: [] for topic in TOPICS}
-    log = _Log()
+    topics = (*TOPICS, *(topic for processor in topology for topic in processor.writes))
+    written: dict[str, list[Record]] = {topic.name: [] for topic in topics}
+    log = _Log(topics)
     nodes = [_Node(processor, rules, Outside(log.read_back, _asking(judge))) for processor in topology]
 
     def run(outgoing: Iterable[Outgoing]) -> None:
@@ -86,8 +87,8 @@ def drive(
 class _Log:
     """The topics, one partition each."""
 
-    def __init__(self) -> None:
-        self._records: dict[str, list[StoredRecord]] = {topic.name: [] for topic in TOPICS}
+    def __init__(self, topics: Iterable[Topic]) -> None:
+        self._records: dict[str, list[StoredRecord]] = {topic.name: [] for topic in topics}
 
     def append(self, outgoing: Outgoing) -> StoredRecord:
         topic, message, timestamp_ms = outgoing

@@ -94,11 +94,11 @@ TOPOLOGY: Topology = (
 )
 
 NEIGHBOURS: tuple[Neighbour, ...] = (
-    Neighbour("agents", reads=(BUDGET,), writes=(EVENTS, FEEDBACK, SDK_STATS)),
-    Neighbour("trainer", reads=(TRAINING, TRAJECTORIES), writes=(STEPS, WEIGHTS, BUDGET, REJECTED)),
+    Neighbour("agents", reads=(BUDGET, STEPS, REJECTED), writes=(EVENTS, FEEDBACK, SDK_STATS)),
+    Neighbour("trainer", reads=(TRAINING, TRAJECTORIES), writes=(STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)),
     Neighbour("follower", reads=(WEIGHTS,), writes=(APPLIED, ALERTS), feeds=(("vLLM", "swaps weights"),)),
     Neighbour("vLLM", feeds=(("agents", "samples tokens"),)),
-    Neighbour("sink", reads=TOPICS, feeds=(("ClickHouse", "inserts"),)),
+    Neighbour("sink", reads=TOPICS, writes=(DEAD_LETTERS,), feeds=(("ClickHouse", "inserts"),)),
     Neighbour("ClickHouse", feeds=(("dashboard", "answers"),)),
     Neighbour("dashboard"),
 )
@@ -133,7 +133,7 @@ def describe(topology: Topology = TOPOLOGY) -> str:
     return "\n".join(
         [
             *paragraphs,
-            f"What a processor cannot read goes to {DEAD_LETTERS.name}; of what it raised for {ALERTS.name} tells.\n",
+            f"Unreadable records go to {DEAD_LETTERS.name}; faults of processors are reported in {ALERTS.name}.\n",
         ]
     )
 
