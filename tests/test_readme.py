@@ -33,7 +33,7 @@ def run(*argv: str, cwd: Path = ROOT, **environment: str) -> subprocess.Complete
         env=inherited | cache | {"PATH": path} | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=540,
         check=False,
     )
 

@@ -66,7 +66,7 @@ def worker(
         child.kill()
 
 
-def until(happened: Callable[[], bool], what: str, log: Path, within_s: float = 90) -> None:
+def until(happened: Callable[[], bool], what: str, log: Path, within_s: float = 240) -> None:
     """Wait until ``happened``; fails with the end of the worker's log."""
     deadline = time.monotonic() + within_s
     while not happened():

@@ -207,7 +207,7 @@ async def test_a_trainer_runs_from_a_file_shows_its_progress_and_ends_when_asked
     )  # fmt: skip
     assert process.stderr is not None
     log = ""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(300):
         while "step 3: " not in log:
             log += (line := await process.stderr.readline()).decode()
             assert line, log
