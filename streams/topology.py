@@ -30,15 +30,15 @@ from headrace.schemas.topics import (
     Topic,
 )
 from headrace.streams.assembly.assemble import assemble
-from headrace.streams.assembly.operator import restore_assemble
 from headrace.streams.grouping.group import group
-from headrace.streams.grouping.operator import restore_group
+from headrace.streams.processors.assemble import restore_assemble
+from headrace.streams.processors.decider import decide_due
+from headrace.streams.processors.function import restore_function
+from headrace.streams.processors.group import restore_group
+from headrace.streams.processors.score import restore_score
 from headrace.streams.rewards.spec import Feedback
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Processor
-from headrace.streams.scoring.decider import decide_due
-from headrace.streams.scoring.function_operator import restore_function
-from headrace.streams.scoring.operator import restore_score
 from headrace.streams.scoring.score import score
 from headrace.streams.scoring.score_intake import hears_feedback
 

@@ -22,11 +22,11 @@ from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import FEEDBACK, TRAJECTORIES, Topic
 from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
 from headrace.streams.faust_shell.worker import ProcessorWorker
-from headrace.streams.grouping.group_clock import GroupClock
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.grouping.operator import IGNORED, GroupOperator
 from headrace.streams.metrics import observe_groups, observe_processor
+from headrace.streams.processors.group import IGNORED, GroupOperator
+from headrace.streams.processors.group_clock import GroupClock
 from headrace.streams.rewards.judge_client import JudgeClient
 from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.rules import Rules

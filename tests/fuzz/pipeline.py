@@ -25,7 +25,9 @@ from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.grouping.group_policy import GroupBy, GroupPolicies, GroupPolicy
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.grouping.operator import restore_group
+from headrace.streams.processors.decider import decide_due
+from headrace.streams.processors.group import restore_group
+from headrace.streams.processors.score import restore_score
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.context1 import SEARCH
 from headrace.streams.rewards.outcome import OUTCOME, outcome
@@ -37,9 +39,7 @@ from headrace.streams.runtime.in_memory import MemoryPartition
 from headrace.streams.runtime.owned_partition import STATE_BYTES
 from headrace.streams.runtime.processor import Outside, Start
 from headrace.streams.runtime.runtime import Runtime
-from headrace.streams.scoring.decider import decide_due
 from headrace.streams.scoring.feedback_join import JoinLimits
-from headrace.streams.scoring.operator import restore_score
 from tests.streams.builders import event
 from tests.streams.replayed_rewards import VOTES
 

@@ -18,8 +18,8 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.grouping import group_decision
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
-from headrace.streams.grouping.operator import raised_in
 from headrace.streams.letters.raised import raised
+from headrace.streams.processors.group import raised_in
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.outcome import OUTCOME
 from headrace.streams.rewards.registry import Rewards
@@ -28,7 +28,7 @@ from headrace.streams.scoring.feedback_join import Join
 from tests.streams.attempts import attempt, rewarded, trajectory_message
 from tests.streams.builders import T0, event, log, session, started, with_header
 from tests.streams.judged_rewards import LIKED
-from tests.streams.scoring.at_work import AtWork
+from tests.streams.processors.at_work import AtWork
 
 FAULT = RuntimeError("a fault of ours")
 

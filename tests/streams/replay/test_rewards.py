@@ -24,7 +24,7 @@ from headrace.streams.scoring.feedback_join import JoinLimits
 from headrace.streams.scoring.score import score
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import HASTY, JUDGED, LIKED, WINDOW_MS
-from tests.streams.scoring.at_work import AtWork
+from tests.streams.processors.at_work import AtWork
 
 Spoken = tuple[str, int]
 """(trajectory, milliseconds after the start)."""

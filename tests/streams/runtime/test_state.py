@@ -7,10 +7,10 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import decode
 from headrace.streams.grouping.group_state import CLOCK, StoredMember, candidate_of, group_key, member_key, to_record
 from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
-from headrace.streams.grouping.operator import read_entries
+from headrace.streams.processors.group import read_entries
+from headrace.streams.processors.score import stored_attempt
 from headrace.streams.raw import StoredRecord
 from headrace.streams.runtime.state import KIND, read_state, set_aside_records
-from headrace.streams.scoring.operator import stored_attempt
 from tests.streams.attempts import START_MS, rewarded
 
 _PLACE = b'{"partition":0,"offset":2}'

@@ -10,12 +10,12 @@ from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.read_back import Place, read_back
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import TRAJECTORIES, Topic
+from headrace.streams.processors.decider import Decider
+from headrace.streams.processors.score import ScoreOperator
 from headrace.streams.raw import LogRecord
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.runtime.processor import Outside, ReadBack
-from headrace.streams.scoring.decider import Decider
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Join, JoinLimits
-from headrace.streams.scoring.operator import ScoreOperator
 from headrace.streams.scoring.score_intake import take_feedback
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import LIKED, WINDOW_MS

@@ -12,8 +12,8 @@ from aiokafka.errors import KafkaError
 
 from headrace.schemas.topics import REWARDS
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.grouping.operator import GroupOperator
 from headrace.streams.grouping.upstream import Upstream, look_upstream
+from headrace.streams.processors.group import GroupOperator
 from headrace.streams.raw import LogRecord
 from headrace.streams.runtime.stream_time import IDLE_GRACE_S, Reading
 

@@ -7,6 +7,7 @@ from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.processors.score import ScoreOperator
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
@@ -14,7 +15,6 @@ from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Outside
 from headrace.streams.scoring.due_rewards import Case, all_questions, conclude, gone, to_ask
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Changes, Due, Join
-from headrace.streams.scoring.operator import ScoreOperator
 from headrace.streams.typed_record import typed
 
 logger = logging.getLogger(__name__)

@@ -4,14 +4,14 @@ from collections.abc import Collection
 
 from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.topics import TRAJECTORIES, Topic
+from headrace.streams.processors.decider import decide_due
+from headrace.streams.processors.score import restore_score
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
 from headrace.streams.runtime.processor import Outside, Start
 from headrace.streams.runtime.runtime import Runtime
-from headrace.streams.scoring.decider import decide_due
-from headrace.streams.scoring.operator import restore_score
 
 
 class AtWork:
