@@ -37,6 +37,9 @@ from headrace.schemas.wire import UnreadableRecord, decode
 
 LOG = logging.getLogger(__name__)
 
+READS = (BUDGET, STEPS, REJECTED)
+"""Topics that a sampler reads: first the one that grants, then those that settle."""
+
 
 class Backpressure:
     """``UnderWay``, kept by the topics ``budget``, ``steps`` and ``rejected``. For one event loop, in an
@@ -136,8 +139,9 @@ class Backpressure:
 
     async def _take_position(self, consumer: AIOKafkaConsumer) -> None:
         """At the end of what settles, and at the end of ``budget`` once it is read."""
-        fates = [*await partitions_of(consumer, STEPS), *await partitions_of(consumer, REJECTED)]
-        budgets = await partitions_of(consumer, BUDGET)
+        budget, *settling = READS
+        fates = [place for topic in settling for place in await partitions_of(consumer, topic)]
+        budgets = await partitions_of(consumer, budget)
         consumer.assign([*fates, *budgets])
         ends = await consumer.end_offsets([*fates, *budgets])
         for partition in fates:

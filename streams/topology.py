@@ -1,12 +1,12 @@
 """The dataflow on one screen: which processor reads which topics, what it runs, and which topics it writes.
 
-``headrace topology`` prints it. The workers, ``drive`` and a replay run these values (``streams/runtime``), and none of
-them writes to other topics but ``dead-letters``, where everything goes that cannot be read, and ``alerts``, about a
-record that our own code raised for.
+``headrace topology`` prints it, and draws it amid the other processes. The workers and ``drive`` run these values
+(``streams/runtime``). None of them writes to other topics but ``dead-letters``, where everything goes that cannot be
+read, and ``alerts``, about a record that our own code raised for.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -14,19 +14,13 @@ from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.model import Record
 from headrace.schemas.topics import (
     ALERTS,
-    APPLIED,
-    BUDGET,
     DEAD_LETTERS,
     EVENTS,
     FEEDBACK,
     REJECTED,
     REWARDS,
-    SDK_STATS,
-    STEPS,
-    TOPICS,
     TRAINING,
     TRAJECTORIES,
-    WEIGHTS,
     Topic,
 )
 from headrace.streams.assembly.assemble import assemble
@@ -41,21 +35,6 @@ from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Processor
 from headrace.streams.scoring.score import score
 from headrace.streams.scoring.score_intake import hears_feedback
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """A part of the circle outside the streams: who fills the first topic, who reads the last."""
-
-    name: str
-    """Name in the drawing."""
-    reads: tuple[Topic, ...] = ()
-    """Topics it reads."""
-    writes: tuple[Topic, ...] = ()
-    """Topics it writes."""
-    feeds: tuple[tuple[str, str], ...] = ()
-    """What it does to other parts without a topic: (part, what)."""
-
 
 Topology: TypeAlias = tuple[Processor[Rules], ...]
 
@@ -93,16 +72,6 @@ TOPOLOGY: Topology = (
     ),
 )
 
-NEIGHBOURS: tuple[Neighbour, ...] = (
-    Neighbour("agents", reads=(BUDGET, STEPS, REJECTED), writes=(EVENTS, FEEDBACK, SDK_STATS)),
-    Neighbour("trainer", reads=(TRAINING, TRAJECTORIES), writes=(STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)),
-    Neighbour("follower", reads=(WEIGHTS,), writes=(APPLIED, ALERTS), feeds=(("vLLM", "swaps weights"),)),
-    Neighbour("vLLM", feeds=(("agents", "samples tokens"),)),
-    Neighbour("sink", reads=TOPICS, writes=(DEAD_LETTERS,), feeds=(("ClickHouse", "inserts"),)),
-    Neighbour("ClickHouse", feeds=(("dashboard", "answers"),)),
-    Neighbour("dashboard"),
-)
-
 
 def with_run(topology: Topology, name: str, run: Callable[..., Any]) -> Topology:
     """``topology`` with another function for ``score``: how a reward is tried out with ``drive``. It sees no feedback.
@@ -138,38 +107,5 @@ def describe(topology: Topology = TOPOLOGY) -> str:
     )
 
 
-def mermaid(topology: Topology = TOPOLOGY, neighbours: Sequence[Neighbour] = NEIGHBOURS) -> str:
-    """The whole circle as a Mermaid flowchart: boxes are parts, barrels are topics; bold boxes are ``topology``."""
-    lines = ["flowchart LR"]
-    lines += [f"  {_id(topic.name)}[({topic.name})]" for topic in TOPICS]
-    lines += [f"  {_id(processor.name)}[{processor.name}]:::stream" for processor in topology]
-    lines += [f"  {_id(neighbour.name)}({neighbour.name})" for neighbour in neighbours]
-    for processor in topology:
-        lines += _edges(processor.name, processor.reads, processor.writes)
-        lines.append(f"  {_id(processor.name)} -. unreadable .-> {_id(DEAD_LETTERS.name)}")
-        lines.append(f"  {_id(processor.name)} -. raised .-> {_id(ALERTS.name)}")
-    for neighbour in neighbours:
-        # A part that reads every topic has one arrow: a dozen would hide the circle.
-        if len(neighbour.reads) == len(TOPICS):
-            lines.append(f'  every_topic["every topic"] -.-> {_id(neighbour.name)}')
-            lines += _edges(neighbour.name, (), neighbour.writes)
-        else:
-            lines += _edges(neighbour.name, neighbour.reads, neighbour.writes)
-        lines += [f"  {_id(neighbour.name)} -- {what} --> {_id(part)}" for part, what in neighbour.feeds]
-    lines.append("  classDef stream stroke-width:3px")
-    return "\n".join(lines) + "\n"
-
-
-def _edges(part: str, reads: Iterable[Topic], writes: Iterable[Topic]) -> list[str]:
-    return [
-        *(f"  {_id(topic.name)} --> {_id(part)}" for topic in reads),
-        *(f"  {_id(part)} --> {_id(topic.name)}" for topic in writes),
-    ]
-
-
 def _names(topics: Iterable[Topic]) -> str:
     return ", ".join(topic.name for topic in topics)
-
-
-def _id(name: str) -> str:
-    return name.replace("-", "_")

@@ -18,9 +18,10 @@ _LAG = (
 def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) -> None:
     """Show the stream processors: the topics they read, the functions they run, the topics they write."""
     from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.processes.drawing import mermaid
     from headrace.deploy.stack.state import address_of
     from headrace.streams.lag import measure_lag
-    from headrace.streams.topology import describe, mermaid
+    from headrace.streams.topology import describe
 
     if not lag:
         tell_page(mermaid() if as_mermaid else describe())

@@ -31,6 +31,7 @@ def _provides(settings: "Settings") -> Mapping[str, Any]:
 CLICKHOUSE = Process(
     "clickhouse",
     "embedded engine behind HTTP",
+    feeds=(("dashboard", "answers"),),
     run=_run,
     settings=("clickhouse_port",),
     ports=("clickhouse_port",),

@@ -65,6 +65,7 @@ FOLLOWER = Process(
     "follower",
     "weights → vLLM → applied",
     flow=_flow,
+    feeds=(("vllm", "swaps weights"),),
     run=_run,
     settings=("kafka", "vllm"),
     needs=("kafka", "vllm"),

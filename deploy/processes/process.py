@@ -57,6 +57,8 @@ class Process:
     """What it does, in a few words for the help."""
     flow: Callable[[], Flow] = Flow
     """Gives the topics that it reads and writes."""
+    feeds: tuple[tuple[str, str], ...] = ()
+    """What it does to other processes, or to agents, without a topic: name and verb, for the drawing."""
 
     run: Callable[["Settings"], int] | None = None
     """Runs it in this process until SIGTERM and returns the exit status (``headrace worker NAME``); ``None``: it is a

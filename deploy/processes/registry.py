@@ -8,14 +8,14 @@ from headrace.deploy.processes.follower import FOLLOWER
 from headrace.deploy.processes.kafka import KAFKA
 from headrace.deploy.processes.process import Process
 from headrace.deploy.processes.sink import SINK
-from headrace.deploy.processes.streams import ASSEMBLE, GROUP, SCORE, STREAMS, WORKERS
+from headrace.deploy.processes.streams import STREAM_PROCESSES
 from headrace.deploy.processes.traces import TRACES
 from headrace.deploy.processes.trainer import TRAINER
 from headrace.deploy.processes.vllm import VLLM
 
 PROCESSES: tuple[Process, ...] = (
     KAFKA, CLICKHOUSE, VLLM,
-    STREAMS, ASSEMBLE, WORKERS, SCORE, GROUP,
+    *STREAM_PROCESSES,
     SINK, TRACES, TRAINER, FOLLOWER, DASHBOARD,
 )  # fmt: skip
 """Upstream first: each comes after what it needs."""

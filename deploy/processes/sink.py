@@ -46,6 +46,7 @@ SINK = Process(
     "sink",
     "every topic → ClickHouse",
     flow=_flow,
+    feeds=(("clickhouse", "inserts"),),
     run=_run,
     settings=("kafka", "clickhouse"),
     needs=("kafka", "clickhouse"),

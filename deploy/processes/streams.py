@@ -141,3 +141,6 @@ GROUP = Process(
     settings=("kafka",),
     in_stack=False,
 )
+
+STREAM_PROCESSES = (STREAMS, ASSEMBLE, WORKERS, SCORE, GROUP)
+"""Those that run processors of the topology."""

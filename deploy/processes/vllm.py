@@ -45,6 +45,7 @@ async def _answers(settings: "Settings") -> None:
 VLLM = Process(
     "vllm",
     "the inference engine",
+    feeds=(("agents", "samples tokens"),),
     command=_command,
     check=check_base_model,
     answers=_answers,

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 
-
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import TRAJECTORIES

@@ -3,20 +3,14 @@
 import dataclasses
 import types
 import typing
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from headrace.deploy.commands.topology import command
 from headrace.schemas.model import Record
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.topics import TOPICS
-from headrace.streams.topology import NEIGHBOURS, READ_FROM, TOPOLOGY, Neighbour, Processor, describe, mermaid, with_run
-
-README = Path(__file__).parents[2] / "README.md"
+from headrace.streams.topology import READ_FROM, TOPOLOGY, Processor, describe, with_run
 
 
 def records_in(annotation: Any) -> set[type[Record]]:
@@ -52,13 +46,6 @@ def test_the_check_of_types_sees_through_unions_containers_and_dataclasses() -> 
     assert records_in(types.NoneType) == set()
 
 
-def test_every_topic_is_read_and_written_by_somebody() -> None:
-    parts: list[Processor | Neighbour] = [*TOPOLOGY, *NEIGHBOURS]
-    assert {topic for part in parts for topic in part.reads} == set(TOPICS)
-    written = {topic.name for part in parts for topic in part.writes}
-    assert {topic.name for topic in TOPICS} == written
-
-
 def test_describing_it_names_topics_and_functions() -> None:
     assert (
         describe()
@@ -81,27 +68,6 @@ group
 Unreadable records go to dead-letters; faults of processors are reported in alerts.
 """
     )
-
-
-def test_the_drawing_closes_the_circle() -> None:
-    arrows = [line.strip().split(" ") for line in mermaid().splitlines() if "-->" in line]
-    after: dict[str, set[str]] = {}
-    for source, *_, target in arrows:
-        after.setdefault(source, set()).add(target)
-    reached, frontier = set[str](), {"events"}
-    while frontier:
-        reached |= frontier
-        frontier = set().union(*(after.get(node, set()) for node in frontier)) - reached
-    assert {"assemble", "score", "group", "trainer", "weights", "follower", "vLLM", "agents", "events"} <= reached
-
-
-def test_the_command_prints_text_or_drawing() -> None:
-    assert CliRunner().invoke(command).output == describe()
-    assert CliRunner().invoke(command, ["--mermaid"]).output == mermaid()
-
-
-def test_the_readme_shows_todays_drawing() -> None:
-    assert f"```mermaid\n{mermaid()}```" in README.read_text(), "paste `headrace topology --mermaid` into the README"
 
 
 def test_a_function_can_be_exchanged_by_name() -> None:

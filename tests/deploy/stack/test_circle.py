@@ -6,7 +6,7 @@ vLLM, which are killed in tests of their own, stay up here.
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,15 +20,18 @@ from headrace.deploy.demo.circle import DemoPlan, Phases, run_circle
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.watch import Watch, watching
+from headrace.deploy.processes.drawing import parts
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State
+from headrace.schemas.events import ClockTicked
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.records.step import Step
-from headrace.schemas.topics import STEPS
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, STEPS, TOPICS
 from headrace.schemas.wire import decode
 from headrace.streams.clickhouse.database import open_client
 from headrace.streams.ledger.ledger import read_ledger
+from headrace.streams.topology import TOPOLOGY
 
 pytestmark = [pytest.mark.kafka, pytest.mark.clickhouse, pytest.mark.vllm, pytest.mark.slow]
 
@@ -118,6 +121,10 @@ async def the_log_tells_one_story(stack: Stack) -> None:
     assert [step.step for step in steps if isinstance(step, Step)] == list(range(1, PLAN.steps + 1))
     assert set(trained.values()) == {1}
 
+    declared = declared_writes()
+    for name, topics in (await written_by(kafka)).items():
+        assert topics <= declared[name], f"{name} writes topics that it does not declare"
+
     client = await asyncio.to_thread(
         open_client, stack.addresses["clickhouse"], secrets=stack.settings.clickhouse_secrets
     )
@@ -128,6 +135,27 @@ async def the_log_tells_one_story(stack: Stack) -> None:
         return tuple(rows[0]) == expected
 
     assert await eventually(clickhouse_holds_the_same)
+
+
+def declared_writes() -> dict[str, set[str]]:
+    """Topics by the name of the processor, process or agents that declare to write them."""
+    found = {part.name: {topic.name for topic in part.writes} for part in parts()}
+    for processor in TOPOLOGY:
+        found[processor.name] = {topic.name for topic in (*processor.writes, DEAD_LETTERS, ALERTS)}
+    return found
+
+
+async def written_by(kafka: str) -> dict[str, set[str]]:
+    """Topics by who is the source of a record in them, but for ticks of the assembler, which only pass the time."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for topic in TOPICS:
+        async for record in read_to_end(kafka, topic):
+            headers = {name: (value or b"").decode() for name, value in record.headers}
+            if headers.get("ce_type") != ClockTicked.TYPE:
+                _, first, *others = f"{headers.get('ce_source', '')}//".split("/")
+                name = others[0] if first == "streams" else first
+                found[name if name in declared_writes() else "agents"].add(topic.name)
+    return found
 
 
 async def the_addresses_answer(stack: Stack) -> None:
