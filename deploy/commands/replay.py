@@ -9,8 +9,8 @@ from headrace.deploy.terminal import end_count, tell_count, tell_json, tell_line
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
     from headrace.schemas.side_topics import ReplayFinished
-    from headrace.streams.replay.pipeline import Rules
     from headrace.streams.rewards.judge_client import JudgeClient
+    from headrace.streams.rules import Rules
     from headrace.streams.workers import WorkersConfig
 
 STAGES = ("events", "trajectories", "rewards")
@@ -152,8 +152,8 @@ def rules_of(
     from headrace.deploy.configuration.settings import configured, parse_options
     from headrace.streams.assembly.assembler import AssemblerConfig
     from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
-    from headrace.streams.replay.pipeline import Rules
     from headrace.streams.rewards.registry import ANY_AGENT, DEFAULTS, parse_rewards
+    from headrace.streams.rules import Rules
 
     assembler = configured(settings, "assemble", AssemblerConfig, bootstrap=workers.bootstrap)
     named = {agent or ANY_AGENT: spec for agent, _, spec in (spec.rpartition("=") for spec in specs)}

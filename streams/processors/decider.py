@@ -2,31 +2,39 @@
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeAlias
 
 from headrace.schemas.kafka.read_back import Place
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.processors.score import ScoreOperator
-from headrace.streams.rewards.judge_question import Question
-from headrace.streams.rewards.judge_verdict import Answer
+from headrace.streams.rewards.judge_inquiry import verdicts
 from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rewards.spec import Verdict
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Outside
-from headrace.streams.scoring.due_rewards import Case, all_questions, conclude, gone, to_ask
+from headrace.streams.scoring.due_rewards import Case, Judged, all_questions, conclude, gone, to_ask
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Changes, Due, Join
 from headrace.streams.typed_record import typed
 
 logger = logging.getLogger(__name__)
 
+Verdicts: TypeAlias = Mapping[str, Mapping[str, Verdict]]
+"""Trajectory id → component → what its judge said."""
+
 
 class Decider:
     """Makes rewards of what is due; keeps nothing."""
 
-    def __init__(self, rewards: Rewards, outside: Outside) -> None:
-        """``outside`` reads trajectories back and asks judges; without judges, their components are ``not_judged``."""
+    def __init__(self, rewards: Rewards, outside: Outside, verdicts: Verdicts | None = None) -> None:
+        """``outside`` reads trajectories back and asks judges; without judges, their components are ``not_judged``.
+
+        With ``verdicts`` nobody is asked: they are what judges are known to have said.
+        """
         self._rewards = rewards
         self._outside = outside
+        self._verdicts = verdicts
 
     async def complete(self, operators: Mapping[int, ScoreOperator]) -> None:
         """Decide everything that is due in ``operators``, by partition."""
@@ -49,9 +57,7 @@ class Decider:
                     cases.append(Case(partition, due, trajectory))
                 else:
                     self._give_up(due, joins[partition], changes[partition])
-            asked = to_ask(cases, self._rewards, joins) if self._outside.ask else {}
-            answers = iter(await self._ask(all_questions(asked)))
-            conclude(cases, asked, answers, self._rewards, joins, changes)
+            conclude(cases, await self._verdicts_on(cases, joins), self._rewards, joins, changes)
 
     @staticmethod
     def _give_up(due: Due, join: Join, changes: Changes) -> None:
@@ -60,8 +66,16 @@ class Decider:
         if reward is not None:
             join.decided(due, reward, {}, changes)
 
-    async def _ask(self, questions: Sequence[Question]) -> list[Answer]:
-        return await self._outside.ask(questions) if questions and self._outside.ask else []
+    async def _verdicts_on(self, cases: Sequence[Case], joins: Mapping[int, Join]) -> Judged:
+        """What judges say of ``cases`` that their joins do not know yet."""
+        if self._verdicts is not None:
+            return {case.name: self._verdicts.get(case.due.trajectory_id, {}) for case in cases}
+        if self._outside.ask is None:
+            return {}
+        asked = to_ask(cases, self._rewards, joins)
+        questions = all_questions(asked)
+        answers = iter(await self._outside.ask(questions) if questions else ())
+        return {name: verdicts(inquiries, answers) for name, inquiries in asked.items()}
 
     async def _read_back(self, places: Collection[Place]) -> dict[Place, Trajectory]:
         found: dict[Place, Trajectory] = {}

@@ -35,8 +35,13 @@ class GroupOperator(Operator):
 
     def process(self, record: LogRecord) -> None:
         """Fold a reward into its group."""
+        self.fold(record)
+
+    def fold(self, record: LogRecord) -> Reward:
+        """As :meth:`process`; returns the reward, or a struct with its fields."""
         reward, traceparent = _REWARDS.read(record)
         self.groups.add(reward, record.timestamp, self._changes, traceparent)
+        return reward
 
     @property
     def waits(self) -> bool:

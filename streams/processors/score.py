@@ -6,8 +6,9 @@ through a :class:`Join`; what falls due there is decided by the processor's hook
 
 from collections import Counter
 
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.topics import FEEDBACK
+from headrace.schemas.topics import FEEDBACK, REWARDS
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rules import Rules
@@ -16,7 +17,11 @@ from headrace.streams.runtime.state import SetAside, read_state
 from headrace.streams.scoring.attempt import Attempt
 from headrace.streams.scoring.due_rewards import announcements
 from headrace.streams.scoring.feedback_join import Changes, Join
-from headrace.streams.scoring.score_intake import take_feedback, take_trajectory
+from headrace.streams.scoring.score_intake import Scored, take_feedback, take_trajectory
+
+REVISIONS = "revisions"
+"""Counted: rewards that take the place of earlier ones. Others are counted as ``rewards``, those without a total also as
+``unscored_`` and the reason."""
 
 
 class ScoreOperator(Operator):
@@ -32,6 +37,7 @@ class ScoreOperator(Operator):
         """Trajectories of this batch that go through the join, by offset: they need not be read back."""
         self._rewards = rewards
         self._outgoing: list[Outgoing] = []
+        self._counts: Counter[str] = Counter()
 
     def process(self, record: LogRecord) -> None:
         """Score a trajectory, or give it or its feedback to the join."""
@@ -41,8 +47,9 @@ class ScoreOperator(Operator):
                 self.join.add_feedback(name, feedback, self.changes)
             return
         taken = take_trajectory(record, self._rewards)
-        if isinstance(taken, list):
-            self._outgoing += taken
+        if isinstance(taken, Scored):
+            self._outgoing += taken.outgoing
+            self._count(taken.reward)
             return
         arrival, trajectory = taken
         with self.join.undone_if_it_raises(arrival.trajectory_id, self.changes):
@@ -76,7 +83,15 @@ class ScoreOperator(Operator):
             name.encode(): kept.model_dump_json(exclude_defaults=True).encode() if kept else None
             for name, kept in changes.stored.items()
         }
-        return Effects([*outgoing, *announcements(changes)], state)
+        for decided in changes.decided:
+            self._count(decided.reward)
+        counts, self._counts = self._counts, Counter()
+        return Effects([*outgoing, *announcements(changes)], state, counts)
+
+    def _count(self, reward: Reward) -> None:
+        self._counts[REVISIONS if reward.revision else REWARDS.name] += 1
+        if reward.unscored is not None and not reward.revision:
+            self._counts[f"unscored_{reward.unscored}"] += 1
 
 
 def restore_score(rules: Rules, start: Start) -> tuple[ScoreOperator, list[SetAside]]:

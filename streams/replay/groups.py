@@ -1,21 +1,25 @@
-"""Rewards of a range grouped again: each partition of ``rewards`` by the fold that live grouping runs.
+"""Rewards of a range grouped again: each partition of ``rewards`` by the operator of live grouping.
 
-Rewards come in log time, so time is known exactly: what is due by then is closed first. A group that stays incomplete
-near the range's beginning may have lost members to it; it is left out and counted, and so is what is still open at the
-end. Every other reward has its one fate.
+Rewards come in stream time, so time is known exactly: what is due by then is closed first. A group that stays
+incomplete near the range's beginning may have lost members to it; it is left out and counted, and so is what is still
+open at the end. Every other reward has its one fate.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from headrace.schemas.records.group import TrainingGroup
-from headrace.schemas.records.reward import Reward
-from headrace.schemas.topics import TRAINING
-from headrace.streams.grouping.group import output_message
-from headrace.streams.grouping.group_policy import GroupPolicies
+from headrace.schemas.topics import ALERTS, DEAD_LETTERS, TRAINING
+from headrace.streams.grouping.group import SOURCE
 from headrace.streams.grouping.group_state import GroupState, remembered
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
-from headrace.streams.raw import Outgoing
+from headrace.streams.grouping.groups import Changes, Groups
+from headrace.streams.processors.group import TRAINED, GroupOperator
+from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.replay.rewards import UNREADABLE
+from headrace.streams.rules import Rules
+from headrace.streams.runtime.in_memory import MemoryPartition, run_to_end
+from headrace.streams.runtime.processor import Effects
+from headrace.streams.runtime.runtime import Runtime
 
 CUT = "rewards_cut_at_begin"
 OPEN = "rewards_open_at_end"
@@ -25,68 +29,93 @@ REPEATED = "rewards_repeated"
 class Regrouping:
     """The groups of all partitions of ``rewards``."""
 
-    def __init__(self, limits: GroupLimits, policies: GroupPolicies, *, partitions: int) -> None:
+    def __init__(self, rules: Rules, *, partitions: int) -> None:
         """``partitions``: how many ``rewards`` has."""
         self.counts: Counter[str] = Counter()
         """Fates of the rewards, and what has none."""
-        self._limits = limits
-        self._policies = policies
-        self._partitions = [Groups(limits, policies=policies) for _ in range(partitions)]
         self._cut_ms: int | None = None
+        self._runtime = Runtime(SOURCE, strict=True)
+        self._operators = [RangeGroupOperator(rules, self.counts, lambda: self._cut_ms) for _ in range(partitions)]
+        self._partitions = [MemoryPartition() for _ in range(partitions)]
+        for number, (operator, partition) in enumerate(zip(self._operators, self._partitions, strict=True)):
+            self._runtime.assign(number, operator, partition)
 
     def cut(self, time_ms: int) -> None:
         """Something may be missing at ``time_ms``: the range begins there, or a trajectory was left out."""
         self._cut_ms = max(time_ms, self._cut_ms or 0)
 
-    def take(self, reward: Reward, partition: int, time_ms: int, traceparent: str | None) -> list[Outgoing]:
-        """What ``reward``, in ``partition`` of ``rewards`` at log time ``time_ms``, brings about."""
-        groups, changes = self._partitions[partition], Changes()
-        groups.expire_due(time_ms, changes)
-        groups.add(reward, time_ms, changes, traceparent)
-        # A revision is of a reward that is counted already.
-        if reward.revision == 0:
-            self.counts["grouped"] += 1
-            self.counts[REPEATED] += changes.ignored
-        return self._decided(changes)
+    def take(self, record: LogRecord) -> list[Outgoing]:
+        """What the next record of ``rewards`` brings about."""
+        if record.timestamp > 0:
+            run_to_end(self._runtime.advance({record.partition: record.timestamp}))
+        run_to_end(self._runtime.process([record]))
+        return self._written(record.partition)
 
     def finish(self, end_ms: int) -> list[Outgoing]:
-        """Log time goes on to the end of the range; what is open then stays so, and is counted."""
+        """Stream time goes on to the end of the range; what is open then stays so, and is counted."""
         out = []
-        for groups in self._partitions:
-            changes = Changes()
-            groups.expire_due(end_ms, changes)
-            out += self._decided(changes)
-        decided = sum(count for name, count in self.counts.items() if name in (CUT, REPEATED, "trained"))
+        for number in range(len(self._partitions)):
+            run_to_end(self._runtime.advance({number: end_ms}))
+            out += self._written(number)
+        decided = sum(count for name, count in self.counts.items() if name in (CUT, REPEATED, TRAINED))
         rejected = sum(count for name, count in self.counts.items() if name.startswith("rejected_"))
         self.counts[OPEN] = self.counts.pop("grouped", 0) - decided - rejected
         return out
 
-    def _decided(self, changes: Changes) -> list[Outgoing]:
+    def _written(self, number: int) -> list[Outgoing]:
+        made = self._partitions[number].written()
+        self.counts[UNREADABLE] += sum(each.topic is DEAD_LETTERS for each in made)
+        return [each for each in made if each.topic is not ALERTS]
+
+
+class RangeGroupOperator(GroupOperator):
+    """Group, where members may be missing because a range begins in the middle of the log."""
+
+    def __init__(self, rules: Rules, counts: Counter[str], cut_ms: Callable[[], int | None]) -> None:
+        """``cut_ms`` says at which stream time something may be missing; what is done is added to ``counts``."""
+        super().__init__(Groups(rules.groups, policies=rules.policies))
+        self._rules = rules
+        self._counts = counts
+        self._cut_ms = cut_ms
+
+    def process(self, record: LogRecord) -> None:
+        """Fold a reward into its group; a revision is of a reward that is counted already."""
+        ignored = self._changes.ignored
+        reward = self.fold(record)
+        if reward.revision == 0:
+            self._counts["grouped"] += 1
+            self._counts[REPEATED] += self._changes.ignored - ignored
+
+    def flush(self) -> Effects:
+        """Decisions of groups that nothing is missing of; what live grouping counted between them is not told."""
+        changes = self._changes
         cut = set(self._cut(changes))
-        self.counts[CUT] += len(cut)
-        out = []
-        for record, time_ms, origin, _ in changes.outputs:
+        self._counts[CUT] += len(cut)
+        kept = []
+        for decided in changes.outputs:
+            record = decided.record
             if isinstance(record, TrainingGroup):
                 members = [member.trajectory_id for member in record.members]
-                if not cut.issuperset(map(remembered, members)):
-                    self.counts[TRAINING.name] += 1
-                    self.counts["trained"] += len(members)
-                    out.append(Outgoing(*output_message(record, time_ms, origin=origin), time_ms))
-            elif remembered(record.trajectory_id) not in cut:
-                self.counts[f"rejected_{record.reason}"] += 1
-                out.append(Outgoing(*output_message(record, time_ms, origin=origin), time_ms))
-        return out
+                if cut.issuperset(map(remembered, members)):
+                    continue
+                self._counts[TRAINING.name] += 1
+                self._counts[TRAINED] += len(members)
+            elif remembered(record.trajectory_id) in cut:
+                continue
+            else:
+                self._counts[f"rejected_{record.reason}"] += 1
+            kept.append(decided._replace(rollouts=None))
+        changes.outputs[:] = kept
+        return super().flush()
 
     def _cut(self, changes: Changes) -> Iterator[str]:
         """Trajectories (:func:`remembered`) whose group closed incomplete so early that the range may have cut it."""
-        if self._cut_ms is None or not changes.outputs:
+        cut_ms = self._cut_ms()
+        if cut_ms is None or not changes.outputs:
             return
         for state in changes.stored.values():
             if not isinstance(state, GroupState) or state.closed is None or state.cohort_key is not None:
                 continue
-            timeout_ms = self._policies.of(state.spec).timeout_ms(self._limits.timeout_ms)
-            if (
-                len(state.closed) < (state.size or len(state.closed) + 1)
-                and state.opened_ms < self._cut_ms + timeout_ms
-            ):
+            timeout_ms = self._rules.policies.of(state.spec).timeout_ms(self._rules.groups.timeout_ms)
+            if len(state.closed) < (state.size or len(state.closed) + 1) and state.opened_ms < cut_ms + timeout_ms:
                 yield from state.closed

@@ -8,28 +8,18 @@ A record is read when its partition is read and taken when its time has come: wh
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from aiokafka.partitioner import DefaultPartitioner
 
-from headrace.schemas.envelope import from_headers
-from headrace.schemas.records.reward import Reward
 from headrace.schemas.side_topics import ReplayStage, Span
-from headrace.schemas.topics import DEAD_LETTERS, EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
-from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.grouping.group_policy import DEFAULT_POLICIES, GroupPolicies
-from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
+from headrace.streams.processors.decider import Verdicts
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from headrace.streams.replay.groups import Regrouping
-from headrace.streams.replay.rewards import Made, Rescoring, Verdicts
+from headrace.streams.replay.rewards import Rescoring
 from headrace.streams.replay.trajectories import LeftOut, Rederivation
-from headrace.streams.rewards.registry import Rewards
-from headrace.streams.scoring.feedback_join import JoinLimits
-from headrace.streams.scoring.score import REWARDS_OF_AGENTS
-from headrace.streams.typed_record import typed
+from headrace.streams.rules import Rules
 
 Item: TypeAlias = LogRecord | Outgoing | LeftOut
 """What has a place in log time: a record that was read, or what events were folded to."""
@@ -42,22 +32,6 @@ SOURCE_OF: Mapping[ReplayStage, Topic] = {
 """What each stage reads."""
 
 _PARTITIONER = DefaultPartitioner()
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a replay does otherwise than live processing did, if anything."""
-
-    rewards: Rewards = REWARDS_OF_AGENTS
-    """Which agent is scored by which spec."""
-    fold: FoldLimits = field(default_factory=FoldLimits)
-    """Limits of the assembler."""
-    groups: GroupLimits = field(default_factory=GroupLimits)
-    """Limits of grouping."""
-    policies: GroupPolicies = DEFAULT_POLICIES
-    """How rewards become groups."""
-    join: JoinLimits = field(default_factory=JoinLimits)
-    """Limits of the feedback join."""
 
 
 class Placed(NamedTuple):
@@ -89,24 +63,20 @@ class ReplayPipeline:
         self._spans = spans
         self._begun: set[int] = set()
         self._numbers = {topic: list(range(count)) for topic, count in partitions.items()}
-        self._next_offset = dict.fromkeys(spans, 0)
+        self._next_offset: Counter[tuple[Topic, int]] = Counter()
         self._rederivations = {
             number: Rederivation(rules.fold, begins_log=span.begins_log)
             for number, span in spans.items()
             if stage is ReplayStage.EVENTS
         }
-        self._rescoring = Rescoring(rules.rewards, rules.join, verdicts or {})
-        self._regrouping = Regrouping(
-            rules.groups, rules.policies, partitions=partitions.get(REWARDS, max(spans, default=0) + 1)
-        )
+        self._rescoring = Rescoring(rules, verdicts or {})
+        self._regrouping = Regrouping(rules, partitions=partitions.get(REWARDS, max(spans, default=0) + 1))
         self._read: Counter[str] = Counter()
-        self._unreadable = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """How many of what were read, made, decided, and left out."""
         total = Counter({f"read_{name}": count for name, count in self._read.items()})
-        total["unreadable"] = self._unreadable
         parts = [each.counts for each in self._rederivations.values()]
         for counts in (*parts, self._rescoring.counts, self._regrouping.counts):
             total.update(counts)
@@ -144,15 +114,10 @@ class ReplayPipeline:
             case Outgoing() if item.topic is not TRAJECTORIES:
                 return [self._placed(item)]
             case Outgoing():
-                offset = self._next_offset[partition]
-                self._next_offset[partition] += 1
-                message = item.message
-                stored = StoredRecord(
-                    TRAJECTORIES.name, partition, offset, item.timestamp_ms, message.key, message.value, message.headers
-                )
+                stored = self._stored(item, partition)
                 return [Placed(item, partition), *self._rewarded(self._rescoring.take(stored))]
             case _ if item.topic == REWARDS.name:
-                return self._regrouped(item)
+                return self._grouped(item)
             case _:
                 return self._rewarded(self._rescoring.take(item))
 
@@ -163,26 +128,25 @@ class ReplayPipeline:
         if not self._spans[record.partition].begins_log:
             self._regrouping.cut(time_ms)
 
-    def _rewarded(self, made: Iterable[Made]) -> list[Placed]:
+    def _rewarded(self, made: Iterable[Outgoing]) -> list[Placed]:
         """Rewards, each followed by what it decides; and dead letters."""
         out = []
-        for reward, outgoing in made:
-            out.append(self._placed(outgoing))
-            if reward is not None:
-                trace = from_headers(outgoing.message.headers).traceparent
-                out += self._grouped(reward, out[-1].partition, outgoing.timestamp_ms, trace)
+        for outgoing in made:
+            placed = self._placed(outgoing)
+            out.append(placed)
+            if outgoing.topic is REWARDS:
+                out += self._grouped(self._stored(outgoing, placed.partition))
         return out
 
-    def _regrouped(self, record: LogRecord) -> list[Placed]:
-        try:
-            envelope, reward = typed(record, Reward)
-        except UnreadableRecord as error:
-            self._unreadable += 1
-            return [self._placed(Outgoing(DEAD_LETTERS, dead_letter_message(record, error), time_of(record)))]
-        return self._grouped(reward, record.partition, record.timestamp, envelope.traceparent)
+    def _grouped(self, record: LogRecord) -> list[Placed]:
+        return list(map(self._placed, self._regrouping.take(record)))
 
-    def _grouped(self, reward: Reward, partition: int, time_ms: int, trace: str | None) -> list[Placed]:
-        return list(map(self._placed, self._regrouping.take(reward, partition, time_ms, trace)))
+    def _stored(self, outgoing: Outgoing, partition: int) -> StoredRecord:
+        """``outgoing`` as it will stand in its side topic."""
+        topic, message, timestamp_ms = outgoing
+        offset = self._next_offset[topic, partition]
+        self._next_offset[topic, partition] += 1
+        return StoredRecord(topic.name, partition, offset, timestamp_ms, message.key, message.value, message.headers)
 
     def _placed(self, outgoing: Outgoing) -> Placed:
         """Where Kafka's clients would put the record."""

@@ -20,15 +20,16 @@ from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.side_topics import LIVE, SIDE, ReplayFinished, ReplayStage, Span, side_topic
 from headrace.schemas.topics import EVENTS, FEEDBACK, TRAJECTORIES, Topic
+from headrace.streams.processors.decider import Verdicts
 from headrace.streams.replay.input import RangeReader, find_spans
 from headrace.streams.replay.order import LogTimeOrder
-from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline, Rules
+from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline
 from headrace.streams.replay.range import Bound
-from headrace.streams.replay.rewards import Verdicts
 from headrace.streams.replay.sink import ReplaySink, sha256_of
 from headrace.streams.replay.verdicts import asked, read_rewards, recorded
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.registry import ANY_AGENT
+from headrace.streams.rules import Rules
 from headrace.streams.scoring.score_intake import hears_feedback
 
 

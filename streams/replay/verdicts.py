@@ -8,8 +8,8 @@ from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.schemas.wire import UnreadableRecord
+from headrace.streams.processors.decider import Verdicts
 from headrace.streams.raw import LogRecord
-from headrace.streams.replay.rewards import Verdicts
 from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge import DISAGREEMENT
 from headrace.streams.rewards.judge_client import Judging

@@ -1,13 +1,13 @@
 """From what is due to rewards: which judges to ask, and what their answers make. Pure; somebody else asks.
 
 asked = to_ask(cases, rewards, joins)
-answers = …                                     # over HTTP, or from a function in memory
-conclude(cases, asked, answers, rewards, joins, changes)
+judged = …                                      # over HTTP, from a function in memory, or from the log
+conclude(cases, judged, rewards, joins, changes)
 announcements(changes[0])
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,10 +18,10 @@ from headrace.schemas.topics import REWARDS, TRAJECTORIES
 from headrace.streams.letters.raised import raised_alert
 from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.incomplete import hiding_defect
-from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries, verdicts
+from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries
 from headrace.streams.rewards.judge_question import Question
-from headrace.streams.rewards.judge_verdict import Answer
 from headrace.streams.rewards.registry import Rewards
+from headrace.streams.rewards.spec import Verdict
 from headrace.streams.scoring.feedback_join import Changes, Due, Join
 from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label
 
@@ -47,6 +47,8 @@ class Case:
 
 Asked: TypeAlias = dict[tuple[int, str], list[Inquiry]]
 """Inquiries by the case's name."""
+Judged: TypeAlias = Mapping[tuple[int, str], Mapping[str, Verdict]]
+"""What judges say, by the case's name and by component."""
 
 
 def to_ask(cases: Iterable[Case], rewards: Rewards, joins: Mapping[int, Join]) -> Asked:
@@ -68,26 +70,24 @@ def to_ask(cases: Iterable[Case], rewards: Rewards, joins: Mapping[int, Join]) -
 
 
 def all_questions(asked: Asked) -> list[Question]:
-    """Every question of ``asked``, in the order in which :func:`conclude` takes the answers."""
+    """Every question of ``asked``, in an order that answers can follow."""
     return [question for each in asked.values() for inquiry in each for question in inquiry.questions]
 
 
 def conclude(
     cases: Sequence[Case],
-    asked: Asked,
-    answers: Iterator[Answer],
+    judged: Judged,
     rewards: Rewards,
     joins: Mapping[int, Join],
     changes: Mapping[int, Changes],
 ) -> None:
     """Score the ``cases`` and hand the rewards to their joins; ``changes`` are by partition.
 
-    Without ``answers`` for them, pass nothing as ``asked``: their judged components are then ``not_judged``.
+    Components of cases that are not in ``judged`` are ``not_judged``, unless their join knows a verdict.
     """
-    given = {name: verdicts(each, answers) for name, each in asked.items()}
     for case in cases:
         join, due = joins[case.partition], case.due
-        new = given.get(case.name, {})
+        new = judged.get(case.name, {})
         reward, error = score_or_label(
             case.trajectory,
             Reference(partition=case.partition, offset=due.offset),

@@ -1,10 +1,11 @@
 """What score makes of a record that comes in: a reward at once, or an arrival or feedback for the join. Pure."""
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
 from headrace.streams.letters.raised import place_of, raised_alert
@@ -22,7 +23,16 @@ Waiting: TypeAlias = tuple[Arrival, Trajectory]
 """A trajectory that goes through the join."""
 
 
-def take_trajectory(record: LogRecord, rewards: Rewards) -> list[Outgoing] | Waiting:
+class Scored(NamedTuple):
+    """A reward that was made at once."""
+
+    reward: Reward
+    """The reward."""
+    outgoing: list[Outgoing]
+    """Its record and, where scoring raised, an alert."""
+
+
+def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
     """The reward of a record of ``trajectories`` or, where that needs feedback or judges, what the join is told.
 
     Where scoring raised, the reward says so and an alert goes with it. Raises :class:`UnreadableRecord`.
@@ -35,7 +45,7 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> list[Outgoing] | Wai
         outgoing = [Outgoing(REWARDS, reward_message(reward, origin=envelope.traceparent), record.timestamp)]
         if error is not None:
             outgoing.append(raised_alert(error, SOURCE, record.timestamp, **place_of(record)))
-        return outgoing
+        return Scored(reward, outgoing)
     # Without a window it is due at once, with the trajectory in hand.
     waits = spec.feedback_window_ms > 0
     arrival = Arrival(

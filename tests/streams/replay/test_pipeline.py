@@ -18,8 +18,9 @@ from headrace.streams.drive import drive
 from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.raw import StoredRecord
 from headrace.streams.replay.order import LogTimeOrder
-from headrace.streams.replay.pipeline import Item, Placed, ReplayPipeline, Rules
+from headrace.streams.replay.pipeline import Item, Placed, ReplayPipeline
 from headrace.streams.rewards.registry import parse_rewards
+from headrace.streams.rules import Rules
 from headrace.streams.topology import TOPOLOGY
 from tests.streams.attempts import attempt, trajectory_message
 from tests.streams.builders import T0, log, session, tick, ticks

@@ -10,17 +10,18 @@ from headrace.schemas.events import FeedbackGiven
 from headrace.schemas.ids import derived_id
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
-from headrace.schemas.topics import FEEDBACK, TRAJECTORIES
-from headrace.schemas.wire import encode
-from headrace.streams.raw import StoredRecord
+from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
+from headrace.schemas.wire import decode, encode
+from headrace.streams.processors.decider import Verdicts
+from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.replay.order import LogTimeOrder
-from headrace.streams.replay.rewards import WAITING, Made, Rescoring, Verdicts
+from headrace.streams.replay.rewards import UNREADABLE, WAITING, Rescoring
 from headrace.streams.replay.verdicts import asked, recorded
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import TIMEOUT, Answer
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import NOT_JUDGED, JudgedTerm, RewardSpec, Verdict
-from headrace.streams.scoring.feedback_join import JoinLimits
+from headrace.streams.rules import Rules
 from headrace.streams.scoring.score import score
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import HASTY, JUDGED, LIKED, WINDOW_MS
@@ -61,9 +62,9 @@ def in_order(trajectories: Iterable[Spoken], feedback: Iterable[Spoken]) -> list
 
 def rescored(
     records: Iterable[StoredRecord], spec: RewardSpec, end_ms: int, verdicts: Verdicts | None = None
-) -> tuple[list[Made], Rescoring]:
-    rescoring = Rescoring(Rewards({}, spec), JoinLimits(), verdicts or {})
-    made: list[Made] = []
+) -> tuple[list[Outgoing], Rescoring]:
+    rescoring = Rescoring(Rules(Rewards({}, spec)), verdicts or {})
+    made: list[Outgoing] = []
     for record in records:
         made += [*rescoring.pass_time(record.timestamp), *rescoring.take(record)]
     return made + rescoring.finish(end_ms), rescoring
@@ -86,14 +87,20 @@ def test_it_makes_what_live_scoring_makes(
     live = AtWork(Rewards({}, spec))
     expected = [each for record in records for each in (*live.advance(record.timestamp), *live.take(record))]
     expected += live.advance(end_ms)
-    assert [made.outgoing for made in rescored(records, spec, end_ms)[0]] == expected
+    assert rescored(records, spec, end_ms)[0] == expected
 
 
 def test_what_waits_for_feedback_at_the_end_is_counted_and_not_guessed() -> None:
     made, rescoring = rescored(in_order([("a", 0)], [("a", 500)]), LIKED, START_MS + WINDOW_MS)
     assert (made, rescoring.counts[WAITING]) == ([], 1)
     made, rescoring = rescored(in_order([("a", 0)], [("a", 500)]), LIKED, START_MS + WINDOW_MS + 1)
-    assert ([each.reward and each.reward.total for each in made], rescoring.counts[WAITING]) == ([1.0], 0)
+    assert ([reward_in(each).total for each in made], rescoring.counts[WAITING]) == ([1.0], 0)
+
+
+def reward_in(outgoing: Outgoing) -> Reward:
+    _, reward = decode(outgoing.message.headers, outgoing.message.value)
+    assert isinstance(reward, Reward)
+    return reward
 
 
 def terms() -> list[JudgedTerm]:
@@ -124,24 +131,21 @@ GOOD = Verdict(0.75, None, {"task": 1.0, "user": 0.5, "disagreement": 0.5})
 async def test_a_verdict_on_record_counts_again() -> None:
     verdicts = await recorded(terms(), stream([live_reward(GOOD)]))
     (made,), _ = rescored([came("a", 0, 0)], JUDGED, START_MS, verdicts)
-    assert made.reward is not None
-    assert made.reward.total == 0.75
-    assert made.reward.components == live_reward(GOOD).components
+    assert reward_in(made).total == 0.75
+    assert reward_in(made).components == live_reward(GOOD).components
 
 
 async def test_a_verdict_by_other_rubrics_does_not() -> None:
     other = Verdict(0.75, None, {"politeness": 0.75})
     verdicts = await recorded(terms(), stream([live_reward(other)]))
     (made,), _ = rescored([came("a", 0, 0)], JUDGED, START_MS, verdicts)
-    assert made.reward is not None
-    assert (made.reward.total, made.reward.unscored) == (None, NOT_JUDGED)
+    assert (reward_in(made).total, reward_in(made).unscored) == (None, NOT_JUDGED)
 
 
 async def test_why_a_judge_gave_none_is_on_record_too() -> None:
     verdicts = await recorded(terms(), stream([live_reward(Verdict(None, TIMEOUT)), live_reward(GOOD)]))
     (made,), rescoring = rescored([came("a", 0, 0)], JUDGED, START_MS, verdicts)
-    assert made.reward is not None
-    assert (made.reward.unscored, rescoring.counts[f"unscored_{TIMEOUT}"]) == (TIMEOUT, 1)
+    assert (reward_in(made).unscored, rescoring.counts[f"unscored_{TIMEOUT}"]) == (TIMEOUT, 1)
 
 
 class Fives:
@@ -160,7 +164,7 @@ async def test_judges_are_asked_about_what_they_can_score() -> None:
     records.append(StoredRecord(TRAJECTORIES.name, 0, 3, START_MS, b"d", b"{", records[0].headers))
     judge = Fives()
     verdicts = await asked(records_of(records), Rewards({}, JUDGED), judge, wait_s=1.0)
-    made, _ = rescored(records, JUDGED, START_MS, verdicts)
-    assert [each.reward and each.reward.total for each in made] == [
-        verdicts[name]["helpful"].value for name in "abc"
-    ] + [None]
+    made, rescoring = rescored(records, JUDGED, START_MS, verdicts)
+    totals = [reward_in(each).total for each in made if each.topic is REWARDS]
+    assert totals == [verdicts[name]["helpful"].value for name in "abc"]
+    assert rescoring.counts[UNREADABLE] == 1

@@ -39,10 +39,10 @@ from headrace.streams.diff.side import DiffSide, group_states
 from headrace.streams.raw import StoredRecord
 from headrace.streams.replay import sink as replay_sink
 from headrace.streams.replay.catalog import NoReplay, delete_replay, find_replay
-from headrace.streams.replay.pipeline import Rules
 from headrace.streams.replay.run import ReplayConfig, run_replay
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.rewards.registry import parse_rewards
+from headrace.streams.rules import Rules
 from tests.clocks import with_producers_time
 from tests.streams.builders import session, ticks
 

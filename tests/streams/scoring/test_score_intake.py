@@ -16,7 +16,7 @@ from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival, Changes, Join, JoinLimits
 from headrace.streams.scoring.score import REWARDS_OF_AGENTS, unscored
-from headrace.streams.scoring.score_intake import hears_feedback, needs_join, take_feedback, take_trajectory
+from headrace.streams.scoring.score_intake import Scored, hears_feedback, needs_join, take_feedback, take_trajectory
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import JUDGED, LIKED, WINDOW_MS
 
@@ -36,17 +36,17 @@ def feedback_message(trajectory_id: str, value: float = 1.0, **fields: Any) -> M
 
 def test_a_trajectory_whose_reward_needs_nothing_else_is_scored_at_once_and_continues_its_trace() -> None:
     taken = take_trajectory(record(trajectory_message(attempt("t"))), REWARDS_OF_AGENTS)
-    assert isinstance(taken, list)
-    (taken,) = taken
-    assert (taken.topic, taken.timestamp_ms) == (REWARDS, START_MS + 5)
-    trace = dict(taken.message.headers)["traceparent"].decode()
+    assert isinstance(taken, Scored)
+    (outgoing,) = taken.outgoing
+    assert (outgoing.topic, outgoing.timestamp_ms) == (REWARDS, START_MS + 5)
+    trace = dict(outgoing.message.headers)["traceparent"].decode()
     assert trace.split("-")[1] == TRACE.split("-")[1]
     assert trace != TRACE
 
 
 def test_one_whose_reward_takes_feedback_is_for_the_join() -> None:
     taken = take_trajectory(record(trajectory_message(attempt("t"))), Rewards({}, LIKED))
-    assert not isinstance(taken, list)
+    assert not isinstance(taken, Scored)
     arrival, trajectory = taken
     blank = unscored(attempt("t"), Reference(partition=1, offset=42), TRAJECTORY_GONE, rewards=Rewards({}, LIKED))
     assert arrival == Arrival("t", 42, START_MS + 5, WINDOW_MS, True, TRACE, blank)
@@ -85,7 +85,7 @@ def test_the_shipped_rewards_of_agents_need_no_join_and_no_feedback() -> None:
 def test_a_window_begins_by_the_brokers_clock_whatever_the_agents_says(agents_ms: int) -> None:
     rewards = Rewards({}, LIKED)
     taken = take_trajectory(record(trajectory_message(attempt("t", ended_ms=agents_ms))), rewards)
-    assert not isinstance(taken, list)
+    assert not isinstance(taken, Scored)
     join, changes = Join(JoinLimits()), Changes()
     join.add_trajectory(taken[0], changes)
     in_time, late = START_MS + 5 + WINDOW_MS, START_MS + 6 + WINDOW_MS
