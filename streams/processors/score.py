@@ -20,8 +20,8 @@ from headrace.streams.scoring.feedback_join import Changes, Join
 from headrace.streams.scoring.score_intake import Scored, take_feedback, take_trajectory
 
 REVISIONS = "revisions"
-"""Counted: rewards that take the place of earlier ones. Others are counted as ``rewards``, those without a total also as
-``unscored_`` and the reason."""
+"""Counted: rewards that take the place of earlier ones. Others are counted as ``rewards``, and those without a total as
+``unscored_`` and the reason, too."""
 
 
 class ScoreOperator(Operator):

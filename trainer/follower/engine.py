@@ -179,5 +179,5 @@ async def open_engine(url: str, *, timeout_s: float) -> AsyncIterator[VllmEngine
 
 
 async def score_all(engine: VllmEngine, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-    """:meth:`Engine.score` of every sequence, side by side."""
+    """:meth:`VllmEngine.score` of every sequence, side by side."""
     return list(await asyncio.gather(*(engine.score(sequence) for sequence in sequences)))

@@ -7,7 +7,7 @@ vLLM, which are killed in tests of their own, stay up here.
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 import httpx
@@ -122,7 +122,7 @@ async def the_log_tells_one_story(stack: Stack) -> None:
     assert set(trained.values()) == {1}
 
     declared = declared_writes()
-    for name, topics in (await written_by(kafka)).items():
+    for name, topics in (await written_by(kafka, declared)).items():
         assert topics <= declared[name], f"{name} writes topics that it does not declare"
 
     client = await asyncio.to_thread(
@@ -145,16 +145,16 @@ def declared_writes() -> dict[str, set[str]]:
     return found
 
 
-async def written_by(kafka: str) -> dict[str, set[str]]:
-    """Topics by who is the source of a record in them, but for ticks of the assembler, which only pass the time."""
+async def written_by(kafka: str, declared: Collection[str]) -> dict[str, set[str]]:
+    """Topics by whom of ``declared`` the source of a record in them names, but for ticks, which only pass the time."""
     found: dict[str, set[str]] = defaultdict(set)
     for topic in TOPICS:
         async for record in read_to_end(kafka, topic):
             headers = {name: (value or b"").decode() for name, value in record.headers}
             if headers.get("ce_type") != ClockTicked.TYPE:
-                _, first, *others = f"{headers.get('ce_source', '')}//".split("/")
-                name = others[0] if first == "streams" else first
-                found[name if name in declared_writes() else "agents"].add(topic.name)
+                words = headers.get("ce_source", "").replace("/", " ").split()
+                name = next((word for word in words if word in declared), "agents")
+                found[name].add(topic.name)
     return found
 
 

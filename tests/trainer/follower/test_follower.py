@@ -57,13 +57,13 @@ def register():
 DIES_IN_THE_SWAP = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from headrace.trainer.follower.engine import Engine
+from headrace.trainer.follower.engine import VllmEngine
 from headrace.trainer.follower.follower import FollowerConfig, run_follower
 
 async def die(self, *arguments):
     os.kill(os.getpid(), signal.SIGKILL)
 
-Engine.finish_update = die
+VllmEngine.finish_update = die
 bootstrap, run, url, cache, store, key = sys.argv[1:]
 config = FollowerConfig(bootstrap, run, url, "engine", Path(cache), store, (key,))
 asyncio.run(run_follower(config, stop=asyncio.Event(), ready=lambda: None))
