@@ -45,13 +45,17 @@ AREAS = {
     "fold": Area(("streams/assembly/*.py",), ("tests/streams/assembly", "tests/streams/native")),
     "groups": Area(("streams/grouping/*.py",), ("tests/streams/grouping", "tests/streams/test_drive.py")),
     "feedback": Area(("streams/scoring/*.py",), ("tests/streams/scoring", "tests/streams/test_drive.py")),
+    "runtime": Area(
+        ("streams/runtime/runtime.py", "streams/processors/score.py", "streams/processors/group.py"),
+        ("tests/streams/runtime/test_runtime.py", "tests/streams/test_drive.py", "tests/streams/letters", "tests/fuzz"),
+    ),
 }
 LAST = ("test_references", "test_restart")
 """Tests that begin with a minute of something else."""
 NOT_RUN = ("test_memory",)
 """Measures sixteen processes: the constants of the fold's estimate of memory are its own, and it takes minutes."""
 _SHELLS = (
-    "worker.py", "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "decider.py", "upstream.py",
+    "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "upstream.py",
     "recovered_outputs.py", "undecided_letters.py", "lost_place.py",
 )  # fmt: skip
 """Ends of names of files that only speak to Kafka: their tests need one."""

@@ -1,5 +1,6 @@
 """What a restart reads of a trajectory's record: its end, and of that the same as of all of it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from time import thread_time
 from unittest.mock import patch
@@ -81,12 +82,18 @@ def test_a_record_without_what_newer_releases_say_is_closed_with_its_last_record
 
 def test_a_large_record_costs_what_its_end_costs() -> None:
     bulk = event(
-        "s1", 1, facts("tool")[2], value=b'{"call_id":"c","tool":"t","result":[' + b"0.125," * 200_000 + b"1]}"
+        "s1", 1, facts("tool")[2], value=b'{"call_id":"c","tool":"t","result":[' + b"0.125," * 150_000 + b"1]}"
     )
     large = record_of([WHOLE[0], bulk])
-    begin = thread_time()
-    emitted_of(large)
-    end_only = thread_time() - begin
-    begin = thread_time()
-    by_all_of_it(large)
-    assert end_only < thread_time() - begin
+    assert len(large.value or b"") > 900_000, "the bulk is in the record"
+    assert least_time(emitted_of, large) < least_time(by_all_of_it, large) / 4
+
+
+def least_time(read: Callable[[StoredRecord], object], record: StoredRecord) -> float:
+    """The least processor time of several tries, in seconds: on a busy machine some take many times as long."""
+    tries = []
+    for _ in range(10):
+        begin = thread_time()
+        read(record)
+        tries.append(thread_time() - begin)
+    return min(tries)
