@@ -22,8 +22,9 @@ from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS, FEEDBACK, TOPICS, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode, encode
 from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.tick import tick
 from headrace.streams.grouping.groups import GroupLimits
-from headrace.streams.processors.assemble import AssembleOperator, tick
+from headrace.streams.processors.assemble import AssembleOperator
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.judge_verdict import Answer

@@ -4,40 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from headrace.schemas.kafka.bookmarks import BookmarkedRecord
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
 
-class LogRecord(Protocol):
-    """What of a record is needed; aiokafka's ``ConsumerRecord`` has it."""
+class LogRecord(BookmarkedRecord, Protocol):
+    """What of a record is needed; aiokafka's ``ConsumerRecord`` has it. Its timestamp is the log's clock."""
 
     @property
     def topic(self) -> str:
         """Topic."""
-
-    @property
-    def partition(self) -> int:
-        """Partition."""
-
-    @property
-    def offset(self) -> int:
-        """Offset in the partition."""
-
-    @property
-    def timestamp(self) -> int:
-        """Kafka's timestamp of the record, Unix milliseconds: the log's clock."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Key."""
-
-    @property
-    def value(self) -> bytes | None:
-        """Payload."""
-
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """Headers in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,12 @@ from aiokafka.errors import ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka import KafkaException
 
-from headrace.schemas.envelope import Envelope
-from headrace.schemas.events import ClockTicked
 from headrace.schemas.ids import uuid7
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.sending import acceptable_ms, send
 from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
-from headrace.schemas.wire import Message, encode
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.lost_place import check_written
@@ -34,6 +31,7 @@ from headrace.streams.assembly.partition_reader import PartitionReader, open_rea
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
 from headrace.streams.assembly.recovery import checkpoint_of
 from headrace.streams.assembly.runner_status import RunnerStatus
+from headrace.streams.assembly.tick import tick
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_letters import were_committed
 from headrace.streams.assembly.unreadable_batch import first_behind, is_unreadable_batch
@@ -334,7 +332,7 @@ class PartitionRunner:
         if due_ms is None or silent_ms < due_ms or assembly.position <= self._tick_offset:
             return None
         now_ms = time.time_ns() // 1_000_000
-        return Outgoing(EVENTS, _tick_message(now_ms), now_ms)
+        return tick(now_ms, uuid7(now_ms))
 
 
 def tick_due_ms(fold: PartitionFold, limits: FoldLimits) -> int | None:
@@ -346,9 +344,3 @@ def tick_due_ms(fold: PartitionFold, limits: FoldLimits) -> int | None:
         return None
     step_ms = min(limits.grace_step_ms, limits.idle_step_ms) if fold.waits_for_holes else limits.idle_step_ms
     return min(step_ms // 2, deadline_ms - fold.log_ms)
-
-
-def _tick_message(now_ms: int) -> Message:
-    fact = ClockTicked(unix_ms=now_ms)
-    envelope = Envelope(id=uuid7(now_ms), type=fact.TYPE, source=SOURCE, time_ms=now_ms, subject="clock")
-    return encode(fact, key="clock", envelope=envelope)

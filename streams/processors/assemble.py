@@ -4,13 +4,8 @@ Its state is no topic: it is folded again from ``events``. Live it runs in batch
 assembly's place as its checkpoint; ``drive`` runs it record by record.
 """
 
-from headrace.schemas.envelope import Envelope
-from headrace.schemas.events import ClockTicked
-from headrace.schemas.topics import EVENTS
-from headrace.schemas.wire import encode
 from headrace.streams.assembly.partition import PartitionAssembly
-from headrace.streams.assembly.trajectory_record import SOURCE
-from headrace.streams.raw import LogRecord, Outgoing
+from headrace.streams.raw import LogRecord
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Effects, Operator, Start
 from headrace.streams.runtime.state import SetAside
@@ -42,10 +37,3 @@ class AssembleOperator(Operator):
 def restore_assemble(rules: Rules, start: Start) -> tuple[AssembleOperator, list[SetAside]]:
     """The operator of a partition of ``events`` from its beginning."""
     return AssembleOperator(PartitionAssembly.resume(rules.fold, None, [], position=0, output_end=0)), []
-
-
-def tick(time_ms: int) -> Outgoing:
-    """``clock.ticked`` at ``time_ms``, Unix milliseconds, with an id that follows from it."""
-    fact = ClockTicked(unix_ms=time_ms)
-    envelope = Envelope(id=f"tick-{time_ms}", type=fact.TYPE, source=SOURCE, time_ms=time_ms, subject="clock")
-    return Outgoing(EVENTS, encode(fact, key="clock", envelope=envelope), time_ms)

@@ -48,12 +48,8 @@ class GroupOperator(Operator):
         """Whether a group waits for members."""
         return self.groups.open > 0
 
-    def is_due(self, now_ms: int) -> bool:
-        """Never: :meth:`advance` closes all groups that are due at once."""
-        return False
-
     def advance(self, now_ms: int, at_most: int) -> None:
-        """Close the groups, and forget the memories, whose time is over."""
+        """Close all groups, and forget all memories, whose time is over."""
         self.groups.pass_time(now_ms, self._changes)
 
     def flush(self) -> Effects:

@@ -1,4 +1,7 @@
-"""What score makes of a record that comes in: a reward at once, or an arrival or feedback for the join. Pure."""
+"""What score makes of a record that comes in: a reward at once, or an arrival or feedback for the join. Pure.
+
+The runtime has checked the record's time.
+"""
 
 from typing import NamedTuple, TypeAlias
 
@@ -14,7 +17,7 @@ from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
 from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label, unscored
-from headrace.streams.typed_record import check_time, typed
+from headrace.streams.typed_record import typed
 
 MAX_FEEDBACK_ID = 128
 """Longest id of feedback that a reward sees as it came, in bytes."""
@@ -37,7 +40,6 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
 
     Where scoring raised, the reward says so and an alert goes with it. Raises :class:`UnreadableRecord`.
     """
-    check_time(record)
     envelope, trajectory = typed(record, Trajectory)
     spec, reference = rewards.of(trajectory), Reference(partition=record.partition, offset=record.offset)
     if not needs_join(spec):
@@ -62,7 +64,6 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
 
 def take_feedback(record: LogRecord) -> tuple[str, Feedback]:
     """The trajectory that a record of ``feedback`` is about, and the feedback; raises :class:`UnreadableRecord`."""
-    check_time(record)
     envelope, given = typed(record, FeedbackGiven)
     place = Reference(partition=record.partition, offset=record.offset)
     # The join keeps it: as long as ours, or a hash of it.
