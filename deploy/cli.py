@@ -1,6 +1,6 @@
-"""The ``headrace`` command. Each subcommand is a module of ``deploy/commands``, imported when it is asked for.
+"""The ``headrace`` command. Each subcommand is a module of ``deploy/commands`` that is imported when it is used.
 
-Command modules import click and nothing heavy at their top, so that ``headrace --help`` answers at once.
+At module level command modules import only click and other light modules, so that ``headrace --help`` is fast.
 """
 
 import re
@@ -35,18 +35,18 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Provenance": ("rebuild", "lineage"),
     "Single processes (Kubernetes, systemd)": ("worker",),
 }
-"""Commands as the help groups them; a command that is named nowhere comes under "More"."""
+"""Sections of the help; a command that is in no section appears under "More"."""
 
 
 class LazyGroup(click.Group):
     """Finds command ``x-y`` in the module ``commands/x_y.py`` (``commands/x_.py`` where x is a Python keyword)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands."""
+        """Returns the names of all commands."""
         return sorted(file.stem.rstrip("_").replace("_", "-") for file in _COMMANDS.glob("[!_]*.py"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module and take its ``command``."""
+        """Import the command's module and return its ``command``."""
         stem = cmd_name.replace("-", "_")
         for candidate in (stem, stem + "_"):
             if (_COMMANDS / f"{candidate}.py").is_file():
@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; of one that does not exist say which may have been meant."""
+        """Find the command; for an unknown name the error suggests a similar one."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
             guess = f" Did you mean {near[0]}?" if near else " `headrace --help` lists them."
@@ -65,7 +65,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands under their sections' headings."""
+        """Write the commands under the headings of their sections."""
         names = self.list_commands(ctx)
         placed = {name for section in SECTIONS.values() for name in section}
         sections = SECTIONS | {"More": tuple(name for name in names if name not in placed)}
@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
                     formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run; what went wrong in a known way is shown as a sentence, without a traceback."""
+        """Run the command; known errors are shown as a sentence without a traceback."""
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
@@ -96,12 +96,12 @@ class LazyGroup(click.Group):
             if (extra := extra_with(error.name or "")) is None:
                 raise
             raise click.ClickException(
-                f"{error.name} is not installed; it comes with headrace's extra {extra}: install headrace[{extra}]."
+                f"{error.name} is not installed; it is part of headrace's extra {extra}: install headrace[{extra}]."
             ) from error
 
 
 def extra_with(module: str) -> str | None:
-    """The extra of headrace that brings ``module``, as far as its distribution is called like it; else ``None``."""
+    """Returns the extra of headrace that installs ``module``, if the distribution has the module's name."""
     wanted = module.partition(".")[0].replace("_", "-")
     for requirement in requires("headrace") or ():
         found = re.match(r"(?P<name>[A-Za-z0-9-]+).*extra == ['\"](?P<extra>[a-z-]+)['\"]", requirement)
@@ -117,16 +117,16 @@ def extra_with(module: str) -> str | None:
 Examples:
   headrace demo                                    watch an agent learn, from events to new weights and back
   headrace up --without vllm,trainer,follower      Kafka, streams, ClickHouse and dashboard only
-  headrace import runs.jsonl                       recorded runs become events
-  headrace status --json                           addresses of everything that runs
+  headrace import runs.jsonl                       convert recorded runs to events
+  headrace status --json                           the addresses and states of all parts
 """,
 )
 @click.version_option(package_name="headrace")
 def cli() -> None:
     """Train LLM agents from the events they emit in production.
 
-    Events flow through Kafka; streams turn them into rewards and training groups; a trainer learns from these and
-    publishes weights; the inference engine swaps them while it serves.
+    Agents write events to Kafka. Stream processors turn them into rewards and training groups. A trainer learns from
+    the groups and publishes weights, which the inference engine loads while it serves.
     """
 
 

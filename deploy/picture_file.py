@@ -1,4 +1,4 @@
-"""The file that a picture is asked for in, looked at before the work that it shows."""
+"""Checks the file name of ``--picture`` before the command does its work."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ ENDINGS = (".svg", ".png", ".pdf")
 
 
 def check_picture(file: Path) -> None:
-    """Raise ``click.UsageError`` where no picture can be written to ``file``."""
+    """Raise ``click.UsageError`` if no picture can be written to ``file``."""
     if file.suffix not in ENDINGS:
         raise click.UsageError("--picture takes a FILE that ends in .svg, .png or .pdf.")
     if not file.absolute().parent.is_dir():

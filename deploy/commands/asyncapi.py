@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from headrace.deploy.terminal import tell, tell_page
+from headrace.deploy.terminal import print_line, print_text
 
 
 @click.command("asyncapi")
@@ -19,9 +19,9 @@ def command(write: Path | None) -> None:
 
     text = render(asyncapi())
     if write is None:
-        tell_page(text)
+        print_text(text)
         return
-    there = write.exists() and write.read_text() == text
-    if not there:
+    unchanged = write.exists() and write.read_text() == text
+    if not unchanged:
         write.write_text(text)
-    tell(f"{write}: {'as it was' if there else 'written'}.")
+    print_line(f"{write}: {'unchanged' if unchanged else 'written'}.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from headrace.deploy.errors import StackError
-from headrace.deploy.terminal import tell
+from headrace.deploy.terminal import print_line
 
 EPISODES = 60_000
 HELD_OUT_EPISODES = 400
@@ -15,21 +15,21 @@ HELD_OUT_EPISODES = 400
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder to write to.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Initial weights and order of the examples.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of initial weights and example order.")
 @click.option("--steps", type=click.IntRange(1), default=2400, show_default=True, help="Optimiser steps.")
 @click.option("--episodes", type=click.IntRange(1), default=EPISODES, show_default=True, help="Demonstrations.")
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="Threads of the arithmetic.")
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="Threads that PyTorch uses.")
 def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> None:
-    """Make the search agent's base model: demonstrations with mistakes, then supervised fine-tuning.
+    """Train the search agent's base model on scripted demonstrations that contain mistakes.
 
-    With the default settings it makes a model like the one that ships with headrace: the same bytes every time, on one
-    kind of processor.
+    With the default settings the result is like the model that ships with headrace. On the same kind of processor it is
+    bit-identical every time.
     """
     if out.exists() and any(out.iterdir()):
-        raise StackError(f"--out {out} is not empty: name a new folder, an existing model is never overwritten")
+        raise StackError(f"--out {out} is not empty: name a new folder, existing models are never overwritten")
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)  # what cannot be written to is known before the work
+    part.mkdir(parents=True)  # A folder that cannot be written to fails here, before the work.
 
     import torch
 
@@ -48,7 +48,7 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     torch.set_num_threads(threads)
     train, held_out = examples(0, episodes), examples(HELD_OUT_FIRST, HELD_OUT_EPISODES)
     model = miniature_qwen3(len(words.VOCABULARY), end_id=words.END_ID, pad_id=words.PAD_ID, seed=seed)
-    tell(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
+    print_line(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
     last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), Screen().trained)
 
     save_model(model, part)
@@ -57,4 +57,4 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     if out.exists():
         out.rmdir()
     part.rename(out)
-    tell(f"{out}: held-out loss {last.held_out_loss:.4f} after {last.seconds:.0f} s of training")
+    print_line(f"{out}: held-out loss {last.held_out_loss:.4f} after {last.seconds:.0f} s of training")

@@ -1,11 +1,11 @@
-"""``headrace dead-letters``: what could not be read; repaired, and sent again."""
+"""``headrace dead-letters``: list unreadable records, repair them and send them again."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.deploy.terminal import tell, tell_json, tell_lines
+from headrace.deploy.terminal import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
     from headrace.schemas.records.dead_letter import DeadLetter
@@ -17,9 +17,9 @@ _BROKER = (
     click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA)."),
 )
 _FILTERS = (
-    click.option("--error", metavar="E", help="With this error: bad_json, unknown_type, late …"),
-    click.option("--topic", metavar="T", help="Of this topic."),
-    click.option("--trajectory", metavar="ID", help="Of this trajectory; a shortened id will do."),
+    click.option("--error", metavar="E", help="Only this error: bad_json, unknown_type, late …"),
+    click.option("--topic", metavar="T", help="Only this topic."),
+    click.option("--trajectory", metavar="ID", help="Only this trajectory; a shortened id will do."),
 )
 
 
@@ -34,10 +34,10 @@ def _with(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @click.group("dead-letters")
 def command() -> None:
-    """List what could not be read, repair it and send it again.
+    """List records that could not be read (dead letters), repair them and send them again.
 
-    A dead letter is named by its place in the topic dead-letters, PARTITION:OFFSET. It never changes: repairs, and that
-    it was sent again, are records beside it.
+    A dead letter is named by its PARTITION:OFFSET in the topic dead-letters. It never changes: its repair, and the note
+    that it was sent again, are records of their own in dead-letters.
 
     \b
       headrace dead-letters list --error bad_json
@@ -51,8 +51,8 @@ def command() -> None:
 @command.command("list")
 @_with(*_FILTERS)
 @click.option("--open", "only_open", is_flag=True, help="Only those that were not sent again.")
-@click.option("--full", is_flag=True, help="Ids whole.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, original bytes in base64.")
+@click.option("--full", is_flag=True, help="Do not shorten ids.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line, original bytes in base64.")
 @_with(*_BROKER)
 def list_(
     error: str | None,
@@ -64,7 +64,10 @@ def list_(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """One a line: name, time, where it stood, error, trajectory and event, what was done about it."""
+    """List dead letters, one per line.
+
+    A line: name, time, original position, error, trajectory and event, state.
+    """
 
     from headrace.deploy.dead_letters.page import as_json as as_object
     from headrace.deploy.dead_letters.page import row
@@ -72,32 +75,32 @@ def list_(
     letters = _read(_address(kafka, data), _wanted(error, topic, trajectory))
     shown = [letter for letter in letters if not (only_open and letter.redriven)]
     for letter in shown:
-        tell_json(as_object(letter)) if as_json else tell(row(letter, full=full))
+        print_json(as_object(letter)) if as_json else print_line(row(letter, full=full))
     if not as_json:
-        tell(f"{len(shown)} dead letter{'' if len(shown) == 1 else 's'}", err=True)
+        print_line(f"{len(shown)} dead letter{'' if len(shown) == 1 else 's'}", err=True)
 
 
 @command.command("show")
 @click.argument("name", metavar="PARTITION:OFFSET")
-@click.option("--full", is_flag=True, help="Every byte, not only their beginning.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, original bytes in base64.")
+@click.option("--full", is_flag=True, help="Show all bytes, not only the first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, original bytes in base64.")
 @_with(*_BROKER)
 def show(name: str, full: bool, as_json: bool, kafka: str | None, data: str | None) -> None:
-    """One letter: headers, value, where the error is, what was done about it, whether today's code can read it."""
+    """Show one dead letter: headers, value, error, state, and whether it can be read now."""
 
     from headrace.deploy.dead_letters.page import as_json as as_object
     from headrace.deploy.dead_letters.page import page
 
     (letter,) = _named(_address(kafka, data), [name])
-    tell_json(as_object(letter), indent=1) if as_json else tell_lines(page(letter, full=full))
+    print_json(as_object(letter), indent=1) if as_json else print_lines(page(letter, full=full))
 
 
 @command.command("repair")
 @click.argument("name", metavar="PARTITION:OFFSET")
-@click.option("--value", type=click.File("rb"), metavar="FILE", help="The whole value; - is standard input.")
-@click.option("--set", "fields", multiple=True, metavar="FIELD=VALUE", help="A field of the value; VALUE as JSON.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header: ce_type, ce_sequence …")
-@click.option("--dry-run", is_flag=True, help="Check only; keep nothing.")
+@click.option("--value", type=click.File("rb"), metavar="FILE", help="Replace the whole value; - is standard input.")
+@click.option("--set", "fields", multiple=True, metavar="FIELD=VALUE", help="Set a field of the value; VALUE is JSON.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Set a header: ce_type, ce_sequence …")
+@click.option("--dry-run", is_flag=True, help="Check the repair without saving it.")
 @_with(*_BROKER)
 def repair(
     name: str,
@@ -108,9 +111,9 @@ def repair(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Say what should have stood there. Nothing is sent yet: `redrive` does that.
+    """Save a repaired version of a dead letter. Nothing is sent yet: `redrive` does that.
 
-    The repair is kept only where today's code can read it. A later repair starts from an earlier one.
+    The repair is saved only if the repaired record can be read. Another repair starts from the one before.
     """
     import time
 
@@ -121,7 +124,7 @@ def repair(
     from headrace.streams.letters.repair import CannotRepair, edited, readable, repair_message
 
     if value is None and not fields and not headers:
-        raise click.UsageError("Say what changes: --value FILE, --set FIELD=VALUE or --header NAME=VALUE.")
+        raise click.UsageError("Specify what to change: --value FILE, --set FIELD=VALUE or --header NAME=VALUE.")
     changes = [_pairs(fields), _pairs(headers)]
     bootstrap = _address(kafka, data)
     (letter,) = _named(bootstrap, [name])
@@ -134,23 +137,23 @@ def repair(
         raise StackError(f"{letter.name}: {error}.") from error
     except UnreadableRecord as error:
         raise StackError(
-            f"{letter.name} would still be unreadable, {error.error}: {error}. Nothing was kept."
+            f"{letter.name} would still be unreadable, {error.error}: {error}. The repair was not saved."
         ) from error
     if content == letter.content:
-        tell(f"{letter.name} is as it was: nothing to keep.")
+        print_line(f"{letter.name} would not change: there is nothing to save.")
         return
     if not dry_run:
         message = repair_message(letter.dead, content, time.time_ns() // 1_000_000)
         ask_kafka(bootstrap, lambda: append(bootstrap, message))
     kept = "could be repaired" if dry_run else "repaired"
-    tell(f"{letter.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {letter.name}` sends it.")
+    print_line(f"{letter.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {letter.name}` sends it.")
 
 
 @command.command("redrive")
 @click.argument("names", nargs=-1, metavar="[PARTITION:OFFSET]...")
 @_with(*_FILTERS)
-@click.option("--all", "everything", is_flag=True, help="All that were not sent again.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
+@click.option("--all", "everything", is_flag=True, help="All that were not sent again yet.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
 @_with(*_BROKER)
 def redrive(
     names: tuple[str, ...],
@@ -162,16 +165,16 @@ def redrive(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Send letters again, repaired or as they are: those named, those that match, or all. Twice changes nothing.
+    """Send dead letters again, repaired or unchanged: by name, by filter, or all. Repeating it changes nothing.
 
-    What today's code cannot read is not sent. A record of a derived topic is sent as it is, and so is an event whose
-    trajectory is still open: it takes its place.
+    Records that still cannot be read are not sent. A record of a derived topic is sent as it is, and so is an event
+    whose trajectory is still open: it takes its place in the sequence.
 
-    The event of a closed trajectory would only be late. Its whole trajectory is sent again under a new id, all events
-    in their places, each with the header headrace_redrive_of; the old one keeps its fate. The new one counts as one
-    more that was started. It comes late for its group, so it is scored and mostly not trained.
+    The event of a closed trajectory would be late. Therefore its whole trajectory is sent again under a new id: all
+    events in order, each with the header headrace_redrive_of. The old trajectory keeps its fate, and the new one counts
+    as one more that was started. It is too late for its group, so it is scored but usually not trained.
 
-    Exit status 1 where a letter could not be sent.
+    The exit status is 1 if a dead letter could not be sent.
     """
     import sys
     import time
@@ -188,7 +191,9 @@ def redrive(
 
     filtered = any((error, topic, trajectory))
     if bool(names) + filtered + everything != 1:
-        raise click.UsageError("Say which: PARTITION:OFFSET …, or --error, --topic, --trajectory, or --all.")
+        raise click.UsageError(
+            "Specify dead letters by PARTITION:OFFSET …, by --error, --topic, --trajectory, or --all."
+        )
     bootstrap = _address(kafka, data)
     if names:
         letters = _named(bootstrap, list(names))
@@ -197,7 +202,9 @@ def redrive(
     try:
         plans = ask_kafka(bootstrap, lambda: plan_redrive(bootstrap, letters))
     except (LookupError, TooManyLetters, UnreadableRecord) as problem:
-        raise StackError(f"What these letters belong to cannot be read: {problem}. Nothing was sent.") from problem
+        raise StackError(
+            f"The trajectories of these dead letters cannot be read: {problem}. Nothing was sent."
+        ) from problem
     redrives = [plan for plan in plans if isinstance(plan, Redrive)]
     if redrives and not dry_run:
         try:
@@ -205,11 +212,11 @@ def redrive(
             ask_kafka(bootstrap, lambda: send_again(bootstrap, redrives, now_ms), passing=(ProducerFenced,))
         except ProducerFenced as fenced:
             raise StackError(
-                "Another redrive began and this one gave way: run it again, nothing is sent twice."
+                "Another redrive started and stopped this one: run it again, nothing is sent twice."
             ) from fenced
     for plan in plans:
-        tell(outcome(plan, dry_run=dry_run))
-    tell(f"{sum(len(each.letters) for each in redrives)} of {len(letters)} dead letters", err=True)
+        print_line(outcome(plan, dry_run=dry_run))
+    print_line(f"{sum(len(each.letters) for each in redrives)} of {len(letters)} dead letters", err=True)
     sys.exit(1 if any(not isinstance(plan, Redrive) and not plan.was_done for plan in plans) else 0)
 
 
@@ -244,19 +251,21 @@ def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> 
     except (LookupError, TooManyLetters) as error:
         raise StackError(f"{error} (--error, --topic, --trajectory).") from error
     if box.unreadable:
-        tell(f"{box.unreadable} records of dead-letters cannot be read themselves", err=True)
+        print_line(f"{box.unreadable} records of dead-letters cannot be read.", err=True)
     return box.letters
 
 
 def _named(bootstrap: str, names: list[str]) -> "list[Letter]":
-    """The letters called so, in that order."""
+    """Returns the dead letters with these names, in this order."""
     from headrace.deploy.errors import StackError
 
     letters = _read(bootstrap, lambda dead, place: f"{place.partition}:{place.offset}" in names)
     found = {f"{place.partition}:{place.offset}": letter for letter in letters for place in letter.places}
     for name in names:
         if name not in found:
-            raise StackError(f"There is no dead letter {name!r}: `headrace dead-letters list` names them, as in 0:17.")
+            raise StackError(
+                f"There is no dead letter {name!r}: `headrace dead-letters list` prints their names, such as 0:17."
+            )
     return list({found[name].name: found[name] for name in names}.values())
 
 

@@ -1,17 +1,19 @@
-"""``headrace demo``: the whole circle in one command."""
+"""``headrace demo``: the whole training loop in one command."""
 
 import click
 
 
 @click.command("demo")
-@click.option("--seed", type=click.IntRange(0, 997), default=0, show_default=True, help="Of tasks, engine and trainer.")
+@click.option(
+    "--seed", type=click.IntRange(0, 997), default=0, show_default=True, help="Seed of tasks, engine, trainer."
+)
 @click.option("--steps", type=click.IntRange(min=1), default=60, show_default=True, help="Optimiser steps.")
 @click.option("--heldout", type=click.IntRange(min=1), default=256, show_default=True, help="Held-out tasks.")
-@click.option("--control", is_flag=True, help="Shuffle advantages inside their groups: nothing should be learnt.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the summary here, as JSON.")
-@click.option("--plot", "plot_path", type=click.Path(dir_okay=False), help="Write the reward curve here (PNG).")
-@click.option("--keep", is_flag=True, help="Leave stack and dashboard up at the end, until Ctrl-C.")
-@click.option("--data", type=click.Path(file_okay=False), help="Folder; the demo uses DIR/demo, afresh each time.")
+@click.option("--control", is_flag=True, help="Shuffle advantages inside their groups; nothing should be learnt then.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False), help="Write the summary to this JSON file.")
+@click.option("--plot", "plot_path", type=click.Path(dir_okay=False), help="Write the reward curve to this PNG file.")
+@click.option("--keep", is_flag=True, help="Keep the stack and the dashboard running at the end, until Ctrl-C.")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder; the demo empties and uses DIR/demo.")
 def command(
     seed: int,
     steps: int,
@@ -24,9 +26,9 @@ def command(
 ) -> None:
     """Watch an agent learn, from its events to new weights and back.
 
-    A small search agent works at generated tasks. Its events flow through Kafka, are scored and grouped; the trainer
-    learns from them and publishes weights; vLLM swaps them while the agent goes on. Then the same held-out tasks as
-    before are tried again. Takes some minutes and ends by itself, with a summary and a picture.
+    A small search agent works on generated tasks. Its events flow through Kafka and are scored and grouped. The trainer
+    learns from the groups and publishes weights, which vLLM swaps in while the agent keeps working. The agent tries the
+    same held-out tasks before and after training. The demo takes some minutes and ends with a summary and a picture.
     """
     from pathlib import Path
 

@@ -5,16 +5,18 @@ from pathlib import Path
 import click
 
 from headrace.deploy.picture_file import check_picture
-from headrace.deploy.terminal import tell, tell_json, tell_lines
+from headrace.deploy.terminal import print_json, print_line, print_lines
 
 
 @click.command("diff")
 @click.argument("name")
-@click.option("--against", metavar="OTHER", default="live", show_default=True, help="Another replay, or live.")
+@click.option(
+    "--against", metavar="OTHER", default="live", show_default=True, help="What to compare with: a replay, or live."
+)
 @click.option("--run", metavar="NAME", help="Only trajectories of this training run.")
-@click.option("--by", type=click.Choice(("task", "agent", "version")), help="Broken down by this, too.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="A PNG of it.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--by", type=click.Choice(("task", "agent", "version")), help="Add a breakdown by this key.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw it to FILE.svg, .png or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(
@@ -27,10 +29,11 @@ def command(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Show what the replay NAME would have changed: rewards, signs of advantages, groups in and out of the filter.
+    """Show what the replay NAME would have changed.
 
-    Compared are the trajectories that both sides know. A fate is that of grouping: trained, or the reason why not; what
-    the trainer turned away afterwards, for its age, does not count. Takes some 800 bytes of memory a trajectory.
+    Shown are rewards, signs of advantages, and groups that enter or leave the filter. Only trajectories that are on both sides are compared. Fates are those that grouping decided: trained, or rejected
+    for a reason; later rejections by the trainer (for staleness, for example) are ignored. Uses about 800 bytes of
+    memory per trajectory.
     """
     from dataclasses import asdict
 
@@ -59,9 +62,9 @@ def command(
     found = diff(before, after)
     parts = rows(before, after, by) if by else []
     if as_json:
-        tell_json(json_of(found) | {"by": [asdict(row) for row in parts]}, indent=1)
+        print_json(json_of(found) | {"by": [asdict(row) for row in parts]}, indent=1)
     else:
-        tell_lines(table(found) + (["", *breakdown(by, parts)] if by else []))
+        print_lines(table(found) + (["", *breakdown(by, parts)] if by else []))
     if picture is not None:
         try:
             from headrace.deploy.diff.picture import draw
@@ -69,4 +72,4 @@ def command(
             draw(found, picture)
         except ModuleNotFoundError as error:
             raise StackError(f"--picture needs {error.name}: install headrace[local].") from error
-        tell(f"drawn: {picture}", err=True)
+        print_line(f"drawn: {picture}", err=True)

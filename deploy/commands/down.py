@@ -1,15 +1,15 @@
-"""``headrace down``: end a stack from another shell."""
+"""``headrace down``: stop a stack from another shell."""
 
 import click
 
-from headrace.deploy.terminal import tell
+from headrace.deploy.terminal import print_line
 
 
 @click.command("down")
 @click.option("--data", type=click.Path(file_okay=False), help="Folder of the stack (HEADRACE_DATA).")
-@click.option("--timeout", default=60.0, show_default=True, help="Seconds until it is killed.")
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds after which it is killed.")
 def command(data: str | None, timeout: float) -> None:
-    """End the stack that runs on a data folder; what it keeps stays there."""
+    """Stop the stack that runs on a data folder; its data stays there."""
     import os
     import signal
     import time
@@ -25,13 +25,13 @@ def command(data: str | None, timeout: float) -> None:
         os.kill(pid, signal.SIGTERM)
     except PermissionError as error:
         raise StackError(
-            f"The stack on {folder} (process {pid}) is another user's, and only that user may end it."
+            f"The stack on {folder} (process {pid}) belongs to another user, and only that user may stop it."
         ) from error
-    except ProcessLookupError:  # it has ended by itself
+    except ProcessLookupError:  # It has already exited.
         pass
     while is_locked(folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     if is_locked(folder):
         os.kill(pid, signal.SIGKILL)
-        raise StackError(f"The stack on {folder} (process {pid}) did not end within {timeout:g} s and was killed.")
-    tell(f"The stack on {folder} has ended.")
+        raise StackError(f"The stack on {folder} (process {pid}) did not stop within {timeout:g} s and was killed.")
+    print_line(f"The stack on {folder} has stopped.")

@@ -1,31 +1,31 @@
-"""``headrace import``: recorded runs become events."""
+"""``headrace import``: convert recorded runs to events."""
 
 from pathlib import Path
 
 import click
 
-from headrace.deploy.terminal import tell
+from headrace.deploy.terminal import print_line
 
 
 @click.command("import")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--dataset", metavar="NAME", help="Name of the data set; part of every id. Default: the file's name.")
+@click.option("--dataset", metavar="NAME", help="Data set name, part of every id. Default: the file's name.")
 @click.option("--agent", metavar="NAME", default="imported", show_default=True, help="Agent that was recorded.")
-@click.option("--model", metavar="NAME", default="unknown", show_default=True, help="Model, where a line names none.")
+@click.option("--model", metavar="NAME", default="unknown", show_default=True, help="Model of lines that name none.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str | None, data: str | None) -> None:
-    """Turn recorded runs (OpenAI chat messages, one JSON object a line) into events.
+    """Convert recorded runs (OpenAI chat messages, one JSON object per line) to events.
 
     \b
     A line: {"task_id": …, "trial": …, "reward": …, "traj": [messages with tool_calls and tool results]}
 
-    The attempts at one task are a group. Runs have no token ids, so they are scored, counted and shown, and rejected
-    from training. Importing a file again changes nothing, and completes an import that was interrupted. For that the
-    first import reads all of `events`, and keeps in the cache (HEADRACE_CACHE) what it finds; the next reads what came
-    since.
+    The attempts at one task form a group. Recorded runs have no token ids, so they are scored and counted, but rejected
+    from training. Importing a file again changes nothing; an interrupted import is completed. To find what was imported
+    before, the first import reads all of `events` and keeps the result in the cache (HEADRACE_CACHE); later imports
+    read only newer records.
 
-    A line that cannot be read is reported with its number and left out; the exit status is then 1, 0 otherwise.
+    A line that cannot be read is reported with its number and left out; the exit status is then 1, otherwise 0.
     """
     from headrace.agents.importer import BadLine, import_runs, survey
     from headrace.agents.openai_runs import Dataset
@@ -39,9 +39,9 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
     what = Dataset(dataset or file.stem, agent=agent, model=model)
 
     def report(bad: BadLine) -> None:
-        tell(f"{file}:{bad.number}: left out: {bad.reason}", err=True)
+        print_line(f"{file}:{bad.number}: left out: {bad.reason}", err=True)
 
-    tell(f"reading {file} …", err=True)
+    print_line(f"reading {file} …", err=True)
     found = survey(file, what, report)
     try:
         with click.progressbar(
@@ -50,9 +50,9 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
             done = ask_kafka(bootstrap, lambda: import_runs(file, what, found, bootstrap, bar.update, cache=cache))
     except LookupError as error:
         raise StackError(f"Kafka at {bootstrap}: {error}. Nothing is lost: run the same import again.") from error
-    tell(
+    print_line(
         f"{what.name}: {found.lines} lines, {len(found.trials)} trajectories in {len(found.group_sizes)} groups; "
-        f"{done.sent} events sent, {done.skipped} there already; {len(found.bad)} bad lines"
+        f"{done.sent} events sent, {done.skipped} already in the log; {len(found.bad)} bad lines"
     )
     if found.bad:
         raise SystemExit(1)

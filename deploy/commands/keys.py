@@ -1,10 +1,10 @@
-"""``headrace keys``: the public key by which followers know a trainer's versions."""
+"""``headrace keys``: the public key with which followers verify a trainer's versions."""
 
 from pathlib import Path
 
 import click
 
-from headrace.deploy.terminal import tell
+from headrace.deploy.terminal import print_line
 
 
 @click.command("keys")
@@ -15,16 +15,16 @@ from headrace.deploy.terminal import tell
     help="The private key's file, as the trainer's signing_key names it.  [default: DATA/keys/trainer.pem]",
 )
 def command(data: str | None, key: Path | None) -> None:
-    """Print the public key of the trainer on this machine; the private one is made where there is none.
+    """Print the trainer's public key; create the private key on this machine if it is missing.
 
-    The trainer signs the versions that it publishes, and a follower loads only those that are signed by a key it
-    trusts. `headrace up` takes care of both. Elsewhere, run this where the trainer runs, and pass the key to followers:
+    The trainer signs the versions that it publishes, and a follower loads only versions that are signed by a key it
+    trusts. `headrace up` sets up both. Elsewhere, run this where the trainer runs, and pass the key to the followers:
 
     \b
       HEADRACE_OPTIONS='{"follower": {"trust": ["PUBLIC KEY"]}}' headrace worker follower
 
-    To replace a key: let the followers trust both, move the old file away, start the trainer again, and take the old
-    public key out of the followers' settings.
+    To replace a key: move the old file away, run this command, let the followers trust both keys, restart the trainer,
+    and remove the old public key from the followers' settings.
     """
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
@@ -32,6 +32,6 @@ def command(data: str | None, key: Path | None) -> None:
 
     file = (key or load_settings(data=data).signing_key).expanduser()
     try:
-        tell(load_or_create_key(file).public)
+        print_line(load_or_create_key(file).public)
     except (SigningKeyError, OSError) as error:
         raise StackError(str(error)) from error

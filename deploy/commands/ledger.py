@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.deploy.terminal import tell as say
-from headrace.deploy.terminal import tell_json, tell_lines
+from headrace.deploy.terminal import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
     from headrace.streams.ledger.breakdown import Row
@@ -18,12 +17,14 @@ KEYS = ("version", "reason", "task", "step", "stage", "agent")
 @click.command("ledger")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
-@click.option("--by", type=click.Choice(KEYS), help="Trained, rejected and pending for each of these.")
-@click.option("--from-start", is_flag=True, help="Read the whole log again, whatever was kept of it.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON; with --follow an object a line.")
-@click.option("--follow", is_flag=True, help="Check again and again until SIGTERM or Ctrl-C: a line a check.")
+@click.option("--by", type=click.Choice(KEYS), help="Count trained, rejected and pending by this key.")
+@click.option("--from-start", is_flag=True, help="Read the whole log again instead of using the cache.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --follow one object per line.")
+@click.option("--follow", is_flag=True, help="Repeat the check until SIGTERM or Ctrl-C, one line per check.")
 @click.option("--every", default=5.0, show_default=True, metavar="SECONDS", help="Time between checks.")
-@click.option("--patience", default=3, show_default=True, metavar="CHECKS", help="How many in a row may be wrong.")
+@click.option(
+    "--patience", default=3, show_default=True, metavar="CHECKS", help="Failed checks in a row that end --follow."
+)
 def command(
     kafka: str | None,
     data: str | None,
@@ -34,15 +35,15 @@ def command(
     every: float,
     patience: int,
 ) -> None:
-    """Count trajectories by fate, and say whether they add up to those started.
+    """Count trajectories by fate and check that the counts add up to those started.
 
-    Exit status 1 where they do not. With --follow that also raises an alert (`ledger_mismatch` in alerts), and a broker
-    that goes away is waited for; without it, a minute ends the command.
+    The exit status is 1 if they do not. With --follow a mismatch also raises an alert (`ledger_mismatch` in alerts),
+    and the command waits for a broker that becomes unavailable; without --follow it gives up after a minute.
 
-    The first count reads the whole log; what it knows is kept in the cache (HEADRACE_CACHE), and the next reads only
-    what came since. Trajectories whose records have passed their retention meanwhile stay counted, until --from-start.
+    The first count reads the whole log and keeps its result in the cache (HEADRACE_CACHE); later counts read only newer
+    records. Trajectories whose records have expired since then stay counted, until --from-start.
 
-    It keeps an account of each trajectory in memory, about 300 bytes: 300 MB for a million.
+    Each trajectory takes about 300 bytes of memory: 300 MB for a million.
     """
     import sys
     from math import inf
@@ -52,7 +53,7 @@ def command(
     from headrace.deploy.stack.state import address_of
 
     if follow and by:
-        raise click.UsageError("--follow prints totals: give --by without it.")
+        raise click.UsageError("--follow prints totals only: leave out --follow or --by.")
     bootstrap = address_of("kafka", kafka, data)
     cache = load_settings().cache / "folds"
 
@@ -65,7 +66,7 @@ def command(
 
 
 async def _count(bootstrap: str, cache: Path, by: str | None, as_json: bool, *, from_start: bool) -> bool:
-    """Print the ledger; whether it adds up."""
+    """Print the ledger; returns whether it adds up."""
     from dataclasses import asdict
 
     from headrace.streams.ledger.breakdown import By, breakdown
@@ -78,14 +79,14 @@ async def _count(bootstrap: str, cache: Path, by: str | None, as_json: bool, *, 
     rows = breakdown(reader.tally.accounts.values(), By(by)) if by else None
     if as_json:
         keyed = {} if rows is None else {"by": {"key": by, "rows": {key: asdict(row) for key, row in rows.items()}}}
-        tell_json(shown | keyed, indent=1)
+        print_json(shown | keyed, indent=1)
     else:
-        tell_lines(table(shown) if rows is None or by is None else table_by(by, rows, shown))
+        print_lines(table(shown) if rows is None or by is None else table_by(by, rows, shown))
     return ledger.adds_up
 
 
 async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) -> bool:
-    """Print a line a check; whether it went on adding up until it was asked to end."""
+    """Print a line per check; returns whether the ledger added up until the process was stopped."""
     import asyncio
     import signal
 
@@ -100,19 +101,19 @@ async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-    def tell(check: "Check") -> None:
-        tell_json({"time_ms": check.time_ms, **check.ledger.as_dict()}) if as_json else say(line(check))
+    def report(check: "Check") -> None:
+        print_json({"time_ms": check.time_ms, **check.ledger.as_dict()}) if as_json else print_line(line(check))
 
     try:
-        await follow_ledger(config, stop=stop, tell=tell)
+        await follow_ledger(config, stop=stop, tell=report)
     except LedgerMismatch as error:
-        say(f"The ledger does not add up, {patience} checks in a row: {error}", err=True)
+        print_line(f"The ledger does not add up, {patience} checks in a row: {error}", err=True)
         return False
     return True
 
 
 def line(check: "Check") -> str:
-    """A check in a line."""
+    """Returns a check as one line."""
     from datetime import UTC, datetime
 
     ledger = check.ledger
@@ -126,7 +127,7 @@ def line(check: "Check") -> str:
 
 
 def table(ledger: dict[str, Any]) -> list[str]:
-    """The ledger as lines of a table, fates indented under their sum."""
+    """Returns the ledger as lines of a table, with fates indented under their sum."""
     lines = [_row("started", ledger["started"])]
     for name, label in (("seen_without_start", "seen without a start"), ("expired", "events expired")):
         if ledger[name]:
@@ -144,7 +145,7 @@ def table(ledger: dict[str, Any]) -> list[str]:
 
 
 def table_by(by: str, rows: dict[str, "Row"], ledger: dict[str, Any]) -> list[str]:
-    """Counts by key as lines of a table, the totals last."""
+    """Returns the counts by key as lines of a table, with the totals last."""
     width = max(len(by), 5, *(len(key) for key in rows)) if rows else max(len(by), 5)
     entries = [(key, row.trained, row.rejected, row.pending) for key, row in rows.items()]
     entries.append(("total", ledger["trained"], ledger["rejected"], ledger["pending"]))

@@ -1,4 +1,4 @@
-"""``headrace lineage``: from a version back to what it was trained on, from an event on to the versions it touched."""
+"""``headrace lineage``: from a version back to its training data, or from an event forward to the versions it is in."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.deploy.picture_file import check_picture
-from headrace.deploy.terminal import tell as say
-from headrace.deploy.terminal import tell_json, tell_lines
+from headrace.deploy.terminal import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
     from headrace.trainer.provenance.contributions import Contribution
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.command("lineage")
 @click.option("--version", type=click.IntRange(min=0), metavar="V", help="Back: what this version was trained on.")
-@click.option("--trajectory", metavar="ID", help="On: what became of this trajectory.")
-@click.option("--event", metavar="ID", help="On: what became of the event with this ce_id.")
-@click.option("--run", metavar="NAME", help="Run of --version; default: the only one that the log knows.")
-@click.option("--members", is_flag=True, help="With --version: each trajectory that it was trained on, a line each.")
-@click.option("--top", type=click.IntRange(min=1), default=8, show_default=True, help="Values and steps shown.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw it: FILE.svg, .png or .pdf.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON; with --members an object a line.")
+@click.option("--trajectory", metavar="ID", help="Forward: what became of this trajectory.")
+@click.option("--event", metavar="ID", help="Forward: what became of the event with this ce_id.")
+@click.option("--run", metavar="NAME", help="Run of --version; default: the only run in the log.")
+@click.option("--members", is_flag=True, help="With --version: print each trajectory that it was trained on.")
+@click.option("--top", type=click.IntRange(min=1), default=8, show_default=True, help="Values and steps to show.")
+@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw it to FILE.svg, .png or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --members one object per line.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(
@@ -38,17 +37,17 @@ def command(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Walk from a version back to its data, or from an event or a trajectory on to every version that it is in.
+    """Trace a version back to its training data, or an event forward to its versions.
 
     \b
       headrace lineage --version 12                 what it was trained on, with shares, over its whole ancestry
-      headrace lineage --version 12 --members       each trajectory of it
+      headrace lineage --version 12 --members       each trajectory that it was trained on
       headrace lineage --trajectory 019f…           reward, group, step, versions; or why it was rejected
       headrace lineage --event 019f… --picture p.svg
 
-    A link whose record is gone says so: past its retention, removed, unreadable. Kafka finds no record by its id, so
-    --event reads `events` over: from the time that a UUIDv7 carries on, else all of it; --trajectory beside it says in
-    which partition to look first. Steps are read as a stream: memory holds a row a step and an entry a task.
+    A link whose record is missing is shown with the reason: expired, deleted or unreadable. Kafka has no index of
+    record ids, so --event scans `events`: from the time in the id if it is a UUIDv7, otherwise from the start; with
+    --trajectory it scans that trajectory's partition first. Memory use is one row per step and one entry per task.
     """
 
     from headrace.deploy.errors import StackError
@@ -58,7 +57,7 @@ def command(
     if (version is None) == (trajectory is None and event is None):
         raise click.UsageError("Give --version, or --trajectory, or --event.")
     if (run is not None or members) and version is None:
-        raise click.UsageError("--run and --members go with --version: a trajectory knows its run.")
+        raise click.UsageError("--run and --members need --version.")
     if picture is not None:
         check_picture(picture)
     bootstrap = address_of("kafka", kafka, data)
@@ -79,7 +78,7 @@ def command(
 
 
 async def _version(bootstrap: str, run: str | None, version: int, members: bool, as_json: bool) -> "VersionLineage":
-    """The lineage of a version; with ``members`` each trajectory is printed as it is read."""
+    """Returns the lineage of a version; with ``members`` each trajectory is printed as it is read."""
 
     from headrace.deploy.errors import StackError
     from headrace.deploy.provenance.run import chosen_run
@@ -89,13 +88,13 @@ async def _version(bootstrap: str, run: str | None, version: int, members: bool,
 
     def report(given: "Contribution") -> None:
         if members:
-            tell_json(member_json(given)) if as_json else say(member_line(given))
+            print_json(member_json(given)) if as_json else print_line(member_line(given))
 
     async with open_log(bootstrap) as steps, open_log(bootstrap) as records:
         run = await chosen_run(records, run)
         graph = await read_graph(records, run)
         if version not in graph:
-            raise StackError(f"Run {run!r} has no version {version}: its newest is {max(graph.parents)}.")
+            raise StackError(f"Run {run!r} has no version {version}: its newest version is {max(graph.parents)}.")
         return await read_lineage(steps, records, run, version, on_contribution=report, progress=_progress_of_steps)
 
 
@@ -115,13 +114,18 @@ async def _trace(bootstrap: str, trajectory_id: str | None, event_id: str | None
             if event is None and trajectory_id is None:
                 raise StackError(not_found(event_id, search))
             if event is None:
-                say(not_found(event_id, search), err=True)
+                print_line(not_found(event_id, search), err=True)
             elif trajectory_id not in (None, event.trajectory_id):
-                raise StackError(f"Event {event_id} is of trajectory {event.trajectory_id}, not of {trajectory_id}.")
+                raise StackError(
+                    f"Event {event_id} belongs to trajectory {event.trajectory_id}, not to {trajectory_id}."
+                )
         wanted = event.trajectory_id if event is not None else trajectory_id or ""
         trace = await read_trace(log, wanted, _progress, event)
     if trace.fate is TrajectoryFate.UNKNOWN and trace.trajectory is None:
-        raise StackError(f"The log knows no trajectory {wanted!r}, beyond events at most: check the id.")
+        raise StackError(
+            f"The log has no trajectory, reward, step or rejection with the id {wanted!r}: check the id. A trajectory "
+            "whose events have not been assembled yet is not found either."
+        )
     return trace
 
 
@@ -131,9 +135,9 @@ def _print_version(lineage: "VersionLineage", top: int, as_json: bool) -> None:
     from headrace.deploy.provenance.version_page import page
 
     if as_json:
-        tell_json(as_object(lineage), indent=1)
+        print_json(as_object(lineage), indent=1)
     else:
-        tell_lines(page(lineage, top))
+        print_lines(page(lineage, top))
 
 
 def _print_trace(trace: "Trace", as_json: bool) -> None:
@@ -141,7 +145,7 @@ def _print_trace(trace: "Trace", as_json: bool) -> None:
     from headrace.deploy.provenance.trace_page import as_json as as_object
     from headrace.deploy.provenance.trace_page import page
 
-    tell_json(as_object(trace), indent=1) if as_json else tell_lines(page(trace))
+    print_json(as_object(trace), indent=1) if as_json else print_lines(page(trace))
 
 
 def _draw(found: "VersionLineage | Trace", picture: Path) -> None:
@@ -153,13 +157,13 @@ def _draw(found: "VersionLineage | Trace", picture: Path) -> None:
         draw(found, picture)
     except ModuleNotFoundError as error:
         raise StackError(f"--picture needs {error.name}: install headrace[local].") from error
-    say(f"drawn: {picture}", err=True)
+    print_line(f"drawn: {picture}", err=True)
 
 
 def _progress(topic: str, read: int) -> None:
-    say(f"{topic}: {read:,} records read over", err=True)
+    print_line(f"{topic}: {read:,} records read", err=True)
 
 
 def _progress_of_steps(done: int, of: int) -> None:
     if of > 200:
-        say(f"{done:,} of {of:,} steps", err=True)
+        print_line(f"{done:,} of {of:,} steps", err=True)

@@ -2,16 +2,17 @@
 
 import click
 
-from headrace.deploy.terminal import tell_json, tell_page
+from headrace.deploy.terminal import print_json, print_text
 
 
 @click.command("metrics")
-@click.option("--markdown", is_flag=True, help="As a Markdown page.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--markdown", is_flag=True, help="Print a Markdown page.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(markdown: bool, as_json: bool) -> None:
-    """Print what the trainer measures: name, unit, meaning, and from where on a value is a warning.
+    """Print the trainer's metrics: name, unit, meaning, warning threshold.
 
-    The names are those of the metrics of `steps`; in ClickHouse metrics['kl_k3'], in Prometheus headrace_trainer_kl_k3.
+    `steps` uses the same names. kl_k3, for example, is metrics['kl_k3'] in ClickHouse and headrace_trainer_kl_k3 in
+    Prometheus.
     """
     from dataclasses import asdict
 
@@ -19,6 +20,6 @@ def command(markdown: bool, as_json: bool) -> None:
     from headrace.trainer.learning.metric_registry import METRICS
 
     if as_json:
-        tell_json([asdict(metric) for metric in METRICS.values()], indent=1)
+        print_json([asdict(metric) for metric in METRICS.values()], indent=1)
     else:
-        tell_page(metric_page() if markdown else metric_lines())
+        print_text(metric_page() if markdown else metric_lines())

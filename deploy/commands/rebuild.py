@@ -1,4 +1,4 @@
-"""``headrace rebuild``: a step's batch, made again from the log."""
+"""``headrace rebuild``: rebuild a step's batch from the log."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.terminal import tell as say
-from headrace.deploy.terminal import tell_json, tell_lines
+from headrace.deploy.terminal import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
     from headrace.trainer.provenance.evidence import MissingRecord
@@ -16,23 +15,23 @@ if TYPE_CHECKING:
 
 @click.command("rebuild")
 @click.argument("steps", metavar="STEP")
-@click.option("--run", metavar="NAME", help="Training run; default: the only one that the log knows.")
+@click.option("--run", metavar="NAME", help="Training run; default: the only run in the log.")
 @click.option(
-    "--write", type=click.Path(dir_okay=False, path_type=Path), help="The batch, as FILE.safetensors + .json."
+    "--write", type=click.Path(dir_okay=False, path_type=Path), help="Write the batch to FILE.safetensors + .json."
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON, an object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, one object per step.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(
     steps: str, run: str | None, write: Path | None, as_json: bool, kafka: str | None, data: str | None
 ) -> None:
-    """Make the batch of STEP again from the records that the step names, and compare it with the step's sha256.
+    """Rebuild the batch of STEP from the log and compare it with the step's sha256.
 
-    STEP is a number, a range (3-9) or `all`. Read is what the step points at, by offset: groups in training,
-    trajectories in trajectories. Memory is that of one batch, however many steps are asked for.
+    STEP is a number, a range (3-9) or `all`. Only the records that the step refers to by offset are read: groups in
+    training, trajectories in trajectories. One batch at a time is held in memory.
 
-    Exit status 1 where a batch differs, 3 where one cannot be rebuilt: records are past their retention, unreadable,
-    or made by another release.
+    The exit status is 1 if a batch differs, and 3 if a batch cannot be rebuilt because records are expired, unreadable
+    or from another release.
 
     \b
       headrace rebuild 12
@@ -59,17 +58,17 @@ def command(
     def report(rebuilt: "Rebuilt | MissingRecord") -> None:
         if isinstance(rebuilt, MissingRecord):
             verdicts.add(RebuildResult.INCOMPLETE)
-            say(f"A step stands at steps {rebuilt.partition}:{rebuilt.offset}, and {rebuilt.detail}", err=True)
+            print_line(f"The step at {rebuilt.partition}:{rebuilt.offset} of steps: {rebuilt.detail}", err=True)
             return
         verdicts.add(rebuilt.verdict)
         if as_json:
-            tell_json(as_object(rebuilt))
+            print_json(as_object(rebuilt))
         else:
-            tell_lines(page(rebuilt) if first == last else [line(rebuilt)])
+            print_lines(page(rebuilt) if first == last else [line(rebuilt)])
         if write is not None and rebuilt.batch is not None:
-            say(f"written: {write} and {write_batch(rebuilt, write)}", err=True)
+            print_line(f"written: {write} and {write_batch(rebuilt, write)}", err=True)
         elif write is not None:
-            say(f"Step {rebuilt.step.step} gives no batch: {write} is not written.", err=True)
+            print_line(f"The batch of step {rebuilt.step.step} cannot be rebuilt: {write} is not written.", err=True)
 
     try:
         ask_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, report))
@@ -81,7 +80,7 @@ def command(
 
 
 def _range(text: str) -> tuple[int, int | None]:
-    """First and last step of ``12``, ``3-9`` or ``all``; the last of all is ``None``."""
+    """Returns the first and last step of ``12``, ``3-9`` or ``all``; the last step of ``all`` is ``None``."""
     if text == "all":
         return 1, None
     first, dash, last = text.partition("-")
@@ -89,13 +88,13 @@ def _range(text: str) -> tuple[int, int | None]:
         found = int(first), int(last or first)
         if 1 <= found[0] <= found[1]:
             return found
-    raise click.UsageError(f"STEP is {text!r}: give a number from 1, a range as 3-9, or all.")
+    raise click.UsageError(f"STEP is {text!r}: give a number from 1, a range such as 3-9, or all.")
 
 
 async def _rebuild(
     bootstrap: str, run: str | None, first: int, last: int | None, report: "Callable[[Rebuilt | MissingRecord], None]"
 ) -> None:
-    """Rebuild the steps from ``first`` to ``last`` one by one; raises ``StackError`` where there is none."""
+    """Rebuild the steps from ``first`` to ``last`` one by one; raises ``StackError`` if there are none."""
     from headrace.deploy.errors import StackError
     from headrace.deploy.provenance.run import chosen_run
     from headrace.trainer.provenance.evidence import MissingRecord
@@ -113,6 +112,6 @@ async def _rebuild(
             newest = max(
                 [step.step async for step in steps_of(steps, run) if not isinstance(step, MissingRecord)], default=0
             )
-            has = f"its newest is {newest}" if newest else "it has none yet"
-            asked = f"step {first}" if first == last else f"step from {first} on"
-            raise StackError(f"Run {run!r} has no {asked}: {has}.")
+            has = f"its newest step is {newest}" if newest else "it has no steps yet"
+            missing = f"step {first}" if first == last else f"step from {first} on"
+            raise StackError(f"Run {run!r} has no {missing}: {has}.")

@@ -1,10 +1,10 @@
-"""``headrace replay``: history worked over again, into topics of its own."""
+"""``headrace replay``: process a range of the log again, into separate topics."""
 
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.terminal import end_count, tell_count, tell_json, tell_lines
+from headrace.deploy.terminal import clear_counter, print_json, print_lines, show_counter
 
 if TYPE_CHECKING:
     from headrace.deploy.configuration.settings import Settings
@@ -18,11 +18,11 @@ STAGES = ("events", "trajectories", "rewards")
 
 @click.command("replay")
 @click.argument("name")
-@click.option("--from", "begin", metavar="WHEN", help="Where the range begins. Default: with the log.")
-@click.option("--to", "end", metavar="WHEN", help="Before what it ends. Default: with the log as of now.")
+@click.option("--from", "begin", metavar="WHEN", help="Start of the range. Default: the log's first offset.")
+@click.option("--to", "end", metavar="WHEN", help="End of the range, exclusive. Default: the log's end as of now.")
 @click.option(
     "--stage", type=click.Choice(STAGES), default="trajectories", show_default=True,
-    help="What to start from; everything after it is made again.",
+    help="Topic to start from; every later stage is computed again.",
 )  # fmt: skip
 @click.option(
     "--rewards", "specs", multiple=True, metavar="[AGENT=]SPEC",
@@ -32,9 +32,9 @@ STAGES = ("events", "trajectories", "rewards")
     "--group-policy", "policies", multiple=True, metavar="SPEC.FIELD=VALUE",
     help="How rewards become groups: '*.baseline=leave_one_out', 'tab.threshold=0.2'.",
 )  # fmt: skip
-@click.option("--judges", is_flag=True, help="Ask judges anew (workers.judge_url), instead of what is on record.")
+@click.option("--judges", is_flag=True, help="Call judges again (workers.judge_url); default: recorded verdicts.")
 @click.option("--delete", is_flag=True, help="Delete the replay's topics instead.")
-@click.option("--json", "as_json", is_flag=True, help="The manifest as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(
@@ -50,23 +50,23 @@ def command(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Work a range of the log over again, by the same rules as live processing or by others.
+    """Process a range of the log again, by the same rules as live processing or by others.
 
-    Writes replay.NAME.trajectories, .rewards, .training, .rejected, .dead-letters and, at the end, .manifest; nothing
-    live is touched. `headrace diff NAME` shows what would have changed.
+    Writes replay.NAME.trajectories, .rewards, .training, .rejected, .dead-letters and, at the end, .manifest. Live
+    topics do not change. `headrace diff NAME` shows what would have changed.
 
     \b
-    WHEN is a time           2026-11-20 or 2026-11-20T08:30:00Z, as Kafka has it of the records
+    WHEN is a time           2026-11-20 or 2026-11-20T08:30:00Z, compared with Kafka's record timestamps
     or a time ago            7d, 12h, 30m
     or offsets by partition  0:7104,1:6998 (of the topic that --stage names; other partitions are not read)
 
-    A range is read as if the log began and ended with it. A trajectory or a group that its beginning may have cut is
-    left out and counted, and so is what is still open at its end. What is not given here is as the workers' settings
-    have it (HEADRACE_OPTIONS).
+    The range is processed as if it were the whole log. Trajectories and groups that may have begun before the range are
+    left out and counted, and so are those that are still open at its end. Rules that are not given here come from the
+    workers' settings (HEADRACE_OPTIONS).
 
-    Judges are not asked again: a verdict on record counts, where it rests on the same rubrics. --judges asks anew, and
-    then two replays may differ. Else the same range, rules and code give the same bytes. A replay that was interrupted
-    is completed by running it again; a name under which something else stands is refused.
+    Recorded verdicts of judges are used if they were given for the same rubrics; no judge is called. With --judges the
+    judges are called again, and two replays may differ; otherwise the same range, rules and code give the same bytes.
+    Run an interrupted replay again to complete it. A NAME that another range or other rules have used is refused.
     """
     import time
     from dataclasses import replace
@@ -87,13 +87,13 @@ def command(
     def progress(records: int) -> None:
         nonlocal read
         read += records
-        tell_count(f"{read:,} records read")
+        show_counter(f"{read:,} records read")
 
     async def run() -> "ReplayFinished | list[str]":
         if delete:
             return await delete_replay(bootstrap, name)
         if stage == "rewards" and (specs or judges):
-            raise StackError("--stage rewards scores nothing: with --rewards or --judges start from trajectories.")
+            raise StackError("--stage rewards does not score: use --stage trajectories with --rewards or --judges.")
         workers = workers_of(settings, bootstrap)
         config = ReplayConfig(
             bootstrap,
@@ -114,17 +114,17 @@ def command(
     except (LookupError, ValueError, ReplayRefused) as error:
         raise StackError(f"{error}.") from error
     if read:
-        end_count()
+        clear_counter()
     if isinstance(done, list):
-        tell_lines([f"deleted {topic}" for topic in done] or [f"there is no replay {name!r}"])
+        print_lines([f"deleted {topic}" for topic in done] or [f"There is no replay {name!r}."])
     elif as_json:
-        tell_json(done.model_dump(mode="json"), indent=1)
+        print_json(done.model_dump(mode="json"), indent=1)
     else:
-        tell_lines(summary(done, time.monotonic() - started))
+        print_lines(summary(done, time.monotonic() - started))
 
 
 def workers_of(settings: "Settings", bootstrap: str) -> "WorkersConfig":
-    """What live workers are set to."""
+    """Returns the settings of the live workers."""
     from headrace.deploy.configuration.settings import configured
     from headrace.streams.workers import WorkersConfig
 
@@ -132,7 +132,7 @@ def workers_of(settings: "Settings", bootstrap: str) -> "WorkersConfig":
 
 
 def judge_client(workers: "WorkersConfig") -> "JudgeClient":
-    """Whoever live workers ask; raises ``StackError`` where no setting says whom."""
+    """Returns a client for the judge that live workers call; raises ``StackError`` if no judge is configured."""
     from headrace.deploy.errors import StackError
     from headrace.streams.rewards.judge_client import JudgeClient
 
@@ -145,9 +145,9 @@ def judge_client(workers: "WorkersConfig") -> "JudgeClient":
 def rules_of(
     settings: "Settings", workers: "WorkersConfig", specs: tuple[str, ...], policies: tuple[str, ...]
 ) -> "Rules":
-    """The rules of the workers' settings, with other rewards and group policies where they are given.
+    """Returns the rules of the workers' settings, with the given rewards and group policies in place of theirs.
 
-    Raises ``StackError`` or ``ValueError`` naming what cannot be understood.
+    Raises ``StackError`` or ``ValueError`` that names the text that cannot be parsed.
     """
     from headrace.deploy.configuration.settings import configured, parse_options
     from headrace.streams.assembly.assembler import AssemblerConfig
@@ -158,20 +158,20 @@ def rules_of(
     assembler = configured(settings, "assemble", AssemblerConfig, bootstrap=workers.bootstrap)
     named = {agent or ANY_AGENT: spec for agent, _, spec in (spec.rpartition("=") for spec in specs)}
     every = named.get(ANY_AGENT)
-    # "Every agent" is meant so: what settings and defaults say of single ones gives way.
+    # A spec for every agent also replaces the specs that settings and defaults have for single agents.
     others = workers.rewards if every is None else dict.fromkeys(DEFAULTS, every)
-    asked = parse_policies(parse_options(policies) or {}, name="--group-policy")
+    given = parse_policies(parse_options(policies) or {}, name="--group-policy")
     return Rules(
         rewards=parse_rewards({**others, **named}),
         fold=assembler.limits,
         groups=workers.limits,
-        policies=GroupPolicies({**workers.policies.by_spec, **asked.by_spec}),
+        policies=GroupPolicies({**workers.policies.by_spec, **given.by_spec}),
         join=workers.join_limits,
     )
 
 
 def summary(done: "ReplayFinished", seconds: float) -> list[str]:
-    """The manifest as lines for a person."""
+    """Returns the manifest as readable lines."""
     from datetime import UTC, datetime
 
     def moment(unix_ms: int) -> str:
@@ -181,7 +181,7 @@ def summary(done: "ReplayFinished", seconds: float) -> list[str]:
     offsets = ", ".join(f"{span.partition}:{span.start}–{span.stop}" for span in spans)
     rows = [
         ("range", f"{topic} {offsets}"),
-        ("log time", f"{moment(done.begin_ms)} to {moment(done.end_ms)}"),
+        ("stream time", f"{moment(done.begin_ms)} to {moment(done.end_ms)}"),
         ("rewards", ", ".join(f"{agent} {spec}" for agent, spec in done.rewards.items())),
         *((name.replace("_", " "), f"{count:,}") for name, count in done.counts.items()),
         ("sha256", done.sha256),

@@ -1,18 +1,18 @@
-"""``headrace reward``: what rewards there are, what one is made of, and what is wrong with it."""
+"""``headrace reward``: list reward specs, show one, check one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.terminal import tell, tell_json, tell_page
+from headrace.deploy.terminal import print_json, print_line, print_text
 
 if TYPE_CHECKING:
     from headrace.streams.rewards.finding import Sample
     from headrace.streams.rewards.spec import RewardSpec
 
 _SPEC_HELP = """\b
-SPEC: search@1                      one of ours (`headrace reward list`)
+SPEC: search@1                      a spec of headrace (`headrace reward list`)
       shop, shop@2                  entry point of an installed package, in the group headrace.rewards
       shop.rewards:CHECKOUT         a RewardSpec in a module
       rewards/checkout.py:CHECKOUT  a RewardSpec in a file
@@ -21,38 +21,38 @@ SPEC: search@1                      one of ours (`headrace reward list`)
 _files = click.argument(
     "files", metavar="[FILE]…", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
-_agent = click.option("--agent", default="imported", show_default=True, help="Agent of recorded runs.")
+_agent = click.option("--agent", default="imported", show_default=True, help="Agent name for recorded runs.")
 
 
 @click.group("reward")
 def command() -> None:
-    """Reward specs: list them, look at one, and check it on recorded trajectories."""
+    """List reward specs, show one, and check one on recorded trajectories."""
 
 
 @command.command("list")
 def list_specs() -> None:
-    """Every spec there is: ours, and those that installed packages offer."""
+    """List all specs: headrace's own, and those of installed packages."""
     from headrace.streams.rewards.registry import OURS, RewardNotLoaded, load_spec, offered
 
     for label, spec in OURS.items():
-        tell(f"{label:<20} {', '.join(term.name for term in spec.terms)}")
+        print_line(f"{label:<20} {', '.join(term.name for term in spec.terms)}")
     for entry in offered():
         try:
             spec = load_spec(entry.name)
         except RewardNotLoaded as error:
-            tell(f"{entry.name:<20} cannot be loaded: {error}")
+            print_line(f"{entry.name:<20} cannot be loaded: {error}")
         else:
             names = ", ".join(term.name for term in spec.terms)
-            tell(f"{spec.label:<20} {names}   (entry point {entry.name} = {entry.value})")
+            print_line(f"{spec.label:<20} {names}   (entry point {entry.name} = {entry.value})")
 
 
 @command.command(epilog=_SPEC_HELP)
 @click.argument("spec")
 def show(spec: str) -> None:
-    """Components of SPEC, what each measures, and its weight by policy version."""
+    """Show the components of SPEC: what each measures, and its weight by policy version."""
     from headrace.deploy.rewards.report import spec_text
 
-    tell_page(spec_text(_loaded(spec)))
+    print_text(spec_text(_loaded(spec)))
 
 
 @command.command(epilog=_SPEC_HELP)
@@ -60,14 +60,14 @@ def show(spec: str) -> None:
 @_files
 @_agent
 def score(spec: str, files: tuple[Path, ...], agent: str) -> None:
-    """Score the trajectories in FILE… with SPEC: a JSON object a line."""
+    """Score the trajectories in FILE… with SPEC; prints one JSON object per line."""
     if not files:
-        raise click.UsageError("Name a FILE of recorded runs or trajectories: there is nothing to score.")
+        raise click.UsageError("There is nothing to score: give a FILE of recorded runs or trajectories.")
 
     from headrace.deploy.rewards.other_processes import score_lines
 
     for line in score_lines(_loaded(spec), _from_files(files, agent)):
-        tell_json(line)
+        print_json(line)
 
 
 @command.command(epilog=_SPEC_HELP)
@@ -77,14 +77,14 @@ def score(spec: str, files: tuple[Path, ...], agent: str) -> None:
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 @click.option("--last", metavar="N", type=click.IntRange(1, 100_000), default=1000, show_default=True,
-              help="Trajectories to read from Kafka, the newest.")  # fmt: skip
-@click.option("--versions", metavar="N", type=click.IntRange(1), help="Policy versions that the run will make.")
+              help="Newest trajectories to read from Kafka.")  # fmt: skip
+@click.option("--versions", metavar="N", type=click.IntRange(1), help="Policy versions that the run will publish.")
 @click.option("--ms", metavar="MS", type=click.FloatRange(0, min_open=True), default=2.0, show_default=True,
-              help="Longest time a trajectory may take.")  # fmt: skip
+              help="Longest time per trajectory, in milliseconds.")  # fmt: skip
 @click.option("--correlation", metavar="R", type=click.FloatRange(0, 1), default=0.8, show_default=True,
               help="Largest |r| between reward and length.")  # fmt: skip
-@click.option("--one-process", is_flag=True, help="Leave out the two runs in fresh processes: faster.")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--one-process", is_flag=True, help="Skip the two runs in fresh processes; faster.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(
     spec: str,
     files: tuple[Path, ...],
@@ -98,14 +98,14 @@ def check(
     one_process: bool,
     as_json: bool,
 ) -> None:
-    """Run SPEC on recorded trajectories and say what is wrong with it.
+    """Run SPEC on recorded trajectories and report its errors.
 
-    FILE… hold recorded runs, as `headrace import` takes them, or records of `trajectories`; without a file, the newest
-    trajectories of a Kafka are taken, with the feedback on them. Judges are not asked.
+    FILE… contain recorded runs, in the format of `headrace import`, or records of `trajectories`. Without a file the
+    newest trajectories are read from Kafka, with their feedback. Judges are not called.
 
-    Wrong is what raises, is no number, differs between two runs, at another time, under another seed or in another
-    process; what changes its trajectory, is constant, over its maximum, slow or follows length; and a weight that does
-    not get where it plans to. The exit status is then 1. What is only worth a look leaves it at 0.
+    Errors are: a component raises, returns no number, or differs between two runs, at another time, under another seed
+    or in another process; it changes its trajectory, is constant, exceeds its maximum, is slow or follows length; or a
+    weight's schedule does not reach its target. The exit status is then 1. Warnings alone leave it at 0.
     """
     from dataclasses import asdict, replace
 
@@ -120,7 +120,9 @@ def check(
     if samples and not one_process:
         elsewhere = differences_elsewhere(spec, samples, report.findings)
         report = replace(report, findings=(*elsewhere, *report.findings))
-    tell_json(asdict(report) | {"wrong": report.wrong}, indent=1) if as_json else tell_page(report_text(report) + "\n")
+    print_json(asdict(report) | {"wrong": report.wrong}, indent=1) if as_json else print_text(
+        report_text(report) + "\n"
+    )
     if report.wrong:
         raise SystemExit(1)
 
@@ -141,7 +143,7 @@ def _from_files(files: tuple[Path, ...], agent: str) -> "list[Sample]":
     return file_samples(
         files,
         agent=agent,
-        report=lambda file, bad: tell(f"{file}:{bad.number}: left out: {bad.reason}", err=True),
+        report=lambda file, bad: print_line(f"{file}:{bad.number}: left out: {bad.reason}", err=True),
     )
 
 

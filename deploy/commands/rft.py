@@ -1,4 +1,4 @@
-"""``headrace rft``: rejection sampling: successes of reinforcement become supervised data."""
+"""``headrace rft``: rejection-sampling fine-tuning on a run's successful trajectories."""
 
 from pathlib import Path
 
@@ -14,15 +14,16 @@ Examples:
   headrace rft --model models/base --out models/next
   headrace rft --spec search@1 --run circle --out models/next --set successes.min_reward=0.9 --set successes.per_task=2
 
-Every option: headrace settings fine-tuning. An interrupted stage goes on when it is started again.
+Every option: headrace settings fine-tuning. Run the same command again to resume an interrupted stage.
 """,
 )
 @stage_options
 def command(file: Path | None, assignments: tuple[str, ...], **given: str | None) -> None:
-    """Imitate successes: of each task the best attempt whose reward is high, and above its group's mean.
+    """Fine-tune on a run's successful trajectories (rejection sampling).
 
-    What became of every trajectory stands beside the model, in selection.jsonl; 5 % of the tasks are held out, and no
-    stage ever trains on them.
+    Selected is the best attempt at each task, if its reward is high and above its group's mean.
+    selection.jsonl next to the model lists the outcome of every trajectory. 5 % of the tasks are held out, and no stage
+    trains on them.
     """
     from headrace.deploy.fine_tuning.options import settings_of
     from headrace.deploy.fine_tuning.stages import fine_tune_from_log

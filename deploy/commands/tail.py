@@ -1,15 +1,15 @@
-"""``headrace tail``: a topic, readable."""
+"""``headrace tail``: print the records of a topic as readable lines."""
 
 from typing import TYPE_CHECKING
 
 import click
 
-from headrace.deploy.terminal import tell_json
+from headrace.deploy.terminal import print_json
 
 if TYPE_CHECKING:
     from headrace.deploy.tail.line import Line
 
-_COLOURS = {"time": "bright_black", "place": "bright_black", "type": "cyan", "subject": "blue"}
+_COLOURS = {"time": "bright_black", "position": "bright_black", "type": "cyan", "subject": "blue"}
 
 
 @click.command("tail")
@@ -17,20 +17,22 @@ _COLOURS = {"time": "bright_black", "place": "bright_black", "type": "cyan", "su
 @click.option(
     "--from",
     "start",
-    metavar="PLACE",
-    help="beginning, now, -N, 15m (ago) or a time. Default: -10; with a filter: beginning.",
+    metavar="START",
+    help="Start: beginning, now, -N, 15m (ago) or a time. Default: -10; with a filter: beginning.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on as records come, until Ctrl-C.")
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Of this type: tool.called. May be repeated.")
-@click.option("--trajectory", metavar="ID", help="About this trajectory; the shortened id of a line will do.")
-@click.option("--run", metavar="NAME", help="Of this training run.")
-@click.option("--agent", metavar="NAME", help="Of this agent.")
-@click.option("--where", multiple=True, metavar="FIELD=VALUE", help="As in total>0.5 or started.agent=x. Repeatable.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new records until Ctrl-C.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only this type: tool.called. Repeatable.")
+@click.option("--trajectory", metavar="ID", help="Only this trajectory; a shortened id as printed will do.")
+@click.option("--run", metavar="NAME", help="Only this training run.")
+@click.option("--agent", metavar="NAME", help="Only this agent.")
+@click.option(
+    "--where", multiple=True, metavar="FIELD=VALUE", help="Only records with total>0.5, started.agent=x … Repeatable."
+)
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
-@click.option("--full", is_flag=True, help="Ids whole.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: place, envelope, payload as data.")
-@click.option("--arrays", is_flag=True, help="With --json: token arrays as numbers.")
-@click.option("--raw", is_flag=True, help="The values' bytes as they stand in the topic, one a line.")
+@click.option("--full", is_flag=True, help="Do not shorten ids.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: position, envelope, payload as data.")
+@click.option("--arrays", is_flag=True, help="With --json: decode token arrays to numbers.")
+@click.option("--raw", is_flag=True, help="The unchanged bytes of the values, one value per line.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(
@@ -50,15 +52,15 @@ def command(
     kafka: str | None,
     data: str | None,
 ) -> None:
-    """Print the records of TOPIC, readable: one a line, with filters.
+    """Print the records of TOPIC as readable lines, with filters.
 
-    A line: time (UTC), partition:offset, type, subject, what it says. What cannot be read is shown as such. Only
-    committed records are read. Of events, only a trajectory's start names run and agent; --run and --agent show the
-    events of the starts that were seen.
+    A line: time (UTC), partition:offset, type, subject, content. Records that cannot be read are marked. Only
+    committed records are read. Of a trajectory's events only the first names run and agent, so --run and --agent show
+    events of trajectories whose first event is in the range that is read.
 
     \b
       headrace tail rewards                                  the last ten
-      headrace tail events -f --from now --agent search      as they come
+      headrace tail events -f --from now --agent search      new events as they arrive
       headrace tail rejected --where reason=stale --from 2h
       headrace tail trajectories --trajectory 01a1fdd9…111111 --json --arrays | jq .data.segments
     """
@@ -73,44 +75,49 @@ def command(
     from headrace.deploy.tail.line import as_json as as_object
     from headrace.deploy.tail.line import line
     from headrace.deploy.tail.reading import read
-    from headrace.deploy.tail.record import see
+    from headrace.deploy.tail.record import decode_record
     from headrace.deploy.tail.start import parse_start
 
     if sum((as_json, raw)) > 1 or (arrays and not as_json):
-        raise click.UsageError("--json and --raw exclude one another, and --arrays goes with --json.")
+        raise click.UsageError("Use either --json or --raw; --arrays needs --json.")
     try:
         conditions = tuple(Condition.parse(each) for each in where)
         filters = Filters(types, trajectory, run, agent, conditions)
         check_filters(filters, topic, models_of(topic))
-        begin = parse_start(start or ("beginning" if filters.are_set else "-10"), time.time_ns() // 1_000_000)
+        position = parse_start(start or ("beginning" if filters.are_set else "-10"), time.time_ns() // 1_000_000)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     bootstrap = address_of("kafka", kafka, data)
 
     async def show() -> None:
         shown = 0
-        async with aclosing(read(bootstrap, topic, begin, follow=follow)) as batches:
+        async with aclosing(read(bootstrap, topic, position, follow=follow)) as batches:
             async for batch in batches:
-                for record in batch:
-                    seen = see(record)
-                    if not filters.keep(seen):
+                for kafka_record in batch:
+                    record = decode_record(kafka_record)
+                    if not filters.keep(record):
                         continue
                     if raw:
-                        click.echo(record.value or b"")
+                        click.echo(kafka_record.value or b"")
                     elif as_json:
-                        tell_json(as_object(seen, arrays=arrays))
+                        print_json(as_object(record, arrays=arrays))
                     else:
-                        click.echo(coloured(line(seen, full=full)))
+                        click.echo(coloured(line(record, full=full)))
                     shown += 1
                     if shown == limit:
                         return
 
-    with contextlib.suppress(KeyboardInterrupt):  # how a person ends --follow
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends --follow.
         ask_kafka(bootstrap, show)
 
 
 def coloured(line: "Line") -> str:
-    """``line`` in columns; click takes the colours away where the output is no terminal."""
-    columns = {"time": line.time, "place": f"{line.place:<8}", "type": f"{line.type:<20}", "subject": line.subject}
+    """Returns ``line`` in coloured columns; click removes the colours if the output is not a terminal."""
+    columns = {
+        "time": line.time,
+        "position": f"{line.position:<8}",
+        "type": f"{line.type:<20}",
+        "subject": line.subject,
+    }
     styled = [click.style(text, fg=_COLOURS[name]) for name, text in columns.items()]
     return "  ".join([*styled, click.style(line.text, fg="red") if line.unreadable else line.text])

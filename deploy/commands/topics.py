@@ -1,10 +1,10 @@
-"""``headrace topics``: what flows where."""
+"""``headrace topics``: the topics, their settings and their record types."""
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.deploy.terminal import tell, tell_json, tell_lines
+from headrace.deploy.terminal import print_json, print_lines
 
 if TYPE_CHECKING:
     from headrace.schemas.model import Record
@@ -19,23 +19,23 @@ ARRAYS = (
 
 @click.command("topics")
 @click.argument("name", required=False)
-@click.option("--create", is_flag=True, help="Create the topics that the broker does not have.")
-@click.option("--replication", default=-1, metavar="N", help="Of topics to create; else the cluster's default.")
+@click.option("--create", is_flag=True, help="Create the topics that the broker lacks.")
+@click.option("--replication", default=-1, metavar="N", help="Replication factor for --create; default: the cluster's.")
 @click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     name: str | None, create: bool, replication: int, kafka: str | None, data: str | None, as_json: bool
 ) -> None:
-    """Print each topic, or everything about the topic NAME.
+    """Print a summary of every topic, or a full description of topic NAME.
 
-    Of each: key, partitions, retention, types. Of one also headers, fields with their sentences, and examples.
+    A summary shows key, partitions, retention and types; a full description adds headers, fields and examples.
 
     \b
-      headrace topics                          all of them, in short
-      headrace topics rewards                  every field with its sentence, and a record as it looks
+      headrace topics                          a summary of every topic
+      headrace topics rewards                  headers, all fields with their meanings, an example record
       headrace topics rewards --json | jq '.types[0].example.value'
-      headrace topics --create                 make those that the broker lacks
+      headrace topics --create                 create the topics that the broker lacks
     """
 
     from headrace.schemas.topics import TOPICS, topic_named
@@ -58,30 +58,30 @@ def command(
         except KeyError as error:
             raise click.BadParameter(str(error.args[0])) from error
         shown = described(topic) | {"created": topic.name in created}
-        tell_json(shown, indent=1) if as_json else tell_lines(page(topic))
+        print_json(shown, indent=1) if as_json else print_lines(page(topic))
         return
     if as_json:
         settings = [_settings(topic) | {"created": topic.name in created} for topic in TOPICS]
-        tell_json(settings, indent=1)
+        print_json(settings, indent=1)
         return
     for topic in TOPICS:
         first, *rest = summary(topic)
-        tell(first + ("  (created)" if topic.name in created else ""), *rest)
+        print_lines([first + ("  (created)" if topic.name in created else ""), *rest])
 
 
 def summary(topic: "Topic") -> list[str]:
-    """A topic in a few lines: what it carries, its settings, its types."""
+    """Returns a topic in a few lines: what it contains, its settings, its types."""
     days = topic.retention_ms // 86_400_000
-    kept = "kept for ever" if topic.retention_ms < 0 else f"kept {days} days"
+    kept = "kept forever" if topic.retention_ms < 0 else f"kept {days} days"
     if topic.compacted:
-        kept = "the newest of each key is kept"
-    settings = f"key {topic.key}, {topic.partitions} partition(s), {kept}, ≤ {topic.max_bytes >> 20} MiB a record"
+        kept = "the newest record of each key is kept"
+    settings = f"key {topic.key}, {topic.partitions} partition(s), {kept}, ≤ {topic.max_bytes >> 20} MiB per record"
     types = [f"    {model.TYPE}  {_about(model)}" for model in topic.models]
     return [f"{topic.name}: {topic.about}", f"    {settings}", *types]
 
 
 def page(topic: "Topic") -> list[str]:
-    """Everything about a topic: settings, headers, and each type with its fields and an example."""
+    """Returns the full description of a topic: settings, headers, and each type with its fields and an example."""
     import json
     import textwrap
 
@@ -89,7 +89,7 @@ def page(topic: "Topic") -> list[str]:
     from headrace.schemas.fields import enums, fields
     from headrace.schemas.headers import HEADERS
 
-    lines = [*summary(topic)[:2], "    fields in [brackets] may be left out; unknown ones may appear", f"    {ARRAYS}"]
+    lines = [*summary(topic)[:2], "    fields in [brackets] are optional; unknown fields may appear", f"    {ARRAYS}"]
     lines += ["", "headers (CloudEvents 1.0, Kafka's binary binding; values are UTF-8)"]
     lines += _columns([(header, shape["description"]) for header, shape in HEADERS.items()])
     for model in topic.models:
@@ -115,7 +115,7 @@ def page(topic: "Topic") -> list[str]:
 
 
 def described(topic: "Topic") -> dict[str, Any]:
-    """:func:`page` for machines."""
+    """Returns the content of :func:`page` as JSON data."""
     import json
     from dataclasses import asdict
 
@@ -161,7 +161,7 @@ def _about(model: "type[Record]") -> str:
 
 
 def _columns(rows: list[tuple[str, ...]], indent: int = 4) -> list[str]:
-    """``rows`` aligned; a cell wider than its column's share pushes the rest of its row to the right."""
+    """Returns ``rows`` aligned; a cell that is wider than its column pushes the rest of its row to the right."""
     widths = [min(34, max(len(row[column]) for row in rows)) for column in range(len(rows[0]) - 1)]
     return [
         " " * indent

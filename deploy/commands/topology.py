@@ -1,22 +1,22 @@
-"""``headrace topology``: which function reads what and writes what, and how far each is behind."""
+"""``headrace topology``: the topics that each process reads and writes, and the lag of each consumer group."""
 
 import click
 
-from headrace.deploy.terminal import tell, tell_page
+from headrace.deploy.terminal import print_line, print_text
 
 _LAG = (
-    "How far every consumer group is behind, by partition, as of now. Transaction markers count as records, so an idle "
-    "group may stay at 1 or 2."
+    "Print the current lag of every consumer group, by partition. Transaction markers count as records, so an idle "
+    "group may show 1 or 2."
 )
 
 
 @click.command(short_help="Show the stream processors and their topics.")
-@click.option("--mermaid", "as_mermaid", is_flag=True, help="The whole circle as a Mermaid flowchart.")
+@click.option("--mermaid", "as_mermaid", is_flag=True, help="Print all processes and topics as a Mermaid flowchart.")
 @click.option("--lag", is_flag=True, help=_LAG)
 @click.option("--kafka", metavar="HOST:PORT", help="Broker, for --lag; else HEADRACE_KAFKA, else the stack on --data.")
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) -> None:
-    """Show the stream processors: the topics they read, the functions they run, the topics they write."""
+    """Show the stream processors: the topics they read, the functions they run and the topics they write."""
     from headrace.deploy.kafka.ask import ask_kafka
     from headrace.deploy.processes.drawing import mermaid
     from headrace.deploy.stack.state import address_of
@@ -24,10 +24,10 @@ def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) ->
     from headrace.streams.topology import describe
 
     if not lag:
-        tell_page(mermaid() if as_mermaid else describe())
+        print_text(mermaid() if as_mermaid else describe())
         return
     bootstrap = address_of("kafka", kafka, data)
     lags = ask_kafka(bootstrap, lambda: measure_lag(bootstrap))
-    tell(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9}")
+    print_line(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9}")
     for each in lags:
-        tell(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {each.records:>9} {each.seconds:>9.1f}")
+        print_line(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {each.records:>9} {each.seconds:>9.1f}")

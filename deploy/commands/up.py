@@ -1,4 +1,4 @@
-"""``headrace up``: the whole stack on this machine."""
+"""``headrace up``: run the whole stack on this machine."""
 
 import click
 
@@ -8,34 +8,35 @@ _PARTS = ", ".join(process.name for process in stack_processes())
 
 
 @click.command("up")
-@click.option("--data", type=click.Path(file_okay=False), help="Folder for what is kept (HEADRACE_DATA).")
-@click.option("--without", metavar="PART,…", default="", help=f"Parts to leave out, of {_PARTS}.")
-@click.option("--no-trainer", is_flag=True, help="Leave the trainer out.")
-@click.option("--detach", is_flag=True, help="Come back once it serves and leave it in the background.")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder (HEADRACE_DATA).")
+@click.option("--without", metavar="PART,…", default="", help=f"Leave these parts out; parts: {_PARTS}.")
+@click.option("--no-trainer", is_flag=True, help="Leave out the trainer.")
+@click.option("--detach", is_flag=True, help="Return once everything is ready; the stack runs in the background.")
 @click.option("--run", metavar="NAME", help="Training run (HEADRACE_RUN).")
 @click.option("--model-dir", type=click.Path(file_okay=False), help="Base model (HEADRACE_MODEL_DIR).")
 @click.option("--kafka", metavar="HOST:PORT", help="Use this Kafka (HEADRACE_KAFKA).")
 @click.option("--clickhouse", metavar="URL", help="Use this ClickHouse (HEADRACE_CLICKHOUSE).")
 @click.option("--vllm", metavar="URL", help="Use this vLLM, which has headrace's plugin (HEADRACE_VLLM).")
-@click.option("--store-url", metavar="URL", help="Object store of the weights (HEADRACE_STORE_URL).")
-@click.option("--set", "assignments", multiple=True, metavar="PART.OPTION=VALUE", help="As in trainer.steps=60.")
+@click.option("--store-url", metavar="URL", help="Object store for the weights (HEADRACE_STORE_URL).")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="PART.OPTION=VALUE", help="Set an option: trainer.steps=60."
+)
 def command(
     without: str, no_trainer: bool, detach: bool, assignments: tuple[str, ...], **overrides: str | None
 ) -> None:
     """Start Kafka, ClickHouse, vLLM, stream workers, trainer, follower and dashboard.
 
-    Runs until Ctrl-C, with everything on the loopback interface and everything that is kept in one folder.
+    Runs until Ctrl-C. All addresses are on the loopback interface, and all data is in one folder.
 
     \b
-      headrace up                                                 the whole circle
+      headrace up                                                 the whole training loop
       headrace up --without vllm,trainer,follower                 no model: import, ledger, dashboard
       headrace up --kafka broker:9092                             your own Kafka
       headrace up --set trainer.optimizer.learning_rate=0.0005    an option of one part
 
-    Every setting (`headrace settings` lists them) can stand in the environment as HEADRACE_NAME, or in the TOML file
-    that HEADRACE_CONFIG names.
-    Ports: HEADRACE_KAFKA_PORT, HEADRACE_CLICKHOUSE_PORT, HEADRACE_VLLM_PORT, HEADRACE_DASHBOARD_PORT; free ones
-    are chosen and remembered otherwise.
+    Every setting (`headrace settings` lists them) can be an environment variable HEADRACE_NAME or a key of the TOML
+    file that HEADRACE_CONFIG names. Ports: HEADRACE_KAFKA_PORT, HEADRACE_CLICKHOUSE_PORT, HEADRACE_VLLM_PORT,
+    HEADRACE_DASHBOARD_PORT; by default free ports are chosen, and reused at the next start.
     """
     from headrace.deploy.configuration.settings import load_settings, parse_options
     from headrace.deploy.stack.foreground import run_in_background, run_in_foreground

@@ -1,4 +1,4 @@
-"""``headrace worker NAME``: one part as one process."""
+"""``headrace worker NAME``: run one part of the stack as one process."""
 
 import sys
 
@@ -11,9 +11,9 @@ _TABLE = "\n".join(
     f"  {name:<11} {process.about:<32}  {', '.join(f'HEADRACE_{each.upper()}' for each in process.settings)}"
     for name, process in _WORKERS.items()
 )
-_HELP = f"""Run one part as one process, for systemd or Kubernetes.
+_HELP = f"""Run one part of the stack as one process, for systemd or Kubernetes.
 
-Everything can be set in the environment; readiness is signalled by sd_notify; SIGTERM ends it cleanly.
+Every setting can be an environment variable. Readiness is signalled by sd_notify; SIGTERM stops the process cleanly.
 
 \b
 {_TABLE}
@@ -22,12 +22,12 @@ Everything can be set in the environment; readiness is signalled by sd_notify; S
 
 @click.command("worker", help=_HELP)
 @click.argument("name", type=click.Choice([*_WORKERS]))
-@click.option("--data", type=click.Path(file_okay=False), help="Folder for what is kept (HEADRACE_DATA).")
+@click.option("--data", type=click.Path(file_okay=False), help="Data folder (HEADRACE_DATA).")
 @click.option("--kafka", metavar="HOST:PORT", help="Bootstrap address of Kafka (HEADRACE_KAFKA).")
 @click.option("--clickhouse", metavar="URL", help="Address of ClickHouse (HEADRACE_CLICKHOUSE).")
 @click.option("--vllm", metavar="URL", help="Address of vLLM (HEADRACE_VLLM).")
 @click.option("--run", metavar="NAME", help="Training run (HEADRACE_RUN).")
-@click.option("--set", "assignments", multiple=True, metavar="PART.OPTION=VALUE", help="An option of the part.")
+@click.option("--set", "assignments", multiple=True, metavar="PART.OPTION=VALUE", help="Set an option of the part.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (HEADRACE_LOG_LEVEL).")
 def command(name: str, assignments: tuple[str, ...], **overrides: str | None) -> None:
     """Run the process called ``name``."""

@@ -22,7 +22,7 @@ from headrace.deploy.configuration.addresses import http_address, kafka_address,
 from headrace.deploy.configuration.environment import unknown_variables
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer
 from headrace.deploy.errors import StackError
-from headrace.deploy.terminal import tell
+from headrace.deploy.terminal import print_line
 from headrace.schemas.redaction import remember_secrets
 from headrace.schemas.safe_text import redacted_values
 
@@ -208,7 +208,7 @@ def _report_unknown_variables() -> None:
     for sentence in unknown_variables(os.environ, PREFIX, known):
         if sentence not in _REPORTED:
             _REPORTED.add(sentence)
-            tell(sentence, err=True)
+            print_line(sentence, err=True)
 
 
 def _problem(problem: Mapping[str, Any]) -> str:

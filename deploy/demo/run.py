@@ -17,7 +17,7 @@ from headrace.deploy.stack.foreground import show
 from headrace.deploy.stack.stack import running_stack
 from headrace.deploy.stack.state import is_locked
 from headrace.deploy.system.data_folder import command_on, make_folder
-from headrace.deploy.terminal import tell, tell_page
+from headrace.deploy.terminal import print_line, print_text
 
 _INTERRUPTED = 130
 _MARK = "made-by-headrace-demo"
@@ -35,7 +35,7 @@ def run_demo(plan: DemoPlan, *, data: str | None, json_path: Path | None, plot_p
     try:
         asyncio.run(_run(settings, plan, plot, json_path, keep))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        tell("Stopped.", err=True)
+        print_line("Stopped.", err=True)
         sys.exit(_INTERRUPTED)
 
 
@@ -62,17 +62,19 @@ async def _run(settings: Settings, plan: DemoPlan, plot: Path, json_path: Path |
     assert main is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
     phases = Phases()
-    tell(f"Starting headrace on {settings.data}")
+    print_line(f"Starting headrace on {settings.data}")
     async with AsyncExitStack() as exits:
         peak = await exits.enter_async_context(peak_memory())
         async with phases.phase("start"):
-            stack = await exits.enter_async_context(running_stack(settings, on_progress=show, on_note=tell))
-        tell(f"Watch it at {stack.addresses['dashboard']}")
-        summary = await run_circle(stack, plan, phases, peak, plot, tell)
+            stack = await exits.enter_async_context(running_stack(settings, on_progress=show, on_note=print_line))
+        print_line(f"Watch it at {stack.addresses['dashboard']}")
+        summary = await run_circle(stack, plan, phases, peak, plot, print_line)
         _show(summary, plot, json_path)
         if keep:
             shows = command_on("status", settings.data)
-            tell(f"Still up: Ctrl-C ends it; `{shows}` shows it from another shell; other commands take --data too.")
+            print_line(
+                f"Still up: Ctrl-C ends it; `{shows}` shows it from another shell; other commands take --data too."
+            )
             await asyncio.Event().wait()
 
 
@@ -82,4 +84,4 @@ def _show(summary: Summary, plot: Path, json_path: Path | None) -> None:
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(summary.model_dump_json(indent=1) + "\n")
-    tell_page(render(summary) + "\n")
+    print_text(render(summary) + "\n")

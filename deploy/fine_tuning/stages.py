@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.deploy.configuration.reading import Layer, read_configuration, set_layer, sets, toml_layer
 from headrace.deploy.configuration.settings import base_model_dir
 from headrace.deploy.errors import StackError
-from headrace.deploy.terminal import end_count, tell, tell_count
+from headrace.deploy.terminal import clear_counter, print_line, show_counter
 
 if TYPE_CHECKING:
     from headrace.trainer.supervised.fine_tune import TuningProgress
@@ -42,24 +42,24 @@ class Screen:
 
     def read(self, what: str, count: int) -> None:
         """A counter, on a terminal."""
-        tell_count(f"{count:,} {what} read")
+        show_counter(f"{count:,} {what} read")
 
     def chosen(self, header: "SelectionHeader") -> None:
         """A table of what the filter did."""
-        end_count()
+        clear_counter()
         for line in selection_lines(header.counts):
-            tell(line)
+            print_line(line)
         if header.unreadable:
-            tell(f"{header.unreadable:,} rewards could not be read")
+            print_line(f"{header.unreadable:,} rewards could not be read")
 
     def begins(self, examples: int, held_out: int, loss: float) -> None:
         """What training begins with."""
-        end_count()
-        tell(f"{examples:,} sequences to imitate, {held_out:,} held out; held-out loss {loss:.4f} nats a token")
+        clear_counter()
+        print_line(f"{examples:,} sequences to imitate, {held_out:,} held out; held-out loss {loss:.4f} nats a token")
 
     def trained(self, progress: "TuningProgress") -> None:
         """A line a report."""
-        tell(progress_line(progress))
+        print_line(progress_line(progress))
 
 
 def progress_line(progress: "TuningProgress") -> str:
@@ -121,7 +121,7 @@ def fine_tune_from_log(config: "StageConfig") -> None:
         raise StackError(f"{error}.") from error
     except FloatingPointError as error:
         raise StackError(f"{error} (training.optimizer.learning_rate).") from error
-    tell(
+    print_line(
         f"{config.out}: held-out loss {summary['held_out_loss_before']:.4f} before, {summary['held_out_loss']:.4f} "
         f"after {summary['steps']:,} steps; `headrace train --set model_dir={config.out}` starts from it"
     )

@@ -15,7 +15,7 @@ from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State, is_locked, read_state
 from headrace.deploy.stack.supervisor import StateChange
 from headrace.deploy.system.data_folder import command_on, keep_files_private, make_folder
-from headrace.deploy.terminal import tell, tell_address, tell_error, tell_page
+from headrace.deploy.terminal import print_error, print_line, print_redacted, print_text
 
 _INTERRUPTED = 130
 _POLL_S = 0.2
@@ -27,12 +27,12 @@ _PROBLEMS = {State.FAILED, State.RESTARTING}
 def show(progress: StateChange) -> None:
     """One line a part, when there is something to say."""
     if progress.state in _PROBLEMS:
-        tell_error(f"  {progress.part:<11} {progress.state}: {progress.message}")
+        print_error(f"  {progress.part:<11} {progress.state}: {progress.message}")
     elif progress.state is State.STARTING and progress.message:
-        tell_address(f"  {progress.part:<11}           {progress.message} …")
+        print_redacted(f"  {progress.part:<11}           {progress.message} …")
     elif progress.state in {State.READY, State.EXTERNAL}:
         took = f"{progress.seconds:5.1f} s" if progress.state is State.READY else "  yours"
-        tell_address(f"  {progress.part:<11} {took}   {progress.message}".rstrip())
+        print_redacted(f"  {progress.part:<11} {took}   {progress.message}".rstrip())
 
 
 def run_in_foreground(settings: Settings, without: Collection[str]) -> None:
@@ -56,27 +56,27 @@ async def _until_signalled(settings: Settings, without: Collection[str]) -> bool
         if asked:
             os._exit(_INTERRUPTED)  # The lifelines notice, and kill every tree.
         asked = True
-        tell("Stopping (once more: at once) …", err=True)
+        print_line("Stopping (once more: at once) …", err=True)
         main.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    tell(f"Starting headrace on {settings.data}")
+    print_line(f"Starting headrace on {settings.data}")
     try:
-        async with running_stack(settings, without, show, on_note=tell) as stack:
+        async with running_stack(settings, without, show, on_note=print_line) as stack:
             was_up = True
             _show_addresses(stack, settings.data)
             await asyncio.Event().wait()
     except asyncio.CancelledError:
-        tell("Stopped.", err=True)
+        print_line("Stopped.", err=True)
     return was_up
 
 
 def _show_addresses(stack: Stack, data: Path) -> None:
     how_to_end = "Ctrl-C" if sys.stdin.isatty() else f"SIGTERM, or `{command_on('down', data)}`,"
-    tell(f"Up. {how_to_end} ends it; `{command_on('status', data)}` shows it from another shell.")
+    print_line(f"Up. {how_to_end} ends it; `{command_on('status', data)}` shows it from another shell.")
     for name, where in stack.addresses.items():
-        tell_address(f"  {name:<11} {where}")
+        print_redacted(f"  {name:<11} {where}")
 
 
 def run_in_background(settings: Settings, without: Collection[str]) -> None:
@@ -117,7 +117,7 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
         supervisor.terminate()
         supervisor.wait()
         raise
-    tell(f"In the background as process {supervisor.pid}; `{command_on('down', settings.data)}` ends it.")
+    print_line(f"In the background as process {supervisor.pid}; `{command_on('down', settings.data)}` ends it.")
 
 
 def relay(log: Path, shown: int) -> tuple[int, str]:
@@ -125,7 +125,7 @@ def relay(log: Path, shown: int) -> tuple[int, str]:
     text = log.read_text(errors="replace")
     error = text.find(_ERROR)
     before_error = text if error < 0 else text[: error + 1]
-    tell_page(before_error[shown:])
+    print_text(before_error[shown:])
     return len(before_error), "" if error < 0 else text[error + len(_ERROR) :].strip()
 
 

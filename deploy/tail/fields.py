@@ -1,5 +1,5 @@
-"""What `headrace tail` is asked to filter by, held against the types of the topic: a filter that cannot match anything
-is a mistake, and says so instead of printing nothing."""
+"""Checks the filters of `headrace tail` against the types of the topic: a filter that cannot match any record is an
+error instead of an empty output."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -17,17 +17,17 @@ Model = type[Record]
 _NUMBERS = frozenset({"number", "integer", "null"})
 
 MAX_NAMED = 40
-"""Names that an error lists."""
+"""Most names that an error message lists."""
 
 
 def models_of(topic: str) -> tuple[Model, ...]:
-    """The types that flow through ``topic``, one of ours or a replay's; none where it is somebody else's."""
+    """Returns the types of ``topic``, a topic of headrace or of a replay; none for any other topic."""
     name = topic.removeprefix(PREFIX).partition(".")[2] if topic.startswith(PREFIX) else topic
     return next((each.models for each in TOPICS if each.name == name), ())
 
 
 def check_filters(filters: Filters, topic: str, models: Sequence[Model]) -> None:
-    """Raise ``ValueError`` where no record of ``topic``, whose types are ``models``, can match ``filters``.
+    """Raise ``ValueError`` if no record of ``topic``, whose types are ``models``, can match ``filters``.
 
     A topic whose types are not known (no ``models``) is not checked.
     """
@@ -37,16 +37,16 @@ def check_filters(filters: Filters, topic: str, models: Sequence[Model]) -> None
     names = {*(model.TYPE for model in models), *(short_type(model.TYPE) for model in models)}
     for name in filters.types:
         if name not in names:
-            raise ValueError(f"no record of {topic} has the type {name!r}: {_among([*map(_short, models)], name)}")
+            raise ValueError(f"No record of {topic} has the type {name!r}: {_suggest([*map(_short, models)], name)}")
     for label, wanted in (("run", filters.run), ("agent", filters.agent)):
         if wanted is not None and topic != EVENTS.name and not any(map(_labelled(label), chosen)):
-            raise ValueError(f"records of {topic} name no {label}: --{label} would keep none of them")
+            raise ValueError(f"Records of {topic} have no field {label}: no record would match --{label}.")
     for condition in filters.conditions:
         check_condition(condition, topic, chosen)
 
 
 def check_condition(condition: Condition, topic: str, models: Sequence[Model]) -> None:
-    """Raise ``ValueError`` where ``condition`` names a field that no type in ``models`` has, or a value that the field
+    """Raise ``ValueError`` if ``condition`` names a field that no type in ``models`` has, or a value that the field
     cannot have."""
     leaves = [leaf for model in models for leaf in _leaves_of(model, condition)]
     path = ".".join(condition.path)
@@ -54,16 +54,16 @@ def check_condition(condition: Condition, topic: str, models: Sequence[Model]) -
         known = sorted(
             {name for model in models for name in model.model_json_schema(mode="serialization")["properties"]}
         )
-        raise ValueError(f"no record of {topic} has a field {path}: {_among(known, condition.path[0])}")
+        raise ValueError(f"No record of {topic} has a field {path}: {_suggest(known, condition.path[0])}")
     if condition.value == "null":
         return
     kinds = {kind for leaf in leaves for kind in _kinds(leaf)}
     if kinds <= _NUMBERS and not _is_number(condition.value):
-        raise ValueError(f"{path} is a number, and {condition.value!r} is none")
+        raise ValueError(f"{path} is a number, but {condition.value!r} is not.")
     values = [str(value) for leaf in leaves for value in leaf.get("enum", ())]
     closed = values and all("enum" in leaf or leaf.get("type") == "null" for leaf in leaves)
     if closed and condition.sign in ("=", "!=") and condition.value not in values:
-        raise ValueError(f"{path} is never {condition.value!r}: {_among(values, condition.value)}")
+        raise ValueError(f"{path} is never {condition.value!r}: {_suggest(values, condition.value)}")
 
 
 def _leaves_of(model: Model, condition: Condition) -> Iterator[Schema]:
@@ -72,7 +72,7 @@ def _leaves_of(model: Model, condition: Condition) -> Iterator[Schema]:
 
 
 def _leaves(schema: Any, path: tuple[str, ...], definitions: Mapping[str, Any], whole: bool) -> Iterator[Schema]:
-    """The schemas of what may stand at ``path``; one that says nothing allows anything."""
+    """Yield the schemas of the values that ``path`` may have; an empty schema allows any value."""
     if schema is True or not isinstance(schema, Mapping):
         yield {}
         return
@@ -84,18 +84,19 @@ def _leaves(schema: Any, path: tuple[str, ...], definitions: Mapping[str, Any], 
         for choice in choices:
             yield from _leaves(choice, path, definitions, whole)
         return
-    if "items" in schema:  # a list stands for each of its items
+    if "items" in schema:  # A path into a list means each of its items.
         yield from _leaves(schema["items"], path, definitions, whole)
         return
     if not path:
-        # A record in a record is compared with null at most: `components.f_beta.vlue` is no component of that name.
+        # A nested record can only be compared with null: the misspelt `components.f_beta.vlue` must not match the
+        # component f_beta itself.
         if whole or "properties" not in schema:
             yield schema
         return
     properties, others = schema.get("properties", {}), schema.get("additionalProperties")
     if path[0] in properties:
         yield from _leaves(properties[path[0]], path[1:], definitions, whole)
-    elif isinstance(others, Mapping):  # names of tools and of components are free, and may hold dots
+    elif isinstance(others, Mapping):  # Names of tools and components are free and may contain dots.
         for length in range(1, len(path) + 1):
             yield from _leaves(others, path[length:], definitions, whole)
     elif not properties and others is not False and schema.get("type") in (None, "object", "array"):
@@ -126,7 +127,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _among(names: Collection[str], wanted: str) -> str:
+def _suggest(names: Collection[str], wanted: str) -> str:
     near = get_close_matches(wanted, names, 1)
     shown = ", ".join([*names][:MAX_NAMED]) + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
     return (f"did you mean {near[0]}? " if near else "") + f"There are {shown}"

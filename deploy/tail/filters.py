@@ -1,4 +1,4 @@
-"""Which records `headrace tail` shows: by type, trajectory, run, agent, or the value of any field."""
+"""The filters of `headrace tail`: by type, trajectory, run, agent, or the value of any field."""
 
 import json
 import operator
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.deploy.tail.line import is_id
-from headrace.deploy.tail.record import Seen, label_of, short_type, trajectories_of
+from headrace.deploy.tail.record import DecodedRecord, label_of, short_type, trajectories_of
 from headrace.schemas.topics import EVENTS
 
 MAX_REMEMBERED = 100_000
-"""Trajectories whose run and agent are remembered: of an event only the start says them."""
+"""Most trajectories whose run and agent are remembered: only a trajectory's first event has them."""
 
 _CONDITION = re.compile(r"([A-Za-z_][\w.-]*)(!=|<=|>=|=|<|>)(.*)", re.DOTALL)
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -28,80 +28,83 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A field and what it must be: ``reason=stale``, ``total>0.5``, ``started.agent=search``, ``defects=no_end``."""
+    """A comparison of a field: ``reason=stale``, ``total>0.5``, ``started.agent=search``, ``defects=no_end``."""
 
     path: tuple[str, ...]
-    """Names, outermost first; a list stands for each of its items."""
+    """Field names, outermost first; a path into a list means each of its items."""
     sign: str
     """``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``."""
     value: str
-    """What it is compared with: as a number where both are numbers, else as text."""
+    """The value to compare with: as a number if both are numbers, otherwise as text."""
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
-        """``FIELD=VALUE`` and the like; raises ``ValueError`` that says what is expected."""
+        """Parse ``FIELD=VALUE`` or another comparison; raises ``ValueError`` that names the expected form."""
         match = _CONDITION.fullmatch(text)
         if match is None:
             raise ValueError(f"{text!r} is not FIELD=VALUE (or !=, <, <=, >, >=), as in total>0.5 or started.agent=x")
         return cls(tuple(match[1].split(".")), match[2], match[3])
 
     def holds(self, payload: Any) -> bool:
-        """Whether any value at the path in ``payload`` (JSON) compares so; for ``!=``, whether all do."""
+        """Whether the comparison holds for any value at the path in ``payload`` (JSON); for ``!=``, for all values."""
         results = [_compare(self.sign, found, self.value) for found in _values(payload, self.path)]
         return all(results) if self.sign == "!=" else any(results)
 
 
 @dataclass(slots=True)
 class Filters:
-    """What must hold of a record, all of it."""
+    """Filters that a record must pass, all of them; an unset filter passes every record."""
 
     types: tuple[str, ...] = ()
-    """One of these types, in full or short: ``tool.called``."""
+    """Keep these types; full or short names: ``tool.called``."""
     trajectory: str | None = None
-    """About this trajectory; its id, or as a line shortens it."""
+    """Keep records about this trajectory: its id, in full or shortened."""
     run: str | None = None
-    """Of this run."""
+    """Keep this run."""
     agent: str | None = None
-    """Of this agent."""
+    """Keep this agent."""
     conditions: tuple[Condition, ...] = ()
-    """Of fields."""
+    """Conditions on fields."""
     _starts: OrderedDict[str, bool] = field(default_factory=OrderedDict, repr=False)
 
     @property
     def are_set(self) -> bool:
-        """Whether anything is left out at all."""
+        """Whether any filter is set."""
         return bool(self.types or self.trajectory or self.run or self.agent or self.conditions)
 
-    def keep(self, seen: Seen) -> bool:
-        """Whether to show ``seen``. Events of a run or an agent are known by their trajectory's start, seen before."""
-        labelled = self._is_labelled(seen)
+    def keep(self, record: DecodedRecord) -> bool:
+        """Whether to show ``record``.
+
+        The run and the agent of an event are those of its trajectory's first event, if that was passed in before.
+        """
+        labelled = self._is_labelled(record)
         return (
             labelled
-            and (not self.types or seen.type in self.types or short_type(seen.type) in self.types)
-            and (self.trajectory is None or any(is_id(each, self.trajectory) for each in trajectories_of(seen)))
-            and self._conditions_hold(seen)
+            and (not self.types or record.type in self.types or short_type(record.type) in self.types)
+            and (self.trajectory is None or any(is_id(each, self.trajectory) for each in trajectories_of(record)))
+            and self._conditions_hold(record)
         )
 
-    def _is_labelled(self, seen: Seen) -> bool:
+    def _is_labelled(self, record: DecodedRecord) -> bool:
         wanted = {name: value for name, value in (("run", self.run), ("agent", self.agent)) if value is not None}
         if not wanted:
             return True
-        said = {name: label_of(seen, name) for name in wanted}
-        labelled = said == wanted
-        if seen.raw.topic != EVENTS.name:
+        labels = {name: label_of(record, name) for name in wanted}
+        labelled = labels == wanted
+        if record.raw.topic != EVENTS.name:
             return labelled
-        if any(value is not None for value in said.values()):
-            self._starts[seen.subject] = labelled
+        if any(value is not None for value in labels.values()):
+            self._starts[record.subject] = labelled
             while len(self._starts) > MAX_REMEMBERED:
                 self._starts.popitem(last=False)
-        return self._starts.get(seen.subject, False)
+        return self._starts.get(record.subject, False)
 
-    def _conditions_hold(self, seen: Seen) -> bool:
+    def _conditions_hold(self, record: DecodedRecord) -> bool:
         if not self.conditions:
             return True
-        if seen.payload is None:
+        if record.payload is None:
             return False
-        payload = seen.payload.model_dump(mode="json")
+        payload = record.payload.model_dump(mode="json")
         return all(condition.holds(payload) for condition in self.conditions)
 
 
@@ -112,7 +115,7 @@ def _values(node: Any, path: tuple[str, ...]) -> Iterator[Any]:
     elif not path:
         yield node
     elif isinstance(node, dict):
-        # A name may hold dots itself: names of tools and of reward components are free.
+        # Names of tools and reward components are free and may contain dots.
         for length in range(1, len(path) + 1):
             name = ".".join(path[:length])
             if name in node:

@@ -1,4 +1,4 @@
-"""A record as one line: for people in columns, for programs as JSON.
+"""Formats a record as one line: in columns for people, as JSON for programs.
 
 2026-11-21 11:24:26.012  2:7104  tool.called  01a1fdd9…111111 #3  search_corpus {"query": "where does ada work"}
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from headrace.deploy.tail.record import Seen, short_type
+from headrace.deploy.tail.record import DecodedRecord, short_type
 from headrace.deploy.tail.sentence import sentence
 from headrace.schemas import envelope as names
 from headrace.schemas.safe_text import printable
@@ -19,7 +19,7 @@ from headrace.schemas.safe_text import printable
 ELLIPSIS = "…"
 
 MAX_ID_CHARACTERS = 24
-"""Longest id that is shown whole where ids are shortened."""
+"""Longest id that is never shortened."""
 
 _ATTRIBUTES = frozenset(
     {
@@ -40,55 +40,55 @@ class Line(NamedTuple):
     """A record in columns."""
 
     time: str
-    """When it happened, UTC; when it was written, where the headers do not say."""
-    place: str
+    """The event's time in UTC; the Kafka timestamp if the headers have no time."""
+    position: str
     """``partition:offset``."""
     type: str
     """Short name of the type."""
     subject: str
-    """What it is about, and its number in the trajectory."""
+    """The record's subject, and its sequence number in the trajectory."""
     text: str
-    """The record in a sentence, or why it cannot be read."""
+    """A summary of the record, or the reason why it cannot be read."""
     unreadable: bool
     """Whether ``text`` is an error."""
 
 
 def shortened(name: str) -> str:
-    """``01a1fdd9…111111``: the beginning and the end of a long id, which ``--trajectory`` takes as it is shown."""
+    """Returns the start and the end of a long id, as in ``01a1fdd9…111111``; ``--trajectory`` accepts this form."""
     return name if len(name) <= MAX_ID_CHARACTERS else f"{name[:8]}{ELLIPSIS}{name[-6:]}"
 
 
 def is_id(name: str, wanted: str) -> bool:
-    """Whether ``name`` is ``wanted``, which may be shortened."""
+    """Whether ``name`` is the id ``wanted``, which may be shortened."""
     head, ellipsis, tail = wanted.partition(ELLIPSIS)
     return name.startswith(head) and name.endswith(tail) if ellipsis else name == wanted
 
 
-def line(seen: Seen, *, full: bool = False) -> Line:
-    """``seen`` in columns; ``full`` leaves ids as they are."""
-    short = str if full else shortened
-    sequence = seen.envelope.sequence if seen.envelope else None
-    subject = short(seen.subject) + (f" #{sequence}" if sequence is not None else "")
-    if seen.payload is not None:
-        text = sentence(seen.payload, short)
+def line(record: DecodedRecord, *, full: bool = False) -> Line:
+    """Returns ``record`` in columns; ``full`` does not shorten ids."""
+    format_id = str if full else shortened
+    sequence = record.envelope.sequence if record.envelope else None
+    subject = format_id(record.subject) + (f" #{sequence}" if sequence is not None else "")
+    if record.payload is not None:
+        text = sentence(record.payload, format_id)
     else:
-        text = f"unreadable, {seen.error.error}: {printable(str(seen.error))}" if seen.error else "unreadable"
+        text = f"unreadable, {record.error.error}: {printable(str(record.error))}" if record.error else "unreadable"
     return Line(
-        time=utc(seen.envelope.time_ms if seen.envelope else seen.raw.timestamp),
-        place=f"{seen.raw.partition}:{seen.raw.offset}",
-        type=printable(short_type(seen.type)) or "?",
+        time=utc(record.envelope.time_ms if record.envelope else record.raw.timestamp),
+        position=f"{record.raw.partition}:{record.raw.offset}",
+        type=printable(short_type(record.type)) or "?",
         subject=printable(subject) or "?",
         text=printable(text),
-        unreadable=seen.payload is None,
+        unreadable=record.payload is None,
     )
 
 
-def as_json(seen: Seen, *, arrays: bool = False) -> dict[str, Any]:
-    """``seen`` for programs: place, envelope, payload as ``data``. ``arrays`` turns token arrays into numbers.
+def as_json(record: DecodedRecord, *, arrays: bool = False) -> dict[str, Any]:
+    """Returns ``record`` for programs: position, envelope, payload as ``data``; ``arrays`` decodes token arrays.
 
-    What cannot be read has ``error``, ``message`` and its bytes as ``value_base64`` in the place of ``data``.
+    A record that cannot be read has ``error``, ``message`` and its bytes as ``value_base64`` instead of ``data``.
     """
-    raw, envelope = seen.raw, seen.envelope
+    raw, envelope = record.raw, record.envelope
     shown: dict[str, Any] = {
         "topic": raw.topic,
         "partition": raw.partition,
@@ -109,16 +109,16 @@ def as_json(seen: Seen, *, arrays: bool = False) -> dict[str, Any]:
     others = {name: _text(value) for name, value in raw.headers if envelope is None or name not in _ATTRIBUTES}
     if others:
         shown["headers"] = others
-    if seen.payload is not None:
-        shown["data"] = _plain(seen.payload) if arrays else seen.payload.model_dump(mode="json")
-    elif seen.error is not None:
+    if record.payload is not None:
+        shown["data"] = _plain(record.payload) if arrays else record.payload.model_dump(mode="json")
+    elif record.error is not None:
         value = None if raw.value is None else b64encode(raw.value).decode()
-        shown |= {"error": str(seen.error.error), "message": str(seen.error), "value_base64": value}
+        shown |= {"error": str(record.error.error), "message": str(record.error), "value_base64": value}
     return shown
 
 
 def utc(unix_ms: int) -> str:
-    """``2026-11-21 11:24:24.512``; a time out of range stays a number."""
+    """Returns the time in the form ``2026-11-21 11:24:24.512``; a time that is out of range stays a number."""
     try:
         moment = datetime.fromtimestamp(unix_ms // 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -127,7 +127,7 @@ def utc(unix_ms: int) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A model as JSON takes it, token arrays as lists of numbers."""
+    """Returns a model as JSON data, with token arrays as lists of numbers."""
     if isinstance(value, BaseModel):
         return {name: _plain(content) for name, content in value}
     if isinstance(value, array):

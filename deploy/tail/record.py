@@ -1,4 +1,4 @@
-"""A record as `headrace tail` sees it: decoded where it can be, and shown all the same where it cannot."""
+"""Records as `headrace tail` shows them: decoded if possible, and also shown if they cannot be decoded."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,50 +10,50 @@ from headrace.streams.raw import LogRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """One record of a topic."""
+class DecodedRecord:
+    """A record of a topic, decoded as far as possible."""
 
     raw: LogRecord
-    """As it stands in the log."""
+    """The record in the log."""
     envelope: Envelope | None
-    """What its headers say; ``None`` where they are not CloudEvents."""
+    """The decoded headers; ``None`` if they are not valid CloudEvents headers."""
     payload: Record | None
-    """What its value says; ``None`` where it cannot be read."""
+    """The decoded value; ``None`` if it cannot be read."""
     error: UnreadableRecord | None = None
     """Why it cannot be read."""
 
     @property
     def type(self) -> str:
-        """Its type, as far as the headers tell; empty without one."""
+        """The type in the headers; empty if they have none."""
         return self.envelope.type if self.envelope else _header(self.raw, TYPE)
 
     @property
     def subject(self) -> str:
-        """What it is about, as far as the headers tell; empty where they do not."""
+        """The subject in the headers; empty if they have none."""
         return self.envelope.subject if self.envelope else _header(self.raw, SUBJECT)
 
 
-def see(record: LogRecord) -> Seen:
-    """Decode ``record``; never raises for what is in it."""
+def decode_record(raw: LogRecord) -> DecodedRecord:
+    """Decode ``raw``; never raises, whatever its content."""
     try:
-        envelope, payload = decode(record.headers, record.value)
+        envelope, payload = decode(raw.headers, raw.value)
     except UnreadableRecord as error:
         try:
-            return Seen(record, from_headers(record.headers), None, error)
+            return DecodedRecord(raw, from_headers(raw.headers), None, error)
         except EnvelopeError:
-            return Seen(record, None, None, error)
-    return Seen(record, envelope, payload)
+            return DecodedRecord(raw, None, None, error)
+    return DecodedRecord(raw, envelope, payload)
 
 
 def short_type(name: str) -> str:
-    """``headrace.tool.called.v1`` → ``tool.called``; a version other than 1 stays."""
+    """Returns a type's short name: ``headrace.tool.called.v1`` → ``tool.called``; a version other than 1 is kept."""
     return name.removeprefix("headrace.").removesuffix(".v1")
 
 
-def trajectories_of(seen: Seen) -> set[str]:
-    """Ids of all trajectories that the record is about."""
-    found = {seen.subject}
-    payload = seen.payload
+def trajectories_of(record: DecodedRecord) -> set[str]:
+    """Returns the ids of all trajectories that the record is about."""
+    found = {record.subject}
+    payload = record.payload
     for name in ("trajectory_id", "sub_trajectory_id", "parent_trajectory_id", "redrive_of"):
         found.add(getattr(payload, name, None) or "")
     found.update(member.trajectory_id for member in getattr(payload, "members", ()))
@@ -62,9 +62,9 @@ def trajectories_of(seen: Seen) -> set[str]:
     return found - {""}
 
 
-def label_of(seen: Seen, name: str) -> str | None:
-    """``run`` or ``agent`` of the record, its own or that of the trajectory's start; ``None`` where it has none."""
-    holder: Any = getattr(seen.payload, "started", None) or seen.payload
+def label_of(record: DecodedRecord, name: str) -> str | None:
+    """Returns ``run`` or ``agent`` of the record or of the start that it contains; ``None`` if it has none."""
+    holder: Any = getattr(record.payload, "started", None) or record.payload
     found = getattr(holder, name, None)
     return found if isinstance(found, str) else None
 

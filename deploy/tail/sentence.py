@@ -1,4 +1,4 @@
-"""A record in a sentence, one function a type: what a person wants to know of it without reading the JSON.
+"""Summaries of records, one function per type: what a reader wants to know without reading the JSON.
 
 model.called        2+2 tokens after 7, v3–4, stop, 0.41 s
 trajectory.scored   search@1 1.83 of 2 = 0.7·0.9 f_beta + 0.3·1 trajectory_recall − 1·0.1 prune_penalty
@@ -20,23 +20,23 @@ from headrace.schemas.records.step import Budget, Step
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.records.weights import Applied, Weights
 
-Short: TypeAlias = Callable[[str], str]
-"""How ids are shown."""
+FormatId: TypeAlias = Callable[[str], str]
+"""Formats an id: shortened or in full."""
 
 MAX_JSON_CHARACTERS = 80
-"""Longest piece of JSON or text in a sentence."""
+"""Longest piece of JSON or text in a summary."""
 
 
 @singledispatch
-def sentence(payload: Record, short: Short) -> str:
-    """``payload`` in a sentence; a derived type that has no function of its own is shown as JSON."""
-    return _fact(payload, short) if isinstance(payload, events.Fact) else _json(payload.model_dump(mode="json"))
+def sentence(payload: Record, format_id: FormatId) -> str:
+    """Returns a summary of ``payload``; JSON for a derived type that has no function here."""
+    return _fact(payload, format_id) if isinstance(payload, events.Fact) else _json(payload.model_dump(mode="json"))
 
 
-def _fact(fact: events.Fact, short: Short) -> str:
+def _fact(fact: events.Fact, format_id: FormatId) -> str:
     match fact:
         case events.TrajectoryStarted():
-            return _started(fact, short)
+            return _started(fact, format_id)
         case events.ModelCalled():
             return _called(fact)
         case events.ToolCalled():
@@ -48,29 +48,31 @@ def _fact(fact: events.Fact, short: Short) -> str:
         case events.ContextPruned():
             return _joined(f"{fact.tokens_before} → {fact.tokens_after} tokens", _cut(" ".join(fact.pruned_ids)))
         case events.SubagentStarted():
-            return f"{fact.name} as {short(fact.sub_trajectory_id)} in stage {fact.stage}"
+            return f"{fact.name} as {format_id(fact.sub_trajectory_id)} in stage {fact.stage}"
         case events.SubagentFinished():
             return f"{fact.name} {fact.status} in {_count(fact.steps, 'step')}"
         case events.TrajectoryEnded():
             return _ended(fact)
         case events.ClockTicked():
-            return f"log time {fact.unix_ms} ms"
+            return f"stream time {fact.unix_ms} ms"
         case _:
             assert_never(fact)
 
 
-def _started(fact: events.TrajectoryStarted, short: Short) -> str:
-    group = fact.group_id and f"group {short(fact.group_id)}" + (f" of {fact.group_size}" if fact.group_size else "")
+def _started(fact: events.TrajectoryStarted, format_id: FormatId) -> str:
+    group = fact.group_id and f"group {format_id(fact.group_id)}" + (
+        f" of {fact.group_size}" if fact.group_size else ""
+    )
     return _joined(
         f"{fact.agent} {fact.harness_version}".strip(),
-        f"task {short(fact.task_id)}",
+        f"task {format_id(fact.task_id)}",
         group,
         fact.cohort_key and f"cohort {fact.cohort_key}",
         f"run {fact.run}",
         fact.role is events.Role.FROZEN and "frozen",
         fact.purpose is events.Purpose.EVALUATE and "evaluation",
         not fact.consent and "no consent",
-        fact.parent_trajectory_id and f"helper of {short(fact.parent_trajectory_id)}",
+        fact.parent_trajectory_id and f"helper of {format_id(fact.parent_trajectory_id)}",
     )
 
 
@@ -103,20 +105,20 @@ def _ended(fact: events.TrajectoryEnded) -> str:
 
 
 @sentence.register
-def _(fact: events.FeedbackGiven, short: Short) -> str:
+def _(fact: events.FeedbackGiven, format_id: FormatId) -> str:
     after = fact.delay_s is not None and f"{_number(fact.delay_s)} s after the end"
     return _joined(f"{fact.signal} {_number(fact.value)}", after, fact.comment and _cut(fact.comment))
 
 
 @sentence.register
-def _(fact: events.SdkStatsReported, short: Short) -> str:
+def _(fact: events.SdkStatsReported, format_id: FormatId) -> str:
     dropped = [f"{count:,} dropped: {reason}" for reason, count in sorted(fact.dropped.items())]
     altered = [f"{count:,} altered: {kind}" for kind, count in sorted(fact.altered.items())]
     return _joined(f"{fact.emitted:,} emitted", f"{fact.sent:,} sent", f"{fact.queued:,} queued", *dropped, *altered)
 
 
 @sentence.register
-def _(trajectory: Trajectory, short: Short) -> str:
+def _(trajectory: Trajectory, format_id: FormatId) -> str:
     started = trajectory.started
     tokens = sum(len(segment.token_ids) for segment in trajectory.segments)
     return _joined(
@@ -132,7 +134,7 @@ def _(trajectory: Trajectory, short: Short) -> str:
 
 
 @sentence.register
-def _(reward: Reward, short: Short) -> str:
+def _(reward: Reward, format_id: FormatId) -> str:
     of = f" of {_number(reward.maximum)}" if reward.maximum is not None else ""
     head = f"{reward.spec} {f'unscored: {reward.unscored}' if reward.total is None else _number(reward.total) + of}"
     terms = ""
@@ -147,15 +149,15 @@ def _(reward: Reward, short: Short) -> str:
 
 
 @sentence.register
-def _(rejection: Rejection, short: Short) -> str:
+def _(rejection: Rejection, format_id: FormatId) -> str:
     reward = rejection.reward is not None and f"reward {_number(rejection.reward)}"
-    group = rejection.group_id and f"group {short(rejection.group_id)}"
+    group = rejection.group_id and f"group {format_id(rejection.group_id)}"
     version = rejection.policy_version is not None and f"v{rejection.policy_version}"
     return _joined(f"{rejection.reason} at {rejection.stage}", reward, version, group)
 
 
 @sentence.register
-def _(group: TrainingGroup, short: Short) -> str:
+def _(group: TrainingGroup, format_id: FormatId) -> str:
     advantages = sorted(member.advantage for member in group.members)
     span = f"advantages {_signed(advantages[0])} … {_signed(advantages[-1])}" if advantages else "no member"
     members = f"{len(group.members)} of {group.expected or group.scored}"
@@ -169,7 +171,7 @@ def _(group: TrainingGroup, short: Short) -> str:
 
 
 @sentence.register
-def _(step: Step, short: Short) -> str:
+def _(step: Step, format_id: FormatId) -> str:
     trajectories = sum(len(group.trajectory_ids) for group in step.groups)
     figures = [f"{name} {_number(value)}" for name, value in list(step.metrics.items())[:5]]
     groups = f"{_count(len(step.groups), 'group')} with {trajectories} trajectories"
@@ -177,23 +179,23 @@ def _(step: Step, short: Short) -> str:
 
 
 @sentence.register
-def _(weights: Weights, short: Short) -> str:
+def _(weights: Weights, format_id: FormatId) -> str:
     parent = f" on v{weights.parent}" if weights.parent is not None else ""
     return _joined(f"v{weights.version}{parent}", weights.kind, f"{weights.size:,} bytes", f"step {weights.step}")
 
 
 @sentence.register
-def _(budget: Budget, short: Short) -> str:
+def _(budget: Budget, format_id: FormatId) -> str:
     rule = (
         f"({budget.max_steps_ahead} + 1) · {budget.groups_per_step}"
         if budget.max_groups
         else "the last step is trained"
     )
-    return f"{_count(budget.max_groups, 'group')} under way at v{budget.version}: {rule}"
+    return f"{_count(budget.max_groups, 'group')} in flight at v{budget.version}: {rule}"
 
 
 @sentence.register
-def _(applied: Applied, short: Short) -> str:
+def _(applied: Applied, format_id: FormatId) -> str:
     return _joined(
         f"v{applied.version} served by {applied.engine}",
         f"fetched in {_number(applied.download_s)} s",
@@ -203,26 +205,26 @@ def _(applied: Applied, short: Short) -> str:
 
 
 @sentence.register
-def _(alert: Alert, short: Short) -> str:
+def _(alert: Alert, format_id: FormatId) -> str:
     return f"{alert.severity} {alert.kind}: {alert.message}"
 
 
 @sentence.register
-def _(letter: DeadLetter, short: Short) -> str:
+def _(letter: DeadLetter, format_id: FormatId) -> str:
     return f"{letter.topic}[{letter.partition}]@{letter.offset} {letter.error}: {_cut(letter.message, 200)}"
 
 
 @sentence.register
-def _(repair: Repaired, short: Short) -> str:
+def _(repair: Repaired, format_id: FormatId) -> str:
     return f"{repair.topic}[{repair.partition}]@{repair.offset} repaired"
 
 
 @sentence.register
-def _(redriven: Redriven, short: Short) -> str:
+def _(redriven: Redriven, format_id: FormatId) -> str:
     where = f"{redriven.topic}[{redriven.partition}]@{redriven.offset} sent again"
     if redriven.redrive_of is None:
         return where
-    return f"{where} with all of {short(redriven.redrive_of)} as {short(redriven.trajectory_id or '')}"
+    return f"{where} with all of {format_id(redriven.redrive_of)} as {format_id(redriven.trajectory_id or '')}"
 
 
 def _joined(*parts: str | int | bool | list[Any] | None) -> str:
@@ -230,7 +232,7 @@ def _joined(*parts: str | int | bool | list[Any] | None) -> str:
 
 
 def _message(message: dict[str, Any]) -> str | None:
-    """The answer, or the names of the tools that it calls; whatever form somebody gave it."""
+    """Returns the answer or the tool calls of a message, whatever their JSON form."""
     content = message.get("content")
     if content:
         return _cut(content) if isinstance(content, str) else _json(content)
@@ -268,7 +270,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _versions(versions: Iterable[int | None]) -> str | None:
-    """``v3`` or ``v3–4``; ``v?`` where an engine did not say."""
+    """Returns ``v3`` or ``v3–4``; ``v?`` if the engine did not report a version."""
     found = list(versions)
     known = [version for version in found if version is not None]
     if not known:

@@ -130,4 +130,4 @@ def test_a_part_that_is_not_installed_is_named_with_the_extra_that_brings_it(mon
     monkeypatch.setattr("headrace.deploy.commands.topics.command.callback", lacking)
     shown = headrace("topics")
     assert shown.exit_code == 1
-    assert "matplotlib is not installed; it comes with headrace's extra local" in shown.output
+    assert "matplotlib is not installed; it is part of headrace's extra local" in shown.output

@@ -57,7 +57,9 @@ def events(bootstrap: str, dataset: str) -> list[tuple[Envelope, Record]]:
 def test_good_lines_are_imported_and_bad_ones_named(kafka: str) -> None:
     result = run(str(RUNS), "--kafka", kafka)
     assert result.exit_code == 1
-    assert "runs: 9 lines, 5 trajectories in 3 groups; 36 events sent, 0 there already; 4 bad lines" in result.output
+    assert (
+        "runs: 9 lines, 5 trajectories in 3 groups; 36 events sent, 0 already in the log; 4 bad lines" in result.output
+    )
     for number in (3, 6, 7, 8):
         assert f"runs.jsonl:{number}: left out: " in result.output
     found = events(kafka, "runs")
@@ -73,7 +75,7 @@ def test_a_second_import_changes_nothing(kafka: str) -> None:
     run(str(RUNS), "--kafka", kafka, "--dataset", "twice")
     before = events(kafka, "twice")
     again = run(str(RUNS), "--kafka", kafka, "--dataset", "twice")
-    assert "0 events sent, 36 there already" in again.output
+    assert "0 events sent, 36 already in the log" in again.output
     assert events(kafka, "twice") == before
     assert len(before) == 36
 
@@ -89,11 +91,11 @@ def test_the_next_import_reads_only_what_came_since(kafka: str, monkeypatch: pyt
     monkeypatch.setattr(ImportedIds, "add", noted)
     run(str(RUNS), "--kafka", kafka, "--dataset", "before")
     read.clear()
-    assert "36 events sent, 0 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "kept").output
+    assert "36 events sent, 0 already in the log" in run(str(RUNS), "--kafka", kafka, "--dataset", "kept").output
     assert read == [Dataset("before").source] * 36
     for fresh in (36, 0):
         read.clear()
-        assert "0 events sent, 36 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "kept").output
+        assert "0 events sent, 36 already in the log" in run(str(RUNS), "--kafka", kafka, "--dataset", "kept").output
         assert read == [Dataset("kept").source] * fresh
 
 
@@ -107,8 +109,8 @@ def test_what_has_passed_its_retention_is_imported_again(kafka: str) -> None:
             await admin.delete_records({place: RecordsToDelete(end) for place, end in ends.items()})
 
     asyncio.run(expire())
-    assert "36 events sent, 0 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "expired").output
-    assert "0 events sent, 36 there already" in run(str(RUNS), "--kafka", kafka, "--dataset", "expired").output
+    assert "36 events sent, 0 already in the log" in run(str(RUNS), "--kafka", kafka, "--dataset", "expired").output
+    assert "0 events sent, 36 already in the log" in run(str(RUNS), "--kafka", kafka, "--dataset", "expired").output
 
 
 def test_an_interrupted_import_is_completed(kafka: str) -> None:
@@ -126,7 +128,7 @@ def test_an_interrupted_import_is_completed(kafka: str) -> None:
     partial = len(events(kafka, "torn"))
     assert 0 < partial < 36
     assert (
-        f"{36 - partial} events sent, {partial} there already"
+        f"{36 - partial} events sent, {partial} already in the log"
         in run(str(RUNS), "--kafka", kafka, "--dataset", "torn").output
     )
     ids = [envelope.id for envelope, _ in events(kafka, "torn")]

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from headrace.deploy.log_format import LogFormatter
-from headrace.deploy.terminal import tell_table
+from headrace.deploy.terminal import print_table
 
 
 @pytest.fixture
@@ -42,5 +42,5 @@ def test_no_content_passes_for_an_entry_nor_moves_a_terminal(log: tuple[logging.
 
 
 def test_a_table_of_clickhouse_keeps_its_frame_and_moves_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_table("┌─x─┐\n│ \x1b[31m\x9b2J\u202e │\n└───┘\na\tb\u3164\n")
+    print_table("┌─x─┐\n│ \x1b[31m\x9b2J\u202e │\n└───┘\na\tb\u3164\n")
     assert capsys.readouterr().out == "┌─x─┐\n│ \\x1b[31m\\x9b2J\\u202e │\n└───┘\na\tb\\u3164\n"

@@ -7,7 +7,7 @@ from headrace.agents.encoding import Note, encode_note
 from headrace.agents.sdk import Headrace
 from headrace.agents.sender import Sender
 from headrace.deploy.tail.line import line
-from headrace.deploy.tail.record import see
+from headrace.deploy.tail.record import decode_record
 from headrace.schemas.wire import Message
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
@@ -38,7 +38,7 @@ def main() -> None:
     assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=0, output_end=0)
     for _ in assembly.take_all(records):
         pass
-    seen = see(records[2])
+    seen = decode_record(records[2])
     assert seen.envelope is not None
     assert seen.payload is not None
     ((table, row),) = to_rows(seen.envelope, seen.payload, Place(0, 2), records[2].value or b"")

@@ -14,7 +14,7 @@ from headrace.deploy.configuration.settings import load_settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
 from headrace.deploy.stack.state import PartStatus, StackState, State, address_of
-from headrace.deploy.terminal import error_text, tell_address
+from headrace.deploy.terminal import error_text, print_redacted
 from headrace.schemas.redaction import (
     HIDDEN,
     forget_secrets,
@@ -118,7 +118,7 @@ def show_store_error(address: str) -> str:
 @click.command()
 @click.argument("address")
 def _told(address: str) -> None:
-    tell_address(f"  clickhouse  {address}")
+    print_redacted(f"  clickhouse  {address}")
 
 
 SURFACES = [

@@ -92,7 +92,7 @@ def test_an_event_is_followed_into_the_weights(kafka, story, steps):
     assert f"Trajectory {name}: trained in run told; in the weights of versions 2–3" in page
     assert "tool.called number 1" in page
     elsewhere = lineage(kafka, "--event", story.events[name][0], "--trajectory", "other")
-    assert f"is of trajectory {name}, not of other" in elsewhere.output
+    assert f"belongs to trajectory {name}, not to other" in elsewhere.output
 
 
 def test_what_waits_and_what_was_turned_away_says_so(kafka, story, steps):
@@ -116,8 +116,9 @@ def test_a_dead_event_is_no_part_of_its_trajectory(kafka, story, steps):
 
 
 def test_what_is_asked_for_must_be_there(kafka, story):
-    assert "has no version 9: its newest is 3" in lineage(kafka, "--version", "9").output
-    assert "The log knows no trajectory 'nobody'" in lineage(kafka, "--trajectory", "nobody").output
+    assert "has no version 9: its newest version is 3" in lineage(kafka, "--version", "9").output
+    unknown = lineage(kafka, "--trajectory", "nobody").output
+    assert "The log has no trajectory, reward, step or rejection with the id 'nobody'" in unknown
     assert "which has lost nothing" in lineage(kafka, "--event", uuid7()).output
     for wrong in ([], ["--version", "1", "--event", "e"], ["--event", "e", "--members"]):
         assert lineage(kafka, *wrong).exit_code == 2

@@ -69,7 +69,7 @@ def test_what_is_asked_for_must_be_there(kafka, steps):
     unknown = rebuild(kafka, "1", "--run", "none")
     assert "knows no run 'none'" in unknown.output
     beyond = rebuild(kafka, "9", "--run", "plain")
-    assert "Run 'plain' has no step 9: its newest is 2." in beyond.output
+    assert "Run 'plain' has no step 9: its newest step is 2." in beyond.output
     for wrong in ("0", "3-1", "x"):
         assert rebuild(kafka, wrong, "--run", "plain").exit_code == 2
 

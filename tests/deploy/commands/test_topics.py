@@ -53,5 +53,5 @@ def test_the_asyncapi_document_is_printed_and_written(tmp_path: Path) -> None:
     assert headrace("asyncapi").output == DOCUMENT.read_text()
     file = tmp_path / "asyncapi.json"
     assert headrace("asyncapi", "--write", str(file)).output == f"{file}: written.\n"
-    assert headrace("asyncapi", "--write", str(file)).output == f"{file}: as it was.\n"
+    assert headrace("asyncapi", "--write", str(file)).output == f"{file}: unchanged.\n"
     assert file.read_text() == DOCUMENT.read_text()

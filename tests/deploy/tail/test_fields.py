@@ -6,7 +6,7 @@ import pytest
 
 from headrace.deploy.tail.fields import check_filters, models_of
 from headrace.deploy.tail.filters import Condition, Filters
-from headrace.deploy.tail.record import see
+from headrace.deploy.tail.record import decode_record
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.topics import TOPICS
 from tests.deploy.tail.test_line import stored
@@ -20,13 +20,13 @@ def check(topic: str, *where: str, **filters: object) -> None:
 @pytest.mark.parametrize(
     ("topic", "where", "said"),
     [
-        ("rewards", "totl>0.5", r"no record of rewards has a field totl: did you mean total\? There are .*components"),
-        ("rewards", "components.f_beta.vlue>0", "no record of rewards has a field components.f_beta.vlue"),
-        ("trajectories", "started.agnt=search", "no record of trajectories has a field started.agnt"),
-        ("rewards", "total>much", "total is a number, and 'much' is none"),
+        ("rewards", "totl>0.5", r"No record of rewards has a field totl: did you mean total\? There are .*components"),
+        ("rewards", "components.f_beta.vlue>0", "No record of rewards has a field components.f_beta.vlue"),
+        ("trajectories", "started.agnt=search", "No record of trajectories has a field started.agnt"),
+        ("rewards", "total>much", "total is a number, but 'much' is not"),
         ("rejected", "reason=stael", r"reason is never 'stael': did you mean stale\? There are "),
-        ("rejected", "reason.of=stale", "no record of rejected has a field reason.of"),
-        ("replay.x.rewards", "totl>0.5", "no record of replay.x.rewards has a field totl"),
+        ("rejected", "reason.of=stale", "No record of rejected has a field reason.of"),
+        ("replay.x.rewards", "totl>0.5", "No record of replay.x.rewards has a field totl"),
     ],
 )
 def test_what_can_match_nothing_is_refused(topic: str, where: str, said: str) -> None:
@@ -35,13 +35,13 @@ def test_what_can_match_nothing_is_refused(topic: str, where: str, said: str) ->
 
 
 def test_unknown_types_and_labels_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"no record of events has the type 'tool.cald': did you mean tool.called\?"):
+    with pytest.raises(ValueError, match=r"No record of events has the type 'tool.cald': did you mean tool.called\?"):
         check("events", types=("tool.cald",))
-    with pytest.raises(ValueError, match=r"no record of rewards has the type 'tool.called'"):
+    with pytest.raises(ValueError, match=r"No record of rewards has the type 'tool.called'"):
         check("rewards", types=("tool.called",))
-    with pytest.raises(ValueError, match="records of weights name no agent"):
+    with pytest.raises(ValueError, match="Records of weights have no field agent"):
         check("weights", agent="search")
-    with pytest.raises(ValueError, match="no record of events has a field outcome"):
+    with pytest.raises(ValueError, match="No record of events has a field outcome"):
         check("events", "outcome>0", types=("tool.called",))
     check("events", "outcome>0")
     check("events", agent="search", run="r", types=("headrace.tool.called.v1", "model.called"))
@@ -79,7 +79,7 @@ def paths(value: object, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
 def test_every_field_of_every_example_may_be_asked_for() -> None:
     topics = {model.TYPE: topic.name for topic in TOPICS for model in topic.models}
     for name, example in EXAMPLES.items():
-        payload = see(stored(example)).payload
+        payload = decode_record(stored(example)).payload
         assert payload is not None
         for path in paths(json.loads(payload.model_dump_json())):
             check(topics[name], f"{'.'.join(path)}!=null")

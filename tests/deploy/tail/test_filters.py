@@ -6,13 +6,13 @@ import pytest
 
 from headrace.deploy.tail.filters import Condition, Filters
 from headrace.deploy.tail.line import shortened
-from headrace.deploy.tail.record import see
-from headrace.deploy.tail.start import Start, parse_start
+from headrace.deploy.tail.record import decode_record
+from headrace.deploy.tail.start import StartPosition, parse_start
 from headrace.schemas.examples import EXAMPLES, HELPER, OTHER, TRAJECTORY
 from tests.deploy.tail.test_line import stored
 
-SEEN = {name: see(stored(example)) for name, example in EXAMPLES.items()}
-BROKEN = see(replace(stored(EXAMPLES["headrace.tool.called.v1"]), value=b"{"))
+SEEN = {name: decode_record(stored(example)) for name, example in EXAMPLES.items()}
+BROKEN = decode_record(replace(stored(EXAMPLES["headrace.tool.called.v1"]), value=b"{"))
 
 
 def kept(filters: Filters) -> set[str]:
@@ -92,18 +92,18 @@ def test_what_is_no_condition_is_refused_with_an_example() -> None:
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("beginning", Start()),
-        ("now", Start(last=0)),
-        ("-20", Start(last=20)),
-        ("15m", Start(time_ms=10_000_000 - 900_000)),
-        ("2h", Start(time_ms=10_000_000 - 7_200_000)),
-        ("1d", Start(time_ms=0)),
-        ("1970-01-01T00:00:02Z", Start(time_ms=2000)),
-        ("1970-01-01 00:00:02.500", Start(time_ms=2500)),
-        ("1970-01-01T01:00:02+01:00", Start(time_ms=2000)),
+        ("beginning", StartPosition()),
+        ("now", StartPosition(last=0)),
+        ("-20", StartPosition(last=20)),
+        ("15m", StartPosition(time_ms=10_000_000 - 900_000)),
+        ("2h", StartPosition(time_ms=10_000_000 - 7_200_000)),
+        ("1d", StartPosition(time_ms=0)),
+        ("1970-01-01T00:00:02Z", StartPosition(time_ms=2000)),
+        ("1970-01-01 00:00:02.500", StartPosition(time_ms=2500)),
+        ("1970-01-01T01:00:02+01:00", StartPosition(time_ms=2000)),
     ],
 )
-def test_a_place_to_begin_at(text: str, start: Start) -> None:
+def test_a_place_to_begin_at(text: str, start: StartPosition) -> None:
     assert parse_start(text, now_ms=10_000_000) == start
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.deploy.tail.line import as_json, is_id, line, shortened
-from headrace.deploy.tail.record import see
+from headrace.deploy.tail.record import decode_record
 from headrace.deploy.tail.sentence import sentence
 from headrace.schemas.events import FACTS
 from headrace.schemas.examples import EXAMPLES, OTHER, TRAJECTORY, Example
@@ -23,7 +23,7 @@ SENTENCES = {
     "subagent.started": "reader as 01a1fdd9…333333 in stage 0",
     "subagent.finished": "reader completed in 4 steps",
     "trajectory.ended": 'completed, outcome 1, {"chunk_ids": ["c17"], "text": "At the mill."}',
-    "clock.ticked": "log time 1795260324512 ms",
+    "clock.ticked": "stream time 1795260324512 ms",
     "feedback.given": "accepted 1, 12.5 s after the end, Just what I needed.",
     "sdk.stats": "1,204 emitted, 1,200 sent, 0 queued, 4 dropped: queue_full",
     "trajectory.assembled": "search, 2 turns, 11 tokens, 5 sampled, v3–4, completed, outcome 1",
@@ -34,7 +34,7 @@ SENTENCES = {
     "step.trained": "step 5 made v5, 1 group with 2 trajectories, loss −0.014, k3 0.002, grad_norm 0.37, tokens 14, "
     "seconds 1.9",
     "weights.published": "v5 on v4, delta, 182,044 bytes, step 5",
-    "budget.granted": "80 groups under way at v5: (4 + 1) · 16",
+    "budget.granted": "80 groups in flight at v5: (4 + 1) · 16",
     "weights.applied": "v5 served by 127.0.0.1:8000, fetched in 0.2 s, swapped in 0.04 s, canary error 0.0009",
     "alert.raised": "critical canary_mismatch: Version 6 gives other log-probabilities than the trainer saw; version 5 "
     "is served again.",
@@ -54,19 +54,19 @@ def stored(example: Example, offset: int = 7) -> StoredRecord:
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_every_type_has_a_sentence_of_its_own(example: Example) -> None:
-    shown = line(see(stored(example)))
+    shown = line(decode_record(stored(example)))
     assert type(example.payload) in {*sentence.registry, *FACTS}
     assert (shown.text[: len(SENTENCES[shown.type])], shown.unreadable) == (SENTENCES[shown.type], False)
     assert len(shown.text) < 250
 
 
 def test_a_line_says_when_where_what_and_about_whom() -> None:
-    shown = line(see(stored(EXAMPLES["headrace.tool.called.v1"])))
+    shown = line(decode_record(stored(EXAMPLES["headrace.tool.called.v1"])))
     assert shown[:4] == ("2026-11-21 11:24:25.412", "1:7", "tool.called", "01a1fdd9…111111 #3")
 
 
 def test_ids_are_whole_where_asked_and_the_shortened_form_finds_them() -> None:
-    seen = see(stored(EXAMPLES["headrace.tool.called.v1"]))
+    seen = decode_record(stored(EXAMPLES["headrace.tool.called.v1"]))
     assert line(seen, full=True).subject == f"{TRAJECTORY} #3"
     assert is_id(TRAJECTORY, shortened(TRAJECTORY))
     assert not is_id(OTHER, shortened(TRAJECTORY))
@@ -95,21 +95,21 @@ def test_a_total_that_is_not_the_sum_of_its_terms_is_not_called_so() -> None:
 )
 def test_what_cannot_be_read_is_shown_as_such(change: dict[str, object], expected: str) -> None:
     record = replace(stored(EXAMPLES["headrace.tool.called.v1"]), **change)  # type: ignore[arg-type]
-    shown = line(see(record))
+    shown = line(decode_record(record))
     assert shown.unreadable
     assert shown.text.startswith(expected)
     assert "".join(shown[:5]).isprintable()
-    assert as_json(see(record))["error"] in expected
+    assert as_json(decode_record(record))["error"] in expected
 
 
 def test_a_terminal_is_not_moved_by_what_a_record_says() -> None:
     example = EXAMPLES["headrace.alert.raised.v1"]
     rude = replace(example, payload=example.payload.model_copy(update={"message": "\x1b[2Jgone\nand a line"}))
-    assert line(see(stored(rude))).text == r"critical canary_mismatch: \x1b[2Jgone\nand a line"
+    assert line(decode_record(stored(rude))).text == r"critical canary_mismatch: \x1b[2Jgone\nand a line"
 
 
 def test_json_holds_place_envelope_and_payload() -> None:
-    shown = json.loads(json.dumps(as_json(see(stored(EXAMPLES["headrace.tool.called.v1"])))))
+    shown = json.loads(json.dumps(as_json(decode_record(stored(EXAMPLES["headrace.tool.called.v1"])))))
     assert shown["data"]["arguments"] == {"query": "where does ada work"}
     assert {name: shown[name] for name in ("topic", "partition", "offset", "key", "subject", "sequence", "time")} == {
         "topic": "events",
@@ -123,7 +123,7 @@ def test_json_holds_place_envelope_and_payload() -> None:
 
 
 def test_token_arrays_are_text_in_json_and_numbers_where_asked() -> None:
-    seen = see(stored(EXAMPLES["headrace.trajectory.assembled.v1"]))
+    seen = decode_record(stored(EXAMPLES["headrace.trajectory.assembled.v1"]))
     assert as_json(seen)["data"]["segments"][0]["loss_mask"] == "AAAAAAEBAQAAAQE="
     shown = json.loads(json.dumps(as_json(seen, arrays=True)))["data"]
     assert shown["segments"][0]["loss_mask"] == [0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1]

@@ -19,7 +19,7 @@ from headrace.deploy.cli import cli
 from headrace.deploy.kafka import broker as deployed
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.deploy.tail import reading
-from headrace.deploy.tail.start import Start
+from headrace.deploy.tail.start import StartPosition
 from headrace.schemas.events import ToolCalled
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.kafka.clients import open_producer
@@ -107,7 +107,7 @@ async def test_partitions_are_merged_in_order_of_time_however_little_is_read_at_
     async with open_producer(kafka) as producer:
         for partition, time_ms in sent:
             await producer.send(topic.name, b"x", partition=partition, timestamp_ms=time_ms)
-    for start, count in ((Start(), 40), (Start(time_ms=5_000), 20), (Start(last=7), 7)):
+    for start, count in ((StartPosition(), 40), (StartPosition(time_ms=5_000), 20), (StartPosition(last=7), 7)):
         found = [record async for batch in reading.read(kafka, topic.name, start) for record in batch]
         told = [(record.partition, record.timestamp) for record in found]
         assert told == sorted(sent, key=lambda each: each[1])[-count:]
@@ -131,7 +131,7 @@ async def test_what_comes_while_the_beginning_is_read_is_followed(kafka: str, mo
         await send(b"a", b"b")
         monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", then_more)
         found: list[bytes | None] = []
-        records = reading.read(kafka, STEPS.name, Start(), follow=True)
+        records = reading.read(kafka, STEPS.name, StartPosition(), follow=True)
         async with asyncio.timeout(60), aclosing(records) as batches:
             while found[-1:] != [b"d"]:
                 found += [record.value for record in await anext(batches)]

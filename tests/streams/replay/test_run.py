@@ -353,7 +353,7 @@ def test_the_command_replays_and_says_what_came_of_it(live: str) -> None:
         (("a.b",), "no name for a replay"),
         (("x", "--from", "yesterday"), "is neither a time"),
         (("x", "--rewards", "nosuch@1"), "no reward 'nosuch@1'"),
-        (("x", "--rewards", "search@1", "--stage", "rewards"), "--stage rewards scores nothing"),
+        (("x", "--rewards", "search@1", "--stage", "rewards"), "--stage rewards does not score"),
         (("x", "--judges"), "--judges needs an endpoint"),
         (("x", "--group-policy", "*.baseline=median"), "--group-policy"),
     ):
