@@ -233,10 +233,10 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 def _wait_for(ready: Coroutine[None, None, None], child: "Child", timeout_s: float) -> None:
     """Run ``ready`` to its end; fails with the end of the child's log where that ends first or it takes too long."""
-    from headrace.deploy.system.children import end_of, exit_of
+    from headrace.deploy.system.children import end_of, wait_for_exit
 
     async def wait() -> None:
-        serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(exit_of(child))
+        serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(wait_for_exit(child))
         await asyncio.wait({serving, ended}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         assert serving.done(), f"did not serve within {timeout_s} s:\n{end_of(child.log)}"
         serving.result()

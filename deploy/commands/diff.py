@@ -31,9 +31,9 @@ def command(
 ) -> None:
     """Show what the replay NAME would have changed.
 
-    Shown are rewards, signs of advantages, and groups that enter or leave the filter. Only trajectories that are on both sides are compared. Fates are those that grouping decided: trained, or rejected
-    for a reason; later rejections by the trainer (for staleness, for example) are ignored. Uses about 800 bytes of
-    memory per trajectory.
+    Compared are rewards, signs of advantages, and which groups pass the filter, for the trajectories that are on both
+    sides. Fates are those that grouping decided: trained, or rejected for a reason; later rejections by the trainer
+    (for staleness, for example) are ignored. Uses about 800 bytes of memory per trajectory.
     """
     from dataclasses import asdict
 

@@ -68,7 +68,7 @@ def command(
     """
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.configuration.shown import toml_of
-    from headrace.deploy.processes.train import Show, train, trainer_config
+    from headrace.deploy.processes.train import ProgressDisplay, train, trainer_config
     from headrace.deploy.processes.worker import run_process
 
     settings = load_settings(**overrides)
@@ -76,4 +76,6 @@ def command(
         config = trainer_config(settings, file, assignments)
         print_text(redacted(f"{toml_of(config)}\n\n# sha256 of the settings that affect learning: {config.sha256()}\n"))
         return
-    sys.exit(run_process("trainer", settings, lambda: train(settings, file, assignments, show=Show(progress))))
+    sys.exit(
+        run_process("trainer", settings, lambda: train(settings, file, assignments, show=ProgressDisplay(progress)))
+    )

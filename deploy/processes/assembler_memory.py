@@ -1,27 +1,27 @@
-"""Memory of a process that assembles: many objects that live as long as their trajectories, and buffers of megabytes.
+"""Memory settings of an assembler process: many objects that live as long as their trajectories, and large buffers.
 
-Python's and glibc's defaults suit other programs: with them an eighth of the processor time goes into looking for
-garbage where there is none, and into giving pages back to the system that are taken again at once.
+With the defaults of Python and glibc, an eighth of the processor time is spent on garbage collection that finds
+nothing, and on returning pages to the system that are requested again immediately.
 """
 
 import ctypes
 import gc
 
 _COLLECT_AFTER = 20_000
-"""Objects made before Python looks through the young ones. Trajectories have no cycles: it finds nothing."""
+"""Allocations before Python collects the young generation. Trajectories have no cycles, so it finds nothing."""
 
 # <malloc.h>
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 _KEPT_BYTES = 64 * 1024 * 1024
-"""Free memory that stays with the process: the output of some commits, and a batch of it compressed."""
+"""Free memory that the process keeps: the output of several commits, and a compressed batch of it."""
 
 _OWN_MAPPING_FROM = 16 * 1024 * 1024
-"""Size from which a block is mapped for itself, and given back when it is freed: above any batch of output."""
+"""Size from which a block has its own mapping, which is returned when it is freed: larger than any output batch."""
 
 
 def fit_memory_to_assembler() -> None:
-    """Set the garbage collector and malloc of this process. Where malloc is not glibc's, it stays as it is."""
+    """Configure the garbage collector and malloc of this process; only glibc's malloc is changed."""
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 20)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

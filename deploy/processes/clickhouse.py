@@ -24,7 +24,7 @@ def _run(settings: "Settings") -> int:
 
 
 def _provides(settings: "Settings") -> Mapping[str, Any]:
-    """Sink and dashboard log in with the passwords that it makes."""
+    """Returns the folder of the passwords that the engine creates; sink and dashboard log in with them."""
     return {"clickhouse_secrets": settings.secrets_of_embedded}
 
 

@@ -1,4 +1,4 @@
-"""The dashboard: pages over ClickHouse."""
+"""The dashboard: web pages with data from ClickHouse."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ def _run(settings: "Settings") -> int:
 
 DASHBOARD = Process(
     "dashboard",
-    "pages over ClickHouse",
+    "web pages on ClickHouse data",
     run=_run,
     settings=("clickhouse", "dashboard_port"),
     needs=("clickhouse",),

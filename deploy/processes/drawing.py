@@ -1,7 +1,7 @@
-"""The whole circle as a Mermaid flowchart: processors, topics, and the processes around them.
+"""A Mermaid flowchart of the whole system: stream processors, topics, and the other processes.
 
-Everything in it is declared where it is done: a processor's topics in the topology, a process's in its value, those of
-agents in the SDK.
+It is derived from declarations: the topology has the topics of a processor, ``Process`` values those of a process, and
+the SDK those of agents.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ from headrace.streams.topology import TOPOLOGY, Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A box of the drawing."""
+class Node:
+    """A process, or the agents, in the flowchart."""
 
     name: str
     """Name of the process, or ``agents``."""
@@ -27,56 +27,56 @@ class Part:
     writes: tuple[Topic, ...] = ()
     """Topics it writes."""
     feeds: tuple[tuple[str, str], ...] = ()
-    """What it does to other parts without a topic: (part, what)."""
+    """Connections to other nodes without a topic: (node, label)."""
 
 
-AGENTS = Part("agents", READS, FROM_AGENTS)
-"""The SDK and the samplers of rollouts."""
+AGENTS = Node("agents", READS, FROM_AGENTS)
+"""The SDK and the rollout samplers."""
 
 
-def parts(processes: Iterable[Process] = PROCESSES) -> list[Part]:
-    """Agents, and the processes of a stack around the topology that have a topic, or something to do with others."""
+def nodes(processes: Iterable[Process] = PROCESSES) -> list[Node]:
+    """Returns the agents, and the stack's processes outside the topology that have a topic or another connection."""
     found = [AGENTS]
     for process in processes:
         if process.in_stack and process not in STREAM_PROCESSES:
             flow = process.flow()
-            found.append(Part(process.name, flow.reads, flow.writes, process.feeds))
-    fed = {name for part in found for name, _ in part.feeds}
-    return [part for part in found if part.reads or part.writes or part.feeds or part.name in fed]
+            found.append(Node(process.name, flow.reads, flow.writes, process.feeds))
+    fed = {name for node in found for name, _ in node.feeds}
+    return [node for node in found if node.reads or node.writes or node.feeds or node.name in fed]
 
 
-def mermaid(topology: Topology = TOPOLOGY, around: Sequence[Part] | None = None) -> str:
-    """The flowchart: barrels are topics, boxes are parts, those with thick borders the processors of ``topology``.
+def mermaid(topology: Topology = TOPOLOGY, around: Sequence[Node] | None = None) -> str:
+    """Returns the flowchart: barrels are topics, boxes are nodes, boxes with thick borders processors of ``topology``.
 
-    ``around`` are the other parts; by default those of :func:`parts`.
+    ``around`` are the other nodes; by default those of :func:`nodes`.
     """
-    around = parts() if around is None else around
+    around = nodes() if around is None else around
     lines = ["flowchart LR"]
     lines += [f"  {_id(topic.name)}[({topic.name})]" for topic in TOPICS]
     lines += [f"  {_id(processor.name)}[{processor.name}]:::stream" for processor in topology]
-    lines += [f"  {_id(part.name)}({part.name})" for part in around]
+    lines += [f"  {_id(node.name)}({node.name})" for node in around]
     for processor in topology:
         lines += _edges(processor.name, processor.reads, processor.writes)
         lines.append(f"  {_id(processor.name)} -. unreadable .-> {_id(DEAD_LETTERS.name)}")
         lines.append(f"  {_id(processor.name)} -. raised .-> {_id(ALERTS.name)}")
-    for part in around:
-        # A part that reads most topics has one arrow: a dozen would hide the circle.
-        if len(part.reads) > len(TOPICS) // 2:
-            every = set(part.reads) >= set(TOPICS)
-            text = "every topic" if every else ", ".join(topic.name for topic in part.reads)
-            lines.append(f'  read_by_{_id(part.name)}["{text}"] -.-> {_id(part.name)}')
-            lines += _edges(part.name, (), part.writes)
+    for node in around:
+        # A node that reads most topics gets one arrow: a dozen arrows would hide the rest.
+        if len(node.reads) > len(TOPICS) // 2:
+            every = set(node.reads) >= set(TOPICS)
+            text = "every topic" if every else ", ".join(topic.name for topic in node.reads)
+            lines.append(f'  read_by_{_id(node.name)}["{text}"] -.-> {_id(node.name)}')
+            lines += _edges(node.name, (), node.writes)
         else:
-            lines += _edges(part.name, part.reads, part.writes)
-        lines += [f"  {_id(part.name)} -- {what} --> {_id(other)}" for other, what in part.feeds]
+            lines += _edges(node.name, node.reads, node.writes)
+        lines += [f"  {_id(node.name)} -- {label} --> {_id(other)}" for other, label in node.feeds]
     lines.append("  classDef stream stroke-width:3px")
     return "\n".join(lines) + "\n"
 
 
-def _edges(part: str, reads: Iterable[Topic], writes: Iterable[Topic]) -> list[str]:
+def _edges(node: str, reads: Iterable[Topic], writes: Iterable[Topic]) -> list[str]:
     return [
-        *(f"  {_id(topic.name)} --> {_id(part)}" for topic in reads),
-        *(f"  {_id(part)} --> {_id(topic.name)}" for topic in writes),
+        *(f"  {_id(topic.name)} --> {_id(node)}" for topic in reads),
+        *(f"  {_id(node)} --> {_id(topic.name)}" for topic in writes),
     ]
 
 

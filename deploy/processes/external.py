@@ -1,4 +1,4 @@
-"""Whether a server that somebody runs themselves answers at the address in the settings."""
+"""Checks that an external server answers at the address in the settings."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ _TIMEOUT_S = 10.0
 
 
 def answers_over_http(name: str, path: str) -> Callable[["Settings"], Awaitable[None]]:
-    """Checks that the address in the setting ``name`` answers GET ``path``; raises :class:`StackError` otherwise."""
+    """Returns a check that the address in the setting ``name`` answers GET ``path``; it raises :class:`StackError`."""
 
     async def check(settings: "Settings") -> None:
         import httpx
@@ -26,7 +26,7 @@ def answers_over_http(name: str, path: str) -> Callable[["Settings"], Awaitable[
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise StackError(
                 f"{name} at {url} ({PREFIX}{name.upper()}) did not answer {path}: {error or type(error).__name__}. "
-                "Check the address and that it runs, or unset the setting to have one started."
+                "Check the address and that the server runs, or unset the setting and the stack starts one."
             ) from error
 
     return check

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from headrace.trainer.follower.follower import FollowerConfig
 
 _ANY_KEY = "0" * 64
-"""Stands for the trainer's key where options are checked: the key is made by the start that this comes before."""
+"""Placeholder for the trainer's key while options are checked, which is before the key is created."""
 
 
 def follower_config(settings: "Settings", *, trust: str | None = None) -> "FollowerConfig":
-    """The follower's configuration. It trusts the key of the trainer on the same data folder, if there is one, or
-    ``trust``."""
+    """Returns the follower's configuration. It trusts the key ``trust``, or that of the trainer on the same data
+    folder, if there is one."""
     from headrace.deploy.configuration.settings import configured
     from headrace.trainer.follower.follower import FollowerConfig
 
@@ -45,7 +45,7 @@ def _key_here(settings: "Settings") -> str | None:
     try:
         return load_key(settings.signing_key).public
     except (SigningKeyError, OSError) as error:
-        raise StackError(f"The follower cannot read its trainer's key: {error}") from error
+        raise StackError(f"The follower cannot read the trainer's key: {error}") from error
 
 
 def _run(settings: "Settings") -> int:

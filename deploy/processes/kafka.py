@@ -1,4 +1,4 @@
-"""Kafka, started or somebody's own: prepared, waited for, and its topics created."""
+"""Kafka, started by the stack or external: prepares it, waits until it answers and creates the topics."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ async def _answers(settings: "Settings") -> None:
     assert settings.kafka is not None
     await wait_until_answers(settings.kafka, settings.start_timeout_s)
     await _create_topics(settings.kafka)
-    await set_clocks(settings.kafka)  # of data that an older version made
+    await set_clocks(settings.kafka)  # Topics that an older version created lack the setting.
 
 
 async def _external(settings: "Settings") -> None:
@@ -50,7 +50,7 @@ async def _external(settings: "Settings") -> None:
 
 
 async def _warn_of_short_offsets_retention(bootstrap: str) -> None:
-    """Log a warning where somebody's Kafka forgets committed offsets before the events that they are of."""
+    """Log a warning if an external Kafka deletes committed offsets sooner than the events that they belong to."""
     from aiokafka.errors import KafkaError
 
     from headrace.schemas.kafka.topic_clock import OFFSETS_RETENTION, offsets_retention_minutes
@@ -64,9 +64,9 @@ async def _warn_of_short_offsets_retention(bootstrap: str) -> None:
         return
     if found is not None and found < wanted:
         _log.warning(
-            "the Kafka at %s forgets the offsets of a process that is stopped for %.3g days (%s=%d), and keeps events "
-            "for %.3g: a stack that slept for longer must then read all of them again. Set %s=%d in its "
-            "server.properties.",
+            "the Kafka at %s deletes the committed offsets of a process that is stopped for %.3g days (%s=%d), but "
+            "keeps events for %.3g days: a stack that was stopped for longer must read all of them again. Set %s=%d in "
+            "its server.properties.",
             bootstrap, found / 1440, OFFSETS_RETENTION, found, wanted / 1440, OFFSETS_RETENTION, wanted,
         )  # fmt: skip
 
@@ -81,8 +81,8 @@ async def _create_topics(bootstrap: str) -> None:
         await create_topics(bootstrap)
     except KafkaError as error:
         raise StackError(
-            f"The Kafka at {bootstrap} ({PREFIX}KAFKA) did not let the topics be created: {error}. Create them by hand "
-            "as `headrace topics` lists them."
+            f"The Kafka at {bootstrap} ({PREFIX}KAFKA) refused to create the topics: {error}. Create them yourself; "
+            "`headrace topics` prints their settings."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What trainer, follower and engine of one data folder share: the base model and the signing key."""
+"""What the trainer, the follower and the engine on a data folder share: the base model and the signing key."""
 
 from typing import TYPE_CHECKING
 
@@ -9,20 +9,20 @@ if TYPE_CHECKING:
 
 
 def check_base_model(settings: "Settings") -> None:
-    """Raise :class:`StackError` where the base model of the settings is not there."""
+    """Raise :class:`StackError` if the base model of the settings does not exist."""
     from headrace.deploy.configuration.settings import PREFIX
 
     if not (settings.model_dir / "config.json").is_file():
         raise StackError(
             f"{settings.model_dir} ({PREFIX}MODEL_DIR) is not a Hugging Face model directory: it has no config.json. "
-            "`headrace base-model` makes one."
+            "`headrace base-model` creates one."
         )
 
 
 def make_signing_key(settings: "Settings") -> None:
-    """Make the key of this data folder before trainer and follower start side by side, where there is none.
+    """Create the signing key of this data folder, if it is missing, before trainer and follower start in parallel.
 
-    Raises :class:`StackError` where it cannot be read or made.
+    Raises :class:`StackError` if it cannot be read or created.
     """
     from headrace.trainer.weights.signing import SigningKeyError, load_or_create_key
 

@@ -1,4 +1,4 @@
-"""A look at the options of all processes before any of them is started."""
+"""Checks the options of all processes before any of them is started."""
 
 from collections.abc import Collection
 
@@ -9,19 +9,19 @@ from headrace.deploy.system.ports import HOST
 
 
 def check_options(settings: Settings, processes: Collection[Process], started: Collection[str]) -> None:
-    """Make the configuration of each of ``processes`` that is named in ``started`` and that somebody set an option of,
-    addresses assumed where they follow from a start. A process without options refuses any, started or not.
+    """Create the configuration of each process that is named in ``started`` and has an option set, with placeholders
+    for addresses that are known only after a start. A process without options refuses any, started or not.
 
-    Raises :class:`StackError` naming every option that is unknown or wrong.
+    Raises :class:`StackError` that names every unknown or wrong option.
     """
     by_name = {process.name: process for process in processes}
     if unknown := sorted(set(settings.options) - set(by_name)):
         with_options = ", ".join(process.name for process in processes if process.configure)
         raise StackError(
-            f"--set (HEADRACE_OPTIONS) names {', '.join(unknown)}, which is no part: the parts with options are "
+            f"--set (HEADRACE_OPTIONS) names {', '.join(unknown)}, which is not a part: the parts with options are "
             f"{with_options}."
         )
-    there = _with_addresses(settings, processes)
+    complete = _with_addresses(settings, processes)
     problems = []
     for name in sorted(settings.options):
         configure = by_name[name].configure
@@ -31,7 +31,7 @@ def check_options(settings: Settings, processes: Collection[Process], started: C
             problems.append(f"--set (HEADRACE_OPTIONS): {name} has no options, only settings: `headrace settings`.")
         elif name in started:
             try:
-                configure(there)
+                configure(complete)
             except StackError as error:
                 problems.append(str(error))
     if problems:
@@ -39,7 +39,7 @@ def check_options(settings: Settings, processes: Collection[Process], started: C
 
 
 def _with_addresses(settings: Settings, processes: Collection[Process]) -> Settings:
-    """``settings`` with an address and a port wherever there is none yet."""
+    """Returns ``settings`` with a placeholder for every address and port that is not known yet."""
     assumed: dict[str, str | int] = {"otlp": f"http://{HOST}:1"}
     for process in processes:
         assumed |= dict.fromkeys(process.ports, 1)

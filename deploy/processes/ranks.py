@@ -1,4 +1,4 @@
-"""This process among the ranks of a job that ``torchrun`` started; without it, a job of one.
+"""The current process as a rank of a job that ``torchrun`` started; without ``torchrun``, a job of one rank.
 
 torchrun --nproc-per-node 2 -m headrace.deploy.cli train --config run.toml
 """
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def leads() -> bool:
-    """Whether this process is rank 0, or alone: the one that speaks to the log and to people."""
+    """Whether this process is rank 0 or the only rank: the rank that uses Kafka and shows progress."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def name_of_rank(name: str) -> str:
-    """What this process is called: ``name``, or on any rank but 0 ``<name>-<rank>``."""
+    """Returns the name of this process: ``name`` on rank 0, otherwise ``<name>-<rank>``."""
     return name if leads() else f"{name}-{os.environ['RANK']}"
 
 
 @contextmanager
 def job_ranks(config: "TrainerConfig") -> Iterator["Ranks"]:
-    """The ranks of this process's job, which it leaves at the end.
+    """Join the ranks of this process's job; leaves the job at the end of the block.
 
-    Raises ``RankLost`` where the others do not come within ``config.parallel.timeout_s``.
+    Raises ``RankLost`` if the other ranks do not join within ``config.parallel.timeout_s``.
     """
     from headrace.trainer.parallel.ranks import ALONE, join_ranks
 

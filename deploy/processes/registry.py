@@ -1,5 +1,5 @@
-"""Every process there is. A new one is a value here: the stack, ``headrace worker`` and ``settings``, status, option
-checks and help texts follow from it.
+"""All processes. To add a process, add its value here: the stack, ``headrace worker``, ``headrace settings``, the
+status, option checks and help texts are derived from it.
 """
 
 from headrace.deploy.processes.clickhouse import CLICKHOUSE
@@ -18,19 +18,19 @@ PROCESSES: tuple[Process, ...] = (
     *STREAM_PROCESSES,
     SINK, TRACES, TRAINER, FOLLOWER, DASHBOARD,
 )  # fmt: skip
-"""Upstream first: each comes after what it needs."""
+"""In topological order: each process comes after those that it needs."""
 
 
 def stack_processes() -> tuple[Process, ...]:
-    """Those that ``headrace up`` starts, or an address replaces."""
+    """Returns the processes that ``headrace up`` starts, or that an external address replaces."""
     return tuple(process for process in PROCESSES if process.in_stack)
 
 
 def workers() -> dict[str, Process]:
-    """Those that ``headrace worker`` runs, by name."""
+    """Returns the processes that ``headrace worker`` runs, by name."""
     return {process.name: process for process in PROCESSES if process.run is not None}
 
 
 def configurations() -> dict[str, str]:
-    """The class of the options of each process that has one, ``module:Class``, by name."""
+    """Returns the options class (``module:Class``) of each process that has one, by name."""
     return {process.name: process.configuration for process in PROCESSES if process.configuration is not None}

@@ -1,4 +1,4 @@
-"""The sink: every topic, a table each, in ClickHouse."""
+"""The sink: writes every topic to a ClickHouse table."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def sink_config(settings: "Settings") -> "SinkConfig":
-    """The sink's configuration."""
+    """Returns the sink's configuration."""
     from headrace.deploy.configuration.settings import configured
     from headrace.streams.clickhouse.sink import SinkConfig
 

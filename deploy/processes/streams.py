@@ -1,4 +1,4 @@
-"""The stream processors as processes: the assembler, score and group, and all of them in one."""
+"""The processes that run stream processors: the assembler, score and group, or all of them in one process."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def assembler_config(settings: "Settings") -> "AssemblerConfig":
-    """The assembler's configuration."""
+    """Returns the assembler's configuration."""
     from headrace.deploy.configuration.settings import configured
     from headrace.streams.assembly.assembler import AssemblerConfig
 
@@ -22,8 +22,8 @@ def assembler_config(settings: "Settings") -> "AssemblerConfig":
 
 
 def workers_config(settings: "Settings", name: str = "workers") -> "WorkersConfig":
-    """The configuration of score and group or, by ``name``, of one of them, or of both beside the assembler
-    (``streams``). The options of ``workers`` hold for all of these."""
+    """Returns the configuration of the process ``name``: ``workers`` (score and group), ``score``, ``group``, or
+    ``streams`` (both, with the assembler). The options of ``workers`` apply to all of these."""
     from headrace.deploy.configuration.settings import configured
     from headrace.streams.workers import WorkersConfig
 
@@ -39,7 +39,7 @@ def workers_config(settings: "Settings", name: str = "workers") -> "WorkersConfi
 
 
 def _assembler(settings: "Settings") -> tuple[str, Callable[..., Awaitable[None]]]:
-    """The assembler's consumer group, and the assembler, ready to run."""
+    """Returns the assembler's consumer group and a function that runs the assembler."""
     from headrace.streams.assembly.assembler import run_assembler
     from headrace.streams.metrics import observe_assembler
 
@@ -59,7 +59,7 @@ def _assemble(settings: "Settings") -> int:
 
 
 def _workers(settings: "Settings", name: str = "workers") -> int:
-    """Score and group or, by name, one of them, or both with the assembler (``streams``)."""
+    """Run the process ``name``: score and group, one of them, or both with the assembler (``streams``)."""
     from headrace.deploy.processes.telemetry import observe_lag_of
     from headrace.deploy.system.notify import notify_ready
     from headrace.streams.workers import consumer_group, run_workers
@@ -76,15 +76,14 @@ def _workers(settings: "Settings", name: str = "workers") -> int:
 
 
 def _on_faust() -> tuple[str, ...]:
-    """Names of the processors that a process of workers runs."""
+    """Returns the names of the processors that a ``workers`` process runs."""
     from headrace.streams.workers import PROCESSORS
 
     return PROCESSORS
 
 
 def _flow(*names: str) -> Flow:
-    """The topics of the processors called ``names``, as the topology has them, and those that each of them writes what
-    it cannot read to."""
+    """Returns the topics of the processors ``names`` in the topology, and the topics of dead letters and alerts."""
     from headrace.schemas.topics import ALERTS, DEAD_LETTERS
     from headrace.streams.topology import TOPOLOGY
 
@@ -96,7 +95,7 @@ def _flow(*names: str) -> Flow:
 
 STREAMS = Process(
     "streams",
-    "assemble, score and group in one",
+    "assemble, score and group",
     flow=lambda: _flow("assemble", *_on_faust()),
     run=partial(_workers, name="streams"),
     settings=("kafka",),
@@ -115,7 +114,7 @@ ASSEMBLE = Process(
 )
 WORKERS = Process(
     "workers",
-    "score and group, on Faust",
+    "score and group",
     flow=lambda: _flow(*_on_faust()),
     run=_workers,
     settings=("kafka",),
@@ -127,7 +126,7 @@ WORKERS = Process(
 )
 SCORE = Process(
     "score",
-    "the first of them alone",
+    "score only",
     flow=lambda: _flow("score"),
     run=partial(_workers, name="score"),
     settings=("kafka",),
@@ -135,7 +134,7 @@ SCORE = Process(
 )
 GROUP = Process(
     "group",
-    "the second alone",
+    "group only",
     flow=lambda: _flow("group"),
     run=partial(_workers, name="group"),
     settings=("kafka",),
@@ -143,4 +142,4 @@ GROUP = Process(
 )
 
 STREAM_PROCESSES = (STREAMS, ASSEMBLE, WORKERS, SCORE, GROUP)
-"""Those that run processors of the topology."""
+"""The processes that run processors of the topology."""

@@ -1,9 +1,9 @@
-"""Where a process's metrics go: a Prometheus endpoint on the loopback interface, an OTLP collector, or nowhere.
+"""Exports the metrics of a process: by a Prometheus endpoint on the loopback interface, to an OTLP collector, or both.
 
     HEADRACE_METRICS_PORTS='{"assemble": 9464}' headrace worker assemble      curl http://127.0.0.1:9464/metrics
     HEADRACE_OTLP=http://collector:4318        headrace worker assemble      pushed every ten seconds
 
-Without either setting the OpenTelemetry API stays the no-op that it is.
+Without either setting the OpenTelemetry API remains a no-op.
 """
 
 import logging
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXPORT_EVERY_MS = 10_000
-"""How often metrics are pushed to a collector, in milliseconds."""
+"""Interval at which metrics are pushed to a collector, in milliseconds."""
 
 
 def start_telemetry(name: str, settings: Settings) -> None:
-    """Make the metrics of this process, the worker called ``name``, readable as ``settings`` say.
+    """Export the metrics of this process, the worker ``name``, as ``settings`` specify.
 
-    Raises :class:`StackError` where the port is taken or an exporter is not installed.
+    Raises :class:`StackError` if the port is taken, ``ModuleNotFoundError`` if an exporter is not installed.
     """
     port = settings.metrics_ports.get(name)
     if port is None and settings.otlp is None:
@@ -49,7 +49,7 @@ def start_telemetry(name: str, settings: Settings) -> None:
 
 
 def observe_lag_of(name: str, settings: Settings, groups: Iterable[str]) -> None:
-    """Measure the lag of the worker's consumer ``groups``, where its metrics are read by anybody."""
+    """Measure the lag of the worker's consumer ``groups``, if the worker's metrics are exported."""
     if settings.kafka is None or (name not in settings.metrics_ports and settings.otlp is None):
         return
     from headrace.streams.lag import measure_aside
@@ -60,7 +60,7 @@ def observe_lag_of(name: str, settings: Settings, groups: Iterable[str]) -> None
 
 
 def observe_progress_of(settings: Settings, progress: "Progress") -> None:
-    """Show a trainer's ``progress``, where its metrics are read by anybody."""
+    """Export a trainer's ``progress``, if the trainer's metrics are exported."""
     if "trainer" not in settings.metrics_ports and settings.otlp is None:
         return
     from headrace.trainer.progress.gauges import observe_progress
@@ -78,7 +78,7 @@ def _prometheus(name: str, port: int) -> "MetricReader":
         start_http_server(port, addr=HOST, registry=registry)
     except OSError as error:
         raise StackError(
-            f"{name} cannot answer Prometheus on port {port} ({PREFIX}METRICS_PORTS): {error}. Name another port."
+            f"{name} cannot answer Prometheus on port {port} ({PREFIX}METRICS_PORTS): {error}. Choose another port."
         ) from error
     logger.info("metrics at %s", metrics_url(port))
     return reader

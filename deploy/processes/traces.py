@@ -1,4 +1,4 @@
-"""The exporter of traces: spans of the log for an OpenTelemetry collector."""
+"""The trace exporter: sends records of the log as spans to an OpenTelemetry collector."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def traces_config(settings: "Settings") -> "TracesConfig":
-    """The exporter's configuration."""
+    """Returns the exporter's configuration."""
     from headrace.deploy.configuration.settings import configured
     from headrace.streams.trace_exporter import TracesConfig
 
@@ -40,7 +40,7 @@ def _flow() -> Flow:
 
 TRACES = Process(
     "traces",
-    "every topic → OpenTelemetry",
+    "records → OpenTelemetry spans",
     flow=_flow,
     run=_run,
     settings=("kafka", "otlp"),

@@ -1,6 +1,6 @@
-"""The trainer as a process: its settings from every place they can stand in, and a run of it until it is asked to end.
+"""Runs the trainer as a process: merges its settings from all sources, and trains until the process is stopped.
 
-``headrace train`` and the stack's ``headrace worker trainer`` are this, with and without a file.
+Both ``headrace train`` and the stack's ``headrace worker trainer`` use this module, with and without a file.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import LogFormatter
 from headrace.deploy.processes.ranks import job_ranks, leads, name_of_rank
 from headrace.deploy.processes.telemetry import observe_progress_of
-from headrace.deploy.processes.trainer_checks import ends_in_a_sentence, require_model_and_device, require_topics
+from headrace.deploy.processes.trainer_checks import report_known_errors, require_model_and_device, require_topics
 from headrace.deploy.system.until_stopped import until_stopped
 from headrace.schemas.safe_text import redacted_values
 
@@ -29,44 +29,44 @@ if TYPE_CHECKING:
     from headrace.trainer.progress.panel import LivePanel
     from headrace.trainer.progress.progress import Progress
 
-_OF_SETTINGS = {"kafka": "bootstrap", "run": "run", "model_dir": "model_dir", "store_url": "store_url"}
-"""Settings of a process and the trainer's option that each stands for."""
+_OPTION_OF_SETTING = {"kafka": "bootstrap", "run": "run", "model_dir": "model_dir", "store_url": "store_url"}
+"""The trainer's option that corresponds to a setting of a process."""
 
 MINIATURE_RATE = 8e-4
-"""Learning rate of the base model that is shipped: that of the demo."""
+"""Learning rate for the base model that ships with headrace, as in the demo."""
 
 _WHERE = {"bootstrap": f"--kafka HOST:PORT, {PREFIX}KAFKA, or bootstrap in the file"}
-"""Where an option can be set, if it is set nowhere."""
+"""Where to set a required option, for the error message."""
 
 
-class Show(StrEnum):
+class ProgressDisplay(StrEnum):
     """How progress is shown."""
 
     AUTO = "auto"
-    """A panel on a terminal, else lines."""
+    """A panel on a terminal, otherwise lines."""
     PANEL = "panel"
-    """A panel that stays in its place."""
+    """A panel that is updated in place."""
     LINES = "lines"
-    """A line a step in the log."""
+    """One line per step in the log."""
 
-    def on_a_terminal(self) -> bool:
-        """Whether it is the panel here and now."""
-        return self == Show.PANEL or (self == Show.AUTO and sys.stderr.isatty())
+    def uses_panel(self) -> bool:
+        """Whether progress is shown as a panel on the current standard error."""
+        return self == ProgressDisplay.PANEL or (self == ProgressDisplay.AUTO and sys.stderr.isatty())
 
 
 def trainer_config(settings: Settings, file: Path | None = None, assignments: Sequence[str] = ()) -> "TrainerConfig":
-    """The trainer's configuration: from ``assignments`` (--set), else ``settings`` that somebody set (command line,
-    HEADRACE_*), else ``file``, else defaults under ``settings.data``.
+    """Returns the trainer's configuration. In order of precedence: ``assignments`` (--set), ``settings`` that were set
+    (command line, HEADRACE_*), ``file``, defaults under ``settings.data``.
 
-    Raises :class:`StackError` naming every option that is unknown, missing or wrong, with where it was set.
+    Raises :class:`StackError` that names every unknown, missing or wrong option and where it was set.
     """
-    from_file = [toml_layer(file)] if file else []  # before torch is imported: a wrong path is told at once
+    from_file = [toml_layer(file)] if file else []  # Before torch is imported, so that a wrong path fails fast.
 
     from headrace.trainer.config import TrainerConfig
 
     layers = [
         *from_file,
-        Layer(f"{PREFIX}*", {_OF_SETTINGS[name]: _plain(value) for name, value in _given(settings).items()}),
+        Layer(f"{PREFIX}*", {_OPTION_OF_SETTING[name]: _plain(value) for name, value in _given(settings).items()}),
         Layer(f"--set trainer.…, {PREFIX}OPTIONS", settings.options.get("trainer", {})),
         set_layer(assignments),
     ]
@@ -81,33 +81,37 @@ def trainer_config(settings: Settings, file: Path | None = None, assignments: Se
     config = read_configuration(TrainerConfig, [Layer("defaults", defaults), *layers], where=_WHERE)
     if not any(sets(layer, "optimizer", "learning_rate") for layer in layers):
         config = replace(config, optimizer=replace(config.optimizer, learning_rate=_rate_of(config)))
-    places = {name: getattr(config, name) for name in ("model_dir", "checkpoint_dir", "signing_key")}
-    return replace(config, **{name: place.expanduser() for name, place in places.items() if place is not None})
+    paths = {name: getattr(config, name) for name in ("model_dir", "checkpoint_dir", "signing_key")}
+    return replace(config, **{name: path.expanduser() for name, path in paths.items() if path is not None})
 
 
 def _rate_of(config: "TrainerConfig") -> float:
-    """The learning rate where nobody set one: that of the miniature, for which it is known.
+    """Returns the default learning rate, which only the miniature base model has.
 
-    Raises :class:`StackError` for any other model. What suits one ruins another: 8e-4, at which the miniature learns,
-    is hundreds of times what a model of billions of parameters bears.
+    Raises :class:`StackError` for any other model: 8e-4, at which the miniature learns, is hundreds of times too high
+    for a model of billions of parameters.
     """
     if config.model_dir.expanduser() == base_model_dir():
         return MINIATURE_RATE
     raise StackError(
-        f"optimizer.learning_rate is not set, and no one value suits every model. For {config.model_dir} start from "
-        "1e-6 where all weights are trained (5e-7 from tens of billions of parameters on), from 2e-5 with lora, from "
-        "1e-4 to 1e-3 below some ten million parameters: learning_rate under [optimizer] in the file, or "
+        f"optimizer.learning_rate is not set, and no single value suits every model. For {config.model_dir} start with "
+        "1e-6 to train all weights (5e-7 for tens of billions of parameters), with 2e-5 for lora, with 1e-4 to 1e-3 "
+        "below about ten million parameters. Set learning_rate under [optimizer] in the file, or use "
         "--set optimizer.learning_rate=1e-6."
     )
 
 
 def train(
-    settings: Settings, file: Path | None = None, assignments: Sequence[str] = (), *, show: Show = Show.LINES
+    settings: Settings,
+    file: Path | None = None,
+    assignments: Sequence[str] = (),
+    *,
+    show: ProgressDisplay = ProgressDisplay.LINES,
 ) -> int:
-    """Train until the process is asked to end; returns its exit status.
+    """Train until the process is stopped by a signal; returns its exit status.
 
-    Under ``torchrun`` rank 0 is the trainer, which shows its progress, and the others compute their share. Raises
-    :class:`StackError` as above, for what a trainer lacks, and for what is known to end one.
+    Under ``torchrun`` rank 0 is the trainer and shows the progress; the other ranks compute their share. Raises
+    :class:`StackError` for a wrong configuration, a missing resource, and errors that are known to end a trainer.
     """
     from headrace.trainer.loop import run_trainer
 
@@ -115,7 +119,7 @@ def train(
     require_model_and_device(config)
     if leads():
         asyncio.run(require_topics(config.bootstrap))
-    with ends_in_a_sentence(name_of_rank("trainer")), job_ranks(config) as ranks:
+    with report_known_errors(name_of_rank("trainer")), job_ranks(config) as ranks:
         if not ranks.leads:
             return until_stopped(partial(run_trainer, config, ranks=ranks))
         with shown_progress(config, show) as progress:
@@ -124,8 +128,8 @@ def train(
 
 
 @contextmanager
-def shown_progress(config: "TrainerConfig", show: Show) -> Iterator["Progress"]:
-    """A trainer's progress, as ``show`` has it on this terminal, and with the writers that ``config`` asks for."""
+def shown_progress(config: "TrainerConfig", show: ProgressDisplay) -> Iterator["Progress"]:
+    """Open a trainer's progress with the display ``show`` and the writers that ``config`` specifies."""
     from headrace.deploy.configuration.shown import plain
     from headrace.trainer.progress.lines import Lines
     from headrace.trainer.progress.progress import Progress
@@ -133,13 +137,13 @@ def shown_progress(config: "TrainerConfig", show: Show) -> Iterator["Progress"]:
 
     with ExitStack() as held:
         writers = held.enter_context(open_writers(config.writers, config.run, redacted_values(plain(asdict(config)))))
-        watcher = held.enter_context(_panel(config)) if show.on_a_terminal() else Lines()
+        watcher = held.enter_context(_panel(config)) if show.uses_panel() else Lines()
         yield Progress([watcher, *writers])
 
 
 @contextmanager
 def _panel(config: "TrainerConfig") -> Iterator["LivePanel"]:
-    """The panel on stderr, with the log above it instead of through it."""
+    """Open the panel on standard error, with log entries printed above it."""
     from rich.console import Console
     from rich.logging import RichHandler
 
@@ -158,8 +162,8 @@ def _panel(config: "TrainerConfig") -> Iterator["LivePanel"]:
 
 
 def _given(settings: Settings) -> dict[str, Any]:
-    """Settings of the trainer that were set, not left at their defaults."""
-    return {name: getattr(settings, name) for name in _OF_SETTINGS if name in settings.model_fields_set}
+    """Returns the trainer's settings that were set explicitly."""
+    return {name: getattr(settings, name) for name in _OPTION_OF_SETTING if name in settings.model_fields_set}
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a trainer needs, looked at before it starts, and what ends one, in a sentence instead of a traceback."""
+"""Checks a trainer's requirements before it starts, and reports the errors that end one without a traceback."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
     from headrace.trainer.config import TrainerConfig
 
 _TOPICS_S = 3.0
-"""Seconds that topics have to show themselves: a broker knows new ones a moment after they were made."""
+"""Seconds to wait for topics: a broker lists new topics a moment after they were created."""
 
 
 def require_model_and_device(config: "TrainerConfig") -> None:
-    """Raises :class:`StackError` where the base model or the device is not there."""
+    """Raise :class:`StackError` if the base model or the device is missing."""
     import torch
 
     if not (config.model_dir / "config.json").is_file():
         raise StackError(
             f"model_dir {config.model_dir} is not a Hugging Face model directory: it has no config.json. "
-            "`headrace base-model` and `headrace sft` make one."
+            "`headrace base-model` and `headrace sft` create one."
         )
     if config.device.startswith("cuda") and not torch.cuda.is_available():
         raise StackError(
-            f"device is {config.device} and torch sees no GPU here: install its driver, or set device=cpu."
+            f"device is {config.device}, but torch finds no GPU: install the GPU's driver, or set device=cpu."
         )
 
 
 async def require_topics(bootstrap: str) -> None:
-    """Raises :class:`StackError` where Kafka does not answer, or lacks a topic that a trainer reads or writes."""
+    """Raise :class:`StackError` if Kafka does not answer, or lacks a topic that a trainer reads or writes."""
     from headrace.deploy.kafka.broker import wait_until_answers
     from headrace.schemas.kafka.clients import open_admin
 
@@ -44,15 +44,12 @@ async def require_topics(bootstrap: str) -> None:
                     await asyncio.sleep(0.1)
     if missing:
         names = ", ".join(sorted(missing))
-        raise StackError(f"The Kafka at {bootstrap} lacks {names}: `headrace topics --create --kafka {bootstrap}`.")
+        raise StackError(f"The Kafka at {bootstrap} lacks {names}: run `headrace topics --create --kafka {bootstrap}`.")
 
 
 @contextmanager
-def ends_in_a_sentence(who: str) -> Iterator[None]:
-    """Raises :class:`StackError` for what is known to end a trainer; its error says what is wrong and what to do.
-
-    ``who`` is the process, as one of several ranks is called.
-    """
+def report_known_errors(process: str) -> Iterator[None]:
+    """Convert errors that are known to end a trainer to :class:`StackError`, with the name of the ``process``."""
     from headrace.trainer.checkpoints.checkpoint import CheckpointError, CheckpointNotWritten
     from headrace.trainer.learning.divergence import TrainingDiverged
     from headrace.trainer.model.architectures import UnsupportedModel
@@ -69,4 +66,4 @@ def ends_in_a_sentence(who: str) -> Iterator[None]:
         CheckpointError, CheckpointNotWritten, LogUnavailable, ObjectConflict, ObjectMismatch, RankLost,
         SigningKeyError, StoreUnavailable, StoreUnsuitable, TrainerReplaced, TrainingDiverged, UnsupportedModel,
     ) as error:  # fmt: skip
-        raise StackError(f"{who}: {error}") from error
+        raise StackError(f"{process}: {error}") from error

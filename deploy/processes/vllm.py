@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def vllm_command(settings: "Settings") -> tuple[list[str], dict[str, str]]:
-    """The engine's arguments and environment; raises ``StackError`` where an option is wrong."""
+    """Returns the engine's arguments and environment; raises ``StackError`` if an option is wrong."""
     from headrace.deploy.configuration.settings import configured
     from headrace.deploy.processes.vllm_server import engine_command
 
@@ -30,7 +30,7 @@ def vllm_command(settings: "Settings") -> tuple[list[str], dict[str, str]]:
 
 async def _command(settings: "Settings", report: ReportStatus) -> Command:
     assert settings.vllm_port is not None  # resolve() chose one.
-    report("loads; a minute the first time on two cores, half of it later")
+    report("loading; takes a minute the first time on two cores, half of that later")
     argv, env = vllm_command(settings)
     return Command(tuple(argv), env, unset=("PYTHONDONTWRITEBYTECODE",))
 

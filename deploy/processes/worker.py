@@ -1,7 +1,7 @@
-"""The worker processes: one part each, started from settings alone, ended by SIGTERM.
+"""Runs a worker process: one part of the stack, configured by settings alone and stopped by SIGTERM.
 
-A worker is what the local stack, a systemd unit or a Kubernetes container runs. It signals readiness by sd_notify,
-finishes and commits its batch when it is asked to end, and logs why where it cannot go on.
+The local stack, a systemd unit or a Kubernetes container runs a worker. It signals readiness by sd_notify, finishes and
+commits its batch when it is stopped, and logs the reason if it cannot continue.
 """
 
 from collections.abc import Callable
@@ -26,30 +26,30 @@ _EXTRAS = {
     "prometheus_client": "streams", "opentelemetry": "streams",
     "chdb": "local", "starlette": "local", "uvicorn": "local",
 }  # fmt: skip
-"""Which extra brings a module."""
+"""The extra of headrace that installs a module."""
 
 
 def run_worker(process: Process, settings: Settings) -> int:
-    """Run ``process``, which must have a ``run``, until it is asked to end; returns its exit status.
+    """Run ``process``, which must have a ``run``, until it is stopped; returns its exit status.
 
-    Raises :class:`StackError` where a setting or an installed extra is missing.
+    Raises :class:`StackError` if a setting or an extra is missing.
     """
     assert process.run is not None
-    check_options(settings, stack_processes(), ())  # its own are checked when it makes its configuration
+    check_options(settings, stack_processes(), ())  # Its own options are checked when it creates its configuration.
     return run_process(process.name, settings, partial(process.run, settings))
 
 
 def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
-    """``run()`` as the process of the part called ``name``: with its log and its metrics. Returns its exit status.
+    """Run ``run()`` as the process of the part ``name``, with logging and metrics; returns its exit status.
 
-    Raises :class:`StackError` where a setting or an installed extra is missing, Kafka was lost, or an operator must
-    mend something.
+    Raises :class:`StackError` if a setting or an extra is missing, the connection to Kafka is lost, or an operator must
+    fix something.
     """
     keep_files_private()
     log_to_stderr(settings.log_level)
     ration_client_log(everywhere=True)
     try:
-        start_telemetry(name_of_rank(name), settings)  # a port can be taken once
+        start_telemetry(name_of_rank(name), settings)  # Only rank 0 has the part's name: its port can be bound once.
         return run()
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").split(".")[0])
@@ -57,30 +57,30 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
             raise
         raise StackError(f"{name} needs {error.name}: install headrace[{extra}].") from error
     except Exception as error:
-        if (sentence := sentence_of(error, name, settings.kafka)) is None:
+        if (message := operator_message(error, name, settings.kafka)) is None:
             raise
-        raise StackError(sentence) from error
+        raise StackError(message) from error
 
 
-def sentence_of(error: Exception, name: str, kafka: str | None) -> str | None:
-    """What an operator reads of the ``error`` that ended the process called ``name``, which reads the broker at
-    ``kafka``; ``None`` where it is a fault of ours, whose traceback is wanted.
+def operator_message(error: Exception, name: str, kafka: str | None) -> str | None:
+    """Returns a message for an operator about the ``error`` that ended the process ``name``, which uses the broker at
+    ``kafka``; ``None`` for a bug, whose traceback is needed.
     """
     from aiokafka.errors import KafkaError
 
-    if refused := _made_of(error, OperatorError):
+    if refused := _only(error, OperatorError):
         return f"{name}: {refused}"
-    if lost := _made_of(error, KafkaError):
+    if lost := _only(error, KafkaError):
         return (
-            f"{name} lost the Kafka at {kafka} (setting {PREFIX}KAFKA): {lost!r}. Nothing is lost: started again, as "
-            "`headrace up` and Kubernetes do, it goes on from its last commit."
+            f"{name} lost its connection to the Kafka at {kafka} (setting {PREFIX}KAFKA): {lost!r}. No data is lost: "
+            "after a restart, which `headrace up` and Kubernetes do, it resumes from its last commit."
         )
     return None
 
 
-def _made_of(error: BaseException, kind: type[BaseException]) -> BaseException | None:
-    """The error of this ``kind`` that ``error`` is, or consists of; ``None`` where it is something else."""
+def _only(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+    """Returns ``error``, or the first error of a group, if all its errors are of this ``kind``; otherwise ``None``."""
     if isinstance(error, BaseExceptionGroup):
-        found = [_made_of(each, kind) for each in error.exceptions]
+        found = [_only(each, kind) for each in error.exceptions]
         return found[0] if all(found) else None
     return error if isinstance(error, kind) else None

@@ -14,7 +14,7 @@ from headrace.deploy.configuration.settings import Settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.processes.process import Process, address, command_of, metrics_address
 from headrace.deploy.stack.state import PartStatus, State
-from headrace.deploy.system.children import Child, exit_of, stop
+from headrace.deploy.system.children import Child, stop, wait_for_exit
 from headrace.deploy.system.data_folder import full_disk
 from headrace.deploy.system.notify import ReadySocket
 
@@ -117,7 +117,7 @@ class SupervisedProcess:
                 if not self._came_up.done():
                     self._came_up.set_result(None)
                 assert self._child is not None
-                why = _died(self.process.name, await exit_of(self._child), self._child)
+                why = _died(self.process.name, await wait_for_exit(self._child), self._child)
                 self._child.kill()  # Where its lifeline was killed, some of its tree may be left.
             except (StackError, OSError) as error:
                 why = str(error)
@@ -170,7 +170,7 @@ class SupervisedProcess:
     async def _until_serving(self, child: Child, socket: ReadySocket) -> None:
         """Raises :class:`StackError` where it ends or takes too long; the child is gone then."""
         ready = self.process.answers(self._settings) if self.process.answers else socket.ready()
-        serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(exit_of(child))
+        serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(wait_for_exit(child))
         try:
             await asyncio.wait(
                 {serving, ended}, timeout=self._settings.start_timeout_s, return_when=asyncio.FIRST_COMPLETED
@@ -180,7 +180,7 @@ class SupervisedProcess:
             if not serving.done():
                 raise StackError(
                     f"{self.process.name} did not serve within {self._settings.start_timeout_s:g} s "
-                    f"(HEADRACE_START_TIMEOUT_S). The end of {child.log}:\n{child.last_words()}"
+                    f"(HEADRACE_START_TIMEOUT_S). The end of {child.log}:\n{child.last_output()}"
                 )
             serving.result()
         except BaseException:
@@ -210,4 +210,4 @@ class SupervisedProcess:
 def _died(name: str, status: int, child: Child) -> str:
     number = status - 128 if status > 128 else -status  # Of the command, or of its lifeline and so of both.
     how = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
-    return f"{name} (process {child.pid}) {how}. The end of {child.log}:\n{child.last_words()}"
+    return f"{name} (process {child.pid}) {how}. The end of {child.log}:\n{child.last_output()}"

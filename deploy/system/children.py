@@ -64,7 +64,7 @@ class Child:
         self.pid = int(announced or 0)
         """Process id of the command itself; 0 where it never came to be."""
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of its own output, for an error message."""
         return end_of(self.log, since=self.log_start)
 
@@ -105,7 +105,7 @@ class Child:
         return self.kill()
 
 
-async def exit_of(child: Child) -> int:
+async def wait_for_exit(child: Child) -> int:
     """Wait for the end of ``child``; returns its exit status."""
     while True:
         status = child.poll()
@@ -119,7 +119,7 @@ async def stop(child: Child, grace_s: float) -> int:
     child.terminate()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace_s):
-            await exit_of(child)
+            await wait_for_exit(child)
     return child.kill()
 
 
@@ -127,7 +127,7 @@ async def run_to_end(command: Command, log: Path) -> int:
     """Start ``command`` and wait for it; killed with its tree where the waiting is cancelled."""
     child = Child(command, log)
     try:
-        return await exit_of(child)
+        return await wait_for_exit(child)
     finally:
         child.kill()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from headrace.deploy.system.children import Child, Command, end_of, exit_of
+from headrace.deploy.system.children import Child, Command, end_of, wait_for_exit
 from tests.benchmarks.cluster import Cluster, cluster, cpu_s, memory_mb
 from tests.benchmarks.contender import Sample
 from tests.benchmarks.flow import pour
@@ -52,7 +52,7 @@ async def _replayed(kafka: Cluster, stage: str, name: str, trajectories: int) ->
             except psutil.Error:  # It ended between the two questions.
                 break
             await asyncio.sleep(0.02)
-        status = await exit_of(child)
+        status = await wait_for_exit(child)
     finally:
         child.kill()
     if status:

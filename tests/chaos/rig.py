@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
-from headrace.deploy.system.children import Child, Command, exit_of
+from headrace.deploy.system.children import Child, Command, wait_for_exit
 from headrace.deploy.system.ports import HOST, free_port
 from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
 from headrace.schemas.kafka.topic_creation import create_topics
@@ -83,7 +83,7 @@ class Rig:
             self._broker_child.kill_command()
         else:
             self._broker_child.terminate()
-        await exit_of(self._broker_child)
+        await wait_for_exit(self._broker_child)
 
     def owners(self) -> dict[int, str]:
         """Partition → the worker that recovered it last, by the workers' logs."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from headrace.deploy.system.children import Child, Command, end_of, exit_of
+from headrace.deploy.system.children import Child, Command, end_of, wait_for_exit
 from tests.chaos.proxy import Proxy
 
 _START_AGAIN_S = 0.3
@@ -77,7 +77,7 @@ class Slot:
             while True:
                 await self._wanted.wait()
                 self._child = Child(self._command, self.log)
-                status = await exit_of(self._child)
+                status = await wait_for_exit(self._child)
                 self.exits.append(Exit(self.name, status, (end_of(self.log, lines=1) or "").strip()))
                 await asyncio.sleep(_START_AGAIN_S)
         finally:
@@ -104,7 +104,7 @@ class Slot:
             return
         child.terminate()
         try:
-            await asyncio.wait_for(exit_of(child), _TERM_GRACE_S)
+            await asyncio.wait_for(wait_for_exit(child), _TERM_GRACE_S)
         except TimeoutError:
             child.kill_command()
 

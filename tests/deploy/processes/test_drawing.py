@@ -6,7 +6,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from headrace.deploy.commands.topology import command
-from headrace.deploy.processes.drawing import Part, mermaid, parts
+from headrace.deploy.processes.drawing import Node, mermaid, nodes
 from headrace.deploy.processes.process import Flow
 from headrace.deploy.processes.registry import PROCESSES
 from headrace.schemas.topics import ALERTS, APPLIED, TOPICS
@@ -18,7 +18,7 @@ README = Path(__file__).parents[3] / "README.md"
 
 
 def test_every_topic_is_read_and_written_by_somebody() -> None:
-    everybody: list[Processor[Rules] | Part] = [*TOPOLOGY, *parts()]
+    everybody: list[Processor[Rules] | Node] = [*TOPOLOGY, *nodes()]
     assert {topic for part in everybody for topic in part.reads} == set(TOPICS)
     written = {topic.name for part in everybody for topic in part.writes}
     assert {topic.name for topic in TOPICS} == written
@@ -38,7 +38,7 @@ def test_the_drawing_closes_the_circle() -> None:
 
 def test_a_process_that_is_added_is_drawn() -> None:
     monitor = replace(PROCESSES[-1], name="drift", flow=lambda: Flow((APPLIED,), (ALERTS,)), feeds=())
-    drawn = mermaid(around=parts([*PROCESSES, monitor]))
+    drawn = mermaid(around=nodes([*PROCESSES, monitor]))
     assert "  drift(drift)\n" in drawn
     assert "  applied --> drift\n  drift --> alerts\n" in drawn
 

@@ -19,7 +19,7 @@ from headrace.deploy.configuration.settings import base_model_dir, load_settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.fine_tuning.stages import stage_config
 from headrace.deploy.processes.train import trainer_config
-from headrace.deploy.processes.trainer_checks import ends_in_a_sentence, require_topics
+from headrace.deploy.processes.trainer_checks import report_known_errors, require_topics
 from headrace.deploy.system.ports import free_port, metrics_url
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.records.step import Step
@@ -136,7 +136,7 @@ def test_settings_prints_every_option_of_the_trainer() -> None:
     ("option", "said"),
     [
         ("model_dir=/nowhere", "model_dir /nowhere is not a Hugging Face model directory"),
-        ("device=cuda", "device is cuda and torch sees no GPU here"),
+        ("device=cuda", "device is cuda, but torch finds no GPU"),
     ],
 )
 def test_what_is_not_there_is_said_before_anything_starts(
@@ -159,9 +159,9 @@ def test_a_kafka_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_ends_a_trainer_is_a_sentence() -> None:
-    with pytest.raises(StackError, match=r"^trainer-1: the log knows version 3$"), ends_in_a_sentence("trainer-1"):
+    with pytest.raises(StackError, match=r"^trainer-1: the log knows version 3$"), report_known_errors("trainer-1"):
         raise CheckpointError("the log knows version 3")
-    with pytest.raises(KeyError), ends_in_a_sentence("trainer"):
+    with pytest.raises(KeyError), report_known_errors("trainer"):
         raise KeyError("a bug stays a traceback")
 
 
@@ -183,7 +183,7 @@ async def test_topics_that_kafka_lacks_are_named_with_the_command_that_makes_the
         async with asyncio.timeout(30):
             while BUDGET.name in await admin.list_topics():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        with pytest.raises(StackError, match=f"lacks budget: `headrace topics --create --kafka {kafka}`"):
+        with pytest.raises(StackError, match=f"lacks budget: run `headrace topics --create --kafka {kafka}`"):
             await require_topics(kafka)
     finally:
         await create_topics(kafka)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.deploy.cli import cli
-from headrace.deploy.processes.worker import sentence_of
+from headrace.deploy.processes.worker import operator_message
 from headrace.schemas.kafka.topic_clock import WrongClockError
 from headrace.schemas.operator_error import TopicsError
 from headrace.streams.lost_place import LostPlaceError
@@ -23,8 +23,11 @@ def test_a_worker_without_its_kafka_ends_in_a_sentence_and_not_in_a_traceback(na
     argv = [sys.executable, "-m", "headrace.deploy.cli", "worker", name]
     ended = subprocess.run(argv, env=os.environ | env, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
-    assert f"{name} lost the Kafka at 127.0.0.1:9 (setting HEADRACE_KAFKA): KafkaConnectionError" in ended.stderr
-    assert "goes on from its last commit" in ended.stderr
+    assert (
+        f"{name} lost its connection to the Kafka at 127.0.0.1:9 (setting HEADRACE_KAFKA): KafkaConnectionError"
+        in ended.stderr
+    )
+    assert "resumes from its last commit" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.splitlines()) < 10
 
@@ -41,14 +44,14 @@ def test_a_worker_without_its_kafka_ends_in_a_sentence_and_not_in_a_traceback(na
 )
 def test_what_an_operator_can_mend_ends_a_worker_in_its_sentence(error):
     first = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
-    assert sentence_of(error, "assemble", "broker:9092") == f"assemble: {first}"
+    assert operator_message(error, "assemble", "broker:9092") == f"assemble: {first}"
 
 
 @pytest.mark.parametrize(
     "error", [LookupError("ours"), ValueError("ours"), ExceptionGroup("", [TopicsError("no topic"), KeyError("ours")])]
 )
 def test_a_fault_of_ours_keeps_its_traceback(error):
-    assert sentence_of(error, "assemble", "broker:9092") is None
+    assert operator_message(error, "assemble", "broker:9092") is None
 
 
 def test_a_follower_that_knows_no_trainers_key_does_not_start_and_says_what_to_set(tmp_path):

@@ -20,7 +20,7 @@ from headrace.deploy.demo.circle import DemoPlan, Phases, run_circle
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.run import demo_settings, fresh_folder
 from headrace.deploy.demo.watch import Watch, watching
-from headrace.deploy.processes.drawing import parts
+from headrace.deploy.processes.drawing import nodes
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.stack import Stack, running_stack
 from headrace.deploy.stack.state import State
@@ -139,7 +139,7 @@ async def the_log_tells_one_story(stack: Stack) -> None:
 
 def declared_writes() -> dict[str, set[str]]:
     """Topics by the name of the processor, process or agents that declare to write them."""
-    found = {part.name: {topic.name for topic in part.writes} for part in parts()}
+    found = {part.name: {topic.name for topic in part.writes} for part in nodes()}
     for processor in TOPOLOGY:
         found[processor.name] = {topic.name for topic in (*processor.writes, DEAD_LETTERS, ALERTS)}
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.deploy.system.children import Child, Command, bound_log, end_of, exit_of, run_to_end, stop
+from headrace.deploy.system.children import Child, Command, bound_log, end_of, run_to_end, stop, wait_for_exit
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="subreapers are Linux'")
 
@@ -160,7 +160,7 @@ async def test_cancelling_a_run_to_the_end_kills_it(tmp_path: Path, log: Path) -
 
 
 async def test_the_end_can_be_awaited(log: Path) -> None:
-    assert await exit_of(Child(python("raise SystemExit(3)"), log)) == 3
+    assert await wait_for_exit(Child(python("raise SystemExit(3)"), log)) == 3
 
 
 def test_the_end_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
