@@ -1,22 +1,22 @@
-"""Addresses as settings hold them, looked at before anything uses them."""
+"""Validators for the addresses in settings."""
 
 from urllib.parse import urlsplit
 
 
 def kafka_address(text: str) -> str:
-    """``text`` if it is host:port[,host:port…]; raises ``ValueError`` otherwise."""
+    """Returns ``text`` if it is host:port[,host:port…]; raises ``ValueError`` otherwise."""
     for broker in text.split(","):
         host, _, port = broker.strip(" ").rpartition(":")
-        in_brackets = host.startswith("[") and host.endswith("]")  # an address of IPv6
+        in_brackets = host.startswith("[") and host.endswith("]")  # an IPv6 address
         bare = host[1:-1] if in_brackets else host
-        strange = not bare.isprintable() or any(each in bare for each in "/@[] ") or (":" in bare and not in_brackets)
-        if not bare or strange or not _is_port(port):
+        invalid = not bare.isprintable() or any(each in bare for each in "/@[] ") or (":" in bare and not in_brackets)
+        if not bare or invalid or not _is_port(port):
             raise ValueError("which is not host:port[,host:port…]")
     return text
 
 
 def http_address(text: str) -> str:
-    """``text`` if it is http[s]://host[:port]; raises ``ValueError`` otherwise."""
+    """Returns ``text`` if it is http[s]://host[:port]; raises ``ValueError`` otherwise."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -28,7 +28,7 @@ def http_address(text: str) -> str:
 
 
 def store_address(text: str) -> str:
-    """``text`` if it is the address of an object store; raises ``ValueError`` otherwise."""
+    """Returns ``text`` if it is the address of an object store; raises ``ValueError`` otherwise."""
     from headrace.trainer.weights.store_url import scheme_of
 
     scheme_of(text)

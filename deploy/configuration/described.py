@@ -1,7 +1,7 @@
-"""A configuration described from its own source: each option's name, type, default, and the sentence under it.
+"""Describes a configuration from its source code: each option's name, type, default and docstring.
 
-A configuration is a frozen dataclass whose fields carry a sentence as a string below them; a field may be another such
-dataclass, in TOML a table. ``headrace settings trainer``, the commented TOML and the words of errors come from here.
+A configuration is a frozen dataclass whose fields have a docstring below them; a field may be another such dataclass,
+which is a table in TOML. ``headrace settings trainer``, the commented TOML and error messages use the descriptions.
 """
 
 import ast
@@ -25,33 +25,34 @@ class Option:
     """One option, or a table of options."""
 
     path: tuple[str, ...]
-    """Where it stands: ``("kl", "coefficient")``."""
+    """Names of its tables and its own name: ``("kl", "coefficient")``."""
     allowed: str
-    """What it takes, in words: ``number``, ``base or behaviour``."""
+    """The allowed values, in words: ``number``, ``base or behaviour``."""
     about: str
-    """The sentence under the field."""
+    """The field's docstring."""
     required: bool
-    """Whether there is no default."""
+    """Whether it has no default."""
     default: Any
-    """The default; ``None`` also where it is required."""
+    """The default; ``None`` also for a required option."""
     choices: tuple[tuple[str, str], ...] = ()
-    """Of an enumeration: every value with its sentence."""
+    """The values of an enumeration, each with its docstring."""
     table: bool = False
-    """Whether it is a table: its options follow it."""
+    """Whether it is a table; its options follow it."""
 
     @property
     def name(self) -> str:
-        """Dotted, as ``--set`` takes it."""
+        """The dotted name, as in ``--set``."""
         return ".".join(self.path)
 
 
 def describe(configuration: type, at: tuple[str, ...] = (), made_with: Any = None) -> Iterator[Option]:
-    """Every option of the dataclass ``configuration`` in its order; a table comes before its options.
+    """Yield every option of the dataclass ``configuration`` in order; a table comes before its options.
 
-    ``made_with`` is what an enclosing table has where nothing is set: its values are the defaults then.
+    ``made_with`` is an instance of ``configuration`` whose values are the defaults, for a table whose field has a
+    default of its own.
     """
     hints = get_type_hints(configuration, include_extras=True)
-    sentences = sentences_of(configuration)
+    docstrings = docstrings_of(configuration)
     for field in dataclasses.fields(configuration):
         made = field.default
         if field.default_factory is not dataclasses.MISSING:
@@ -63,7 +64,7 @@ def describe(configuration: type, at: tuple[str, ...] = (), made_with: Any = Non
         option = Option(
             path,
             _allowed(kind),
-            sentences.get(field.name, ""),
+            docstrings.get(field.name, ""),
             required,
             None if required else made,
             _choices(kind),
@@ -75,10 +76,10 @@ def describe(configuration: type, at: tuple[str, ...] = (), made_with: Any = Non
 
 
 def with_table_defaults(configuration: type, values: Mapping[str, Any], made_with: Any = None) -> dict[str, Any]:
-    """``values`` of the dataclass ``configuration``; tables that are set in part get the rest of their defaults here.
+    """Returns ``values`` of the dataclass ``configuration`` with the missing defaults of tables that are set in part.
 
-    A field may hold a table with defaults of its own (a stage's optimiser has other betas than optimisers have), and
-    these are the ones that are described: without this, setting one option of the table would change the others.
+    A field may have a table with defaults of its own (a stage's optimiser has other betas than the class), and
+    :func:`describe` shows these. Without this function, setting one option of the table would change the others.
     """
     hints = get_type_hints(configuration, include_extras=True)
     filled = dict(values)
@@ -95,8 +96,8 @@ def with_table_defaults(configuration: type, values: Mapping[str, Any], made_wit
     return filled
 
 
-def sentences_of(documented: type) -> dict[str, str]:
-    """The string under each assignment in the body of a class, on one line, by name; inherited ones too."""
+def docstrings_of(documented: type) -> dict[str, str]:
+    """Returns the docstring under each assignment in a class, inherited ones included, on one line, by name."""
     found: dict[str, str] = {}
     for owner in reversed(documented.__mro__[:-1]):
         if owner.__module__ == "enum" or not (dataclasses.is_dataclass(owner) or issubclass(owner, Enum)):
@@ -117,14 +118,14 @@ def _bare(kind: Any) -> Any:
 
 
 def _members(kind: Any) -> list[Any]:
-    """The types of a union but ``None``; else the type alone."""
+    """Returns the types of a union without ``None``; the type itself if it is not a union."""
     if get_origin(kind) in (Union, types.UnionType):
         return [_bare(each) for each in get_args(kind) if each is not type(None)]
     return [kind]
 
 
 def _table(kind: Any) -> type | None:
-    """The dataclass that a field holds, if it holds one or none."""
+    """Returns the dataclass of a field of this type, which may be optional; ``None`` for any other type."""
     (only, *others) = _members(kind)
     return only if not others and dataclasses.is_dataclass(only) and isinstance(only, type) else None
 
@@ -133,12 +134,12 @@ def _choices(kind: Any) -> tuple[tuple[str, str], ...]:
     (only, *others) = _members(kind)
     if others or not (isinstance(only, type) and issubclass(only, Enum)):
         return ()
-    sentences = sentences_of(only)
-    return tuple((str(each.value), sentences.get(each.name, "")) for each in only)
+    docstrings = docstrings_of(only)
+    return tuple((str(each.value), docstrings.get(each.name, "")) for each in only)
 
 
 def _allowed(kind: Any) -> str:
-    """What a type takes, in words."""
+    """Returns the values that a type allows, in words."""
     return _either([_word(each) for each in _members(kind)])
 
 

@@ -1,9 +1,10 @@
-"""A configuration read from layers: a TOML file, the environment, the command line. The later layer wins, by option.
+"""Reads a configuration from layers: a TOML file, the environment, the command line. For each option the later layer
+takes precedence.
 
     config = read_configuration(TrainerConfig, [toml_layer(Path("run.toml")), set_layer(["kl.coefficient=0.01"])])
 
-Nothing is guessed: an option that does not exist, a value of another type and a missing one are each named, with where
-they were set and what is allowed.
+Unknown options, values of a wrong type and missing options are all reported, with the place where they were set and the
+allowed values.
 """
 
 import json
@@ -21,23 +22,23 @@ from headrace.deploy.errors import StackError
 
 ConfigT = TypeVar("ConfigT")
 OptionPath: TypeAlias = tuple[str, ...]
-"""Where an option stands."""
+"""Names of an option's tables and its own name."""
 MAX_FILE_BYTES = 1 << 20
-"""A file of settings beyond this is something else."""
+"""Largest settings file; a larger file is probably the wrong file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Values from one place."""
+    """Values from one source."""
 
     source: str
-    """The place, as an error names it: ``run.toml``, ``--set``."""
+    """The source's name for error messages: ``run.toml``, ``--set``."""
     values: Mapping[str, Any]
     """Options by name; tables as mappings."""
 
 
 def sets(layer: Layer, *path: str) -> bool:
-    """Whether ``layer`` has a value for the option at ``path``, through its tables."""
+    """Whether ``layer`` has a value for the option at ``path``."""
     found: Any = layer.values
     for name in path:
         if not isinstance(found, Mapping) or name not in found:
@@ -47,21 +48,21 @@ def sets(layer: Layer, *path: str) -> bool:
 
 
 def toml_layer(file: Path) -> Layer:
-    """The file's options. Raises :class:`StackError` where it cannot be read or is no TOML."""
+    """Returns the file's options. Raises :class:`StackError` if it cannot be read or is not TOML."""
     try:
         if file.stat().st_size > MAX_FILE_BYTES:
-            raise StackError(f"{file} is larger than {MAX_FILE_BYTES >> 20} MiB: that is no file of settings.")
+            raise StackError(f"{file} is larger than {MAX_FILE_BYTES >> 20} MiB and cannot be a settings file.")
         return Layer(str(file), tomllib.loads(file.read_text()))
     except OSError as error:
         raise StackError(f"{file} cannot be read: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise StackError(f"{file} is no TOML: {error}.") from error
+        raise StackError(f"{file} is not a TOML file: {error}.") from error
 
 
 def set_layer(assignments: Sequence[str], source: str = "--set") -> Layer:
-    """``["kl.coefficient=0.01"]``: values are JSON where they parse as JSON, else text.
+    """Returns the options of ``["kl.coefficient=0.01"]``: a value is JSON if it parses as JSON, otherwise text.
 
-    Raises :class:`StackError` where an assignment is not OPTION=VALUE.
+    Raises :class:`StackError` if an assignment is not OPTION=VALUE.
     """
     values: dict[str, Any] = {}
     for assignment in assignments:
@@ -69,14 +70,14 @@ def set_layer(assignments: Sequence[str], source: str = "--set") -> Layer:
         *tables, name = path.strip().split(".")
         if not (equals and name and all(tables)):
             raise StackError(
-                f"{source} takes OPTION=VALUE, with a dot before an option of a table, not {assignment!r}."
+                f"{source} takes OPTION=VALUE, with TABLE.OPTION for an option of a table, not {assignment!r}."
             )
         values = _merged(values, _nested(tables, {name: literal(text)}))
     return Layer(source, values)
 
 
 def literal(text: str) -> Any:
-    """``text`` as JSON where it is JSON, else as it is."""
+    """Returns the value of ``text`` if it is JSON, otherwise ``text``."""
     try:
         return json.loads(text)
     except ValueError:
@@ -86,10 +87,10 @@ def literal(text: str) -> Any:
 def read_configuration(
     make: type[ConfigT], layers: Sequence[Layer], *, strict: bool = True, where: Mapping[str, str] | None = None
 ) -> ConfigT:
-    """The dataclass ``make`` filled from ``layers``, a later one over an earlier.
+    """Returns the dataclass ``make`` with values from ``layers``; later layers take precedence.
 
-    ``strict``: values must have their option's type; otherwise a text that says a number is one. ``where`` says of a
-    needed option where people set it. Raises :class:`StackError` naming everything that is wrong.
+    With ``strict`` values must have their option's type; without it, a text may be converted to a number. ``where``
+    tells for a required option where it can be set. Raises :class:`StackError` that lists all errors.
     """
     values: dict[str, Any] = {}
     for layer in layers:
@@ -100,7 +101,7 @@ def read_configuration(
     values = with_table_defaults(make, values)
     try:
         adapter = TypeAdapter(make)
-        # As JSON, so that strictness still lets a text be a path or a choice, and a list a tuple.
+        # Validated as JSON: in strict mode a text may then still be a path or an enumeration value, a list a tuple.
         made = adapter.validate_json(json.dumps(values), strict=True) if strict else adapter.validate_python(values)
     except ValidationError as error:
         for each in error.errors(include_url=False):
@@ -125,13 +126,13 @@ def _unknown_options(
 
 
 def _problem(problem: Any, source: str, options: Mapping[OptionPath, Option]) -> str:
-    """One thing that is wrong, as a person would put it."""
+    """Returns a validation error as a sentence."""
     path = tuple(map(str, problem["loc"]))
-    # Of an item of a list it is the list that has a description.
+    # For an item of a list, the option is the list.
     option = next((options[path[:end]] for end in range(len(path), 0, -1) if path[:end] in options), None)
     if problem["type"].startswith("missing") and path in options:
         return f"{'.'.join(path)} is not set: {options[path].about}"
-    if problem["type"] == "value_error":  # The configuration refused, and names the option in its own words.
+    if problem["type"] == "value_error":  # Raised by the configuration itself; its message names the option.
         return f"{source}: {str(problem['msg']).removeprefix('Value error, ')}."
     value = json.dumps(problem["input"], default=str, ensure_ascii=False)
     allowed = f"Allowed: {option.allowed}. {option.about}" if option else f"{problem['msg']}."
@@ -140,20 +141,21 @@ def _problem(problem: Any, source: str, options: Mapping[OptionPath, Option]) ->
 
 def _no_such_option(path: OptionPath, source: str, options: Mapping[OptionPath, Option]) -> str:
     *table, name = path
-    beside = [each[-1] for each in options if each[:-1] == tuple(table)]
+    siblings = [each[-1] for each in options if each[:-1] == tuple(table)]
     elsewhere = {each[-1]: option.name for each, option in options.items()}
-    near = get_close_matches(name, beside, 1) or [elsewhere[it] for it in get_close_matches(name, [*elsewhere], 1, 0.8)]
-    meant = f" Did you mean {near[0]}?" if near else ""
-    among = f"in [{'.'.join(table)}] there are" if table else "there are"
-    return f"{source}: there is no option {'.'.join(path)}.{meant} Options {among}: {', '.join(beside)}."
+    near = get_close_matches(name, siblings, 1)
+    near = near or [elsewhere[each] for each in get_close_matches(name, [*elsewhere], 1, 0.8)]
+    hint = f" Did you mean {near[0]}?" if near else ""
+    within = f" in [{'.'.join(table)}]" if table else ""
+    return f"{source}: there is no option {'.'.join(path)}.{hint} Options{within}: {', '.join(siblings)}."
 
 
 def _source(path: Sequence[str | int], layers: Sequence[Layer]) -> str:
-    """Where the value at ``path`` was set. Of the configuration as a whole: all places but the first, the defaults."""
-    said = [layer.source for layer in layers if _holds(layer.values, [str(step) for step in path])]
+    """Returns the source of the value at ``path``; for the whole configuration all sources except the defaults."""
+    sources = [layer.source for layer in layers if _holds(layer.values, [str(step) for step in path])]
     if path:
-        return said[-1] if said else ""  # what is missing was set nowhere
-    return ", ".join(dict.fromkeys(reversed(said[1:] or said)))
+        return sources[-1] if sources else ""  # A missing option has no source.
+    return ", ".join(dict.fromkeys(reversed(sources[1:] or sources)))
 
 
 def _holds(values: Any, path: Sequence[str]) -> bool:
@@ -161,7 +163,7 @@ def _holds(values: Any, path: Sequence[str]) -> bool:
         return bool(values) if isinstance(values, Mapping) else True
     if isinstance(values, Mapping):
         return path[0] in values and _holds(values[path[0]], path[1:])
-    return True  # an item of a list: the list was set here
+    return True  # The path leads into a list, which was set here.
 
 
 def _nested(tables: Sequence[str], inner: dict[str, Any]) -> dict[str, Any]:
@@ -171,10 +173,10 @@ def _nested(tables: Sequence[str], inner: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, ``over`` winning option by option."""
-    both = dict(under)
+    """Returns the options of both; ``over`` takes precedence."""
+    merged = dict(under)
     for name, value in over.items():
-        beneath = both.get(name)
-        tables = isinstance(beneath, Mapping) and isinstance(value, Mapping)
-        both[name] = _merged(beneath, value) if tables else value  # type: ignore[arg-type]
-    return both
+        before = merged.get(name)
+        tables = isinstance(before, Mapping) and isinstance(value, Mapping)
+        merged[name] = _merged(before, value) if tables else value  # type: ignore[arg-type]
+    return merged

@@ -1,8 +1,8 @@
-"""The settings of the local stack and of every worker process, read once at the edge.
+"""The settings of the local stack and of every worker process, read once at start.
 
-From the command line, else HEADRACE_* environment variables, else the TOML file that HEADRACE_CONFIG names, else the
-defaults. Everything that a worker needs can stand in its environment, so a worker runs the same under ``headrace up``,
-systemd and Kubernetes:
+In order of precedence: the command line, HEADRACE_* environment variables, the TOML file that HEADRACE_CONFIG names,
+the defaults. Every setting of a worker can be an environment variable, so a worker runs the same way under
+``headrace up``, systemd and Kubernetes:
 
     HEADRACE_KAFKA=broker:9092 HEADRACE_OPTIONS='{"sink": {"group": "sink-2"}}' headrace worker sink
 """
@@ -30,7 +30,7 @@ PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"
 
 _REPORTED: set[str] = set()
-"""Sentences about the environment that this process has printed."""
+"""Messages about the environment that this process has printed."""
 
 ConfigT = TypeVar("ConfigT")
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -51,12 +51,12 @@ def _level(name: str) -> str:
 
 
 def base_model_dir() -> Path:
-    """The base model that is shipped with the reference agent."""
+    """Returns the folder of the base model that ships with the reference agent."""
     return Path(__file__).parents[2] / "agents" / "search" / "base"
 
 
 class Settings(BaseSettings):
-    """One frozen object per process. A name here is HEADRACE_NAME in the environment."""
+    """The settings of a process. The environment variable of a field is HEADRACE_NAME."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -68,111 +68,111 @@ class Settings(BaseSettings):
     )
 
     data: Folder = Path(".headrace")
-    """Folder for everything that is kept: Kafka's log, ClickHouse's tables, weights, checkpoints, logs."""
+    """Data folder: Kafka's log, ClickHouse's tables, weights, checkpoints, logs."""
     cache: Folder = Path("~/.cache/headrace")
-    """Folder for what can be downloaded, compiled or counted again."""
+    """Cache folder: files that can be downloaded, compiled or computed again."""
 
     kafka: Annotated[str, AfterValidator(kafka_address)] | None = None
-    """Bootstrap address (host:port) of a Kafka that you have; unset: one is started."""
+    """Bootstrap address (host:port) of an external Kafka; unset: the stack starts one."""
     clickhouse: HttpAddress | None = None
-    """HTTP address (http://host:port) of a ClickHouse that you have; unset: an embedded one is started."""
+    """HTTP address (http://host:port) of an external ClickHouse; unset: the stack starts an embedded one."""
     clickhouse_secrets: Folder | None = None
-    """Folder of the embedded ClickHouse's passwords, one private file an account: reader, writer. They are made at its
-    first start; unset: DATA/clickhouse-secrets. Sink and dashboard log in with them where the address names no user;
-    set it where they are started one by one."""
+    """Folder of the embedded ClickHouse's passwords, one private file per account: reader, writer. They are created at
+    its first start; unset: DATA/clickhouse-secrets. Sink and dashboard log in with them if the address names no user;
+    set it if you start them one by one."""
     vllm: HttpAddress | None = None
-    """HTTP address of a vLLM that you have, with headrace's plugin; unset: one is started."""
+    """HTTP address of an external vLLM with headrace's plugin; unset: the stack starts one."""
     store_url: Annotated[str, AfterValidator(store_address)] | None = None
-    """Object store of the weights (file://, s3://, gs://, az://); unset: DATA/objects."""
+    """Object store for the weights (file://, s3://, gs://, az://); unset: DATA/objects."""
 
     kafka_port: Port | None = None
-    """Port of the Kafka that is started; unset: a free one, remembered."""
+    """Port of the Kafka that the stack starts; unset: a free port, which later starts reuse."""
     kafka_controller_port: Port | None = None
-    """Port of its KRaft controller; unset: a free one, remembered."""
+    """Port of its KRaft controller; unset: a free port, which later starts reuse."""
     clickhouse_port: Port | None = None
-    """Port of the ClickHouse that is started; unset: a free one, remembered."""
+    """Port of the ClickHouse that the stack starts; unset: a free port, which later starts reuse."""
     vllm_port: Port | None = None
-    """Port of the vLLM that is started; unset: a free one, remembered."""
+    """Port of the vLLM that the stack starts; unset: a free port, which later starts reuse."""
     dashboard_port: Port | None = None
-    """Port of the dashboard; unset: a free one, remembered."""
+    """Port of the dashboard; unset: a free port, which later starts reuse."""
     metrics_ports: Mapping[str, Port] = {}
-    """Ports on which workers answer Prometheus, by part: {"assemble": 9464}. The local stack fills in free ones."""
+    """Ports on which workers answer Prometheus, by part: {"assemble": 9464}. The local stack adds free ports."""
     otlp: HttpAddress | None = None
     """Address of an OpenTelemetry collector (OTLP over HTTP, http://host:4318) for metrics and spans; unset: none."""
 
     run: Annotated[str, AfterValidator(_run)] = "default"
     """Name of the training run."""
     member: str | None = None
-    """Name of this process among its like, as a pod's in a StatefulSet: after a crash it has its partitions back at
-    once. The local stack sets it."""
+    """Stable name of this process among its replicas, such as a pod name in a StatefulSet: after a crash it gets its
+    partitions back immediately. The local stack sets it."""
     model_dir: Folder = Field(default_factory=base_model_dir)
-    """Base model (Hugging Face directory): what vLLM serves first and the trainer starts from."""
+    """Base model (Hugging Face directory): the model that vLLM serves first and that training starts from."""
     options: Mapping[str, Mapping[str, Any]] = {}
-    """Settings of single parts, by part and field of its configuration: {"trainer": {"seed": 7}}."""
+    """Options of the parts, by part and option: {"trainer": {"seed": 7}}."""
 
     kafka_heap_mb: int = Field(default=512, ge=128)
-    """Java heap of the Kafka that is started, in MiB."""
+    """Java heap of the Kafka that the stack starts, in MiB."""
     min_free_memory_mb: NonNegativeInt | None = None
     """Memory that must be free before a start, in MiB; unset: the sum of the parts' estimates."""
     min_free_disk_mb: NonNegativeInt = 2048
     """Space that must be free in DATA before a start, in MiB."""
     start_timeout_s: PositiveFloat = 300.0
-    """How long one part may take to serve, in seconds."""
+    """Time limit for a part to become ready, in seconds."""
     stop_grace_s: PositiveFloat = 15.0
-    """How long a part may take to end before it is killed, in seconds."""
+    """Time limit for a part to stop before it is killed, in seconds."""
     max_restarts: NonNegativeInt = 5
-    """How often a part that died is started again within a minute before it counts as failed."""
+    """Restarts of a part within a minute before it counts as failed."""
     max_log_mb: int = Field(default=50, ge=1)
-    """A part's log is moved to LOG.1 beyond this size, in MiB."""
+    """Size in MiB beyond which a part's log is moved to LOG.1."""
     log_level: Annotated[str, AfterValidator(_level)] = "info"
-    """Least severe message in a worker's log: debug, info, warning, error."""
+    """Lowest severity in a worker's log: debug, info, warning, error."""
 
     @classmethod
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource, *_: Any, **__: Any,
     ) -> tuple[PydanticBaseSettingsSource, ...]:  # fmt: skip
-        """Command line, environment, TOML file: in this order."""
+        """Returns the sources in order of precedence: command line, environment, TOML file."""
         file = os.environ.get(CONFIG)
         sources = (init_settings, env_settings)
         return (*sources, TomlConfigSettingsSource(settings_cls, Path(file))) if file else sources
 
     @property
     def objects(self) -> str:
-        """URL of the object store."""
+        """The URL of the object store."""
         return self.store_url or (self.data / "objects").as_uri()
 
     @property
     def signing_key(self) -> Path:
-        """The key that the trainer on this data folder signs versions with, and that the follower on it trusts."""
+        """The file of the key with which the trainer on this data folder signs versions; the follower trusts it."""
         return self.data / "keys" / "trainer.pem"
 
     @property
     def secrets_of_embedded(self) -> Path:
-        """Folder of the passwords of a ClickHouse that is started."""
+        """The folder of the passwords of the embedded ClickHouse."""
         return self.clickhouse_secrets or self.data / "clickhouse-secrets"
 
     @property
     def logs(self) -> Path:
-        """Folder of the parts' logs."""
+        """The folder of the parts' logs."""
         return self.data / "logs"
 
     def required_address(self, name: str) -> str:
-        """The address in the setting ``name``; raises :class:`StackError` where it is not set."""
+        """Returns the address in the setting ``name``; raises :class:`StackError` if it is not set."""
         address: str | None = getattr(self, name)
         if address is None:
             raise StackError(f"A worker needs the address of its {name}: set {PREFIX}{name.upper()}.")
         return address
 
     def required_port(self, name: str) -> int:
-        """The port in the setting ``name``; raises :class:`StackError` where it is not set."""
+        """Returns the port in the setting ``name``; raises :class:`StackError` if it is not set."""
         port: int | None = getattr(self, name)
         if port is None:
             raise StackError(f"A worker needs a port to listen on: set {PREFIX}{name.upper()}.")
         return port
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables, for a child process."""
+        """Returns these settings as environment variables for a child process."""
         shown = self.model_dump(mode="json", exclude_none=True)
         return {
             PREFIX + name.upper(): value if isinstance(value, str) else json.dumps(value)
@@ -181,11 +181,11 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of this process; ``overrides`` (command line) win, ``None`` among them counts as not given.
+    """Returns the settings of this process; ``overrides`` (command line) take precedence, except for ``None`` values.
 
-    Raises :class:`StackError` naming each setting that is wrong.
+    Raises :class:`StackError` that names every wrong setting.
     """
-    # Before anything can be said of them.
+    # Secrets are registered first, so that no error message shows them.
     remember_secrets(dict(os.environ))
     remember_secrets(overrides)
     file = os.environ.get(CONFIG)
@@ -195,15 +195,15 @@ def load_settings(**overrides: Any) -> Settings:
         settings = Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
         raise StackError("\n".join(_problem(problem) for problem in error.errors(include_url=False))) from error
-    except ValueError as error:  # Malformed TOML, malformed JSON in a variable.
+    except ValueError as error:  # Malformed TOML, or malformed JSON in a variable.
         raise StackError(f"The settings cannot be read: {error}") from error
-    remember_secrets(settings.model_dump(mode="json"))  # what a file holds of them
+    remember_secrets(settings.model_dump(mode="json"))  # Those from the TOML file.
     _report_unknown_variables()
     return settings
 
 
 def _report_unknown_variables() -> None:
-    """Print on standard error, once a process, which variables are no settings."""
+    """Print unknown HEADRACE_* variables on standard error, once per process."""
     known = {CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)}
     for sentence in unknown_variables(os.environ, PREFIX, known):
         if sentence not in _REPORTED:
@@ -216,17 +216,17 @@ def _problem(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"There is no setting {PREFIX}{name}: `headrace settings` lists them."
     why = f": {problem['msg']}"
-    if problem["type"] == "value_error":  # raised by one of our validators
+    if problem["type"] == "value_error":  # Raised by one of the validators above.
         message = str(problem["ctx"]["error"])
         why = f", {message}" if message.startswith("which") else f": {message}"
     return f"{PREFIX}{name} is {redacted_values(problem['input'])!r}{why}."
 
 
 def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **values: Any) -> ConfigT:
-    """``make(**values)`` with the options that ``settings`` hold for ``part``, which win over ``values``.
+    """Returns ``make(**values)`` with the options for ``part`` in ``settings``, which take precedence over ``values``.
 
-    ``make`` is a configuration's dataclass or a function; option values are converted to the types it asks for. Raises
-    :class:`StackError` naming an option that it does not have, or whose value does not fit.
+    ``make`` is a configuration's dataclass or a function; option values are converted to its types. Raises
+    :class:`StackError` that names an unknown option or an option with a wrong value.
     """
     source, options = f"{part} (--set, HEADRACE_OPTIONS)", settings.options.get(part, {})
     if isinstance(make, type):
@@ -235,7 +235,7 @@ def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **va
     known = inspect.signature(make).parameters
     for name in options:
         if name not in known:
-            raise StackError(f"{source}: there is no option {name}. Options there are: {', '.join(known)}.")
+            raise StackError(f"{source}: there is no option {name}. Options: {', '.join(known)}.")
     try:
         return validate_call(make)(**(values | dict(options)))
     except ValidationError as error:
@@ -245,11 +245,11 @@ def configured(settings: Settings, part: str, make: Callable[..., ConfigT], **va
 
 
 def parse_options(assignments: tuple[str, ...]) -> dict[str, Any] | None:
-    """``("trainer.kl.coefficient=0.01", …)`` as nested options by part.
+    """Returns ``("trainer.kl.coefficient=0.01", …)`` as nested options by part.
 
-    Raises :class:`StackError` where an assignment is not PART.OPTION=VALUE.
+    Raises :class:`StackError` if an assignment is not PART.OPTION=VALUE.
     """
     for assignment in assignments:
         if "." not in assignment.partition("=")[0]:
-            raise StackError(f"--set takes PART.OPTION=VALUE, as in trainer.steps=60, not {assignment!r}.")
+            raise StackError(f"--set takes PART.OPTION=VALUE, for example trainer.steps=60, not {assignment!r}.")
     return dict(set_layer(assignments).values) or None

@@ -1,4 +1,4 @@
-"""A configuration's options for people: as a list, and as a commented TOML file to start from."""
+"""Shows a configuration's options: as a list, and as a commented TOML file to start from."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -11,24 +11,24 @@ from typing import Any
 from headrace.deploy.configuration.described import Option
 
 WIDTH = 110
-"""Columns of a comment."""
+"""Width of a comment, in characters."""
 
 
 def as_list(options: Sequence[Option]) -> str:
-    """Every option with its default, what it takes, and what it means."""
+    """Returns every option with its default, its allowed values and its meaning."""
     return "\n".join(line for option in options for line in _listed(option)) + "\n"
 
 
 def as_toml(options: Sequence[Option]) -> str:
-    """A TOML file of every option, commented out at its default: uncommented it says what it said before.
+    """Returns a TOML file of all options, each commented out with its default as the value.
 
-    A table comes after the options that stand beside it, as TOML wants it.
+    Tables come after the options of the same level, as TOML requires.
     """
     return "\n".join(_table_lines((), options)).strip() + "\n"
 
 
 def as_values(options: Sequence[Option]) -> dict[str, dict[str, Any]]:
-    """The options by dotted name, for JSON."""
+    """Returns the options by dotted name, for JSON."""
     return {
         option.name: {
             "allowed": option.allowed,
@@ -42,7 +42,7 @@ def as_values(options: Sequence[Option]) -> dict[str, dict[str, Any]]:
 
 
 def toml_of(configuration: Any, at: tuple[str, ...] = ()) -> str:
-    """A configuration's values as TOML; what is unset is left out."""
+    """Returns a configuration's values as TOML, without unset options."""
     values = {field.name: getattr(configuration, field.name) for field in fields(configuration)}
     tables = {name: value for name, value in values.items() if is_dataclass(value)}
     head = [f"[{'.'.join(at)}]"] if at else []
@@ -53,7 +53,7 @@ def toml_of(configuration: Any, at: tuple[str, ...] = ()) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
+    """Returns a value in TOML syntax."""
     value = plain(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{dumps(name)} = {toml_value(each)}" for name, each in value.items()) + "}"
@@ -63,7 +63,7 @@ def toml_value(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value in JSON's types."""
+    """Returns a value in JSON's types."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Path):
@@ -79,7 +79,9 @@ def _listed(option: Option) -> Iterator[str]:
     if option.table:
         yield f"[{option.name}]"
     else:
-        default = "(needed)" if option.required else "(unset)" if option.default is None else toml_value(option.default)
+        default = (
+            "(required)" if option.required else "(unset)" if option.default is None else toml_value(option.default)
+        )
         yield f"{option.name} = {default}    {option.allowed}"
     yield from wrap(option.about, WIDTH, initial_indent="    ", subsequent_indent="    ")
     for value, sentence in option.choices:
@@ -95,13 +97,13 @@ def _table_lines(at: tuple[str, ...], options: Sequence[Option]) -> Iterator[str
             yield f"#{option.path[-1]} = {shown}".rstrip()
     for option in here:
         if option.table:
-            # A table that is there at all may switch something on.
+            # An optional table stays commented out: its mere presence may enable something.
             yield from ("", "", *_comment(option), f"{'#' if option.default is None else ''}[{option.name}]")
             yield from _table_lines(option.path, options)
 
 
 def _comment(option: Option) -> Iterator[str]:
-    state = "needed" if option.required else "unset" if option.default is None else ""
+    state = "required" if option.required else "unset" if option.default is None else ""
     words = ", ".join(filter(None, ["" if option.table else option.allowed, state]))
     yield from wrap(option.about + f" ({words})" * bool(words), WIDTH, initial_indent="# ", subsequent_indent="# ")
     for value, sentence in option.choices:

@@ -1,4 +1,4 @@
-"""What is looked at before anything is started, so that a stack fails with a sentence and not halfway up."""
+"""Checks of ports, memory and disk before anything is started, so that a stack does not fail halfway."""
 
 import shutil
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _MIB = 1024 * 1024
 
 
 def check_ports(settings: Settings, processes: Iterable[Process]) -> None:
-    """Raise :class:`StackError` where a port that the user chose is taken."""
+    """Raise :class:`StackError` if a port that the user chose is taken."""
     chosen: dict[int, str] = {}
     for process in processes:
         for name in process.ports:
@@ -23,8 +23,8 @@ def check_ports(settings: Settings, processes: Iterable[Process]) -> None:
             variable = PREFIX + name.upper()
             if not is_free(port):
                 raise StackError(
-                    f"{process.name} cannot listen on port {port} ({variable}): another process does. Choose another "
-                    "port, or unset it to have a free one chosen."
+                    f"{process.name} cannot listen on port {port} ({variable}): another process uses it. Choose "
+                    "another port, or unset the variable and a free port is chosen."
                 )
             if port in chosen:
                 raise StackError(f"{chosen[port]} and {variable} are both {port}: choose another port for one of them.")
@@ -32,7 +32,7 @@ def check_ports(settings: Settings, processes: Iterable[Process]) -> None:
 
 
 def check_memory(settings: Settings, processes: Iterable[Process]) -> None:
-    """Raise :class:`StackError` where less memory is free than the processes need."""
+    """Raise :class:`StackError` if less memory is free than the processes need."""
     import psutil
 
     started = tuple(processes)
@@ -43,17 +43,17 @@ def check_memory(settings: Settings, processes: Iterable[Process]) -> None:
     if free < needed:
         sizes = ", ".join(f"{process.name} {process.memory_mb}" for process in started)
         raise StackError(
-            f"{needed} MiB of memory are needed and {free} are free ({sizes}): end other programs, leave parts out "
-            f"(--without vllm,trainer,follower), or lower {PREFIX}MIN_FREE_MEMORY_MB."
+            f"{needed} MiB of memory are needed, but {free} MiB are free ({sizes}): end other programs, leave out "
+            f"parts (--without vllm,trainer,follower), or lower {PREFIX}MIN_FREE_MEMORY_MB."
         )
 
 
 def check_disk(settings: Settings) -> None:
-    """Raise :class:`StackError` where the data folder cannot be written or has too little space."""
+    """Raise :class:`StackError` if the data folder cannot be written to or has too little free space."""
     make_folder(settings.data)
     free = shutil.disk_usage(settings.data).free // _MIB
     if free < settings.min_free_disk_mb:
         raise StackError(
-            f"{settings.data} ({PREFIX}DATA, --data) has {free} MiB free and {settings.min_free_disk_mb} are needed: "
-            f"make room, name another folder, or lower {PREFIX}MIN_FREE_DISK_MB."
+            f"{settings.data} ({PREFIX}DATA, --data) has {free} MiB free, but {settings.min_free_disk_mb} MiB are "
+            f"needed: free some space, use another folder, or lower {PREFIX}MIN_FREE_DISK_MB."
         )

@@ -1,4 +1,4 @@
-"""A stack that a person started: progress on the terminal, signals, and the way into the background."""
+"""Runs a stack from the command line: progress on the terminal, signals, and running in the background."""
 
 import asyncio
 import os
@@ -20,43 +20,43 @@ from headrace.deploy.terminal import print_error, print_line, print_redacted, pr
 _INTERRUPTED = 130
 _POLL_S = 0.2
 _ERROR = "\nError: "
-"""How click begins what it shows of an exception."""
+"""The text with which click introduces an exception's message."""
 _PROBLEMS = {State.FAILED, State.RESTARTING}
 
 
 def show(progress: StateChange) -> None:
-    """One line a part, when there is something to say."""
+    """Print a line about a part that is ready, starts with a message, or failed."""
     if progress.state in _PROBLEMS:
         print_error(f"  {progress.part:<11} {progress.state}: {progress.message}")
     elif progress.state is State.STARTING and progress.message:
-        print_redacted(f"  {progress.part:<11}           {progress.message} …")
+        print_redacted(f"  {progress.part:<11}            {progress.message} …")
     elif progress.state in {State.READY, State.EXTERNAL}:
-        took = f"{progress.seconds:5.1f} s" if progress.state is State.READY else "  yours"
+        took = f"{progress.seconds:6.1f} s" if progress.state is State.READY else "external"
         print_redacted(f"  {progress.part:<11} {took}   {progress.message}".rstrip())
 
 
 def run_in_foreground(settings: Settings, without: Collection[str]) -> None:
-    """Bring the stack up and keep it until SIGINT or SIGTERM; a second one ends everything at once.
+    """Start the stack and run it until SIGINT or SIGTERM; a second signal kills everything immediately.
 
-    Exits with 130 where the signal came before it was up. Raises :class:`StackError` where it does not come up.
+    Exits with 130 if the signal arrives before the stack is ready. Raises :class:`StackError` if it does not start.
     """
     if not asyncio.run(_until_signalled(settings, without)):
         sys.exit(_INTERRUPTED)
 
 
 async def _until_signalled(settings: Settings, without: Collection[str]) -> bool:
-    """Whether the stack was up when the signal came."""
+    """Run the stack until a signal; returns whether the stack was ready when the signal arrived."""
     was_up = False
     main = asyncio.current_task()
     assert main is not None
-    asked = False
+    stopping = False
 
     def on_signal() -> None:
-        nonlocal asked
-        if asked:
-            os._exit(_INTERRUPTED)  # The lifelines notice, and kill every tree.
-        asked = True
-        print_line("Stopping (once more: at once) …", err=True)
+        nonlocal stopping
+        if stopping:
+            os._exit(_INTERRUPTED)  # The lifelines detect the exit and kill every process tree.
+        stopping = True
+        print_line("Stopping (a second signal kills everything) …", err=True)
         main.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -73,21 +73,23 @@ async def _until_signalled(settings: Settings, without: Collection[str]) -> bool
 
 
 def _show_addresses(stack: Stack, data: Path) -> None:
-    how_to_end = "Ctrl-C" if sys.stdin.isatty() else f"SIGTERM, or `{command_on('down', data)}`,"
-    print_line(f"Up. {how_to_end} ends it; `{command_on('status', data)}` shows it from another shell.")
+    how_to_stop = "Ctrl-C" if sys.stdin.isatty() else f"SIGTERM or `{command_on('down', data)}`"
+    print_line(
+        f"The stack is up. {how_to_stop} stops it; `{command_on('status', data)}` shows its state from another shell."
+    )
     for name, where in stack.addresses.items():
         print_redacted(f"  {name:<11} {where}")
 
 
 def run_in_background(settings: Settings, without: Collection[str]) -> None:
-    """Start ``headrace up`` in a session of its own and return once it serves.
+    """Start ``headrace up`` in a session of its own and return once it is ready.
 
-    Raises :class:`StackError` with the reason where it does not come up.
+    Raises :class:`StackError` with the reason if it does not start.
     """
     if is_locked(settings.data):
         read_state(settings.data)
-        shows, ends = command_on("status", settings.data), command_on("down", settings.data)
-        raise StackError(f"A stack runs on {settings.data} already: `{shows}` shows it, `{ends}` ends it.")
+        status, down = command_on("status", settings.data), command_on("down", settings.data)
+        raise StackError(f"A stack already runs on {settings.data}: `{status}` shows it, `{down}` stops it.")
     keep_files_private()
     make_folder(settings.data)
     settings.logs.mkdir(exist_ok=True)
@@ -108,20 +110,22 @@ def run_in_background(settings: Settings, without: Collection[str]) -> None:
         shown, why, ended = 0, "", False
         while not _is_up(settings, supervisor.pid):
             if ended:
-                raise StackError(why or f"The stack did not come up; {log} says no more.")
+                raise StackError(why or f"The stack did not start, and {log} has no error message.")
             time.sleep(_POLL_S)
-            ended = supervisor.poll() is not None  # Asked before reading, so that nothing is written after.
+            ended = supervisor.poll() is not None  # Checked before the log is read, which is then complete.
             shown, why = relay(log, shown)
         relay(log, shown)
     except KeyboardInterrupt:
         supervisor.terminate()
         supervisor.wait()
         raise
-    print_line(f"In the background as process {supervisor.pid}; `{command_on('down', settings.data)}` ends it.")
+    print_line(
+        f"The stack runs in the background as process {supervisor.pid}; `{command_on('down', settings.data)}` stops it."
+    )
 
 
 def relay(log: Path, shown: int) -> tuple[int, str]:
-    """Show ``log`` from character ``shown`` up to an error; returns how far that was, and the error."""
+    """Print ``log`` from character ``shown`` up to an error; returns the new position and the error's text."""
     text = log.read_text(errors="replace")
     error = text.find(_ERROR)
     before_error = text if error < 0 else text[: error + 1]
@@ -135,5 +139,5 @@ def _is_up(settings: Settings, pid: int) -> bool:
     try:
         state = read_state(settings.data)
         return state.ready and state.pid == pid
-    except StackError:  # Locked, and nothing written yet.
+    except StackError:  # The folder is locked, but the state is not written yet.
         return False

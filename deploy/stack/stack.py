@@ -1,4 +1,4 @@
-"""The local stack: every part brought up side by side as its needs allow, kept up, and taken down with nothing left.
+"""The local stack: starts its parts in parallel as their needs allow, restarts them, and stops all of them at the end.
 
 async with running_stack(load_settings(), on_progress=print) as stack:
     ...                                   # stack.addresses["kafka"], stack.kill_part("sink")
@@ -26,11 +26,11 @@ _MIB = 1024 * 1024
 
 
 def _ignore(message: object) -> None:
-    """Does nothing: the default of callbacks."""
+    """Do nothing; the default of callbacks."""
 
 
 class Stack:
-    """A stack that runs. Made by :func:`running_stack`."""
+    """A running stack, created by :func:`running_stack`."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Stack:
         on_note: Callable[[str], None],
     ) -> None:
         self.settings = settings
-        """With every port and address filled in."""
+        """The settings with all ports and addresses."""
         self._external = external
         self._on_progress = on_progress
         self._on_note = on_note
-        self._trouble: int | None = None
+        self._save_error: int | None = None
         self._ready = False
         self._supervised: dict[str, SupervisedProcess] = {}
         for process in started:
@@ -53,14 +53,14 @@ class Stack:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where things are: kafka, clickhouse, vllm, dashboard, as far as they are part of it."""
+        """Addresses by name: kafka, clickhouse, vllm, dashboard, if they belong to the stack."""
         processes = (*self._external, *(supervised.process for supervised in self._supervised.values()))
         found = {process.name: address(process, self.settings) for process in processes}
         return {name: where for name, where in found.items() if where is not None}
 
     @property
     def parts(self) -> Mapping[str, PartStatus]:
-        """Every part's state, by name."""
+        """The state of every part, by name."""
         external = {
             process.name: PartStatus(State.EXTERNAL, address(process, self.settings), None, 0, None, None)
             for process in self._external
@@ -68,20 +68,20 @@ class Stack:
         return external | {name: supervised.status for name, supervised in self._supervised.items()}
 
     async def start_part(self, name: str) -> None:
-        """Start a stopped or failed part; returns when it serves. Raises :class:`StackError` if it does not."""
+        """Start a stopped or failed part; returns when it is ready. Raises :class:`StackError` if it does not start."""
         await self._part(name).start()
 
     async def stop_part(self, name: str) -> None:
-        """End a part and leave it ended. What needs it stays up and does without."""
+        """Stop a part without restarting it. Parts that need it keep running."""
         await self._part(name).stop()
 
     def kill_part(self, name: str) -> None:
-        """``kill -9`` of a part's process; it is started again as after any accident."""
+        """Kill a part's process with SIGKILL; it is restarted as after any crash."""
         self._part(name).kill()
 
     def _part(self, name: str) -> SupervisedProcess:
         if name not in self._supervised:
-            raise StackError(f"{name} is not started by this stack, which has {', '.join(self._supervised)}.")
+            raise StackError(f"This stack does not run {name}; its parts are {', '.join(self._supervised)}.")
         return self._supervised[name]
 
     def _changed(self, progress: StateChange) -> None:
@@ -103,14 +103,14 @@ class Stack:
             self._not_saved(error)
 
     def _not_saved(self, error: OSError) -> None:
-        """A disk that is full must not end the supervision: other shells see an older state until there is room."""
-        if error.errno != self._trouble:
-            self._trouble = error.errno
+        """Report the error once; a full disk must not end the supervision, but other shells then see an old state."""
+        if error.errno != self._save_error:
+            self._save_error = error.errno
             self._on_note(f"{self.settings.data}/stack.json could not be written: {error.strerror}.")
 
     async def _start(self) -> None:
         for process in self._external:
-            assert process.external is not None  # select() found it so.
+            assert process.external is not None  # select() checked it.
             await process.external(self.settings)
             self._on_progress(StateChange(process.name, State.EXTERNAL, 0.0, address(process, self.settings) or ""))
         starts = [asyncio.create_task(process.start()) for process in self._supervised.values()]
@@ -123,7 +123,7 @@ class Stack:
         self._save()
 
     async def _stop(self) -> None:
-        """End everything, each part after those that need it."""
+        """Stop all parts, each after those that need it."""
         left = dict(self._supervised)
         while left:
             needed = {need for supervised in left.values() for need in supervised.process.needs}
@@ -134,7 +134,7 @@ class Stack:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for name in self._supervised:
-                with contextlib.suppress(OSError):  # The disk is full: again when there is room.
+                with contextlib.suppress(OSError):  # The disk may be full: try again at the next pass.
                     bound_log(self.settings.logs / f"{name}.log", self.settings.max_log_mb * _MIB)
 
 
@@ -146,23 +146,23 @@ async def running_stack(
     processes: tuple[Process, ...] | None = None,
     on_note: Callable[[str], None] = _ignore,
 ) -> AsyncIterator[Stack]:
-    """Bring the stack up, keep it up inside the block, take it down at its end, however that comes.
+    """Start the stack, run it inside the block and stop it at the end of the block, whatever ends the block.
 
-    Everything in the data folder is its owner's alone; ``on_note`` gets a sentence about files that were not, and about
-    faults that do not end the stack. Inside the block the process's umask is 077. ``processes`` are all that the stack
-    knows; ``None``: those of the registry.
+    Only the owner has access to the files in the data folder; ``on_note`` receives a sentence about files whose
+    permissions were changed, and about errors that do not end the stack. Inside the block the process's umask is 077.
+    ``processes`` are the processes to select from; ``None``: those of the registry.
 
-    Raises :class:`StackError` where a setting is wrong, something is missing, another stack has the data folder, or a
-    part does not come up; whatever had been started is gone by then.
+    Raises :class:`StackError` if a setting is wrong, something is missing, another stack uses the data folder, or a
+    part does not start; all parts that were started are stopped first.
     """
     started, external = select(stack_processes() if processes is None else processes, settings, without)
     check_disk(settings)
     with private_files(), locked(settings.data):
         if tightened := tighten(settings.data):
-            on_note(f"Took the rights of other users from {tightened:,} files and folders in {settings.data}.")
+            on_note(f"Removed other users' access to {tightened:,} files and folders in {settings.data}.")
         check_ports(settings, started)
         check_memory(settings, started)
-        for prepare in dict.fromkeys(process.prepare for process in started):  # once where several share it
+        for prepare in dict.fromkeys(process.prepare for process in started):  # Once if several processes share it.
             prepare(settings)
         stack = Stack(resolve(settings, started), started, external, on_progress, on_note)
         housekeeping = asyncio.create_task(stack._bound_logs())

@@ -1,6 +1,6 @@
 """The state of a running stack, kept in its data folder for other shells: ``stack.json`` and ``stack.lock``.
 
-The lock is held for as long as the supervisor lives, however it ends; the file alone proves nothing.
+The supervisor holds the lock until it exits, however it exits; ``stack.json`` alone does not prove that a stack runs.
 """
 
 import errno
@@ -24,7 +24,7 @@ from headrace.schemas.safe_text import HIDDEN, redacted_values
 
 
 class State(StrEnum):
-    """Where a part stands."""
+    """The state of a part."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -37,30 +37,30 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartStatus:
-    """One part of a running stack."""
+    """A part of a running stack."""
 
     state: State
-    """Where it stands; ``external`` for an address that was given."""
+    """Its state; ``external`` if an external address replaces it."""
     address: str | None
-    """Where it listens, if it does."""
+    """The address it listens on, if any."""
     pid: int | None
     """Process id of the part itself."""
     restarts: int
-    """How often it was started again after it died."""
+    """Number of restarts after it died."""
     ready_s: float | None
-    """Seconds from its last start until it served."""
+    """Seconds from its last start until it was ready."""
     log: str | None
-    """Its output."""
+    """The file with its output."""
     metrics: str | None = None
-    """Where it answers Prometheus, if it does."""
+    """The address at which it answers Prometheus, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """A stack as ``stack.json`` holds it."""
+    """The content of ``stack.json``."""
 
     pid: int
-    """The supervisor."""
+    """Process id of the supervisor."""
     run: str
     """Training run."""
     data: str
@@ -68,18 +68,18 @@ class StackState:
     store_url: str
     """Object store of the weights."""
     ready: bool
-    """Whether every part came up."""
+    """Whether every part was ready once."""
     parts: dict[str, PartStatus]
-    """By name."""
+    """Parts by name."""
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where those listen that somebody connects to, by name."""
+        """The addresses of the parts that have one, by name."""
         return {name: part.address for name, part in self.parts.items() if part.address is not None}
 
     def as_json(self) -> dict[str, Any]:
-        """For ``stack.json`` and ``headrace status --json``: addresses without their passwords, at the top too, each
-        under its process's name; ``null`` where the stack does without."""
+        """Returns the JSON of ``stack.json`` and ``headrace status --json``: addresses have no passwords, and are also
+        at the top level under their process's name; ``null`` if the stack does not include the process."""
         fields = asdict(self)
         parts = fields.pop("parts")
         none: dict[str, str | None] = {process.name: None for process in stack_processes() if process.url}
@@ -89,17 +89,17 @@ class StackState:
 
 @contextmanager
 def locked(data: Path) -> Iterator[None]:
-    """Hold the data folder for one stack; raises :class:`StackError` where another one has it."""
+    """Lock the data folder for one stack; raises :class:`StackError` if another stack has locked it."""
     make_folder(data)
     with _opened(_lock_file(data)) as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise StackError(
-                f"A stack runs on {data} already: `{command_on('status', data)}` shows it, "
-                f"`{command_on('down', data)}` ends it, --data (HEADRACE_DATA) names another folder."
+                f"A stack already runs on {data}: `{command_on('status', data)}` shows it, "
+                f"`{command_on('down', data)}` stops it, --data (HEADRACE_DATA) selects another folder."
             ) from error
-        # Left by a stack that was killed, it would pass for ours.
+        # A stack that was killed leaves its file behind, which would pass for this stack's state.
         _state_file(data).unlink(missing_ok=True)
         try:
             yield
@@ -115,7 +115,7 @@ def is_locked(data: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StackError(f"{data} (HEADRACE_DATA, --data) cannot be looked into: {error.strerror}.") from error
+        raise StackError(f"{data} (HEADRACE_DATA, --data) cannot be read: {error.strerror}.") from error
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -125,7 +125,7 @@ def is_locked(data: Path) -> bool:
 
 
 def write_state(data: Path, state: StackState) -> None:
-    """Replace ``stack.json`` in one go, so that a reader never sees half of it."""
+    """Replace ``stack.json`` atomically."""
     text = json.dumps(state.as_json(), indent=1) + "\n"
     fresh = _state_file(data).with_suffix(".new")
     try:
@@ -134,18 +134,18 @@ def write_state(data: Path, state: StackState) -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        # On a full disk the blocks that the file has already are all there is: readers that see half of it look again.
+        # On a full disk the file is overwritten in place, in its existing blocks; readers of a partial file retry.
         with _state_file(data).open("r+") as file:
             file.write(text)
             file.truncate()
 
 
 def read_state(data: Path) -> StackState:
-    """The stack that runs on ``data``; raises :class:`StackError` where none does."""
+    """Returns the state of the stack that runs on ``data``; raises :class:`StackError` if none does."""
     raw = _raw_state(data) if is_locked(data) else None
     if raw is None:
         raise StackError(
-            f"No stack runs on {data}: `headrace up` starts one, --data (HEADRACE_DATA) names another folder."
+            f"No stack runs on {data}: `headrace up` starts one, --data (HEADRACE_DATA) selects another folder."
         )
     parts = {name: PartStatus(**part | {"state": State(part["state"])}) for name, part in raw["parts"].items()}
     fields = {name: raw[name] for name in ("pid", "run", "data", "store_url", "ready")}
@@ -153,21 +153,22 @@ def read_state(data: Path) -> StackState:
 
 
 def _raw_state(data: Path) -> Any:
-    """What ``stack.json`` holds; ``None`` where there is none: nothing was written yet, or it is about to be gone."""
+    """Returns the content of ``stack.json``; ``None`` if it does not exist: the stack is just starting or stopping."""
     for _ in range(20):
         try:
             return json.loads(_state_file(data).read_text())
         except FileNotFoundError:
             return None
-        except ValueError:  # half written
+        except ValueError:  # The file is partly written.
             time.sleep(0.05)
     return None
 
 
 def address_of(name: str, given: str | None = None, data: str | None = None) -> str:
-    """Address of ``name`` (kafka, clickhouse, vllm, dashboard): as given, else as set, else of the running stack.
+    """Returns the address of ``name`` (kafka, clickhouse, vllm, dashboard): ``given``, else the setting, else that of
+    the running stack.
 
-    Raises :class:`StackError` where there is none.
+    Raises :class:`StackError` if there is none.
     """
     settings = load_settings(data=data)
     remember_secrets(given)
@@ -176,13 +177,13 @@ def address_of(name: str, given: str | None = None, data: str | None = None) -> 
         known = read_state(settings.data).addresses.get(name)
         if known is not None and HIDDEN in known:
             raise StackError(
-                f"The {name} of the stack on {settings.data} is at {known}, and its password is written down nowhere: "
-                f"set {PREFIX}{name.upper()} here as it was set there."
+                f"The {name} of the stack on {settings.data} is at {known}, and its password is not stored: set "
+                f"{PREFIX}{name.upper()} here to the value with which the stack was started."
             )
     if known is None:
         raise StackError(
-            f"No address of {name} is known: start a stack with `headrace up` (and name its folder, if it is not "
-            f"{settings.data}, by --data), or set {PREFIX}{name.upper()}."
+            f"No address of {name} is known: start a stack with `headrace up` (and specify its folder with --data, if "
+            f"it is not {settings.data}), or set {PREFIX}{name.upper()}."
         )
     return known
 
@@ -191,7 +192,7 @@ def _opened(lock: Path) -> TextIO:
     try:
         return lock.open("a")
     except OSError as error:
-        raise StackError(f"{lock} cannot be written: {error.strerror}. --data names another folder.") from error
+        raise StackError(f"{lock} cannot be written: {error.strerror}. --data selects another folder.") from error
 
 
 def _state_file(data: Path) -> Path:

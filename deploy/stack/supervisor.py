@@ -1,6 +1,6 @@
-"""One process under supervision: started when what it needs serves, restarted when it dies, given up with its reason.
+"""Supervises one process: starts it when the processes that it needs are ready, and restarts it when it dies.
 
-waiting → starting → ready → (it dies) → restarting → starting → …          stopped, failed: the ends
+waiting → starting → ready → (it dies) → restarting → starting → …          final states: stopped, failed
 """
 
 import asyncio
@@ -19,34 +19,34 @@ from headrace.deploy.system.data_folder import full_disk
 from headrace.deploy.system.notify import ReadySocket
 
 RESTART_WINDOW_S = 60.0
-"""Deaths longer ago do not count."""
+"""Deaths count towards the limit of restarts for this time, in seconds."""
 ROOM_POLL_S = 2.0
-"""Seconds between two looks for room on a full disk."""
+"""Interval at which a full disk is checked for free space, in seconds."""
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A process went from one state to the next."""
+    """A transition of a process to a state."""
 
     part: str
-    """Its name."""
+    """The process's name."""
     state: State
-    """Where it stands now."""
+    """The new state."""
     seconds: float
-    """Since its start began; 0 where it has not."""
+    """Seconds since its start began; 0 if it has not begun."""
     message: str = ""
-    """Where it listens, or what went wrong, with the end of its log."""
+    """The address it listens on, or the error with the end of its log."""
 
 
 def backoff_s(recent_deaths: int) -> float:
-    """Pause before the next start: doubles from half a second to eight."""
+    """Returns the pause before the next start in seconds: doubles from half a second to eight."""
     return min(_FIRST_BACKOFF_S * 2.0 ** (recent_deaths - 1), _LONGEST_BACKOFF_S)
 
 
 class SupervisedProcess:
-    """A process of a running stack. Only its own task starts its process; others ask."""
+    """A process of a running stack. Only its supervision task starts the process."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class SupervisedProcess:
         self.restarts = 0
         self.ready_s: float | None = None
         self.serves = asyncio.Event()
-        """Set while it serves."""
+        """Set while the process is ready."""
         self._settings = settings
         self._others = others
         self._on_progress = on_progress
@@ -72,7 +72,7 @@ class SupervisedProcess:
 
     @property
     def status(self) -> PartStatus:
-        """As ``headrace status`` shows it."""
+        """The status that ``headrace status`` shows."""
         return PartStatus(
             state=self.state,
             address=address(self.process, self._settings),
@@ -84,7 +84,7 @@ class SupervisedProcess:
         )
 
     async def start(self) -> None:
-        """Bring it up and keep it up; returns when it first serves. Raises :class:`StackError` if it never does."""
+        """Start the process and keep it running; returns when it is first ready, or raises :class:`StackError`."""
         if self._task is not None and not self._task.done():
             return
         self._came_up = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class SupervisedProcess:
         await asyncio.shield(self._came_up)
 
     async def stop(self) -> None:
-        """End it and leave it ended."""
+        """Stop the process without restarting it."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -104,9 +104,9 @@ class SupervisedProcess:
             self._enter(State.STOPPED)
 
     def kill(self) -> None:
-        """``kill -9`` of the running process, as an accident would; supervision goes on."""
+        """Kill the running process with SIGKILL, as a crash would; supervision continues."""
         if self._child is None:
-            raise StackError(f"{self.process.name} does not run: it is {self.state}.")
+            raise StackError(f"{self.process.name} does not run: its state is {self.state}.")
         self._child.kill_command()
 
     async def _supervise(self) -> None:
@@ -118,19 +118,19 @@ class SupervisedProcess:
                     self._came_up.set_result(None)
                 assert self._child is not None
                 why = _died(self.process.name, await wait_for_exit(self._child), self._child)
-                self._child.kill()  # Where its lifeline was killed, some of its tree may be left.
+                self._child.kill()  # If its lifeline was killed, some of its descendants may still run.
             except (StackError, OSError) as error:
                 why = str(error)
             finally:
                 self.serves.clear()
-            if not self._came_up.done():  # It never served: a fault of the setting, which a retry does not cure.
+            if not self._came_up.done():  # It was never ready: probably a wrong setting, which a retry cannot fix.
                 if (full := full_disk(self._settings.data)) is not None:
                     why = f"{full}, and run the command again. {why}"
                 self._enter(State.FAILED, why.partition("\n")[0])
                 self._came_up.set_exception(StackError(why))
                 return
             if (full := full_disk(self._settings.data)) is not None:
-                await self._until_room(f"{full}; {self.process.name} is started again then.\n{why}")
+                await self._until_room(f"{full}; {self.process.name} is then restarted.\n{why}")
                 continue
             now = time.monotonic()
             deaths.append(now)
@@ -138,7 +138,7 @@ class SupervisedProcess:
                 deaths.popleft()
             if len(deaths) > self._settings.max_restarts:
                 self._enter(
-                    State.FAILED, f"{why}\n{self.process.name} is given up after {len(deaths)} deaths in a minute."
+                    State.FAILED, f"{why}\n{self.process.name} died {len(deaths)} times in a minute: no more restarts."
                 )
                 return
             self._enter(State.RESTARTING, why)
@@ -146,7 +146,7 @@ class SupervisedProcess:
             self.restarts += 1
 
     async def _until_room(self, why: str) -> None:
-        """Wait for room on the disk: deaths that a full disk causes are not counted."""
+        """Wait for free space on the disk; deaths that a full disk causes are not counted."""
         self._enter(State.RESTARTING, why)
         while full_disk(self._settings.data) is not None:  # noqa: ASYNC110  nothing signals it
             await asyncio.sleep(ROOM_POLL_S)
@@ -168,7 +168,7 @@ class SupervisedProcess:
         self._enter(State.READY, address(self.process, self._settings) or "")
 
     async def _until_serving(self, child: Child, socket: ReadySocket) -> None:
-        """Raises :class:`StackError` where it ends or takes too long; the child is gone then."""
+        """Wait until ``child`` is ready; kills it and raises :class:`StackError` if it exits or takes too long."""
         ready = self.process.answers(self._settings) if self.process.answers else socket.ready()
         serving, ended = asyncio.ensure_future(ready), asyncio.ensure_future(wait_for_exit(child))
         try:
@@ -179,7 +179,7 @@ class SupervisedProcess:
                 raise StackError(_died(self.process.name, ended.result(), child))
             if not serving.done():
                 raise StackError(
-                    f"{self.process.name} did not serve within {self._settings.start_timeout_s:g} s "
+                    f"{self.process.name} was not ready within {self._settings.start_timeout_s:g} s "
                     f"(HEADRACE_START_TIMEOUT_S). The end of {child.log}:\n{child.last_output()}"
                 )
             serving.result()
@@ -192,7 +192,7 @@ class SupervisedProcess:
                 task.cancel()
 
     def _on_end_of_supervision(self, task: asyncio.Task[None]) -> None:
-        """A fault of our own must not leave a part that looks alive, nor somebody waiting for it."""
+        """Mark the part as failed after a bug in the supervision, and pass the error to the caller of ``start``."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._enter(State.FAILED, repr(error))
             if not self._came_up.done():
@@ -208,6 +208,6 @@ class SupervisedProcess:
 
 
 def _died(name: str, status: int, child: Child) -> str:
-    number = status - 128 if status > 128 else -status  # Of the command, or of its lifeline and so of both.
-    how = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
+    number = status - 128 if status > 128 else -status  # The signal that killed the command, or its lifeline.
+    how = f"was killed by signal {number}" if number > 0 else f"exited with status {status}"
     return f"{name} (process {child.pid}) {how}. The end of {child.log}:\n{child.last_output()}"

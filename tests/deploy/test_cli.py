@@ -59,7 +59,7 @@ def test_status_and_down_without_a_stack_say_what_to_do(tmp_path: Path) -> None:
         done = headrace(name, "--data", str(tmp_path))
         assert done.exit_code == 1
         assert done.output == (
-            f"Error: No stack runs on {tmp_path}: `headrace up` starts one, --data (HEADRACE_DATA) names another "
+            f"Error: No stack runs on {tmp_path}: `headrace up` starts one, --data (HEADRACE_DATA) selects another "
             "folder.\n"
         )
 

@@ -185,7 +185,7 @@ def test_what_is_no_letter_or_no_choice_is_answered_with_what_to_do(kafka: str) 
     assert "`headrace dead-letters list` prints their names" in unknown
     assert "Specify dead letters" in headrace("dead-letters", "redrive", "--kafka", kafka).output
     name = str(named(kafka, "open")["letter"])
-    assert "Say what changes" in headrace("dead-letters", "repair", name, "--kafka", kafka).output
+    assert "Specify what to change" in headrace("dead-letters", "repair", name, "--kafka", kafka).output
     wrong = headrace("dead-letters", "repair", name, "--value", "-", "--kafka", kafka, stdin=b"[]")
     assert wrong.exit_code == 1
     assert "still be unreadable, invalid" in wrong.output

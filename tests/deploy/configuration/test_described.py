@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from headrace.deploy.commands.settings import CONFIGURATIONS
-from headrace.deploy.configuration.described import describe, sentences_of
+from headrace.deploy.configuration.described import describe, docstrings_of
 from headrace.trainer.config import TrainerConfig
 
 
@@ -96,4 +96,4 @@ def test_a_class_inherits_the_sentences_of_its_parent() -> None:
         candles: int = 1
         """How many."""
 
-    assert [*sentences_of(Torte)] == ["taste", "grams", "candles"]
+    assert [*docstrings_of(Torte)] == ["taste", "grams", "candles"]

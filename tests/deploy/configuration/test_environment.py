@@ -28,7 +28,7 @@ def said(**environment: str) -> list[str]:
 )
 def test_what_is_no_setting_is_told_with_the_one_that_is_nearest(name: str, meant: str) -> None:
     (sentence,) = said(**{name: "x", "HEADRACE_KAFKA": "broker:9092", "PATH": "/bin"})
-    assert sentence.startswith(f"{name} is set in the environment")
+    assert sentence.startswith(f"The environment variable {name} is not a setting")
     assert meant in sentence
     assert sentence.isprintable()
 

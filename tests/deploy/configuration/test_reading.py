@@ -57,8 +57,8 @@ def test_a_table_can_be_set_whole() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"nmae": 1}, "cake.toml: there is no option nmae. Did you mean name? Options there are: name, recipe, "),
-        ({"filling": {"tastes": 1}}, "no option filling.tastes. Did you mean taste? Options in [filling] there are: "),
+        ({"nmae": 1}, "cake.toml: there is no option nmae. Did you mean name? Options: name, recipe, "),
+        ({"filling": {"tastes": 1}}, "no option filling.tastes. Did you mean taste? Options in [filling]: "),
         ({"grams": 1}, "cake.toml: there is no option grams. Did you mean filling.grams?"),
         ({"filling": {"taste": "salty"}}, 'filling.taste is "salty". Allowed: sweet or sour. How it tastes.'),
         ({"filling": {"grams": "many"}}, 'cake.toml: filling.grams is "many". Allowed: whole number. How much.'),
@@ -104,8 +104,8 @@ def test_an_assignment_needs_an_option_and_a_value(assignment: str) -> None:
 def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     for content, said in (
         (None, "No such file"),
-        (b"a = ", "is no TOML"),
-        (b"\xff", "is no TOML"),
+        (b"a = ", "is not a TOML file"),
+        (b"\xff", "is not a TOML file"),
         (b"#" * (1 << 21), "larger"),
     ):
         file = tmp_path / "x.toml"

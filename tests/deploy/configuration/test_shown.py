@@ -73,7 +73,7 @@ def test_a_configuration_written_as_toml_is_read_back_the_same() -> None:
 
 def test_the_list_has_every_option_with_its_default() -> None:
     lines = as_list(CAKE).splitlines()
-    assert "name = (needed)    text" in lines
+    assert "name = (required)    text" in lines
     assert "filling.grams = 1e-06    number" in lines
     assert "    How much." in lines
     assert as_values(CAKE)["filling.taste"]["choices"] == {"sweet": "Sugar is in it.", "sour": "Lemon is in it."}

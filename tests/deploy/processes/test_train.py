@@ -43,7 +43,7 @@ def test_a_learning_rate_is_asked_for_unless_the_model_is_the_one_that_is_shippe
     assert trainer_config(settings).optimizer.learning_rate == 8e-4
     assert trainer_config(settings, None, ["optimizer.weight_decay=0.1"]).optimizer.learning_rate == 8e-4
     for model in (["model_dir=~/models/Qwen3-8B"], [f"model_dir={tmp_path}", "optimizer.name=muon"]):
-        with pytest.raises(StackError, match=r"optimizer.learning_rate is not set.*1e-6.*2e-5 with lora"):
+        with pytest.raises(StackError, match=r"optimizer.learning_rate is not set.*1e-6.*2e-5 for lora"):
             trainer_config(settings, None, model)
         assert trainer_config(settings, None, [*model, "optimizer.learning_rate=3e-6"]).optimizer.learning_rate == 3e-6
     with pytest.raises(StackError, match="learning_rate"):
@@ -86,7 +86,7 @@ def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.Monke
     ("content", "said"),
     [
         ("max_stalenes = 1", "run.toml: there is no option max_stalenes. Did you mean max_staleness?"),
-        ("[kl]\ncoeff = 1", "run.toml: there is no option kl.coeff. Did you mean coefficient? Options in [kl] there"),
+        ("[kl]\ncoeff = 1", "run.toml: there is no option kl.coeff. Did you mean coefficient? Options in [kl]: "),
         ('seed = "one"', 'run.toml: seed is "one". Allowed: whole number. Seed of everything drawn.'),
         ('loss = "ppo"', "loss 'ppo' is not known: choose one of cispo, dapo"),
         ('loss = "dapo"\n[loss_settings]\nratio_max = 3.0', "ratio_max is not a setting of the loss dapo"),

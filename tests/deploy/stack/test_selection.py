@@ -57,7 +57,7 @@ def test_a_part_whose_needs_are_left_out_says_what_to_do(settings: Settings) -> 
 
 
 def test_unknown_parts_are_named(settings: Settings) -> None:
-    with pytest.raises(StackError, match=r"--without names kafak, which is no part: the parts are kafka, click"):
+    with pytest.raises(StackError, match=r"--without names kafak, which is not a part: the parts are kafka, click"):
         select(PROCESSES, settings, ("kafak",))
     with pytest.raises(StackError, match=r"--set .* names trianer"):
         select(PROCESSES, settings.model_copy(update={"options": {"trianer": {}}}), ())

@@ -115,9 +115,9 @@ async def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(
         assert stack.parts["other"].state is State.READY
         assert read_state(settings.data).parts["sink"].state is State.FAILED
     failure = next(progress for progress in told if progress.state is State.FAILED)
-    assert "ended with status 1" in failure.message
+    assert "exited with status 1" in failure.message
     assert "the disk is full" in failure.message
-    assert "given up after 2 deaths" in failure.message
+    assert "sink died 2 times in a minute" in failure.message
 
 
 async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(settings: Settings, light: Light) -> None:
@@ -129,7 +129,7 @@ async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(sett
             pids.append(read_state(settings.data).parts["other"].pid or 0)
 
     parts = (light("other"), light("sink", "raise SystemExit('no such table')", needs=("other",)))
-    with pytest.raises(StackError, match=r"(?s)sink \(process \d+\) ended with status 1\. The end of .*no such table"):
+    with pytest.raises(StackError, match=r"(?s)sink \(process \d+\) exited with status 1\. The end of .*no such table"):
         async with running_stack(settings, on_progress=record, processes=parts) as stack:
             stacks.append(stack)
     assert not stacks
@@ -140,7 +140,7 @@ async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(sett
 
 async def test_a_part_that_takes_too_long_is_named_with_the_setting(settings: Settings, light: Light) -> None:
     hurried = settings.model_copy(update={"start_timeout_s": 0.5})
-    with pytest.raises(StackError, match=r"sink did not serve within 0\.5 s \(HEADRACE_START_TIMEOUT_S\)"):
+    with pytest.raises(StackError, match=r"sink was not ready within 0\.5 s \(HEADRACE_START_TIMEOUT_S\)"):
         async with running_stack(hurried, processes=(light("sink", "import time; time.sleep(600)"),)):
             pass
 
@@ -160,11 +160,11 @@ async def test_a_part_can_be_stopped_and_started_by_hand(settings: Settings, lig
         await stack.stop_part("sink")
         assert stack.parts["sink"].state is State.STOPPED
         assert not is_alive(pid)
-        with pytest.raises(StackError, match="sink does not run: it is stopped"):
+        with pytest.raises(StackError, match="sink does not run: its state is stopped"):
             stack.kill_part("sink")
         await stack.start_part("sink")
         assert stack.parts["sink"].state is State.READY
-        with pytest.raises(StackError, match="trainer is not started by this stack, which has sink"):
+        with pytest.raises(StackError, match="This stack does not run trainer; its parts are sink"):
             await stack.stop_part("trainer")
 
 
@@ -229,7 +229,9 @@ async def test_a_full_disk_is_waited_for_and_named(
     told: list[StateChange] = []
     room = settings.data / "room"
     monkeypatch.setattr(supervisor, "ROOM_POLL_S", 0.02)
-    monkeypatch.setattr(supervisor, "full_disk", lambda data: None if room.exists() else "The disk is full: make room")
+    monkeypatch.setattr(
+        supervisor, "full_disk", lambda data: None if room.exists() else "The disk is full: free some space"
+    )
     dies = "import pathlib\nwhile not pathlib.Path({!r}).exists(): raise SystemExit('no space')\ntime.sleep(600)"
     few = settings.model_copy(update={"max_restarts": 1})
     began = ready_then("time.sleep(0.3)\n" + dies.format(str(room)))
@@ -238,7 +240,7 @@ async def test_a_full_disk_is_waited_for_and_named(
         room.touch()
         await until(lambda: stack.parts["sink"].state is State.READY)
         restarting = [progress.message for progress in told if progress.state is State.RESTARTING]
-        assert restarting[0].startswith("The disk is full: make room; sink is started again then.\nsink (process ")
+        assert restarting[0].startswith("The disk is full: free some space; sink is then restarted.\nsink (process ")
 
 
 async def test_the_state_is_written_where_it_stands_once_the_disk_is_full(

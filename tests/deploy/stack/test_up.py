@@ -95,7 +95,7 @@ def test_a_stack_in_the_background_is_seen_and_ended_from_another_shell(tmp_path
         assert "events: What agents did." in headrace("topics", "--create", "--data", str(tmp_path)).stdout
         second = headrace("up", "--detach", "--data", str(tmp_path), "--without", ONLY_KAFKA)
         assert second.returncode == 1
-        assert f"A stack runs on {tmp_path} already" in second.stderr
+        assert f"A stack already runs on {tmp_path}" in second.stderr
         supervisor = psutil.Process(int(str(shown["pid"])))
         members = supervisor.children(recursive=True)
     finally:

@@ -51,7 +51,7 @@ async def test_what_an_earlier_release_left_open_is_tightened_and_said(
     assert open_to_others(settings.data) == []
     assert stat.S_IMODE((settings.data / "kafka" / "run").stat().st_mode) == 0o700
     (note,) = told
-    assert note.startswith("Took the rights of other users from 5 files and folders in ")
+    assert note.startswith("Removed other users' access to 5 files and folders in ")
     async with running_stack(settings, processes=(light("sink"),), on_note=told.append):
         pass
     assert told == [note]

@@ -197,7 +197,7 @@ def test_an_unknown_topic_is_answered_with_those_the_broker_has(log: str) -> Non
 def test_wrong_options_are_answered_with_what_is_possible() -> None:
     assert "neither beginning, now" in headrace("tail", "events", "--from", "soon").output
     assert "as in total>0.5" in headrace("tail", "events", "--where", "soon").output
-    assert "exclude one another" in headrace("tail", "events", "--json", "--raw").output
+    assert "Use either --json or --raw" in headrace("tail", "events", "--json", "--raw").output
 
 
 def test_a_broker_away_is_a_sentence_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
