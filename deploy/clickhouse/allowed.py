@@ -1,13 +1,13 @@
-"""What the embedded ClickHouse offers: lists by name. What is on none of them is refused."""
+"""Allow lists of the embedded ClickHouse. Names that are not listed are refused."""
 
 TABLE_FUNCTIONS = frozenset({
     "generate_series", "generateseries", "numbers", "numbers_mt", "primes", "sqlstandardvalues", "view", "zeros",
     "zeros_mt",
 })  # fmt: skip
-"""Table functions that make their rows themselves, in lower case.
+"""Table functions that generate their rows themselves, in lower case.
 
-None of them parses a string: ``values``, ``generateRandom`` and ``null`` take the columns as text, in which
-``ALIAS file(…)`` is run though no syntax tree of the statement has it; ``viewExplain`` takes settings as text.
+None of them parses a string. ``values``, ``generateRandom`` and ``null`` take the columns as text, where ``ALIAS
+file(…)`` would be executed without being in the statement's syntax tree; ``viewExplain`` takes settings as text.
 """
 
 ENGINES = frozenset({
@@ -17,7 +17,7 @@ ENGINES = frozenset({
 })  # fmt: skip
 """Engines of tables and databases that keep their data in the engine's own folder, or in memory.
 
-Not ``Buffer``: it takes the table behind it as a string, and a path there is read as a file.
+Not ``Buffer``: it takes its target table as a string, and would read a path there as a file.
 """
 
 INDEX_TYPES = frozenset({"bloom_filter", "minmax", "ngrambf_v1", "set", "tokenbf_v1", "vector_similarity"})
@@ -31,8 +31,8 @@ WRITE_SETTINGS = frozenset({
     "input_format_skip_unknown_fields", "input_format_with_names_use_header", "lightweight_deletes_sync",
     "mutations_sync", "wait_for_async_insert", "wait_for_async_insert_timeout",
 })  # fmt: skip
-"""Settings of a request or statement that a writer may bring along beyond those of a read. None is text that the
-engine parses as SQL, names a file or chooses a schema."""
+"""Settings of a request or statement that a writer may use in addition to those of a read. None of them is parsed as
+SQL, names a file or selects a schema."""
 
 TABLE_SETTINGS = frozenset({
     "allow_nullable_key", "deduplicate_merge_projection_mode", "enable_block_number_column",
@@ -40,7 +40,7 @@ TABLE_SETTINGS = frozenset({
     "min_bytes_for_wide_part", "min_rows_for_wide_part", "non_replicated_deduplication_window",
     "old_parts_lifetime", "parts_to_delay_insert", "parts_to_throw_insert", "ttl_only_drop_parts",
 })  # fmt: skip
-"""Settings of a table. Those that choose where its data lie are none of them."""
+"""Settings of a table, without those that select where its data is stored."""
 
 EXPLAIN_SETTINGS = frozenset({
     "actions", "compact", "description", "distributed", "dump_ast", "dump_passes", "dump_tree", "graph", "header",
@@ -83,4 +83,4 @@ OTHER_FUNCTIONS = frozenset({
     "runningDifferenceStartingWithFirstValue", "throwIf", "toColumnTypeName", "toTypeName", "transform",
     "uptime", "variantElement", "variantType", "version", "visibleWidth",
 })  # fmt: skip
-"""Functions of the category ``Other`` that are offered; others read files, certificates, ports or HTTP headers."""
+"""Allowed functions of the category ``Other``; the rest read files, certificates, ports or HTTP headers."""

@@ -1,4 +1,4 @@
-"""Compressed request bodies, opened with a bound: a small body must not become a large one in memory."""
+"""Decompresses request bodies with a size limit, so that a small body cannot become a huge one in memory."""
 
 import gzip
 import io
@@ -18,30 +18,30 @@ class BodyTooLarge(ValueError):
 
 
 class UnknownEncoding(ValueError):
-    """The body's encoding is not offered, or the body is not what it says."""
+    """The body's encoding is not supported, or the body is not in this encoding."""
 
 
 def _gzip(body: bytes, most: int) -> bytes:
-    # Clients send gzip and zlib headers alike as "deflate". A gzip body may have several members, one after the other.
+    # Clients send both gzip and zlib data as "deflate". A gzip body may consist of several members.
     if body.startswith(b"\x1f\x8b"):
         with gzip.GzipFile(fileobj=io.BytesIO(body)) as members:
             return members.read(most)
     stream = zlib.decompressobj()
     plain = stream.decompress(body, most)
     if len(plain) < most and (not stream.eof or stream.unused_data):
-        raise EOFError("it ends too early, or goes on after its end")
+        raise EOFError("the data is truncated, or continues after its end")
     return plain
 
 
 def _zstd(body: bytes, most: int) -> bytes:
     plain = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body), read_across_frames=True).read(most)
     if len(plain) < most:
-        _check_frames(body)  # the reader takes a body that was cut off for one that ended
+        _check_frames(body)  # The reader does not detect a truncated body.
     return plain
 
 
 def _check_frames(body: bytes) -> None:
-    """Raises ``EOFError`` unless ``body`` consists of whole zstd frames (RFC 8878)."""
+    """Raise ``EOFError`` unless ``body`` consists of complete zstd frames (RFC 8878)."""
     position = 0
     while position < len(body):
         if body[position + 1 : position + 4] == b"\x2a\x4d\x18" and body[position] & 0xF0 == 0x50:
@@ -55,10 +55,10 @@ def _check_frames(body: bytes) -> None:
             last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
             position += 3 + (1 if kind == _RUN_OF_ONE_BYTE else size)
             if position > len(body):
-                raise EOFError("it ends too early")
+                raise EOFError("the data is truncated")
         position += 4 * zstandard.get_frame_parameters(header).has_checksum
     if position != len(body):
-        raise EOFError("it ends too early")
+        raise EOFError("the data is truncated")
 
 
 def _lz4(body: bytes, most: int) -> bytes:
@@ -67,7 +67,7 @@ def _lz4(body: bytes, most: int) -> bytes:
 
 
 _RUN_OF_ONE_BYTE = 1
-"""Kind of a zstd block that stores one byte and how often it comes."""
+"""Kind of a zstd block that stores one byte and its number of repetitions."""
 
 _DECOMPRESSORS: dict[str, Callable[[bytes, int], bytes]] = {
     "gzip": _gzip,
@@ -78,10 +78,10 @@ _DECOMPRESSORS: dict[str, Callable[[bytes, int], bytes]] = {
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
-    """``body`` as it was before ``encoding`` (a ``Content-Encoding``).
+    """Returns ``body`` decoded from ``encoding`` (a ``Content-Encoding``).
 
-    Raises :class:`BodyTooLarge` past ``limit`` bytes and :class:`UnknownEncoding` where the encoding is not offered or
-    the body is damaged or cut off. Holds no more than ``limit`` bytes beside ``body``.
+    Raises :class:`BodyTooLarge` beyond ``limit`` bytes and :class:`UnknownEncoding` if the encoding is not supported or
+    the body is damaged or truncated. Allocates at most ``limit`` bytes in addition to ``body``.
     """
     if encoding in ("", "identity"):
         return body

@@ -1,8 +1,8 @@
 """The embedded ClickHouse: one chDB engine on one folder, shared by a few sessions.
 
-A session is a chDB connection. It runs one statement at a time, and several run side by side. Settings and the
-current database belong to the session and not to the statement, so a session remembers what it has set and changes
-only what the next statement wants otherwise.
+A session is a chDB connection. It runs one statement at a time, and several sessions run in parallel. Settings and the
+current database belong to the session and not to the statement, so a session remembers its settings and changes only
+those that differ for the next statement.
 """
 
 import json
@@ -21,7 +21,7 @@ import chdb
 
 from headrace.deploy.clickhouse import statements
 from headrace.deploy.clickhouse.allowed import FUNCTION_CATEGORIES, OTHER_FUNCTIONS
-from headrace.deploy.clickhouse.statements import Refused, Ruling
+from headrace.deploy.clickhouse.statements import AllowedStatement, Refused
 
 _SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _INSERT_HEAD = re.compile(
@@ -31,41 +31,41 @@ _SHARED_MEMORY = Path("/dev/shm")
 _ERROR_CODE = re.compile(r"Code: (\d+)\.")
 
 MAX_RESULT_BYTES = 512 * 1024 * 1024
-"""Largest result of a query, in bytes: an answer is held whole in memory."""
+"""Largest result of a query, in bytes: results are held in memory."""
 
 MAX_MEMORY_BYTES = 2 * 1024 * 1024 * 1024
-"""Most memory of one statement, in bytes: the engine shares its machine with everything else."""
+"""Memory limit of one statement, in bytes: the engine shares its machine with the rest of the stack."""
 
 MAX_SPILL_BYTES = 8 * 1024 * 1024 * 1024
-"""Most that sorts and groupings of one statement put on disk, in bytes."""
+"""Disk space limit for sorting and grouping in one statement, in bytes."""
 
 MAX_SECONDS = 600
-"""Longest run of one statement, in seconds."""
+"""Time limit of one statement, in seconds."""
 
 _LIMITS = {
-    # Of every session; a client may lower them.
+    # These hold for every session; a client may lower them.
     "max_result_bytes": str(MAX_RESULT_BYTES),
     "max_memory_usage": str(MAX_MEMORY_BYTES),
     "max_execution_time": str(MAX_SECONDS),
     "max_temporary_data_on_disk_size_for_query": str(MAX_SPILL_BYTES),
     "result_overflow_mode": "throw",
-    # Expressions among the data of an insert would be run unread.
+    # Expressions in the data of an insert would be executed without a check.
     "input_format_values_interpret_expressions": "0",
     "input_format_values_deduce_templates_of_expressions": "0",
 }
 
-_KEPT_RULINGS = 512
-"""Statements whose ruling is remembered: dashboards send the same ones again and again."""
+_MAX_CACHED = 512
+"""Parsed statements that are cached: dashboards send the same statements repeatedly."""
 
-_KEPT_STATEMENT = 64 * 1024
-"""Longest statement that is remembered, in characters."""
+_MAX_CACHED_CHARACTERS = 64 * 1024
+"""Longest statement that is cached, in characters."""
 
 _UNKNOWN_TREE = "does not support JSON serialization"
 _FORMAT_OF_DATA = " FORMAT "
 
 
 class ChdbError(Exception):
-    """The engine refused a statement; ``code`` is ClickHouse's (0 where there is none)."""
+    """The engine refused a statement; ``code`` is ClickHouse's error code, 0 if there is none."""
 
     def __init__(self, message: str) -> None:
         start = message.find("Code: ")
@@ -75,27 +75,27 @@ class ChdbError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a statement gave."""
+class StatementResult:
+    """The result of a statement."""
 
     body: bytes
-    """Result in the asked format."""
+    """The result in the requested format."""
     summary: dict[str, str]
-    """Rows and bytes read and written, as the header ``X-ClickHouse-Summary`` has them."""
+    """Rows and bytes read and written, as in the header ``X-ClickHouse-Summary``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement that was parsed and may run."""
+    """A parsed statement that may run."""
 
     text: str
-    """In the engine's own spelling, without comments; this is what runs."""
-    ruling: Ruling
-    """What it does."""
+    """The statement as the engine formats it, without comments; this text is executed."""
+    allowed: AllowedStatement
+    """What it may do, and its format."""
 
 
 class _Session:
-    """One connection and what is set on it."""
+    """A connection with its settings and its current database."""
 
     def __init__(self, path: Path, *, reads: bool = False) -> None:
         self._path = path
@@ -108,10 +108,10 @@ class _Session:
         self._database = "default"
 
     def prepare(self, settings: Mapping[str, str], database: str) -> None:
-        """Make ``settings`` and ``database`` those of the session, changing only what differs."""
+        """Change the session's settings and database to ``settings`` and ``database``."""
         wanted = {**_LIMITS, **settings}
         if self._reads:
-            # Nothing can be set once a session is readonly, not even that it no longer is: another begins, in 0.3 ms.
+            # A readonly session cannot change any setting, so it is replaced by a new one, which takes 0.3 ms.
             wanted["readonly"] = "1"
             if self._settings and wanted != self._settings:
                 self.renew()
@@ -128,8 +128,8 @@ class _Session:
         return self._connection.query(statement, output_format, params=dict(params or {}))
 
     def insert(self, statement: str, input_format: str, data: bytes) -> Any:
-        # chDB's own streaming insert (send_insert) reports success for rows that storing them raised for: a constraint,
-        # a full disk. From a file it says so.
+        # chDB's streaming insert (send_insert) reports success even if storing the rows failed, by a constraint or a
+        # full disk. An insert from a file reports the error.
         head = _INSERT_HEAD.fullmatch(statement)
         if head is None:
             raise ChdbError("Code: 62. DB::Exception: The insert cannot be read. (SYNTAX_ERROR)")
@@ -140,7 +140,7 @@ class _Session:
             return self.run(f"{head[1]} {source}{head[2] or ''} FORMAT {input_format}")
 
     def renew(self) -> None:
-        """Forget everything a client has set on the connection by statements of its own."""
+        """Reset everything that statements of a client have set on the connection."""
         self.close()
         self._connect()
 
@@ -151,8 +151,8 @@ class _Session:
 class ChdbEngine:
     """The engine on ``path``, which no other process may have open. Methods block and may be called from any thread.
 
-    Statements are parsed first and run only if :mod:`headrace.deploy.clickhouse.statements` allows them; reads run in
-    sessions that are ``readonly``.
+    Statements are parsed first and executed only if :mod:`headrace.deploy.clickhouse.statements` allows them; reads
+    run in ``readonly`` sessions.
     """
 
     def __init__(self, path: Path, *, sessions: int) -> None:
@@ -160,8 +160,8 @@ class ChdbEngine:
         self._idle: dict[bool, queue.LifoQueue[_Session]] = {True: queue.LifoQueue(), False: queue.LifoQueue()}
         self._parsers: queue.LifoQueue[_Session] = queue.LifoQueue()
         self._sessions = sessions
-        self._rulings: OrderedDict[str, Statement] = OrderedDict()
-        self._rulings_lock = Lock()
+        self._parsed: OrderedDict[str, Statement] = OrderedDict()
+        self._parsed_lock = Lock()
         for _ in range(sessions):
             for reads, idle in self._idle.items():
                 idle.put(_Session(path, reads=reads))
@@ -174,21 +174,22 @@ class ChdbEngine:
         self._parsers.put(parser)
 
     def parse(self, statement: str) -> Statement:
-        """``statement``, ready to run. Raises :class:`ChdbError` where it is no single statement or not offered."""
-        with self._rulings_lock:
-            if statement in self._rulings:
-                self._rulings.move_to_end(statement)
-                return self._rulings[statement]
+        """Parse and check ``statement``. Raises :class:`ChdbError` if it is not a single allowed statement."""
+        with self._parsed_lock:
+            if statement in self._parsed:
+                self._parsed.move_to_end(statement)
+                return self._parsed[statement]
         parsed = self._parse(statement)
-        if len(statement) <= _KEPT_STATEMENT:
-            with self._rulings_lock:
-                self._rulings[statement] = parsed
-                if len(self._rulings) > _KEPT_RULINGS:
-                    self._rulings.popitem(last=False)
+        if len(statement) <= _MAX_CACHED_CHARACTERS:
+            with self._parsed_lock:
+                self._parsed[statement] = parsed
+                if len(self._parsed) > _MAX_CACHED:
+                    self._parsed.popitem(last=False)
         return parsed
 
     def parse_insert(self, head: str, input_format: str) -> str:
-        """``head``, an insert without format and data, in the engine's own spelling. Raises as :meth:`parse`."""
+        """Parse ``head``, an insert without format and data; returns it as the engine formats it. Raises as
+        :meth:`parse` does."""
         text = self.parse(f"{head}{_FORMAT_OF_DATA}{input_format}").text
         if not re.fullmatch(r"\w+", input_format):
             raise ChdbError(f"Code: 73. DB::Exception: Unknown format {input_format[:100]!r}. (UNKNOWN_FORMAT)")
@@ -203,10 +204,10 @@ class ChdbEngine:
         settings: Mapping[str, str] | None = None,
         database: str = "default",
         readonly: bool = True,
-    ) -> Outcome:
-        """Run ``statement``; its own ``FORMAT`` clause wins over ``output_format``.
+    ) -> StatementResult:
+        """Run ``statement``; its own ``FORMAT`` clause takes precedence over ``output_format``.
 
-        ``readonly``: in a session that can only read, with no settings but those that are offered for reading. Raises
+        With ``readonly`` it runs in a session that can only read and accepts only settings for reading. Raises
         :class:`ChdbError`.
         """
         if output_format.lower() not in self._formats:
@@ -215,13 +216,13 @@ class ChdbEngine:
             try:
                 result = session.run(statement.text, output_format, params)
             finally:
-                # What a client has set or made in a session by a statement of its own ends with the statement.
+                # A client's settings and temporary tables must not outlive its statement.
                 if not readonly and ("TEMPORARY" in statement.text or statement.text.startswith(("SET ", "USE "))):
                     session.renew()
         read = {"read_rows": str(result.storage_rows_read()), "read_bytes": str(result.storage_bytes_read())}
         written = {"written_rows": str(result.rows_written()), "written_bytes": str(result.bytes_written())}
         shown = {"result_rows": str(result.rows_read()), "elapsed_ns": str(int(result.elapsed() * 1e9))}
-        return Outcome(result.bytes(), read | written | shown)
+        return StatementResult(result.bytes(), read | written | shown)
 
     def insert(
         self,
@@ -231,15 +232,15 @@ class ChdbEngine:
         *,
         settings: Mapping[str, str] | None = None,
         database: str = "default",
-    ) -> Outcome:
-        """Run the insert ``head``, which :meth:`parse_insert` gave, on ``data``. Raises :class:`ChdbError`."""
+    ) -> StatementResult:
+        """Run the insert ``head`` from :meth:`parse_insert` with ``data``. Raises :class:`ChdbError`."""
         with self._session(settings or {}, database, False) as session:
             result = session.insert(head, input_format, data)
         written = {"written_rows": str(result.rows_written()), "written_bytes": str(result.bytes_written())}
-        return Outcome(b"", written | {"elapsed_ns": str(int(result.elapsed() * 1e9))})
+        return StatementResult(b"", written | {"elapsed_ns": str(int(result.elapsed() * 1e9))})
 
     def close(self) -> None:
-        """Close every session once its statement is done; the folder is free then."""
+        """Close every session after its current statement; another process can then open the folder."""
         for idle in (*self._idle.values(), self._parsers):
             for _ in range(self._sessions):
                 idle.get().close()
@@ -250,8 +251,8 @@ class ChdbEngine:
             if not _SETTING.match(name) or name.lower() == "readonly":
                 raise ChdbError(f"Code: 115. DB::Exception: Unknown setting {name[:100]!r}. (UNKNOWN_SETTING)")
         with _refusals():
-            statements.rule_on_database_name(database)
-            statements.rule_on_settings(settings, _LIMITS, reads=reads)
+            statements.check_database_name(database)
+            statements.check_settings(settings, _LIMITS, reads=reads)
         session = self._idle[reads].get()
         try:
             with _engine_errors():
@@ -261,29 +262,29 @@ class ChdbEngine:
             self._idle[reads].put(session)
 
     def _parse(self, statement: str) -> Statement:
-        text = self._ask("formatQuerySingleLine", statement)
+        text = self._call("formatQuerySingleLine", statement)
         with _refusals():
-            ruling = statements.rule_on_database(text)
-            if ruling is None:
-                ruling = statements.rule_on(self._tree(text), self._denied_functions)
-        return Statement(text, ruling)
+            allowed = statements.check_database_description(text)
+            if allowed is None:
+                allowed = statements.check_statement(self._tree(text), self._denied_functions)
+        return Statement(text, allowed)
 
     def _tree(self, text: str) -> Any:
         try:
-            found = self._ask("parseQueryToJSON", statements.described_table(text) or text)
+            found = self._call("parseQueryToJSON", statements.described_table(text) or text)
             return json.loads(found)
         except ChdbError as error:
             if _UNKNOWN_TREE not in str(error):
                 raise
-            raise Refused(f"statements that begin with {' '.join(text.split()[:2])[:60]} are not offered") from error
+            raise Refused(f"statements that begin with {' '.join(text.split()[:2])[:60]} are not allowed") from error
         except RecursionError as error:
             raise Refused("the statement is nested too deeply") from error
 
-    def _ask(self, function: str, statement: str) -> str:
+    def _call(self, function: str, statement: str) -> str:
         session = self._parsers.get()
         try:
             with _engine_errors():
-                # Text of the session and not of the statement: nothing of it is run here, whatever it says.
+                # The statement is only a quoted argument here: it is not executed.
                 result = session.run(f"SELECT {function}({_quoted(statement)})", "TabSeparatedRaw")
                 return bytes(result.bytes()).decode().removesuffix("\n")
         finally:
@@ -292,7 +293,7 @@ class ChdbEngine:
 
 @contextmanager
 def _engine_errors() -> Iterator[None]:
-    # chDB raises types of its own from queries and RuntimeError from inserts.
+    # chDB raises its own error types from queries, and RuntimeError from inserts.
     try:
         yield
     except (chdb.ChdbError, RuntimeError) as error:
@@ -305,13 +306,13 @@ def _refusals() -> Iterator[None]:
         yield
     except Refused as refused:
         raise ChdbError(
-            f"Code: 497. DB::Exception: The embedded ClickHouse refuses this: {refused}. For more, point "
-            "HEADRACE_CLICKHOUSE at a server of your own. (ACCESS_DENIED)"
+            f"Code: 497. DB::Exception: The embedded ClickHouse refuses this: {refused}. If you need it, set "
+            "HEADRACE_CLICKHOUSE to the address of a ClickHouse server of your own. (ACCESS_DENIED)"
         ) from refused
 
 
 def _denied_functions(session: _Session) -> frozenset[str]:
-    """Names of the functions of this engine that are not offered, aliases included, in lower case."""
+    """Returns the names of this engine's functions that are not allowed, with aliases, in lower case."""
     rows = session.run(
         "SELECT name, alias_to, categories, is_aggregate FROM system.functions FORMAT JSONCompactEachRow"
     )

@@ -1,4 +1,4 @@
-"""Where an insert's statement ends and its data begin: pure, in one pass over the statement's tokens.
+"""Splits an insert into its statement and its data: pure, in one pass over the statement's tokens.
 
 INSERT INTO t (a, b) FORMAT CSV\\n1,2  →  head "INSERT INTO t (a, b)", format "CSV", data "1,2"
 INSERT INTO t VALUES (1, 'x')          →  head "INSERT INTO t", format "Values", data "(1, 'x')"
@@ -8,8 +8,7 @@ INSERT INTO t SELECT …                 →  None: a statement without data
 import re
 from dataclasses import dataclass
 
-# Each alternative begins with a character that no other begins with, or cannot give back what it took (++, *+), so
-# that no text is looked at twice.
+# Each alternative starts with a character of its own, or is possessive (++, *+), so that there is no backtracking.
 _TOKEN = re.compile(
     rb"""(?P<space>\s++|--[^\n]*+(?:\n|\Z)|\#[!\x20][^\n]*+(?:\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)
     |(?P<quoted>"(?:[^"\\]++|\\.|"")*+"|`(?:[^`\\]++|\\.|``)*+`|'(?:[^'\\]++|\\.|'')*+')
@@ -22,21 +21,21 @@ _FORMAT_NAME = re.compile(rb"(\w++)[ \t]*+(?:\r?\n|;|\Z|[ ]|(?<=[ \t]))")
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """An insert, taken apart."""
+    """The parts of an insert."""
 
     head: str
-    """Statement without format and data."""
+    """The statement without format and data."""
     format: str
-    """Format of the data."""
+    """The format of the data."""
     data: bytes
-    """What follows."""
+    """The data."""
 
 
 def split_insert(text: bytes) -> Insert | None:
-    """``text`` as an insert whose data follow; ``None`` where it is another statement.
+    """Returns the parts of ``text`` if it is an insert with data; ``None`` for any other statement.
 
-    Raises ``UnicodeDecodeError`` where the statement, data apart, is not UTF-8. Takes time in proportion to the
-    statement.
+    Raises ``UnicodeDecodeError`` if the statement without the data is not UTF-8. Takes time proportional to the length
+    of the statement.
     """
     depth, position, words = 0, 0, 0
     while token := _TOKEN.match(text, position):

@@ -1,12 +1,12 @@
-"""ClickHouse's HTTP interface over the embedded engine: any ClickHouse client works, and needs no server installed.
+"""ClickHouse's HTTP interface for the embedded engine: any ClickHouse client works, without a ClickHouse server.
 
     curl -u "reader:$(cat .headrace/clickhouse-secrets/reader)" http://127.0.0.1:8123/ -d 'SELECT count() FROM steps'
 
-One process owns the engine and its folder; everything else, ours or not, is an ordinary HTTP client. So the laptop's
-embedded engine and a cluster's server are one code path. Answers are sent uncompressed, which every client accepts
-and loopback rewards; request bodies may be gzip, deflate, lz4 or zstd.
+One process owns the engine and its folder; all other processes are ordinary HTTP clients, so the embedded engine of a
+laptop and the server of a cluster are one code path. Responses are uncompressed, which every client accepts and which
+is fastest on loopback; request bodies may be compressed by gzip, deflate, lz4 or zstd.
 
-Accounts are checked by ``access``, statements by ``statements``, against the lists in ``allowed``.
+``access`` checks accounts, and ``statements`` checks statements against the lists in ``allowed``.
 """
 
 import asyncio
@@ -31,9 +31,15 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from headrace.deploy.clickhouse.access import ClickHouseAccount, Denied, account_of, ensure_passwords, refuse_web_page
+from headrace.deploy.clickhouse.access import (
+    AccessDenied,
+    ClickHouseAccount,
+    account_of,
+    ensure_passwords,
+    refuse_web_page,
+)
 from headrace.deploy.clickhouse.content_encoding import BodyTooLarge, UnknownEncoding, decompress
-from headrace.deploy.clickhouse.engine import ChdbEngine, ChdbError, Outcome
+from headrace.deploy.clickhouse.engine import ChdbEngine, ChdbError, StatementResult
 from headrace.deploy.clickhouse.insert_statement import split_insert
 from headrace.deploy.system.http_server import serve
 
@@ -43,25 +49,25 @@ MAX_BODY_BYTES = 256 * 1024 * 1024
 """Largest request body, before and after decompression, in bytes."""
 
 MAX_STATEMENT_BYTES = 1024 * 1024
-"""Longest statement, in bytes; the data of an insert are none of it."""
+"""Longest statement, in bytes, without the data of an insert."""
 
 SESSIONS = 4
-"""Statements of one account that run side by side."""
+"""Statements of one account that run in parallel."""
 
 MAX_READ_BODY_BYTES = MAX_STATEMENT_BYTES + 64 * 1024
-"""Largest request body of an account that only reads, in bytes: a statement with its parameters, and never data."""
+"""Largest request body of an account that only reads, in bytes: a statement with its parameters, without data."""
 
 BODIES = {ClickHouseAccount.READER: 64, ClickHouseAccount.WRITER: 2 * SESSIONS}
-"""Requests of each account whose bodies are held at once; others of that account wait before theirs are read."""
+"""Requests of each account whose bodies are in memory at the same time; further requests wait before they are read."""
 
 BODY_SECONDS = 30.0
-"""Longest wait for the whole body of a request, in seconds. Clients are on this machine."""
+"""Time limit for receiving the whole body of a request, in seconds. Clients are on this machine."""
 
 PIECE_BYTES = 1024 * 1024
-"""What of an answer is handed to the socket at once, in bytes."""
+"""Size of the pieces in which a response is written to the socket, in bytes."""
 
 PIECE_SECONDS = 60.0
-"""Longest wait for a client to take a piece of its answer, in seconds."""
+"""Time limit for a client to receive a piece of its response, in seconds."""
 
 _SOCKET_TIMEOUT = 209
 
@@ -91,7 +97,7 @@ _TRANSPORT = frozenset(
         "cancel_http_readonly_queries_on_client_close",
     }
 )
-"""Parameters of the URL that are about the connection and not settings of the statement."""
+"""Parameters of the URL that concern the connection, and are not settings of the statement."""
 
 _QUERY_ID = re.compile(r"[!-~]{0,200}\Z")
 _READONLY = (
@@ -104,11 +110,11 @@ _DENIED = 497
 _NOT_FOR_PAGES = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
 
 
-class _Answer(Response):
-    """A result, sent in pieces: a client that stops reading is cut off, and the rest of its answer let go."""
+class _PiecewiseResponse(Response):
+    """A response that is sent in pieces; if the client stops reading, the connection is closed and the rest dropped."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it. Ends without the rest, so that the server closes the connection, where the client reads no more."""
+        """Send the response. Returns early if the client stops reading, so that the server closes the connection."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = bytes(self.body)
         for at in range(0, max(len(body), 1), PIECE_BYTES):
@@ -118,15 +124,15 @@ class _Answer(Response):
                     await send({"type": "http.response.body", "body": piece, "more_body": more})
             except TimeoutError:
                 log.warning(
-                    "A client took nothing of its answer for %g s: %d of %d bytes were sent",
+                    "A client received nothing of its response for %g s: %d of %d bytes were sent",
                     PIECE_SECONDS, at, len(body),
                 )  # fmt: skip
                 return
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """A request, taken apart."""
+class _StatementRequest:
+    """The content of a request."""
 
     statement: bytes
     data: bytes = b""
@@ -153,7 +159,7 @@ async def _read_body(request: Request, limit: int) -> bytes:
 
 
 async def _read_form(request: Request, limit: int) -> dict[str, str]:
-    """The fields of a multipart body, which clients send for long statements and parameters."""
+    """Read the fields of a multipart body, which clients send for long statements and parameters."""
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
         raise UnknownEncoding("A multipart body cannot be compressed")
     parser = MultiPartParser(request.headers, _bounded(request, limit), max_files=0, max_part_size=limit)
@@ -164,10 +170,10 @@ async def _read_form(request: Request, limit: int) -> dict[str, str]:
     return {name: value for name, value in form.items() if isinstance(value, str)}
 
 
-async def _read_call(request: Request, fields: dict[str, str], account: ClickHouseAccount) -> _Call:
-    """The request as a statement, its data, parameters and settings. ``fields`` are the parameters of its URL.
+async def _read_request(request: Request, fields: dict[str, str], account: ClickHouseAccount) -> _StatementRequest:
+    """Read a request's statement, data, parameters and settings. ``fields`` are the parameters of its URL.
 
-    Raises ``TimeoutError`` where the body does not come whole within :data:`BODY_SECONDS`.
+    Raises ``TimeoutError`` if the whole body does not arrive within :data:`BODY_SECONDS`.
     """
     limit = MAX_BODY_BYTES if account is ClickHouseAccount.WRITER else MAX_READ_BODY_BYTES
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
@@ -177,7 +183,7 @@ async def _read_call(request: Request, fields: dict[str, str], account: ClickHou
     else:
         async with asyncio.timeout(BODY_SECONDS):
             body = await _read_body(request, limit)
-    return _Call(
+    return _StatementRequest(
         statement=fields["query"].encode() if "query" in fields else body,
         data=body if "query" in fields else b"",
         database=fields.get("database") or request.headers.get("x-clickhouse-database") or "default",
@@ -190,8 +196,8 @@ async def _read_call(request: Request, fields: dict[str, str], account: ClickHou
     )
 
 
-def _execute(engine: ChdbEngine, call: _Call) -> tuple[Outcome, str]:
-    """Run ``call``; returns what came and its format."""
+def _execute(engine: ChdbEngine, call: _StatementRequest) -> tuple[StatementResult, str]:
+    """Run ``call``; returns the result and its format."""
     insert = split_insert(call.statement)
     if insert is not None:
         if not call.may_write:
@@ -202,10 +208,10 @@ def _execute(engine: ChdbEngine, call: _Call) -> tuple[Outcome, str]:
         return outcome, call.output_format
     if len(call.statement) + len(call.data) > MAX_STATEMENT_BYTES:
         raise ChdbError(f"Code: 62. DB::Exception: The statement is longer than {MAX_STATEMENT_BYTES} bytes.")
-    # ClickHouse's rule: the query in the URL and the body are one text.
+    # As in ClickHouse, the query in the URL and the body form one text.
     text = call.statement.decode() + (f"\n{call.data.decode()}" if call.data else "")
     statement = engine.parse(text)
-    if not (statement.ruling.reads or call.may_write):
+    if not (statement.allowed.reads or call.may_write):
         raise ChdbError(_READONLY)
     outcome = engine.query(
         statement,
@@ -213,10 +219,10 @@ def _execute(engine: ChdbEngine, call: _Call) -> tuple[Outcome, str]:
         params=call.params,
         settings=call.settings,
         database=call.database,
-        # Clients ask which settings they may send before they write, and nothing may be set in a readonly session.
+        # Before they write, clients query which settings they may change; in a readonly session there would be none.
         readonly=not call.may_write,
     )
-    return outcome, statement.ruling.output_format or call.output_format
+    return outcome, statement.allowed.output_format or call.output_format
 
 
 def _status(code: int) -> int:
@@ -224,14 +230,14 @@ def _status(code: int) -> int:
 
 
 class ClickHouseFront:
-    """The HTTP handlers over one engine, which opens with the application and closes with it."""
+    """The HTTP handlers for one engine, which is opened and closed with the application."""
 
     def __init__(self, path: Path, secrets: Path) -> None:
         self._path = path
         self._secrets = secrets
-        # One account cannot keep another waiting, neither by bodies that do not come nor by statements that run long.
+        # Limits per account: slow bodies and long statements of one account do not delay the other account.
         self._bodies = {account: asyncio.Semaphore(BODIES[account]) for account in ClickHouseAccount}
-        # Statements must not starve the event loop, and more threads than sessions would only wait.
+        # Statements run in threads, because they would block the event loop; more threads than sessions would wait.
         self._threads = {
             account: ThreadPoolExecutor(SESSIONS, f"statement-{account.name}") for account in ClickHouseAccount
         }
@@ -245,7 +251,7 @@ class ClickHouseFront:
         try:
             yield
         finally:
-            # Statements that are still running keep their threads; the engine waits for their sessions.
+            # The engine waits for the sessions of statements that are still running in their threads.
             await asyncio.to_thread(self._engine.close)
             for threads in self._threads.values():
                 threads.shutdown()
@@ -258,33 +264,34 @@ class ClickHouseFront:
         try:
             refuse_web_page(request.headers)
             if request.method == "GET" and "query" not in fields:
-                # What a ClickHouse server answers to a bare GET, which load balancers probe with.
+                # ClickHouse's answer to a GET without a query, with which load balancers check its health.
                 return PlainTextResponse("Ok.\n")
             account = account_of(request.headers, fields, self._passwords, self._secrets)
-        except Denied as denied:
+        except AccessDenied as denied:
             return self._refusal(403, denied.code, str(denied))
         async with self._bodies[account]:
             return await self._answer(request, fields, account)
 
     async def _answer(self, request: Request, fields: dict[str, str], account: ClickHouseAccount) -> Response:
         if not _QUERY_ID.match(fields.get("query_id", "")):
-            # Before anything runs: the answer repeats it in a header.
+            # Checked before anything runs: the response repeats it in a header.
             return self._refusal(400, 36, "query_id is up to 200 visible ASCII characters")
         try:
-            call = await _read_call(request, fields, account)
+            call = await _read_request(request, fields, account)
         except TimeoutError:
-            message = f"The request body did not come whole within {BODY_SECONDS:g} seconds: send the request again"
-            answer = self._refusal(408, _SOCKET_TIMEOUT, message)
-            answer.headers["Connection"] = "close"  # what is left of the body is not waited for
-            return answer
+            message = f"The request body was incomplete after {BODY_SECONDS:g} seconds: send the request again"
+            response = self._refusal(408, _SOCKET_TIMEOUT, message)
+            response.headers["Connection"] = "close"  # Do not wait for the rest of the body.
+            return response
         except ClientDisconnect:
-            return self._refusal(400, _SOCKET_TIMEOUT, "The client left before its request was whole")
+            return self._refusal(400, _SOCKET_TIMEOUT, "The client disconnected before its request was complete")
         except BodyTooLarge as error:
-            return self._refusal(413, 307, f"The request body is larger than {error.limit} bytes: insert less at once")
+            message = f"The request body is larger than {error.limit} bytes: send smaller inserts"
+            return self._refusal(413, 307, message)
         except (UnknownEncoding, UnicodeDecodeError) as error:
             return self._refusal(400, 36, str(error))
         if not call.statement.strip():
-            return self._refusal(400, 62, "There is no query")
+            return self._refusal(400, 62, "The request contains no query")
         loop = asyncio.get_running_loop()
         try:
             outcome, output_format = await loop.run_in_executor(self._threads[account], _execute, self._engine, call)
@@ -297,13 +304,13 @@ class ClickHouseFront:
             return self._refusal(400, 36, f"The statement is not UTF-8: {error}")
         headers = {
             "X-ClickHouse-Server-Display-Name": "headrace",
-            "X-ClickHouse-Query-Id": fields.get("query_id", ""),  # visible ASCII: _answer has looked
+            "X-ClickHouse-Query-Id": fields.get("query_id", ""),  # Visible ASCII, as checked above.
             "X-ClickHouse-Format": output_format,
             "X-ClickHouse-Timezone": self._engine.timezone,
             "X-ClickHouse-Summary": json.dumps(outcome.summary),
             **_NOT_FOR_PAGES,
         }
-        return _Answer(outcome.body, 200, headers, media_type="application/octet-stream")
+        return _PiecewiseResponse(outcome.body, 200, headers, media_type="application/octet-stream")
 
     def _refusal(self, status: int, code: int, message: str) -> Response:
         text = f"Code: {code}. DB::Exception: {message}. (version {self._engine.version})\n"
@@ -311,9 +318,9 @@ class ClickHouseFront:
 
 
 def clickhouse_app(path: Path, secrets: Path) -> Starlette:
-    """The application that answers ClickHouse's HTTP interface from the engine on ``path``.
+    """Returns the application that serves ClickHouse's HTTP interface with the engine on ``path``.
 
-    ``secrets`` is the folder of the accounts' passwords; they are made there at the first start.
+    ``secrets`` is the folder of the accounts' passwords, which are created there at the first start.
     """
     front = ClickHouseFront(path, secrets)
     return Starlette(
@@ -321,7 +328,7 @@ def clickhouse_app(path: Path, secrets: Path) -> Starlette:
             Route("/ping", front.ping, methods=["GET"]),
             Route("/", front.statement, methods=["GET", "POST"]),
         ],
-        # No page reaches the data by rebinding a name of its own to loopback.
+        # A web page cannot reach the data by DNS rebinding.
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])],
         lifespan=front.lifespan,
     )
@@ -330,11 +337,11 @@ def clickhouse_app(path: Path, secrets: Path) -> Starlette:
 def serve_clickhouse(path: Path, *, secrets: Path, host: str, port: int, ready: Callable[[], None]) -> None:
     """Serve the engine on ``path`` until SIGTERM or SIGINT, then close it. Blocks.
 
-    ``secrets`` is the folder of the accounts' passwords, ``reader`` and ``writer``, made at the first start. The
-    process changes its working folder, since the engine looks for tables it does not know among the files there.
-    Acknowledged inserts are on disk as far as the operating system goes: they survive a kill of this process. Raises
-    :class:`headrace.deploy.errors.StackError` where ``host`` is not loopback, the port is taken or a password cannot
-    be read.
+    ``secrets`` is the folder of the accounts' passwords, ``reader`` and ``writer``, which are created at the first
+    start. The process changes its working folder, because the engine searches unknown tables among the files there.
+    Acknowledged inserts have been handed to the operating system: they survive a kill of this process. Raises
+    :class:`headrace.deploy.errors.StackError` if ``host`` is not loopback, the port is taken or a password cannot be
+    read.
     """
     path, secrets = path.absolute(), secrets.absolute()
     nothing = path / "no-files"

@@ -1,14 +1,14 @@
-"""What the embedded ClickHouse will run, decided on the engine's own parse of a statement. Pure.
+"""Decides which statements the embedded ClickHouse runs, from the engine's own parse of a statement. Pure.
 
-The engine runs inside one process and has no users, grants or sandbox of its own: it takes a table named
-``/etc/passwd`` for a file, several statements at once, and functions that read files or open connections. So each
-statement is parsed by the engine first, must be a single one, and its syntax tree is held against lists of what is
-offered. What is not on a list is refused. Text that the engine would parse a second time, outside that tree, is on
-no list: columns as a string, settings that are expressions, a table's name as a string.
+The engine has no users, grants or sandbox: it accepts a table named ``/etc/passwd`` as a file, several statements in
+one request, and functions that read files or open connections. Therefore the engine parses each request first. It must
+be a single statement, and its syntax tree is checked against allow lists; anything that is not on a list is refused.
+Text that the engine would parse a second time, outside the tree, is never allowed: columns as a string, settings that
+are expressions, a table's name as a string.
 
     SELECT * FROM file('x')          → Refused: the table function file
     SELECT 1 INTO OUTFILE 'x'        → Refused: INTO OUTFILE
-    SELECT * FROM rewards FORMAT CSV → Ruling(reads=True, output_format="CSV")
+    SELECT * FROM rewards FORMAT CSV → AllowedStatement(reads=True, output_format="CSV")
 """
 
 import re
@@ -27,7 +27,7 @@ from headrace.deploy.clickhouse.allowed import (
 )
 
 Tree: TypeAlias = Mapping[str, Any]
-"""A node of the syntax tree, as ``parseQueryToJSON`` gives it."""
+"""A node of the syntax tree from ``parseQueryToJSON``."""
 
 READ_SETTINGS = re.compile(
     r"(?!output_format_schema|output_format_avro_confluent|max_untracked_memory)(?:output_format_\w+|date_time_\w+|optimize_\w+|enable_\w+|max_\w+|join_\w+|query_plan_\w+"
@@ -36,7 +36,7 @@ READ_SETTINGS = re.compile(
     r"|use_query_cache|use_skip_indexes\w*"
     r"|result_overflow_mode|read_overflow_mode|timeout_overflow_mode|cast_\w+|allow_suspicious_\w+)\Z"
 )
-"""Settings that a read may bring along: how it is computed and shown, never where from."""
+"""Settings that a read may use: they affect how a result is computed and formatted, but not its source."""
 
 _DESCRIBES = re.compile(
     r"(?:DESCRIBE TABLE|EXISTS TABLE|EXISTS VIEW|SHOW CREATE TABLE|SHOW CREATE VIEW"
@@ -58,21 +58,21 @@ _WRITE_KINDS = frozenset(
 
 
 class Refused(Exception):
-    """The statement is not offered; the message says what and what to do instead."""
+    """The statement is not allowed; the message names the reason and an alternative."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class AllowedStatement:
     """A statement that may run."""
 
     reads: bool
-    """Whether it can only read."""
+    """Whether it only reads."""
     output_format: str = ""
-    """Format that it names; empty where it names none."""
+    """The format in its ``FORMAT`` clause; empty without one."""
 
 
 def described_table(canonical: str) -> str | None:
-    """The query whose tables are those that ``canonical`` describes, for statements that have no tree of their own.
+    """Returns a query on the table that ``canonical`` describes, because such statements have no syntax tree.
 
     ``DESCRIBE TABLE t FORMAT CSV`` → ``SELECT * FROM t FORMAT CSV``; ``None`` for other statements.
     """
@@ -81,38 +81,38 @@ def described_table(canonical: str) -> str | None:
         return None
     described = canonical[found.end() :]
     if shown := _SHOWS.match(described):
-        # SHOW COLUMNS FROM t FROM d LIKE 'a%' WHERE …: a SELECT names the database first and takes a pattern nowhere.
+        # SHOW COLUMNS FROM t FROM d LIKE 'a%' WHERE …: in a SELECT the database comes first, and there is no pattern.
         table, database = shown["table"], shown["database"]
         described = f"{f'{database}.' if database else ''}{table}{described[shown.end() :]}"
     return f"SELECT * FROM {described}"
 
 
-def rule_on_database(canonical: str) -> Ruling | None:
-    """The ruling on a statement that describes a database; ``None`` for other statements."""
+def check_database_description(canonical: str) -> AllowedStatement | None:
+    """Returns the allowed statement if it describes a database; ``None`` for other statements."""
     found = _DESCRIBES_DATABASE.match(canonical)
-    return Ruling(True, found[1] or "") if found else None
+    return AllowedStatement(True, found[1] or "") if found else None
 
 
-def rule_on(tree: Tree, denied_functions: frozenset[str]) -> Ruling:
-    """Whether the statement of ``tree`` may run. ``denied_functions``: names in lower case.
+def check_statement(tree: Tree, denied_functions: frozenset[str]) -> AllowedStatement:
+    """Check that the statement of ``tree`` may run. ``denied_functions`` are names in lower case.
 
-    Raises :class:`Refused` for what is not offered.
+    Raises :class:`Refused` if it is not allowed.
     """
     kind = tree.get("type")
     if kind not in _READ_KINDS and kind not in _WRITE_KINDS:
-        raise Refused(f"statements of the kind {kind} are not offered")
+        raise Refused(f"statements of the kind {kind} are not allowed")
     if kind == "ExplainQuery":
         explained = tree.get("query")
         if not isinstance(explained, Mapping) or explained.get("type") != "SelectWithUnionQuery":
-            raise Refused("EXPLAIN is offered for SELECT")
+            raise Refused("EXPLAIN is allowed for SELECT only")
     for node in _nodes(tree):
-        _rule_on_node(node, denied_functions)
+        _check_node(node, denied_functions)
     named = tree.get("format_ast") or {}
-    return Ruling(kind in _READ_KINDS, str(named.get("name", "")))
+    return AllowedStatement(kind in _READ_KINDS, str(named.get("name", "")))
 
 
 def _nodes(tree: Tree) -> Iterator[Tree]:
-    """Every node; without recursion, since a statement may be nested as deeply as the parser allows."""
+    """Yield every node; without recursion, because a statement may be nested as deeply as the parser allows."""
     left: list[Any] = [tree]
     while left:
         found = left.pop()
@@ -123,96 +123,96 @@ def _nodes(tree: Tree) -> Iterator[Tree]:
             left.extend(found)
 
 
-def _rule_on_node(node: Tree, denied_functions: frozenset[str]) -> None:
+def _check_node(node: Tree, denied_functions: frozenset[str]) -> None:
     for key in ("out_file", "infile"):
         if node.get(key):
-            raise Refused("INTO OUTFILE and FROM INFILE are not offered: the client writes and reads files")
+            raise Refused("INTO OUTFILE and FROM INFILE are not allowed: write and read files in the client")
     for key in ("table_function", "as_table_function"):
         if node.get(key):
             name = str(node[key].get("name"))
             if name.lower() not in TABLE_FUNCTIONS:
                 raise Refused(
-                    f"the table function {name[:100]} is not offered: it leads out of the database, or takes columns "
-                    "as text"
+                    f"the table function {name[:100]} is not allowed: it accesses data outside the database, or takes "
+                    "columns as text"
                 )
     for key in _TABLE_KEYS & node.keys():
-        _rule_on_table(node[key])
+        _check_table(node[key])
     if "func_name" in node:
-        _rule_on_function(str(node["func_name"]), denied_functions)
+        _check_function(str(node["func_name"]), denied_functions)
     match node.get("type"):
         case "TableIdentifier":
-            _rule_on_table(node)
+            _check_table(node)
         case "Function" | "FunctionWithKeyValueArguments":
-            _rule_on_call(node, denied_functions)
+            _check_call(node, denied_functions)
         case "CreateQuery" if node.get("is_dictionary") or node.get("has_attach_from_path"):
-            raise Refused("dictionaries and tables from other folders are not offered")
+            raise Refused("dictionaries and tables from other folders are not allowed")
         case "IndexDeclaration":
             index_type = str((node.get("index_type") or {}).get("name"))
             if index_type.lower() not in INDEX_TYPES:
-                raise Refused(f"indexes of the type {index_type[:100]} are not offered")
+                raise Refused(f"indexes of the type {index_type[:100]} are not allowed")
         case "SetQuery":
             for name in (
                 *(change.get("name") for change in node.get("changes", ())),
                 *node.get("default_settings", ()),
             ):
-                _rule_on_setting_of_statement(str(name))
+                _check_statement_setting(str(name))
 
 
-def _rule_on_setting_of_statement(name: str) -> None:
+def _check_statement_setting(name: str) -> None:
     if not (READ_SETTINGS.match(name) or name in WRITE_SETTINGS | TABLE_SETTINGS | EXPLAIN_SETTINGS):
-        raise Refused(f"the setting {name[:100]} is not offered")
+        raise Refused(f"the setting {name[:100]} is not allowed")
 
 
-def _rule_on_call(call: Tree, denied_functions: frozenset[str]) -> None:
+def _check_call(call: Tree, denied_functions: frozenset[str]) -> None:
     name = str(call.get("name"))
     if call.get("kind") in ("TABLE_ENGINE", "DATABASE_ENGINE"):
         if name not in ENGINES:
-            raise Refused(f"the engine {name[:100]} is not offered here: use one of {', '.join(sorted(ENGINES))}")
+            raise Refused(f"the engine {name[:100]} is not allowed here: use one of {', '.join(sorted(ENGINES))}")
         return
-    _rule_on_function(name, denied_functions)
+    _check_function(name, denied_functions)
     if _IN.match(name):
         arguments = (call.get("arguments") or {}).get("children") or []
         if len(arguments) > 1 and arguments[1].get("type") == "Identifier":
-            _rule_on_table(arguments[1])
+            _check_table(arguments[1])
 
 
-def _rule_on_function(name: str, denied_functions: frozenset[str]) -> None:
+def _check_function(name: str, denied_functions: frozenset[str]) -> None:
     if name.lower() in denied_functions:
-        raise Refused(f"the function {name[:100]} is not offered: it does more than compute from its arguments")
+        raise Refused(f"the function {name[:100]} is not allowed: it does more than compute from its arguments")
 
 
-def _rule_on_table(table: Any) -> None:
-    """A table's name, as text or as an identifier. The engine takes names that look like paths for files."""
+def _check_table(table: Any) -> None:
+    """Check a table's name, a text or an identifier. The engine would read a name that looks like a path as a file."""
     if not isinstance(table, Mapping):
         parts = [str(table)] if table else []
     elif table.get("children"):
-        raise Refused("a table's name cannot be a parameter: write it into the statement")
+        raise Refused("a table's name cannot be a parameter: write the name in the statement")
     else:
         parts = [str(part) for part in table.get("name_parts") or [table.get("name", "")] if part]
     for part in parts:
         if not _NAME.match(part):
             raise Refused(f"there is no table {part[:100]!r}: names consist of letters, digits, _, $, - and spaces")
     if len(parts) > 1 and parts[0].lower() == "system" and parts[1] not in SYSTEM_TABLES:
-        raise Refused(f"the table system.{parts[1][:100]} is not offered")
+        raise Refused(f"the table system.{parts[1][:100]} is not allowed")
 
 
-def rule_on_database_name(name: str) -> None:
-    """Raises :class:`Refused` where a request may not choose the database ``name``."""
+def check_database_name(name: str) -> None:
+    """Raise :class:`Refused` if a request may not select the database ``name``."""
     if not _NAME.match(name) or name.lower() == "system":
-        raise Refused(f"the database {name[:100]!r} cannot be chosen: write system.TABLE into the statement")
+        raise Refused(f"the database {name[:100]!r} cannot be selected: write system.TABLE in the statement")
 
 
-def rule_on_settings(settings: Mapping[str, str], limits: Mapping[str, str], *, reads: bool) -> None:
-    """Raises :class:`Refused` for a setting that a request may not bring along, or that raises one of ``limits``.
+def check_settings(settings: Mapping[str, str], limits: Mapping[str, str], *, reads: bool) -> None:
+    """Raise :class:`Refused` for a setting that a request may not use, or that exceeds one of ``limits``.
 
-    A read may bring those that say how it is computed and shown, a write also those of inserts.
+    A read may use settings for computing and formatting its result, a write also those of inserts.
     """
     for name, value in settings.items():
         if not (READ_SETTINGS.match(name) or (name in WRITE_SETTINGS and not reads)):
-            raise Refused(f"the setting {name[:100]} is not offered{' for reading' if reads else ''}")
+            raise Refused(f"the setting {name[:100]} is not allowed{' for reading' if reads else ''}")
         limit = limits.get(name)
         if limit is not None and value != limit and not _is_lower(value, limit):
-            raise Refused(f"the setting {name} is at most {limit}")
+            raise Refused(f"the setting {name} may be at most {limit}")
 
 
 def _is_lower(value: str, limit: str) -> bool:

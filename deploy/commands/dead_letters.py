@@ -118,7 +118,7 @@ def repair(
     import time
 
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.schemas.wire import UnreadableRecord
     from headrace.streams.letters.redriver import append
     from headrace.streams.letters.repair import CannotRepair, edited, readable, repair_message
@@ -144,7 +144,7 @@ def repair(
         return
     if not dry_run:
         message = repair_message(letter.dead, content, time.time_ns() // 1_000_000)
-        ask_kafka(bootstrap, lambda: append(bootstrap, message))
+        run_with_kafka(bootstrap, lambda: append(bootstrap, message))
     kept = "could be repaired" if dry_run else "repaired"
     print_line(f"{letter.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {letter.name}` sends it.")
 
@@ -183,7 +183,7 @@ def redrive(
 
     from headrace.deploy.dead_letters.page import outcome
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.schemas.wire import UnreadableRecord
     from headrace.streams.letters.letter_box import TooManyLetters
     from headrace.streams.letters.redrive import Redrive
@@ -200,7 +200,7 @@ def redrive(
     else:
         letters = [letter for letter in _read(bootstrap, _wanted(error, topic, trajectory)) if not letter.redriven]
     try:
-        plans = ask_kafka(bootstrap, lambda: plan_redrive(bootstrap, letters))
+        plans = run_with_kafka(bootstrap, lambda: plan_redrive(bootstrap, letters))
     except (LookupError, TooManyLetters, UnreadableRecord) as problem:
         raise StackError(
             f"The trajectories of these dead letters cannot be read: {problem}. Nothing was sent."
@@ -209,7 +209,7 @@ def redrive(
     if redrives and not dry_run:
         try:
             now_ms = time.time_ns() // 1_000_000
-            ask_kafka(bootstrap, lambda: send_again(bootstrap, redrives, now_ms), passing=(ProducerFenced,))
+            run_with_kafka(bootstrap, lambda: send_again(bootstrap, redrives, now_ms), passing=(ProducerFenced,))
         except ProducerFenced as fenced:
             raise StackError(
                 "Another redrive started and stopped this one: run it again, nothing is sent twice."
@@ -242,12 +242,12 @@ def _wanted(error: str | None, topic: str | None, trajectory: str | None) -> "Ca
 def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> "list[Letter]":
 
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.streams.letters.letter_box import TooManyLetters
     from headrace.streams.letters.redriver import read_letters
 
     try:
-        box = ask_kafka(bootstrap, lambda: read_letters(bootstrap, wanted))
+        box = run_with_kafka(bootstrap, lambda: read_letters(bootstrap, wanted))
     except (LookupError, TooManyLetters) as error:
         raise StackError(f"{error} (--error, --topic, --trajectory).") from error
     if box.unreadable:

@@ -39,7 +39,7 @@ def command(
 
     from headrace.deploy.diff.table import breakdown, table
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.stack.state import address_of
     from headrace.streams.diff.diff import as_json as json_of
     from headrace.streams.diff.diff import diff, only_run, rows
@@ -54,7 +54,7 @@ def command(
         return await read_sides(bootstrap, name, against)
 
     try:
-        before, after = ask_kafka(bootstrap, read)
+        before, after = run_with_kafka(bootstrap, read)
     except (LookupError, ValueError) as error:
         raise StackError(f"{error}.") from error
     if run is not None:

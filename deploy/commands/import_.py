@@ -31,7 +31,7 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
     from headrace.agents.openai_runs import Dataset
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.stack.state import address_of
 
     bootstrap = address_of("kafka", given=kafka, data=data)
@@ -47,7 +47,7 @@ def command(file: Path, dataset: str | None, agent: str, model: str, kafka: str 
         with click.progressbar(
             length=len(found.trials), label="importing", file=click.get_text_stream("stderr")
         ) as bar:
-            done = ask_kafka(bootstrap, lambda: import_runs(file, what, found, bootstrap, bar.update, cache=cache))
+            done = run_with_kafka(bootstrap, lambda: import_runs(file, what, found, bootstrap, bar.update, cache=cache))
     except LookupError as error:
         raise StackError(f"Kafka at {bootstrap}: {error}. Nothing is lost: run the same import again.") from error
     print_line(

@@ -49,7 +49,7 @@ def command(
     from math import inf
 
     from headrace.deploy.configuration.settings import load_settings
-    from headrace.deploy.kafka.ask import PATIENCE_S, ask_kafka
+    from headrace.deploy.kafka.run import RETRY_LIMIT_S, run_with_kafka
     from headrace.deploy.stack.state import address_of
 
     if follow and by:
@@ -62,7 +62,7 @@ def command(
             return await _follow(bootstrap, every, patience, as_json)
         return await _count(bootstrap, cache, by, as_json, from_start=from_start)
 
-    sys.exit(0 if ask_kafka(bootstrap, run, patience_s=inf if follow else PATIENCE_S) else 1)
+    sys.exit(0 if run_with_kafka(bootstrap, run, retry_limit_s=inf if follow else RETRY_LIMIT_S) else 1)
 
 
 async def _count(bootstrap: str, cache: Path, by: str | None, as_json: bool, *, from_start: bool) -> bool:

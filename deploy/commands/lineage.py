@@ -51,7 +51,7 @@ def command(
     """
 
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.stack.state import address_of
 
     if (version is None) == (trajectory is None and event is None):
@@ -63,13 +63,13 @@ def command(
     bootstrap = address_of("kafka", kafka, data)
     try:
         if version is not None:
-            lineage = ask_kafka(bootstrap, lambda: _version(bootstrap, run, version, members, as_json))
+            lineage = run_with_kafka(bootstrap, lambda: _version(bootstrap, run, version, members, as_json))
             if not members:
                 _print_version(lineage, top, as_json)
             if picture is not None:
                 _draw(lineage, picture)
         else:
-            trace = ask_kafka(bootstrap, lambda: _trace(bootstrap, trajectory, event))
+            trace = run_with_kafka(bootstrap, lambda: _trace(bootstrap, trajectory, event))
             _print_trace(trace, as_json)
             if picture is not None:
                 _draw(trace, picture)

@@ -41,7 +41,7 @@ def command(
     import sys
 
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.provenance.rebuilt import as_json as as_object
     from headrace.deploy.provenance.rebuilt import line, page
     from headrace.deploy.stack.state import address_of
@@ -71,7 +71,7 @@ def command(
             print_line(f"The batch of step {rebuilt.step.step} cannot be rebuilt: {write} is not written.", err=True)
 
     try:
-        ask_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, report))
+        run_with_kafka(bootstrap, lambda: _rebuild(bootstrap, run, first, last, report))
     except LookupError as error:
         raise StackError(f"{error}.") from error
     if RebuildResult.DIFFERS in verdicts:

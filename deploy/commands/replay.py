@@ -73,7 +73,7 @@ def command(
 
     from headrace.deploy.configuration.settings import load_settings
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.stack.state import address_of
     from headrace.schemas.side_topics import ReplayStage
     from headrace.streams.replay.catalog import delete_replay
@@ -110,7 +110,7 @@ def command(
             return await run_replay(replace(config, judging=judging), progress)
 
     try:
-        done = ask_kafka(bootstrap, run)
+        done = run_with_kafka(bootstrap, run)
     except (LookupError, ValueError, ReplayRefused) as error:
         raise StackError(f"{error}.") from error
     if read:

@@ -149,7 +149,7 @@ def _from_files(files: tuple[Path, ...], agent: str) -> "list[Sample]":
 
 def _from_kafka(kafka: str | None, data: str | None, last: int) -> "list[Sample]":
     from headrace.deploy.errors import StackError
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.rewards.recorded import kafka_samples
     from headrace.deploy.stack.state import address_of
 
@@ -159,6 +159,6 @@ def _from_kafka(kafka: str | None, data: str | None, last: int) -> "list[Sample]
         return await kafka_samples(bootstrap, last)
 
     try:
-        return ask_kafka(bootstrap, read)
+        return run_with_kafka(bootstrap, read)
     except LookupError as error:
         raise StackError(f"Kafka at {bootstrap}: {error}.") from error

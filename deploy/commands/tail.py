@@ -68,7 +68,7 @@ def command(
     import time
     from contextlib import aclosing
 
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.stack.state import address_of
     from headrace.deploy.tail.fields import check_filters, models_of
     from headrace.deploy.tail.filters import Condition, Filters
@@ -108,7 +108,7 @@ def command(
                         return
 
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends --follow.
-        ask_kafka(bootstrap, show)
+        run_with_kafka(bootstrap, show)
 
 
 def coloured(line: "Line") -> str:

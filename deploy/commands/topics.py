@@ -42,7 +42,7 @@ def command(
 
     created: list[str] = []
     if create:
-        from headrace.deploy.kafka.ask import ask_kafka
+        from headrace.deploy.kafka.run import run_with_kafka
         from headrace.deploy.stack.state import address_of
         from headrace.schemas.kafka.topic_creation import create_topics
 
@@ -51,7 +51,7 @@ def command(
         async def make() -> list[str]:
             return await create_topics(bootstrap, replication=replication)
 
-        created = ask_kafka(bootstrap, make)
+        created = run_with_kafka(bootstrap, make)
     if name is not None:
         try:
             topic = topic_named(name)

@@ -17,7 +17,7 @@ _LAG = (
 @click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA).")
 def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) -> None:
     """Show the stream processors: the topics they read, the functions they run and the topics they write."""
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.deploy.processes.drawing import mermaid
     from headrace.deploy.stack.state import address_of
     from headrace.streams.lag import measure_lag
@@ -27,7 +27,7 @@ def command(as_mermaid: bool, lag: bool, kafka: str | None, data: str | None) ->
         print_text(mermaid() if as_mermaid else describe())
         return
     bootstrap = address_of("kafka", kafka, data)
-    lags = ask_kafka(bootstrap, lambda: measure_lag(bootstrap))
+    lags = run_with_kafka(bootstrap, lambda: measure_lag(bootstrap))
     print_line(f"{'group':<16} {'topic':<14} {'partition':>9} {'records':>9} {'seconds':>9}")
     for each in lags:
         print_line(f"{each.group:<16} {each.topic:<14} {each.partition:>9} {each.records:>9} {each.seconds:>9.1f}")

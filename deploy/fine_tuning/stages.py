@@ -106,7 +106,7 @@ def stage_config(stage: str, file: Path | None, assignments: Sequence[str], give
 
 def fine_tune_from_log(config: "StageConfig") -> None:
     """Run a stage and say how it goes. Raises :class:`StackError` where it cannot."""
-    from headrace.deploy.kafka.ask import ask_kafka
+    from headrace.deploy.kafka.run import run_with_kafka
     from headrace.trainer.checkpoints.checkpoint import CheckpointError
     from headrace.trainer.supervised.reading import NothingToImitate
     from headrace.trainer.supervised.selection_file import OtherSettings
@@ -116,7 +116,7 @@ def fine_tune_from_log(config: "StageConfig") -> None:
         return await run_stage(config, Screen())
 
     try:
-        summary = ask_kafka(config.bootstrap, run)
+        summary = run_with_kafka(config.bootstrap, run)
     except (NothingToImitate, OtherSettings, OutExists, CheckpointError, OSError, ValueError) as error:
         raise StackError(f"{error}.") from error
     except FloatingPointError as error:

@@ -1,7 +1,7 @@
-"""Apache Kafka itself, one KRaft node on the loopback interface: jars by Maven, format, start, ready.
+"""Apache Kafka as one KRaft node on the loopback interface: downloads the jars, formats, starts, waits until ready.
 
-Two artifacts and what they need (46 jars, 44 MB) are downloaded once into the cache. A broker keeps its port, its node
-id and its data folder, so it can be started again on what it left behind.
+Maven downloads two artifacts and their dependencies (46 jars, 44 MB) once into the cache. A broker keeps its port, its
+node id and its data folder, so it can be restarted on its data.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from headrace.deploy.system.ports import HOST
 KAFKA_VERSION = "4.3.0"
 SLF4J_VERSION = "1.7.36"
 JAVA_VERSION = 17
-"""Oldest Java that a broker of this version runs on."""
+"""Oldest Java version that this Kafka version runs on."""
 
 _OFFSETS_RETENTION_MINUTES = 365 * 24 * 60
-"""A stack that slept for a month must find its place again: the default of a week would lose it."""
+"""A stack that was stopped for a month must still find its committed offsets: the default is a week."""
 
 _JAVA_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
-"""Java reads names of files by the locale: under LANG=C it would write to another folder than the one it was told."""
+"""Java decodes file names by the locale: under LANG=C it would write to a wrong folder."""
 
 _POM = f"""\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -54,46 +54,45 @@ _POM = f"""\
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker: where it listens and where it keeps what it has."""
+    """The ports, folder and limits of a broker."""
 
     folder: Path
-    """Settings and log segments."""
+    """Folder of its settings and log segments."""
     port: int
-    """Clients' port."""
+    """Port for clients."""
     controller_port: int
-    """The KRaft controller's port."""
+    """Port of the KRaft controller."""
     max_message_bytes: int
-    """Largest record (batch) it takes."""
+    """Largest record batch that it accepts."""
     heap_mb: int = 512
-    """Java heap."""
+    """Java heap in MiB."""
 
     @property
     def bootstrap(self) -> str:
-        """Address for clients."""
+        """The address for clients."""
         return f"{HOST}:{self.port}"
 
 
 def java() -> str:
-    """The ``java`` to use: of JAVA_HOME, else on the PATH. Raises :class:`StackError` if missing or too old."""
+    """Returns ``java`` of JAVA_HOME, or that on the PATH. Raises :class:`StackError` if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=os.path.join(home, "bin") if home else None)
-    remedy = f"install Java {JAVA_VERSION} or newer, or set HEADRACE_KAFKA to the address of a Kafka that you have"
+    remedy = f"install Java {JAVA_VERSION} or newer, or set HEADRACE_KAFKA to the address of an external Kafka"
     if program is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
-        raise StackError(f"Kafka needs Java, and there is no `java` {where}: {remedy}.")
+        raise StackError(f"Kafka needs Java, but there is no `java` {where}: {remedy}.")
     shown = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(?:1\.)?(\d+)', shown)
     if found is None or int(found[1]) < JAVA_VERSION:
-        raise StackError(f"Kafka needs Java {JAVA_VERSION}, and {program} is {shown.splitlines()[:1]}: {remedy}.")
+        raise StackError(f"Kafka needs Java {JAVA_VERSION}, but {program} is {shown.splitlines()[:1]}: {remedy}.")
     return program
 
 
 async def kafka_jars(cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
-    """The folder with Kafka's jars, downloaded by Maven the first time; safe to call from several processes.
+    """Returns the folder of Kafka's jars, which Maven downloads the first time; safe to call from several processes.
 
-    ``report`` gets a sentence when there is something to wait for.
-
-    Raises :class:`StackError` where Maven is missing or the download fails.
+    ``report`` is called with a sentence before a download. Raises :class:`StackError` if Maven is missing or the
+    download fails.
     """
     libs = cache / f"kafka-{KAFKA_VERSION}" / "libs"
     if libs.is_dir():
@@ -101,25 +100,25 @@ async def kafka_jars(cache: Path, report: Callable[[str], None] = lambda _: None
     maven = shutil.which("mvn")
     if maven is None:
         raise StackError(
-            "Kafka's jars are downloaded by Maven, and there is no `mvn` on the PATH: install Maven, or point "
-            f"HEADRACE_CACHE to a folder that has kafka-{KAFKA_VERSION}/libs, or set HEADRACE_KAFKA to the address of "
-            "a Kafka that you have."
+            "Kafka's jars are downloaded by Maven, but there is no `mvn` on the PATH: install Maven, or set "
+            f"HEADRACE_CACHE to a folder that contains kafka-{KAFKA_VERSION}/libs, or set HEADRACE_KAFKA to the "
+            "address of an external Kafka."
         )
     try:
         libs.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StackError(
-            f"The cache {cache} (HEADRACE_CACHE) cannot be written to: {error.strerror}. Name another folder; Kafka's "
-            "jars are downloaded into it."
+            f"The cache {cache} (HEADRACE_CACHE) cannot be written to: {error.strerror}. Choose another folder; "
+            "Kafka's jars are downloaded into it."
         ) from error
     async with _locked(libs.parent / "download.lock"):
-        if libs.is_dir():  # Somebody else was faster.
+        if libs.is_dir():  # Another process has downloaded them meanwhile.
             return libs
         report(f"Maven downloads Kafka {KAFKA_VERSION} (44 MB, once) into {libs.parent}")
         with tempfile.TemporaryDirectory(dir=libs.parent) as folder:
             pom, downloaded, log = Path(folder, "pom.xml"), Path(folder, "libs"), libs.parent / "download.log"
             pom.write_text(_POM)
-            log.unlink(missing_ok=True)  # of an earlier attempt
+            log.unlink(missing_ok=True)  # From an earlier attempt.
             argv = (
                 maven,
                 "-q",
@@ -132,14 +131,14 @@ async def kafka_jars(cache: Path, report: Callable[[str], None] = lambda _: None
             if await run_to_end(Command(argv, _JAVA_ENVIRONMENT), log) != 0 or not downloaded.is_dir():
                 raise StackError(
                     f"Maven could not download Kafka {KAFKA_VERSION}: check the network and ~/.m2/settings.xml, "
-                    f"or set HEADRACE_KAFKA to the address of a Kafka that you have. The end of {log}:\n{end_of(log)}"
+                    f"or set HEADRACE_KAFKA to the address of an external Kafka. The end of {log}:\n{end_of(log)}"
                 )
             downloaded.rename(libs)
     return libs
 
 
 def server_properties(broker: Broker) -> str:
-    """The broker's settings as Kafka reads them."""
+    """Returns the broker's settings as a Kafka properties file."""
     replicated = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
     settings = {
         "process.roles": "broker,controller",
@@ -152,7 +151,7 @@ def server_properties(broker: Broker) -> str:
         "log.dirs": broker.folder / "log",
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": 0,
-        # A broker that was killed may register again only once its last session is over.
+        # A broker that was killed can register again only after its previous session has expired.
         "broker.session.timeout.ms": 4_000,
         "broker.heartbeat.interval.ms": 500,
         "message.max.bytes": broker.max_message_bytes,
@@ -160,16 +159,16 @@ def server_properties(broker: Broker) -> str:
         **{f"{topic}.replication.factor": 1 for topic in replicated},
         "transaction.state.log.min.isr": 1,
         "share.coordinator.state.topic.min.isr": 1,
-        # One node, few groups: fifty partitions each would only slow the start.
+        # For one node and few groups, the default of fifty partitions would only slow down the start.
         **{f"{topic}.num.partitions": 8 for topic in replicated},
-        # The default buffer of the log cleaner is a quarter of our heap.
+        # The log cleaner's default buffer would take a quarter of this heap.
         "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
     }
     return "".join(f"{name}={_property(str(value))}\n" for name, value in settings.items())
 
 
 def _property(value: str) -> str:
-    """A value as Java reads it from a file of properties: ISO 8859-1, with escapes for everything else."""
+    """Returns a value in the encoding of Java properties files: ASCII, with escapes for all other characters."""
     escaped = value.replace("\\", r"\\").replace("\n", r"\n").replace("\r", r"\r")
     units = escaped.encode("utf-16-be", "surrogatepass")
     codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
@@ -177,11 +176,11 @@ def _property(value: str) -> str:
 
 
 async def prepare_broker(broker: Broker, libs: Path) -> Command:
-    """Write the settings, format the folder if it is new; returns the command that starts the broker."""
+    """Write the settings and format the folder if it is new; returns the command that starts the broker."""
     if "," in str(broker.folder):
         raise StackError(
-            f"Kafka takes no folder with a comma in its name, and {broker.folder} has one: name another by --data "
-            "(HEADRACE_DATA)."
+            f"Kafka does not support a comma in a folder's name, but {broker.folder} has one: choose another folder "
+            "with --data (HEADRACE_DATA)."
         )
     broker.folder.mkdir(parents=True, exist_ok=True)
     properties = broker.folder / "server.properties"
@@ -189,7 +188,7 @@ async def prepare_broker(broker: Broker, libs: Path) -> Command:
     program = java()
     if not (broker.folder / "log" / "meta.properties").exists():
         log = broker.folder / "format.log"
-        log.unlink(missing_ok=True)  # of an earlier attempt
+        log.unlink(missing_ok=True)  # From an earlier attempt.
         argv = (*_jvm(program, libs, 128), "kafka.tools.StorageTool", "format", "--standalone")
         format_folder = Command((*argv, "-t", _cluster_id(), "-c", str(properties)), _JAVA_ENVIRONMENT)
         if await run_to_end(format_folder, log) != 0:
@@ -198,14 +197,14 @@ async def prepare_broker(broker: Broker, libs: Path) -> Command:
 
 
 LISTENS_S = 10.0
-"""Seconds in which something must listen at a broker's address."""
+"""Seconds within which a broker's address must accept a connection."""
 
 ANSWERS_S = 30.0
-"""Seconds that what listens has for an answer: a broker on a busy machine takes connections long before it answers."""
+"""Seconds for an answer after that: a broker on a busy machine accepts connections long before it answers."""
 
 
 async def answers_within(bootstrap: str, seconds: float) -> bool:
-    """Whether the broker answers a metadata request within ``seconds`` seconds, and names itself."""
+    """Whether the broker answers a metadata request within ``seconds`` seconds, with at least one broker in it."""
     from aiokafka.client import AIOKafkaClient
     from aiokafka.errors import KafkaError
 
@@ -214,7 +213,7 @@ async def answers_within(bootstrap: str, seconds: float) -> bool:
         async with asyncio.timeout(seconds):
             await client.bootstrap()
         return bool(client.cluster.brokers())
-    except (KafkaError, OSError):  # a TimeoutError is an OSError
+    except (KafkaError, OSError):  # TimeoutError is an OSError.
         return False
     finally:
         with suppress(KafkaError, OSError):
@@ -222,10 +221,10 @@ async def answers_within(bootstrap: str, seconds: float) -> bool:
 
 
 async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> None:
-    """Return once the broker answers a metadata request, and names itself: one that has just started may not.
+    """Return once the broker answers a metadata request with at least one broker in it.
 
-    Raises :class:`StackError` where nothing listens at the address within ``listens_s`` seconds, by default
-    :data:`LISTENS_S`, or what listens does not answer within another :data:`ANSWERS_S`.
+    Raises :class:`StackError` if nothing listens at the address within ``listens_s`` seconds (default:
+    :data:`LISTENS_S`), or the server there does not answer within another :data:`ANSWERS_S`.
     """
     try:
         kafka_address(bootstrap)
@@ -247,7 +246,7 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
             await asyncio.sleep(0.2)
 
     try:
-        # First by hand: the client logs every refused connection as an error.
+        # First with plain sockets: the Kafka client logs every refused connection as an error.
         within_s = LISTENS_S if listens_s is None else listens_s
         async with asyncio.timeout(within_s):
             await listens()
@@ -257,7 +256,8 @@ async def wait_until_answers(bootstrap: str, listens_s: float | None = None) -> 
     except TimeoutError as error:
         raise StackError(
             f"The Kafka broker at {bootstrap} (setting HEADRACE_KAFKA) did not answer a metadata request within "
-            f"{within_s:g} s: check the address and that it runs, or unset the setting to have one started."
+            f"{within_s:g} s: check the address and that the broker runs, or unset the setting and the stack starts a "
+            "broker."
         ) from error
 
 
@@ -278,7 +278,8 @@ def _jvm(program: str, libs: Path, heap_mb: int) -> tuple[str, ...]:
 
 
 def _cluster_id() -> str:
-    """A random UUID in Kafka's form: 22 characters of URL-safe base64. A leading dash would read as an option."""
+    """Returns a random UUID in Kafka's form: 22 characters of URL-safe base64, without a leading dash, which would be
+    parsed as an option."""
     while (text := base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")).startswith("-"):
         pass
     return text

@@ -16,7 +16,13 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 from playwright.sync_api import sync_playwright
 
-from headrace.deploy.clickhouse.access import ClickHouseAccount, Denied, account_of, ensure_passwords, refuse_web_page
+from headrace.deploy.clickhouse.access import (
+    AccessDenied,
+    ClickHouseAccount,
+    account_of,
+    ensure_passwords,
+    refuse_web_page,
+)
 from headrace.deploy.clickhouse.allowed import TABLE_FUNCTIONS, WRITE_SETTINGS
 from headrace.deploy.clickhouse.statements import READ_SETTINGS
 from headrace.deploy.errors import StackError
@@ -134,7 +140,7 @@ def test_an_account_is_known_by_its_password(
 def test_nobody_else_gets_in_and_no_password_is_repeated(
     headers: dict[str, str], fields: dict[str, str], tmp_path: Path
 ) -> None:
-    with pytest.raises(Denied) as denied:
+    with pytest.raises(AccessDenied) as denied:
         account_of(headers, fields, PASSWORDS, tmp_path)
     assert "secret" not in str(denied.value)
 
@@ -151,7 +157,7 @@ def test_nobody_else_gets_in_and_no_password_is_repeated(
     ],
 )
 def test_what_a_page_sends_is_known_by_its_headers(headers: dict[str, str]) -> None:
-    with pytest.raises(Denied):
+    with pytest.raises(AccessDenied):
         refuse_web_page(headers)
     refuse_web_page({"user-agent": "curl", "sec-fetch-site": "none"})
 
@@ -456,7 +462,7 @@ def test_no_setting_is_sql_or_names_a_file(
         query = urllib.parse.urlencode({name: text.format(**places), "query": "SELECT number FROM numbers(1)"})
         for url, body in ((clickhouse_reader, None), (clickhouse_reader, b""), (clickhouse, None), (clickhouse, b"")):
             status, answer, _ = post(f"{url}/?{query}", body)
-            assert (status, b"not offered" in answer or b"at most" in answer) == (403, True), (name, answer)
+            assert (status, b"not allowed" in answer or b"at most" in answer) == (403, True), (name, answer)
 
 
 @pytest.mark.clickhouse

@@ -28,7 +28,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from headrace.deploy.clickhouse.content_encoding import BodyTooLarge, UnknownEncoding, decompress
-from headrace.deploy.clickhouse.server import _Answer, _read_form, serve_clickhouse
+from headrace.deploy.clickhouse.server import _PiecewiseResponse, _read_form, serve_clickhouse
 from headrace.deploy.errors import StackError
 from headrace.deploy.system.ports import HOST, free_port
 
@@ -134,7 +134,7 @@ def test_settings_are_of_one_statement(client: Client) -> None:
     client.command("SET max_threads = 1")
     for _ in range(8):  # every session in turn
         assert client.query(query).result_rows == before
-    with pytest.raises(DatabaseError, match="no_such_setting is not offered"):
+    with pytest.raises(DatabaseError, match="no_such_setting is not allowed"):
         client.query("SELECT 1", settings={"no_such_setting": 1})
 
 
@@ -394,7 +394,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch:
         async def receive() -> Message:
             raise AssertionError("nothing is asked of the client")
 
-        await _Answer(b"x" * 25)({"type": "http"}, receive, send)
+        await _PiecewiseResponse(b"x" * 25)({"type": "http"}, receive, send)
         assert b"".join(message.get("body", b"") for message in sent) == came
         assert sent[-1]["more_body"] is (came != b"x" * 25)
 

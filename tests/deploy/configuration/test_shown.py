@@ -44,7 +44,7 @@ CAKE = [*describe(Cake)]
 def test_the_toml_file_says_everything_and_changes_nothing() -> None:
     text = as_toml(CAKE)
     assert tomllib.loads(text) == {"filling": {}}
-    for line in ("# What it is called. (text, needed)", '#taste = "sweet"', "#   sour: Lemon is in it.", "#[icing]"):
+    for line in ("# What it is called. (text, required)", '#taste = "sweet"', "#   sour: Lemon is in it.", "#[icing]"):
         assert line in text.splitlines()
 
 

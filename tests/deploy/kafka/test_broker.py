@@ -157,5 +157,5 @@ def test_a_property_is_read_by_java_as_it_was_written(value: str, tmp_path: Path
 
 
 async def test_a_folder_that_kafka_cannot_take_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"Kafka takes no folder with a comma in its name.*--data"):
+    with pytest.raises(StackError, match=r"Kafka does not support a comma in a folder's name.*--data"):
         await prepare_broker(Broker(tmp_path / "a,b", 1, 2, 1000), tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.deploy.errors import StackError
 from headrace.deploy.kafka import broker
-from headrace.deploy.kafka.ask import ask_kafka
+from headrace.deploy.kafka.run import run_with_kafka
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.topics import EVENTS
@@ -57,7 +57,7 @@ async def never_asked() -> None:
 
 def refused(bootstrap: str) -> str:
     with pytest.raises(StackError) as said:
-        ask_kafka(bootstrap, never_asked)
+        run_with_kafka(bootstrap, never_asked)
     assert "HEADRACE_KAFKA" in str(said.value)
     assert "\n" not in str(said.value)
     return str(said.value)
@@ -95,7 +95,7 @@ def test_what_a_question_found_is_handed_on_and_never_rendered(kafka: str) -> No
     async def find() -> Large:
         return found
 
-    assert ask_kafka(kafka, find) is found
+    assert run_with_kafka(kafka, find) is found
 
 
 @pytest.mark.kafka
@@ -109,7 +109,7 @@ def test_a_broker_that_stands_still_in_the_middle_ends_the_command(running_kafka
 
     try:
         with pytest.raises(StackError, match=r"\(setting HEADRACE_KAFKA\) has not answered for 2 s"):
-            ask_kafka(running_kafka.bootstrap, read_on, patience_s=2.0)
+            run_with_kafka(running_kafka.bootstrap, read_on, retry_limit_s=2.0)
     finally:
         running_kafka.freeze(False)
 
@@ -119,7 +119,7 @@ def test_a_broker_that_stands_still_in_the_middle_ends_the_command(running_kafka
     deadline = time.monotonic() + 60
     while True:
         try:
-            assert ask_kafka(running_kafka.bootstrap, answered) == 7
+            assert run_with_kafka(running_kafka.bootstrap, answered) == 7
             return
         except StackError:  # it has just been woken
             assert time.monotonic() < deadline
@@ -131,7 +131,7 @@ def test_a_broker_that_is_slow_but_there_is_waited_for(running_kafka: RunningKaf
         await asyncio.sleep(1.5)
         return 7
 
-    assert ask_kafka(running_kafka.bootstrap, long, patience_s=0.5) == 7
+    assert run_with_kafka(running_kafka.bootstrap, long, retry_limit_s=0.5) == 7
 
 
 @pytest.mark.kafka
@@ -140,10 +140,10 @@ def test_a_topic_that_is_missing_is_said_in_a_sentence(running_kafka: RunningKaf
         raise LookupError("the broker has no topic 'x': `headrace topics --create` makes it")
 
     with pytest.raises(StackError, match="the broker has no topic 'x'"):
-        ask_kafka(running_kafka.bootstrap, missing)
+        run_with_kafka(running_kafka.bootstrap, missing)
 
     async def fault() -> None:
         raise KeyError("a bug")
 
     with pytest.raises(KeyError):
-        ask_kafka(running_kafka.bootstrap, fault)
+        run_with_kafka(running_kafka.bootstrap, fault)
