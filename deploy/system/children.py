@@ -1,4 +1,4 @@
-"""Child processes that die with their parent, whatever ends it: see ``lifeline.py`` for how."""
+"""Child processes that are killed when their parent ends, however it ends; ``lifeline.py`` explains how."""
 
 import asyncio
 import contextlib
@@ -24,28 +24,28 @@ class Command:
     argv: tuple[str, ...]
     """Program and arguments."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables on top of ours."""
+    """Environment variables in addition to those of this process."""
     unset: tuple[str, ...] = ()
     """Environment variables that it must not inherit."""
 
     def environment(self) -> dict[str, str]:
-        """The whole environment that it runs in."""
+        """Returns the program's whole environment."""
         inherited = {name: value for name, value in os.environ.items() if name not in self.unset}
         return inherited | dict(self.env)
 
 
 class Child:
-    """A running command, under a lifeline of its own. Its output is appended to ``log``."""
+    """A running command with a lifeline process of its own. Its output is appended to ``log``."""
 
     def __init__(self, command: Command, log: Path) -> None:
-        """Start ``command``, whose files are its owner's alone. Blocks for some 50 ms.
+        """Start ``command`` with a umask that keeps its files private. Blocks for about 50 ms.
 
-        Raises ``OSError`` where no process can be made, or its log cannot be written.
+        Raises ``OSError`` if no process can be created or the log cannot be written.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         self.log_start = log.stat().st_size if log.exists() else 0
-        """Where its own output begins in ``log``, in bytes: what stands before is an earlier process's."""
+        """Offset in bytes at which its output begins in ``log``, after that of earlier processes."""
         self.lifeline, theirs = socket.socketpair()
         with theirs, log.open("ab") as output:
             self._wrapper = subprocess.Popen(
@@ -62,43 +62,46 @@ class Child:
             announced = lines.readline()
         self.lifeline.setblocking(False)
         self.pid = int(announced or 0)
-        """Process id of the command itself; 0 where it never came to be."""
+        """Process id of the command itself; 0 if it could not be started."""
 
     def last_output(self) -> str:
-        """The end of its own output, for an error message."""
+        """Returns the end of the command's output, for an error message."""
         return end_of(self.log, since=self.log_start)
 
     def poll(self) -> int | None:
-        """Exit status (128 + n for signal n, −n where the lifeline itself was killed), or ``None`` while it runs."""
+        """Returns the exit status, or ``None`` while the command runs.
+
+        The status is 128 + n after signal n, and −n if the lifeline itself was killed by signal n.
+        """
         return self._wrapper.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Block until it ended; raises ``subprocess.TimeoutExpired``."""
+        """Block until the command has ended; raises ``subprocess.TimeoutExpired``."""
         return self._wrapper.wait(timeout_s)
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM)."""
+        """Send SIGTERM to the command."""
         if self._wrapper.poll() is None:
             self._wrapper.terminate()
 
     def kill_command(self) -> None:
-        """``kill -9`` of the command alone, as an accident would: its lifeline clears the rest away."""
+        """Kill the command alone with SIGKILL, as a crash would; its lifeline kills its descendants."""
         if self.pid and self._wrapper.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def kill(self) -> int:
-        """End the whole tree at once; returns the exit status."""
+        """Kill the whole process tree immediately; returns the exit status."""
         self.lifeline.close()
         status = self._wrapper.wait()
         if status < 0 and self.pid:
-            # The lifeline itself was killed: the command died with it, its group may not have.
+            # The lifeline was killed, and the command with it, but the rest of the process group may still run.
             with contextlib.suppress(OSError):
                 os.killpg(self.pid, signal.SIGKILL)
         return status
 
     def stop(self, grace_s: float = 10.0) -> int:
-        """Ask it to end, wait ``grace_s``, then kill what is left; returns the exit status."""
+        """Send SIGTERM, wait ``grace_s``, then kill what still runs; returns the exit status."""
         self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._wrapper.wait(grace_s)
@@ -106,7 +109,7 @@ class Child:
 
 
 async def wait_for_exit(child: Child) -> int:
-    """Wait for the end of ``child``; returns its exit status."""
+    """Wait until ``child`` has ended; returns its exit status."""
     while True:
         status = child.poll()
         if status is not None:
@@ -115,7 +118,7 @@ async def wait_for_exit(child: Child) -> int:
 
 
 async def stop(child: Child, grace_s: float) -> int:
-    """:meth:`Child.stop` that leaves the event loop free."""
+    """:meth:`Child.stop` without blocking the event loop."""
     child.terminate()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(grace_s):
@@ -124,7 +127,7 @@ async def stop(child: Child, grace_s: float) -> int:
 
 
 async def run_to_end(command: Command, log: Path) -> int:
-    """Start ``command`` and wait for it; killed with its tree where the waiting is cancelled."""
+    """Start ``command`` and wait for it; its process tree is killed if the wait is cancelled."""
     child = Child(command, log)
     try:
         return await wait_for_exit(child)
@@ -133,9 +136,9 @@ async def run_to_end(command: Command, log: Path) -> int:
 
 
 def end_of(log: Path, lines: int = 15, max_bytes: int = 16 * 1024, *, since: int = 0) -> str:
-    """The last ``lines`` of ``log`` from byte ``since`` on, for an error message; empty where there is none.
+    """Returns the last ``lines`` of ``log`` after byte ``since``, for an error message; empty if there is no log.
 
-    A log that is shorter than ``since`` was emptied meanwhile (:func:`bound_log`): all of it counts then.
+    A log that is shorter than ``since`` was truncated meanwhile (:func:`bound_log`); then all of it is used.
     """
     if not log.exists():
         return ""
@@ -147,10 +150,10 @@ def end_of(log: Path, lines: int = 15, max_bytes: int = 16 * 1024, *, since: int
 
 
 def bound_log(log: Path, max_bytes: int) -> None:
-    """Move what ``log`` holds to ``log.1`` once it is larger than ``max_bytes``, under its writers' hands.
+    """Move the content of ``log`` to ``log.1`` if it is larger than ``max_bytes``, while processes write to it.
 
-    They append, so they go on at the start of the emptied file. What is written between the copy and the cut is lost,
-    as with logrotate's ``copytruncate``.
+    The writers append, so they continue at the start of the truncated file. Output between the copy and the truncation
+    is lost, as with logrotate's ``copytruncate``.
     """
     if log.exists() and log.stat().st_size > max_bytes:
         shutil.copyfile(log, log.with_name(log.name + ".1"))

@@ -1,6 +1,6 @@
-"""The data folder: what a stack keeps there is its owner's alone, folders 0700, files 0600, whatever the umask is.
+"""The data folder: only its owner has access to a stack's files (folders 0700, files 0600), whatever the umask.
 
-Kafka's log and ClickHouse's tables hold what users said, the stack's own files how to reach everything.
+Kafka's log and ClickHouse's tables contain users' texts; the stack's own files contain addresses and keys.
 """
 
 import os
@@ -13,28 +13,28 @@ from pathlib import Path
 
 from headrace.deploy.errors import StackError
 
-OURS = frozenset(
+STACK_FILES = frozenset(
     {
         *("kafka", "clickhouse", "faust", "objects", "checkpoints", "weights", "logs", "demo"),
         *("clickhouse-secrets", "keys"),
         *("stack.json", "stack.new", "stack.lock", "ports.json", "reward.png"),
     }
 )
-"""What a stack makes in its data folder. What else lies there is somebody's own and stays as it is."""
+"""What a stack creates in its data folder. Other files there belong to the user and are not changed."""
 
 _UMASK = 0o077
-_ROOM_BYTES = 16 * 1024**2
+_MIN_FREE_BYTES = 16 * 1024**2
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def keep_files_private() -> None:
-    """What this process and its children make from now on is readable by its owner alone."""
+    """Set the umask so that files created by this process and its children are accessible only to their owner."""
     os.umask(_UMASK)
 
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """The same inside the block."""
+    """Do the same as :func:`keep_files_private` inside the block."""
     before = os.umask(_UMASK)
     try:
         yield
@@ -43,9 +43,9 @@ def private_files() -> Iterator[None]:
 
 
 def make_folder(data: Path) -> None:
-    """Make the data folder, for its owner alone; one that exists stays as it is.
+    """Create the data folder with mode 0700; an existing folder is not changed.
 
-    Raises :class:`StackError` where it cannot be made or is no folder that can be written to.
+    Raises :class:`StackError` if it cannot be created or written to.
     """
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,23 +56,23 @@ def make_folder(data: Path) -> None:
 
 
 def tighten(data: Path) -> int:
-    """Take the rights of group and others from what a stack keeps in ``data``; returns of how many files and folders.
+    """Remove the permissions of group and others from a stack's files in ``data``; returns the number of changes.
 
-    The data folder itself is tightened where nothing but a stack's own lies in it. Links are not followed, and what
-    belongs to another user stays as it is.
+    The data folder itself is changed if it contains nothing but a stack's files. Links are not followed, and files of
+    other users are not changed.
     """
-    held = list(data.iterdir())
-    ours = [path for path in held if path.name in OURS or path.name.startswith(".headrace")]
-    whole = [data] if len(ours) == len(held) else []
-    return sum(_tightened(path) for root in ours for path in _tree(root)) + sum(map(_tightened, whole))
+    entries = list(data.iterdir())
+    own = [path for path in entries if path.name in STACK_FILES or path.name.startswith(".headrace")]
+    whole = [data] if len(own) == len(entries) else []
+    return sum(_tightened(path) for root in own for path in _tree(root)) + sum(map(_tightened, whole))
 
 
 def full_disk(data: Path) -> str | None:
-    """That the disk of ``data`` is full, in a sentence; ``None`` where there is room."""
+    """Returns a sentence if the disk of ``data`` is full; otherwise ``None``."""
     usage = shutil.disk_usage(data)
-    if usage.free >= min(_ROOM_BYTES, usage.total // 64):
+    if usage.free >= min(_MIN_FREE_BYTES, usage.total // 64):
         return None
-    return f"The disk of {data} is full, {usage.free / 1024**2:.1f} MiB are free: make room"
+    return f"The disk of {data} is full, {usage.free / 1024**2:.1f} MiB are free: free some space"
 
 
 def _tree(root: Path) -> Iterator[Path]:
@@ -88,22 +88,22 @@ def _tightened(path: Path) -> bool:
         if stat.S_ISLNK(mode) or not mode & _OTHERS:
             return False
         path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
-    except (FileNotFoundError, PermissionError):  # gone meanwhile; somebody else's
+    except (FileNotFoundError, PermissionError):  # Deleted meanwhile, or owned by another user.
         return False
     return True
 
 
 def _unusable(data: Path, why: str) -> str:
     return (
-        f"The data folder {data} (HEADRACE_DATA, --data) cannot be used: {why}. Name a folder that this user may "
-        "write to, with --data."
+        f"The data folder {data} (HEADRACE_DATA, --data) cannot be used: {why}. Use --data to specify a folder that "
+        "this user can write to."
     )
 
 
 def command_on(command: str, data: Path) -> str:
-    """``headrace COMMAND`` for the stack on ``data``, as a person can type it in this folder.
+    """Returns ``headrace COMMAND`` for the stack on ``data``, to be run in the current folder.
 
-    The folder is named unless it is the one that commands take by themselves.
+    It contains --data unless ``data`` is the default.
     """
-    usual = Path.cwd() / ".headrace"
-    return f"headrace {command}" + ("" if data.absolute() == usual else f" --data {shlex.quote(str(data))}")
+    default = Path.cwd() / ".headrace"
+    return f"headrace {command}" + ("" if data.absolute() == default else f" --data {shlex.quote(str(data))}")

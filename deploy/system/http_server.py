@@ -1,4 +1,4 @@
-"""One way to serve HTTP from a worker: loopback, says when it is ready, ends cleanly on SIGTERM and SIGINT."""
+"""Serves HTTP from a worker: on loopback only, with a readiness signal and a clean end on SIGTERM and SIGINT."""
 
 import asyncio
 import contextlib
@@ -28,8 +28,8 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        # uvicorn would raise the signal again after it served, which ends the process before anything behind the
-        # application is closed, and with a status that a supervisor takes for a crash.
+        # uvicorn would raise the signal again after serving. That would end the process before the application's
+        # resources are closed, and with an exit status that a supervisor takes for a crash.
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.handle_exit, number, None)
@@ -41,19 +41,19 @@ class _Server(uvicorn.Server):
 
 
 def require_loopback(host: str) -> None:
-    """Raise :class:`StackError` unless ``host`` is this machine only."""
+    """Raise :class:`StackError` unless ``host`` is a loopback address."""
     with contextlib.suppress(ValueError):
         if ip_address(host).is_loopback:
             return
     if host != "localhost":
-        raise StackError(f"cannot listen on {host}: there is no access control, so only 127.0.0.1 or ::1 will do")
+        raise StackError(f"cannot listen on {host}: there is no access control, so use 127.0.0.1 or ::1")
 
 
 def serve(app: ASGIApp, *, host: str, port: int, ready: Callable[[], None], graceful_s: int = 10) -> None:
     """Serve ``app`` until SIGTERM or SIGINT, then give open requests ``graceful_s`` seconds. Blocks.
 
-    uvicorn's sockets have TCP_NODELAY set, without which small answers wait for the client's delayed
-    acknowledgement. Raises :class:`StackError` where the address cannot be listened on.
+    uvicorn sets TCP_NODELAY, so small responses do not wait for the client's delayed acknowledgement. Raises
+    :class:`StackError` if the server cannot listen on the address.
     """
     require_loopback(host)
     config = uvicorn.Config(
@@ -69,9 +69,9 @@ def serve(app: ASGIApp, *, host: str, port: int, ready: Callable[[], None], grac
     server = _Server(config, ready)
     try:
         asyncio.run(server.serve())
-    except SystemExit as error:  # uvicorn's way to say that it could not bind; it has logged why
+    except SystemExit as error:  # uvicorn exits if it cannot bind, and has logged the reason.
         if is_free(port):
-            raise StackError(f"nothing is served on {host}:{port}: the application did not start, see above") from error
+            raise StackError(f"the application on {host}:{port} did not start: see the log above") from error
         raise StackError(f"cannot listen on {host}:{port}: choose another port or stop what uses it") from error
     if not server.started:
-        raise StackError(f"nothing is served on {host}:{port}: the application did not start, see the log above")
+        raise StackError(f"the application on {host}:{port} did not start: see the log above")

@@ -1,18 +1,19 @@
-"""A tiny process between a supervisor and a command: when the supervisor dies, the command's whole tree dies.
+"""A small process between a supervisor and a command: when the supervisor dies, it kills the command's process tree.
 
     python -I -S lifeline.py COMMAND [ARGUMENT ...]        (standard input: one end of a socket pair)
 
-A parent-death signal alone reaches one generation, and follows the *thread* that forked. So each command gets this
-parent of its own, which uses nothing but the standard library (about 10 MB resident):
+A parent-death signal reaches only one generation, and depends on the *thread* that forked. Therefore each command gets
+a lifeline as its parent, which uses only the standard library (about 10 MB resident):
 
-- it tells the supervisor the command's process id, as a line on the socket;
-- the socket's end of file says that the supervisor is gone (``kill -9`` included), or wants the end now: SIGKILL to
-  every descendant;
-- SIGTERM is passed to the command, whose own end is awaited;
-- when the command ends, what it left behind is killed, and its status becomes ours (128 + n for signal n).
+- it writes the command's process id to the socket, as a line;
+- end of file on the socket means that the supervisor has died (``kill -9`` included) or wants to stop immediately: it
+  sends SIGKILL to every descendant;
+- it passes SIGTERM on to the command and waits until the command ends;
+- when the command has ended, it kills the remaining descendants and exits with the command's status (128 + n for
+  signal n).
 
-On Linux it is a subreaper: descendants that made sessions of their own and lost their parents come back to it and are
-found. Should it be killed itself, the kernel kills the command. Elsewhere only the command's process group is killed.
+On Linux it is a subreaper: it also finds descendants that started their own session and lost their parent. If the
+lifeline itself is killed, the kernel kills the command. On other systems only the command's process group is killed.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _start(argv: list[str]) -> int:
-    """Fork and execute ``argv`` in a session of its own, its standard input empty; returns its process id."""
+    """Fork and execute ``argv`` in a session of its own with an empty standard input; returns its process id."""
     here = os.getpid()
     pid = os.fork()
     if pid:
@@ -44,7 +45,7 @@ def _start(argv: list[str]) -> int:
         os.setsid()
         if LINUX:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != here:  # We died before the kernel was told.
+            if os.getppid() != here:  # The parent died before the signal was set.
                 os._exit(_CANNOT_EXECUTE)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -57,12 +58,12 @@ def _start(argv: list[str]) -> int:
 
 
 def _descendants(root: int) -> list[int]:
-    """Process ids below ``root``, from /proc."""
+    """Returns the process ids of the descendants of ``root``, from /proc."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:
-                # The name in parentheses may hold anything; the parent is the second field after it.
+                # The name in parentheses may contain any character; the parent is the second field after it.
                 parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry))
     found, left = [], [root]
@@ -74,7 +75,7 @@ def _descendants(root: int) -> list[int]:
 
 
 def _kill_tree(command: int) -> None:
-    """SIGKILL everything below us until nothing is left; reaps all of it."""
+    """Kill all descendants with SIGKILL until none is left, and reap them."""
     with contextlib.suppress(OSError):
         os.killpg(command, signal.SIGKILL)
     while True:
@@ -82,7 +83,7 @@ def _kill_tree(command: int) -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         try:
-            # What is forked between the look and the kill is found in the next round.
+            # A process that is forked between the search and the kill is found in the next iteration.
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
@@ -91,7 +92,7 @@ def _kill_tree(command: int) -> None:
 
 
 def _reap(command: int) -> int | None:
-    """Reap whatever ended; the command's exit status once it did."""
+    """Reap all ended children; returns the command's exit status if it has ended."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -105,7 +106,7 @@ def _reap(command: int) -> int | None:
 
 
 def main(argv: list[str]) -> int:
-    """Run ``argv`` to its end, or to ours; returns the exit status."""
+    """Run ``argv`` until it ends or the supervisor closes the socket; returns the exit status."""
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)

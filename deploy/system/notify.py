@@ -1,6 +1,6 @@
-"""Readiness by systemd's sd_notify protocol: a worker runs the same under our supervisor and as a systemd unit.
+"""Readiness by systemd's sd_notify protocol, so that a worker runs the same way in a stack and as a systemd unit.
 
-A worker that serves sends the datagram ``READY=1`` to the Unix socket that NOTIFY_SOCKET names.
+A worker that is ready sends the datagram ``READY=1`` to the Unix socket in the variable NOTIFY_SOCKET.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ READY = b"READY=1"
 
 
 def notify_ready() -> None:
-    """Tell whoever started this process that it serves; nothing where nobody asked."""
+    """Signal to the supervisor that this process is ready; does nothing without NOTIFY_SOCKET."""
     address = os.environ.get(NOTIFY_SOCKET)
     if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        # A leading @ stands for the zero byte of Linux' abstract names.
+        # A leading @ represents the zero byte of Linux's abstract socket names.
         sender.connect("\0" + address[1:] if address.startswith("@") else address)
         sender.sendall(READY)
 
 
 class ReadySocket:
-    """The supervisor's end: a socket for one start of one part."""
+    """The supervisor's end: a socket for one start of a part."""
 
     def __init__(self) -> None:
-        # Unix socket paths are short: a data folder's may not fit.
+        # The length of a Unix socket's path is limited: a path in the data folder may be too long.
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-")
         self.path = Path(self._folder.name, "notify")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -45,10 +45,10 @@ class ReadySocket:
 
     @property
     def env(self) -> dict[str, str]:
-        """What the child needs in its environment."""
+        """The environment variable that the child needs."""
         return {NOTIFY_SOCKET: str(self.path)}
 
     async def ready(self) -> None:
-        """Return once the child said that it serves."""
+        """Return once the child has signalled that it is ready."""
         while READY not in (await asyncio.get_running_loop().sock_recv(self._socket, 4096)).splitlines():
             continue

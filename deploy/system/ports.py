@@ -1,4 +1,4 @@
-"""Loopback ports: free ones are chosen once and remembered beside the data, so that addresses outlive a restart."""
+"""Loopback ports: free ports are chosen once and stored in the data folder, so that addresses survive a restart."""
 
 import json
 import random
@@ -6,16 +6,16 @@ import socket
 from pathlib import Path
 
 HOST = "127.0.0.1"
-"""Everything that headrace starts listens here and nowhere else."""
+"""The only address that processes of headrace listen on."""
 
 _CHOICES = range(20_000, 32_768)
-"""Below the kernel's ephemeral range: no outgoing connection takes a remembered port between two starts."""
+"""Below the kernel's ephemeral range, so that no outgoing connection takes a remembered port between two starts."""
 
 
 def is_free(port: int) -> bool:
     """Whether nothing listens on ``port`` of the loopback interface."""
     with socket.socket() as probe:
-        # As servers do: connections of a past server that linger in TIME_WAIT do not count.
+        # As servers do: ignores connections of an earlier server that are still in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -25,7 +25,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(taken: frozenset[int] = frozenset()) -> int:
-    """A free port that is not in ``taken``. Raises ``OSError`` when a hundred tries found none."""
+    """Returns a free port that is not in ``taken``. Raises ``OSError`` if a hundred tries find none."""
     for port in random.SystemRandom().sample(_CHOICES, 100):
         if port not in taken and is_free(port):
             return port
@@ -33,12 +33,12 @@ def free_port(taken: frozenset[int] = frozenset()) -> int:
 
 
 def metrics_url(port: int) -> str:
-    """Where Prometheus is answered on ``port``."""
+    """Returns the Prometheus address on ``port``."""
     return f"http://{HOST}:{port}/metrics"
 
 
 def remembered_ports(file: Path, names: tuple[str, ...]) -> dict[str, int]:
-    """A free port for each of ``names``: that of the last time where it is still free. Written back to ``file``."""
+    """Returns a free port for each of ``names``: the remembered port if it is still free. Saves them in ``file``."""
     known: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
     ports = dict(known)
     for name in names:

@@ -1,4 +1,4 @@
-"""Running a worker's coroutine until the process is asked to end."""
+"""Runs a worker's coroutine until the process is stopped by a signal."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from headrace.deploy.system.notify import notify_ready
 
 
 def until_stopped(run: Callable[..., Awaitable[None]]) -> int:
-    """Run ``run(stop=…, ready=…)``; SIGTERM and SIGINT set ``stop``. Returns the exit status of a clean end."""
+    """Run ``run(stop=…, ready=…)``; SIGTERM and SIGINT set ``stop``. Returns 0, the status of a clean exit."""
 
     async def serve() -> None:
         stop = asyncio.Event()
