@@ -35,7 +35,7 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
 
     from headrace.agents.search import vocabulary as words
     from headrace.agents.search.demonstrations import HELD_OUT_FIRST, demonstrations
-    from headrace.deploy.fine_tuning.stages import Screen
+    from headrace.deploy.fine_tuning.stages import TerminalReporter
     from headrace.trainer.model.load import save_model
     from headrace.trainer.model.miniature import miniature_qwen3
     from headrace.trainer.supervised.fine_tune import SupervisedConfig, TuningExample, fine_tune
@@ -49,7 +49,7 @@ def command(out: Path, seed: int, steps: int, episodes: int, threads: int) -> No
     train, held_out = examples(0, episodes), examples(HELD_OUT_FIRST, HELD_OUT_EPISODES)
     model = miniature_qwen3(len(words.VOCABULARY), end_id=words.END_ID, pad_id=words.PAD_ID, seed=seed)
     print_line(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(train):,} examples, {threads} threads")
-    last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), Screen().trained)
+    last = fine_tune(model, train, held_out, SupervisedConfig(steps=steps, seed=seed), TerminalReporter().trained)
 
     save_model(model, part)
     for name, content in (("tokenizer", words.tokenizer_json()), ("tokenizer_config", words.tokenizer_config())):

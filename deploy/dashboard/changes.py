@@ -1,8 +1,8 @@
-"""Which panels must be read again: those over tables that have changed, as the parts of the tables show.
+"""Decides which panels must be queried again, from the parts of the tables that they read.
 
-ClickHouse keeps a table as immutable parts: every insert, merge or mutation makes parts of new names, so where the
-names are the same, so are the rows. Asking for the names costs a millisecond or two; the panels of 100,000
-trajectories cost several hundred.
+ClickHouse stores a table in immutable parts: every insert, merge or mutation creates parts with new names, so if the
+names are unchanged, so are the rows. A query for the names takes a millisecond or two, the panels of 100,000
+trajectories several hundred.
 """
 
 import logging
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Versions: TypeAlias = Mapping[str, int]
-"""Table → a number that changes with its rows. Tables that are not known to have one are missing."""
+"""Table → a number that changes with the table's rows. Tables whose version is unknown are missing."""
 
 MAX_AGE_S = 300.0
-"""Seconds after which a panel is read again though its tables seem to be the same."""
+"""Seconds after which a panel is queried again even if its tables seem unchanged."""
 
-# Other engines, such as Distributed, keep their rows where system.parts does not show them.
+# The rows of other engines, such as Distributed, are not in system.parts.
 _VERSIONS = """
     SELECT table, sum(part) FROM (
         SELECT name AS table, cityHash64(uuid) AS part FROM system.tables
@@ -43,53 +43,54 @@ _VIEW_SQL = {view.name: view.sql for view in VIEWS}
 
 
 def tables_of(sql: str) -> frozenset[str]:
-    """Names of the tables that ``sql`` may read, those under views among them; too many rather than too few."""
+    """Returns the names of all tables that ``sql`` may read, directly or by views; possibly more than it does read."""
     words = set(re.findall(r"\w+", sql))
-    below = (tables_of(_VIEW_SQL[view]) for view in words & _VIEW_SQL.keys())
-    return frozenset(words & _TABLE_NAMES).union(*below)
+    under_views = (tables_of(_VIEW_SQL[view]) for view in words & _VIEW_SQL.keys())
+    return frozenset(words & _TABLE_NAMES).union(*under_views)
 
 
 def read_versions(client: "Client") -> Versions:
-    """The versions as of now; none where this user may not ask. Raises the client's errors where nothing answers."""
+    """Returns the current versions; none if this user may not query them. Raises the client's connection errors."""
     try:
         found = client.query(_VERSIONS).result_rows
     except DatabaseError as error:
         if error.code is None:
             raise
-        log.debug("every panel is read at every refresh, as the parts of tables cannot be listed: %s", error)
+        log.debug("every refresh queries every panel, because the parts of tables cannot be listed: %s", error)
         return {}
-    # Parts of other engines' tables have no entry of the table beside them, and then no number that could be trusted.
     return {str(table): int(version) for table, version in found}
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPanel:
-    """A panel as it was read."""
+class CachedPanel:
+    """The cached result of a panel."""
 
     columns: Columns
-    """What it showed."""
+    """The result."""
     versions: Versions
-    """Versions of its tables just before; one that is missing was not known."""
+    """The versions of its tables just before the query, as far as they were known."""
     read_at: float
-    """When it was read, in seconds of a monotonic clock."""
+    """Time of the query, in seconds of a monotonic clock."""
     changed_at: float
-    """When its tables were first seen at these versions, by the same clock."""
+    """Time at which the tables were first seen at these versions, on the same clock."""
 
 
-def is_current(panel: Panel, kept: KeptPanel, versions: Versions, now: float) -> bool:
-    """Whether ``kept`` is what reading ``panel`` again would give, at the time ``now``."""
+def is_current(panel: Panel, kept: CachedPanel, versions: Versions, now: float) -> bool:
+    """Whether a query of ``panel`` at the time ``now`` would have the result ``kept``."""
     return (
         now - kept.read_at < MAX_AGE_S
-        # Rows leave what it shows of the last minutes, until none is left.
+        # Rows leave the panel's time window until none is left.
         and not now - kept.changed_at < panel.window_s
         and all(table in versions and kept.versions.get(table) == versions[table] for table in tables_of(panel.sql))
     )
 
 
-def keep(panel: Panel, columns: Columns, versions: Versions, now: float, before: KeptPanel | None) -> KeptPanel:
-    """``panel`` as it was read just now; ``before``: as it was read the time before. Equal columns stay one object."""
-    seen = {table: versions[table] for table in tables_of(panel.sql) if table in versions}
+def cache_panel(
+    panel: Panel, columns: Columns, versions: Versions, now: float, before: CachedPanel | None
+) -> CachedPanel:
+    """Returns the cache entry for ``columns``, which were just read; columns equal to those of ``before`` are shared."""
+    known = {table: versions[table] for table in tables_of(panel.sql) if table in versions}
     if before is None:
-        return KeptPanel(columns, seen, now, now)
-    changed_at = before.changed_at if seen == before.versions else now
-    return KeptPanel(before.columns if columns == before.columns else columns, seen, now, changed_at)
+        return CachedPanel(columns, known, now, now)
+    changed_at = before.changed_at if known == before.versions else now
+    return CachedPanel(before.columns if columns == before.columns else columns, known, now, changed_at)

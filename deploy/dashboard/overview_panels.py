@@ -1,15 +1,15 @@
-"""What the overview shows, as SQL: a run from its events to the versions that are served."""
+"""The panels of the overview page as SQL: a run from its events to the versions that are served."""
 
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
 from headrace.deploy.dashboard.panel import STARTS, Panel
 
 MAX_VERSIONS = 2000
-"""Policy versions, or steps, that a chart shows: the newest."""
+"""Number of policy versions or steps in a chart: the newest ones."""
 
 PANELS: tuple[Panel, ...] = (
     Panel(
         "runs",
-        "Runs and recorded data sets, the one that moved last first.",
+        "Runs and recorded data sets, the most recently active first.",
         """
         SELECT run, uniqExact(trajectory_id) AS trajectories, avg(normalised) AS reward,
                toUnixTimestamp64Milli(max(ended_at)) AS last_ms
@@ -18,7 +18,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "totals",
-        "The figures at the top.",
+        "The figures in the tiles at the top.",
         f"""
         SELECT
             (SELECT uniqExact(trajectory_id) FROM {STARTS} WHERE {_RUN}) AS started,
@@ -52,7 +52,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "components",
-        "What each component adds to the normalised reward of training rollouts: weight x value / maximum.",
+        "Contribution of each component to the normalised reward of training rollouts: weight x value / maximum.",
         f"""
         SELECT component, version, avg(value * weight / maximum) AS share
         FROM (
@@ -67,8 +67,8 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "groups",
-        "Groups by what became of them and by their oldest policy version; null where the version is unknown.",
-        # Of a group's reasons the greatest by name is shown: zero_variance_… comes before single members' defects.
+        "Groups by fate and by their oldest policy version; null if the version is unknown.",
+        # A group's reason is the greatest by name, so zero_variance_… takes precedence over defects of single members.
         f"""
         SELECT fate, version, count() AS groups
         FROM (
@@ -85,7 +85,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "fates",
-        "Trajectories by what became of them; what is neither trained nor rejected is pending.",
+        "Trajectories by fate; those that are neither trained nor rejected are pending.",
         f"""
         SELECT fate, reason, trajectories FROM (
             SELECT 'trained' AS fate, '' AS reason, uniqExact(trajectory_id) AS trajectories
@@ -103,7 +103,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "staleness",
-        "Versions between the policy that sampled a trajectory and the policy that was trained with it, by step.",
+        "Versions between the policy that sampled a trajectory and the policy that trained on it, by step.",
         f"""
         SELECT step, quantileExact(0.5)(staleness) AS median, max(staleness) AS largest
         FROM (
@@ -119,7 +119,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "published",
-        "Policy versions by when they could be had.",
+        "Policy versions by time of publication.",
         f"""
         SELECT version, toUnixTimestamp64Milli(min(time)) AS ms FROM weights WHERE {_RUN}
         GROUP BY version ORDER BY version DESC LIMIT {MAX_VERSIONS}
@@ -127,7 +127,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "applied",
-        "Policy versions by engine and by when it served them.",
+        "Policy versions by engine and by the time from which it served them.",
         f"""
         SELECT engine, version, toUnixTimestamp64Milli(min(time)) AS ms, max(swap_s) AS swap_s,
                max(canary_max_error) AS canary_max_error
@@ -136,7 +136,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "lag",
-        "Records that each consumer group has before it, in the last ten minutes.",
+        "Lag of each consumer group in records, in the last ten minutes.",
         """
         SELECT toUnixTimestamp64Milli(time) AS ms, consumer_group, sum(records) AS records
         FROM lag FINAL WHERE time > now64(3) - INTERVAL 10 MINUTE
@@ -146,7 +146,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "alerts",
-        "What a person should know of, newest first.",
+        "Alerts, newest first.",
         f"""
         SELECT toUnixTimestamp64Milli(time) AS ms, part, kind, severity, message
         FROM alerts FINAL WHERE {_RUN} OR run = '' ORDER BY time DESC, id LIMIT 20

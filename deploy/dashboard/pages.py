@@ -1,4 +1,4 @@
-"""The dashboard's pages: where each stands, and what it shows."""
+"""The dashboard's pages: their paths, files and panels."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from headrace.deploy.dashboard.trainer_panels import TRAINER_PANELS
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page. The first of its panels lists the runs that it can show."""
+    """A page. Its first panel lists the runs that it can show."""
 
     path: str
-    """Where it stands; its figures stand below: ``{path}/api/snapshot``."""
+    """The path of its URL; its data is below: ``{path}/api/snapshot``."""
     file: str
-    """Its HTML."""
+    """Its HTML file."""
     panels: tuple[Panel, ...]
-    """What it shows."""
+    """Its panels."""
     one_run: bool = False
-    """Whether it shows one run at a time: for all of them it takes the one that moved last."""
+    """Whether it shows a single run: without a selected run it shows the most recently active one."""
 
 
 PAGES: tuple[Page, ...] = (

@@ -1,6 +1,6 @@
-"""A panel: one named query, its answer as columns. All of them plain ClickHouse that anybody can run.
+"""A panel: a named query with its result as columns. The queries are plain ClickHouse SQL that any client can run.
 
-Every query takes the parameter ``run``; the empty text means every run. Results are columns: name → list.
+Every query has the parameter ``run``; the empty text means all runs. Results are columns: name → list.
 """
 
 import math
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 Columns: TypeAlias = dict[str, list[Any]]
 
 OF_RUN = "({run:String} = '' OR run = {run:String})"
-"""Whether a row is of the run that is looked at."""
+"""Condition that a row belongs to the selected run."""
 
 STARTS = (
     "(SELECT trajectory_id, started_run AS run, started_group_id AS group_id, payload FROM events "
     "WHERE type = 'headrace.trajectory.started.v1')"
 )
-"""The starts of trajectories: a row each, and another for each time one was written."""
+"""The start events of trajectories; an event that was written twice has two rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +30,23 @@ class Panel:
     name: str
     """Name in the JSON."""
     about: str
-    """What it answers, in a sentence."""
+    """What it shows, in a sentence."""
     sql: str
     """The query."""
     window_s: float = 0.0
-    """Seconds before now that it looks at: for so long it changes though its tables do not."""
+    """Length of the time window before now that it shows, in seconds: its result may change while the tables do not."""
 
 
 def read_panel(client: "Client", panel: Panel, run: str) -> Columns:
-    """The columns of ``panel`` for ``run``. Raises the client's ``ClickHouseError``."""
+    """Query the columns of ``panel`` for ``run``. Raises the client's ``ClickHouseError``."""
     result = client.query(panel.sql, parameters={"run": run})
     return to_columns(result.column_names, result.result_columns)
 
 
 def to_columns(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Columns:
-    """A result as JSON can carry it: what is not a number, as the mean of nothing, becomes ``None``.
+    """Returns a result in JSON's types: values that are not finite, such as the mean of no rows, become ``None``.
 
-    A column of maps becomes one for each of their keys, ``metrics.loss``, with ``None`` where a row has no such key.
+    A column of maps becomes one column per key, ``metrics.loss``, with ``None`` for rows that lack the key.
     """
     plain: Columns = {}
     for name, column in zip(names, columns or [[] for _ in names], strict=True):
@@ -63,5 +63,5 @@ def _finite(values: Iterable[Any]) -> list[Any]:
 
 
 def default_run(runs: Mapping[str, Sequence[Any]]) -> str:
-    """The run that moved last; the empty text, which means all, where there is none."""
+    """Returns the most recently active run; the empty text, which means all runs, if there is none."""
     return str(runs["run"][0]) if runs.get("run") else ""

@@ -1,12 +1,12 @@
-"""The dashboard: pages fed by server-sent events. It knows nothing but what ClickHouse says.
+"""The dashboard: pages that are updated by server-sent events. ClickHouse is its only data source.
 
-GET /                      the overview; /trainer is the trainer's page, with everything below it in the same way
-GET /api/snapshot?run=R    every panel as JSON
+GET /                      the overview; /trainer is the trainer's page and has the same routes below it
+GET /api/snapshot?run=R    all panels as JSON
 GET /api/panels/NAME?run=R one panel
-GET /stream?run=R          the snapshot again whenever it changed
+GET /stream?run=R          the snapshot, sent again whenever it has changed
+GET /api/metrics           meaning and warning threshold of each metric of a step
 
-While the tables do not change, a refresh asks ClickHouse for their versions only: see ``changes``.
-GET /api/metrics           what each metric of a step means, and from where on it is a warning
+While the tables do not change, a refresh only queries their versions: see ``changes``.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.deploy.dashboard.changes import KeptPanel, Versions, is_current, keep, read_versions
+from headrace.deploy.dashboard.changes import CachedPanel, Versions, cache_panel, is_current, read_versions
 from headrace.deploy.dashboard.pages import PAGES, Page
 from headrace.deploy.dashboard.panel import Columns, Panel, default_run, read_panel
 from headrace.deploy.system.http_server import serve
@@ -48,21 +48,21 @@ Snapshot: TypeAlias = dict[str, Any]
 
 STATIC = Path(__file__).parent / "static"
 REFRESH_S = 2.0
-"""Seconds between two looks at the database, however many pages are open."""
+"""Interval at which the database is queried, in seconds, however many pages are open."""
 MAX_RUNS = 16
-"""Runs whose last snapshot is kept."""
+"""Runs whose latest snapshot is cached."""
 MAX_STREAMS = 64
-"""Pages that are fed at once."""
+"""Most pages that may be open at the same time."""
 
 PAGE_PATHS = frozenset(page.path or "/" for page in PAGES)
-"""Where pages stand."""
+"""Paths of the pages."""
 
 _UNKNOWN_TABLE = 60
 MAX_RUN_NAME = 1000
-"""Longest name of a run that is asked for, in characters."""
+"""Longest run name in a request, in characters."""
 
 _HEADERS = {
-    # Nothing is loaded from elsewhere, and no other page may frame this one.
+    # The page loads nothing from other sites, and other pages may not frame it.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -70,10 +70,10 @@ _HEADERS = {
 }
 
 
-class OwnPagesOnly:
-    """Refuses what other sites' pages ask for, which they could not read but which costs queries and streams.
+class SameOriginOnly:
+    """Refuses requests from other sites' pages: they could not read the response, but would cost queries and streams.
 
-    A link from elsewhere to a page is followed. Browsers send ``Sec-Fetch-Site`` with every request.
+    Links from other sites to a page work. Browsers send ``Sec-Fetch-Site`` with every request.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -82,21 +82,21 @@ class OwnPagesOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = Headers(scope=scope)
-            asker, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode")
+            site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode")
             page = scope["path"] in PAGE_PATHS and mode == "navigate"
-            if asker not in ("none", "same-origin") and not page:
-                problem = {"problem": "Requests from other sites' pages are refused: open the dashboard itself."}
+            if site not in ("none", "same-origin") and not page:
+                problem = {"problem": "Requests from other sites' pages are refused: open the dashboard directly."}
                 await JSONResponse(problem, 403, _HEADERS)(scope, receive, send)
                 return
             if len(Request(scope).query_params.get("run", "")) > MAX_RUN_NAME:
-                problem = {"problem": f"The name of a run has at most {MAX_RUN_NAME} characters."}
+                problem = {"problem": f"A run's name may have at most {MAX_RUN_NAME} characters."}
                 await JSONResponse(problem, 400, _HEADERS)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-class Board:
-    """Snapshots of a page's panels, shared by all who look at it: one set of queries a run and refresh."""
+class PageSnapshots:
+    """Snapshots of a page's panels, shared by all open pages: one set of queries per run and refresh."""
 
     def __init__(self, clickhouse_url: str, secrets: Path | None, page: Page, refresh_s: float) -> None:
         self._url = clickhouse_url
@@ -106,13 +106,13 @@ class Board:
         self._client: Client | None = None
         self._lock = asyncio.Lock()
         self._kept: OrderedDict[str, tuple[float, Snapshot]] = OrderedDict()
-        self._panels: OrderedDict[str, dict[str, KeptPanel]] = OrderedDict()
+        self._panels: OrderedDict[str, dict[str, CachedPanel]] = OrderedDict()
 
     async def snapshot(self, run: str | None) -> Snapshot:
-        """Every panel for ``run`` (``None``: the run that moved last), at most ``refresh_s`` old; the same object as
-        before where nothing changed.
+        """Returns all panels for ``run`` (``None``: the most recently active run), at most ``refresh_s`` old; the same
+        object as before if nothing has changed.
 
-        Without a database there is a snapshot too: its ``problem`` says what is wrong and what to do.
+        Without a database the snapshot's ``problem`` names the error and the remedy.
         """
         key = "\0" if run is None else run
         async with self._lock:
@@ -138,9 +138,9 @@ class Board:
             where = f"ClickHouse at {redacted_address(self._url)}"
             code = error.code if isinstance(error, DatabaseError) else None
             if code == _UNKNOWN_TABLE:
-                problem = "The tables are not there yet: the sink makes them when it starts (headrace up)."
+                problem = "The tables do not exist yet: the sink creates them when it starts (headrace up)."
             elif code is None:
-                problem = f"{where} does not answer: see headrace status, or set HEADRACE_CLICKHOUSE."
+                problem = f"{where} does not answer: check headrace status, or set HEADRACE_CLICKHOUSE."
             else:
                 problem = f"{where} refused a query (code {code}): the dashboard's log has the error."
             log.warning("%s %s", problem, error)
@@ -149,7 +149,7 @@ class Board:
     def _read(self, run: str | None) -> Snapshot:
         if self._client is None:
             self._client = open_client(self._url, secrets=self._secrets, account=READER, timeout_s=20)
-        # Before the panels: what is inserted meanwhile is read again rather than missed.
+        # Queried before the panels: rows that are inserted meanwhile are read twice instead of missed.
         versions = read_versions(self._client)
         listing, *others = self._page.panels
         runs = self._panel(listing, "", versions)
@@ -158,7 +158,7 @@ class Board:
         return {"run": chosen, "problem": None, "panels": {listing.name: runs, **panels}}
 
     def _panel(self, panel: Panel, run: str, versions: Versions) -> Columns:
-        """The columns of ``panel`` for ``run``, read again only where they may have changed."""
+        """Returns the columns of ``panel`` for ``run``; queries them only if they may have changed."""
         assert self._client is not None
         kept = self._panels.setdefault(run, {})
         self._panels.move_to_end(run)
@@ -168,12 +168,12 @@ class Board:
         if before is not None and is_current(panel, before, versions, monotonic()):
             return before.columns
         columns = read_panel(self._client, panel, run)
-        kept[panel.name] = keep(panel, columns, versions, monotonic(), before)
+        kept[panel.name] = cache_panel(panel, columns, versions, monotonic(), before)
         return kept[panel.name].columns
 
 
 def _is_same(one: Snapshot, other: Snapshot) -> bool:
-    """Whether two snapshots show the same panels: equal columns are one object, so nothing large is compared."""
+    """Whether two snapshots are equal. Equal columns are the same object, so only identities are compared."""
     if not one or (one["run"], one["problem"]) != (other["run"], other["problem"]):
         return False
     panels, others = one["panels"], other["panels"]
@@ -183,14 +183,14 @@ def _is_same(one: Snapshot, other: Snapshot) -> bool:
 class PageHandlers:
     """The HTTP handlers of a page."""
 
-    def __init__(self, page: Page, board: Board, refresh_s: float) -> None:
+    def __init__(self, page: Page, snapshots: PageSnapshots, refresh_s: float) -> None:
         self._page = page
-        self._board = board
+        self._snapshots = snapshots
         self._refresh_s = refresh_s
         self._streams = 0
 
     def routes(self) -> list[Route]:
-        """Where they answer."""
+        """Returns the page's routes."""
         return [
             Route(self._page.path or "/", self.page),
             Route(f"{self._page.path}/api/snapshot", self.snapshot),
@@ -202,22 +202,22 @@ class PageHandlers:
         return FileResponse(STATIC / self._page.file, headers=_HEADERS)
 
     async def snapshot(self, request: Request) -> Response:
-        snapshot = await self._board.snapshot(request.query_params.get("run"))
+        snapshot = await self._snapshots.snapshot(request.query_params.get("run"))
         return JSONResponse(snapshot, 503 if snapshot["problem"] else 200, _HEADERS)
 
     async def panel(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in {panel.name for panel in self._page.panels}:
             names = ", ".join(panel.name for panel in self._page.panels)
-            return JSONResponse({"problem": f"there is no panel {name!r}: the panels are {names}"}, 404, _HEADERS)
-        snapshot = await self._board.snapshot(request.query_params.get("run"))
+            return JSONResponse({"problem": f"There is no panel {name!r}: the panels are {names}"}, 404, _HEADERS)
+        snapshot = await self._snapshots.snapshot(request.query_params.get("run"))
         if snapshot["problem"]:
             return JSONResponse({"problem": snapshot["problem"]}, 503, _HEADERS)
         return JSONResponse(snapshot["panels"][name], headers=_HEADERS)
 
     async def stream(self, request: Request) -> Response:
         if self._streams >= MAX_STREAMS:
-            return JSONResponse({"problem": f"{MAX_STREAMS} pages are open already: close one"}, 503, _HEADERS)
+            return JSONResponse({"problem": f"{MAX_STREAMS} pages are already open: close one"}, 503, _HEADERS)
         changes = self._changes(request.query_params.get("run"))
         return StreamingResponse(changes, media_type="text/event-stream", headers=_HEADERS)
 
@@ -226,8 +226,8 @@ class PageHandlers:
         sent: Snapshot | None = None
         try:
             while True:
-                snapshot = await self._board.snapshot(run)
-                # Sent all the same: it keeps the connection alive and tells the page that nothing changed.
+                snapshot = await self._snapshots.snapshot(run)
+                # An event is sent even without a change: it keeps the connection alive and the page up to date.
                 text = "event: same\ndata: same" if snapshot is sent else f"data: {_json(snapshot)}"
                 yield f"{text}\n\n"
                 sent = snapshot
@@ -241,27 +241,27 @@ def _json(snapshot: Snapshot) -> str:
 
 
 async def health(request: Request) -> Response:
-    """That the process serves."""
+    """Answer a health check."""
     return Response("ok\n", media_type="text/plain")
 
 
 async def metrics(request: Request) -> Response:
-    """The registry of the trainer's metrics, by name."""
+    """Answer with the registry of the trainer's metrics, by name."""
     about = {name: asdict(metric) | {"threshold": metric.threshold} for name, metric in METRICS.items()}
     return JSONResponse(about, headers=_HEADERS)
 
 
 def dashboard_app(clickhouse_url: str, *, secrets: Path | None = None, refresh_s: float = REFRESH_S) -> Starlette:
-    """The dashboard of the ClickHouse at ``clickhouse_url``; ``secrets`` as :func:`open_client` takes it."""
-    boards = [Board(clickhouse_url, secrets, page, refresh_s) for page in PAGES]
+    """Returns the dashboard of the ClickHouse at ``clickhouse_url``; ``secrets`` is that of :func:`open_client`."""
+    sources = [PageSnapshots(clickhouse_url, secrets, page, refresh_s) for page in PAGES]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        for board in boards:
-            board.close()
+        for source in sources:
+            source.close()
 
-    pages = [PageHandlers(page, board, refresh_s) for page, board in zip(PAGES, boards, strict=True)]
+    pages = [PageHandlers(page, source, refresh_s) for page, source in zip(PAGES, sources, strict=True)]
     return Starlette(
         routes=[
             *(route for page in pages for route in page.routes()),
@@ -270,9 +270,9 @@ def dashboard_app(clickhouse_url: str, *, secrets: Path | None = None, refresh_s
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
-            # No page reaches the figures by rebinding a name of its own to loopback.
+            # A web page cannot reach the data by DNS rebinding.
             Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "[::1]"]),
-            Middleware(OwnPagesOnly),
+            Middleware(SameOriginOnly),
         ],
         lifespan=lifespan,
     )
@@ -283,7 +283,7 @@ def serve_dashboard(
 ) -> None:
     """Serve the dashboard until SIGTERM or SIGINT. Blocks.
 
-    ``ready`` is called once the page can be opened; ClickHouse may come later. Raises
-    :class:`headrace.deploy.errors.StackError` where ``host`` is not loopback or the port is taken.
+    ``ready`` is called once the page can be opened; ClickHouse may be started later. Raises
+    :class:`headrace.deploy.errors.StackError` if ``host`` is not loopback or the port is taken.
     """
     serve(dashboard_app(clickhouse_url, secrets=secrets), host=host, port=port, ready=ready, graceful_s=1)

@@ -1,17 +1,17 @@
-"""What the trainer's page shows, as SQL: the steps of one run with all their metrics, and what stood in their way."""
+"""The panels of the trainer's page as SQL: the steps of a run with all their metrics, rejections and alerts."""
 
 from headrace.deploy.dashboard.panel import OF_RUN as _RUN
 from headrace.deploy.dashboard.panel import STARTS, Panel
 
 MAX_POINTS = 600
-"""Points of a chart: of a longer run every second, third … step is shown, and the newest."""
+"""Most points of a chart: of a longer run only every second, third … step and the newest step are shown."""
 
 _EVERY = f"greatest(1, intDiv((SELECT max(step) FROM steps WHERE {_RUN}), {MAX_POINTS}))"
 
 TRAINER_PANELS: tuple[Panel, ...] = (
     Panel(
         "runs",
-        "Runs that were trained, the one that moved last first.",
+        "Runs with training steps, the most recently active first.",
         """
         SELECT run, max(step) AS steps, toUnixTimestamp64Milli(max(time)) AS last_ms
         FROM steps GROUP BY run ORDER BY last_ms DESC, run LIMIT 100
@@ -19,9 +19,9 @@ TRAINER_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "now",
-        "Where the run stands. groups_waiting have been formed and neither been trained nor turned away; "
-        "groups_under_way have been begun and not all of their trajectories have a fate; of them the trainer's budget "
-        "grants groups_granted, null where it never did.",
+        "The run's current state. groups_waiting: groups that were formed, but neither trained nor rejected yet. "
+        "groups_under_way: groups in flight, which were started and have trajectories without a fate. groups_granted: "
+        "how many groups the trainer's budget allows in flight, null if it published no budget.",
         f"""
         SELECT
             (SELECT max(step) FROM steps WHERE {_RUN}) AS step,
@@ -53,7 +53,7 @@ TRAINER_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "turned_away",
-        "Trajectories that the trainer turned away, by reason.",
+        "Trajectories that the trainer rejected, by reason.",
         f"""
         SELECT reason, uniqExact(trajectory_id) AS trajectories FROM rejected FINAL
         WHERE {_RUN} AND stage = 'admission' GROUP BY reason ORDER BY trajectories DESC, reason
@@ -61,7 +61,7 @@ TRAINER_PANELS: tuple[Panel, ...] = (
     ),
     Panel(
         "alerts",
-        "What the trainer wants a person to know, skipped steps among it, newest first.",
+        "The trainer's alerts, skipped steps included, newest first.",
         f"""
         SELECT toUnixTimestamp64Milli(time) AS ms, part, kind, severity, message
         FROM alerts FINAL WHERE {_RUN} AND part = 'trainer' ORDER BY time DESC, id LIMIT 20

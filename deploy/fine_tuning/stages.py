@@ -37,7 +37,7 @@ MEANINGS = {
 """What the labels of a selection mean. A label that is missing here is a trajectory's defect."""
 
 
-class Screen:
+class TerminalReporter:
     """Tells a person how a stage goes."""
 
     def read(self, what: str, count: int) -> None:
@@ -113,7 +113,7 @@ def fine_tune_from_log(config: "StageConfig") -> None:
     from headrace.trainer.supervised.stage import OutExists, run_stage
 
     async def run() -> dict[str, Any]:
-        return await run_stage(config, Screen())
+        return await run_stage(config, TerminalReporter())
 
     try:
         summary = run_with_kafka(config.bootstrap, run)

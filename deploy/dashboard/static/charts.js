@@ -1,4 +1,4 @@
-// Charts over uPlot: lines and stacked bars, redrawn in place while their series stay the same.
+// Charts with uPlot: lines and stacked bars, updated in place as long as their series stay the same.
 "use strict";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -9,7 +9,7 @@ const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFra
 const formats = {
   share: (value) => (value == null ? "–" : value.toFixed(3)),
   count: (value) => (value == null ? "–" : compact.format(value)),
-  // Few digits, whatever the size: 0.643, 1.2e-6, 5.3K.
+  // Few digits for any magnitude: 0.643, 1.2e-6, 5.3K.
   number: (value) => {
     if (value == null) return "–";
     const size = Math.abs(value);
@@ -19,15 +19,15 @@ const formats = {
   version: (value) => (value == null ? "–" : "v" + value),
 };
 
-// Columns of a panel as rows.
+// Returns the columns of a panel as rows.
 function rowsOf(columns) {
   const names = Object.keys(columns ?? {});
   const length = names.length ? columns[names[0]].length : 0;
   return Array.from({ length }, (_, at) => Object.fromEntries(names.map((name) => [name, columns[name][at]])));
 }
 
-// Long rows (x, series, y) as uPlot's aligned arrays; series that `order` names come in its order, the others before
-// them by name.
+// Returns long rows (x, series, y) as uPlot's aligned arrays; series in `order` come last, in this order, after the
+// others, which are sorted by name.
 function pivot(rows, xKey, seriesKey, yKey, order = []) {
   const xs = [...new Set(rows.map((row) => row[xKey]))].sort((a, b) => a - b);
   const place = new Map(xs.map((x, at) => [x, at]));
@@ -40,7 +40,8 @@ function pivot(rows, xKey, seriesKey, yKey, order = []) {
 
 class Chart {
   // options: kind ("lines" | "steps" | "bars"), format of values, xFormat and yFormat of ticks, xLabel, time, height,
-  // range of y, whole (no fractions on y), bounds (values at which a dashed line stands), and by series: labels, colours, widths, dots (names of those with points)
+  // range of y, whole (no fractions on y), bounds (values with a dashed line), and by series: labels, colours, widths,
+  // dots (names of the series with points)
   constructor(card, options) {
     this.box = document.createElement("div");
     card.append(this.box);
@@ -55,7 +56,7 @@ class Chart {
     if (this.plot && width && width !== this.plot.width) this.plot.setSize({ width, height: this.options.height });
   }
 
-  // What stands where there is nothing to draw. Pieces in backquotes are commands.
+  // Shows a text in place of the chart. Parts in backquotes are commands.
   empty(text) {
     const box = document.createElement("div");
     const words = document.createElement("p");
@@ -69,7 +70,7 @@ class Chart {
     this.show(box);
   }
 
-  // Another node in the chart's place.
+  // Shows another node in place of the chart.
   show(node) {
     this.drop();
     this.box.replaceChildren(node);
@@ -88,7 +89,7 @@ class Chart {
     const signature = JSON.stringify([names, matchMedia("(prefers-color-scheme: dark)").matches]);
     const drawn = JSON.stringify(data);
     if (this.plot && signature === this.signature) {
-      // A new snapshot mostly has a few new points in one chart: painting the others again costs more than comparing.
+      // A new snapshot usually changes few charts: comparing the data is cheaper than repainting all of them.
       if (drawn !== this.drawn) this.plot.setData(data);
     } else {
       this.drop();
@@ -100,7 +101,7 @@ class Chart {
     this.showLast();
   }
 
-  // Without a pointer on the chart the legend shows the newest values.
+  // While the pointer is not on the chart, the legend shows the newest values.
   showLast() {
     if (this.plot && this.plot.cursor.idx == null) this.plot.setLegend({ idx: this.plot.data[0].length - 1 });
   }
@@ -145,7 +146,7 @@ class Chart {
     };
   }
 
-  // Dashed lines where a warning begins, as far as they are in sight.
+  // Draws dashed lines at the warning thresholds that are in the visible range.
   drawBounds(u) {
     const { min, max } = u.scales.y;
     u.ctx.save();
@@ -163,7 +164,8 @@ class Chart {
   }
 }
 
-// Sums from each series to the last one: the first is drawn highest, the others over it, and the last stands lowest.
+// Returns for each series the sum of it and all later ones: the first series is at the top of the bar, the last at the
+// bottom.
 function cumulate(arrays) {
   const sums = arrays.map(() => []);
   for (let x = 0; x < (arrays[0]?.length ?? 0); x++) {

@@ -1,8 +1,8 @@
-// The overview: one snapshot in, every panel drawn from it.
+// The overview page: draws every panel from a snapshot.
 "use strict";
 
 const SERIES = { train: "training rollouts", greedy: "held out, greedy", sampled: "held out, sampled", evaluate: "evaluation" };
-// From the top of a bar to its bottom.
+// In the order from the top of a bar to its bottom.
 const FATES = {
   zero_variance_all_equal: "all equal",
   zero_variance_all_fail: "all failed",
@@ -27,12 +27,12 @@ const charts = {
 };
 
 const EMPTY = {
-  reward: "No reward of a policy version yet. `headrace demo` starts a run; recorded runs (`headrace import FILE`) have no policy version and are counted below.",
+  reward: "No rewards with a policy version yet. `headrace demo` starts a run; recorded runs (`headrace import FILE`) have no policy version and are counted below.",
   components: "No scored training rollouts yet.",
-  groups: "No groups of a policy version yet: a group is complete when all attempts at its task have ended.",
+  groups: "No groups with a policy version yet: a group is complete when all attempts at its task have ended.",
   versions: "No weights yet: the trainer publishes version 0 when it starts (`headrace up`).",
-  staleness: "No steps yet: the trainer steps when enough groups with a gradient have come.",
-  lag: "No lag measured in the last ten minutes: the sink measures it while it runs (`headrace status`).",
+  staleness: "No steps yet: the trainer makes a step when it has received enough groups with a gradient.",
+  lag: "No lag was measured in the last ten minutes: the sink measures it while it runs (`headrace status`).",
 };
 
 function drawChart(name, { xs, names, arrays }) {
@@ -44,9 +44,9 @@ function drawVersions(panels) {
   const rows = rowsOf(panels.published).map((row) => ({ ...row, series: "published" }));
   for (const row of rowsOf(panels.applied)) rows.push({ ...row, series: "served by " + row.engine });
   for (const row of rows) row.seconds = row.ms / 1000;
-  // By name "published" comes first: it is the wide line under the others.
+  // Series are sorted by name, so "published" is first: it is the wide line under the others.
   const table = pivot(rows, "seconds", "series", "version");
-  // Where only one series has a point, the others still are where they were.
+  // At a time at which only one series has a point, the others keep their last value.
   for (const array of table.arrays) array.forEach((value, at) => { array[at] = value ?? array[at - 1] ?? null; });
   drawChart("versions", table);
 }
@@ -77,7 +77,7 @@ function drawGroups(panel) {
   const rows = rowsOf(panel);
   const versioned = rows.filter((row) => row.version != null);
   if (rows.length && !versioned.length) {
-    // Recorded runs: no policy version to draw them by.
+    // Groups of recorded runs have no policy version: draw them as bars without an axis.
     charts.groups.show(barTable(rows.map((row) => ({
       name: FATES[row.fate] ?? row.fate.replaceAll("_", " "), count: row.groups, colour: GROUP_COLOURS[row.fate] ?? "--quiet",
     }))));

@@ -1,4 +1,4 @@
-// What all pages share: their run, the stream that keeps them live, and small pieces of HTML.
+// Shared by all pages: the selection of a run, the stream that updates the page, and small pieces of HTML.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
@@ -15,7 +15,7 @@ function fill(id, ...children) {
   byId(id).append(...children);
 }
 
-// Rows of {name, count, colour} as horizontal bars.
+// Returns rows of {name, count, colour} as horizontal bars.
 function barTable(rows) {
   const most = Math.max(...rows.map((row) => row.count));
   return element("table", { className: "bars" }, element("tbody", {}, ...rows.map((row) => {
@@ -42,7 +42,7 @@ function tile(title, value, note) {
   return element("div", { className: "tile" }, element("h3", {}, title), element("strong", {}, value), element("span", {}, note));
 }
 
-// `every` names the choice of all runs together, where there is one.
+// `every` is the label of the choice "all runs", on pages that offer it.
 function drawRuns(panel, chosen, every) {
   const names = rowsOf(panel).map((row) => row.run);
   if (chosen && !names.includes(chosen)) names.push(chosen);
@@ -54,7 +54,7 @@ function drawRuns(panel, chosen, every) {
   select.value = chosen;
 }
 
-// Keeps the page live: `draw` is called with each new snapshot, and again when light becomes dark.
+// Keeps the page up to date: calls `draw` with each new snapshot, and when the colour scheme changes.
 function livePage(draw, { every } = {}) {
   let latest = null;
   let stream = null;
@@ -70,7 +70,7 @@ function livePage(draw, { every } = {}) {
     byId("problem").textContent = latest.problem ?? "";
     if (latest.problem) return;
     drawRuns(latest.panels.runs, latest.run, every);
-    // The other pages open with the same run.
+    // Links to the other pages keep the selected run.
     for (const link of document.querySelectorAll("nav a")) link.search = "?run=" + encodeURIComponent(latest.run);
     draw(latest);
   }
@@ -86,14 +86,14 @@ function livePage(draw, { every } = {}) {
       drawAll();
       seen();
     });
-    stream.addEventListener("error", () => setState("lost", "the dashboard does not answer, trying again"));
+    stream.addEventListener("error", () => setState("lost", "the dashboard does not answer, retrying"));
   }
 
   byId("run").addEventListener("change", (event) => {
     history.replaceState(null, "", "?run=" + encodeURIComponent(event.target.value));
     connect();
   });
-  // Nobody looks at a hidden page: it asks for nothing, and is brought up to date when it is shown.
+  // A hidden page sends no requests; it is updated when it is shown again.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) stream?.close();
     else connect();

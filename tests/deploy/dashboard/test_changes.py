@@ -8,10 +8,10 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
 from headrace.deploy.dashboard import server
-from headrace.deploy.dashboard.changes import MAX_AGE_S, KeptPanel, is_current, keep, read_versions, tables_of
+from headrace.deploy.dashboard.changes import MAX_AGE_S, CachedPanel, cache_panel, is_current, read_versions, tables_of
 from headrace.deploy.dashboard.pages import PAGES
 from headrace.deploy.dashboard.panel import Columns, Panel, read_panel
-from headrace.deploy.dashboard.server import Board, Snapshot
+from headrace.deploy.dashboard.server import PageSnapshots, Snapshot
 from headrace.streams.clickhouse.database import open_client
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ PANEL = Panel("steps", "", "SELECT count() FROM steps")
 RECENT = Panel("recent", "", "SELECT count() FROM steps WHERE time > now64(3) - INTERVAL 1 MINUTE", window_s=60)
 
 
-def kept(versions: Mapping[str, int], read_at: float = 0.0, changed_at: float = 0.0) -> KeptPanel:
-    return KeptPanel({"count()": [1]}, versions, read_at, changed_at)
+def kept(versions: Mapping[str, int], read_at: float = 0.0, changed_at: float = 0.0) -> CachedPanel:
+    return CachedPanel({"count()": [1]}, versions, read_at, changed_at)
 
 
 @pytest.mark.parametrize(
@@ -46,15 +46,15 @@ def test_what_was_read_holds_until_its_tables_change_or_it_is_old(
 
 
 def test_where_versions_are_unknown_a_panel_is_always_read() -> None:
-    assert not is_current(PANEL, keep(PANEL, {}, {}, 0.0, None), {}, 1.0)
+    assert not is_current(PANEL, cache_panel(PANEL, {}, {}, 0.0, None), {}, 1.0)
 
 
 def test_a_window_is_counted_from_the_last_change_and_equal_columns_stay_one_object() -> None:
-    first = keep(RECENT, {"count()": [1]}, {"steps": 1}, 0.0, None)
-    again = keep(RECENT, {"count()": [1]}, {"steps": 1}, 10.0, first)
+    first = cache_panel(RECENT, {"count()": [1]}, {"steps": 1}, 0.0, None)
+    again = cache_panel(RECENT, {"count()": [1]}, {"steps": 1}, 10.0, first)
     assert (again.read_at, again.changed_at) == (10.0, 0.0)
     assert again.columns is first.columns
-    changed = keep(RECENT, {"count()": [2]}, {"steps": 2}, 20.0, again)
+    changed = cache_panel(RECENT, {"count()": [2]}, {"steps": 2}, 20.0, again)
     assert (changed.columns, changed.changed_at) == ({"count()": [2]}, 20.0)
 
 
@@ -92,26 +92,26 @@ async def test_only_panels_over_a_table_that_changed_are_read(
         read.append(panel.name)
         return read_panel(client, panel, run)
 
-    async def read_by(board: Board) -> tuple[Snapshot, set[str]]:
+    async def read_by(snapshots: PageSnapshots) -> tuple[Snapshot, set[str]]:
         read.clear()
-        return await board.snapshot("rising"), set(read)
+        return await snapshots.snapshot("rising"), set(read)
 
     monkeypatch.setattr(server, "read_panel", watched)
-    board = Board(clickhouse_reader, None, PAGES[0], refresh_s=0)
+    snapshots = PageSnapshots(clickhouse_reader, None, PAGES[0], refresh_s=0)
     try:
-        first, every = await read_by(board)
+        first, every = await read_by(snapshots)
         assert every == {panel.name for panel in PAGES[0].panels}
         recent = {panel.name for panel in PAGES[0].panels if panel.window_s}
-        second, again = await read_by(board)
+        second, again = await read_by(snapshots)
         assert again == recent
         assert second is first
         writer.command("INSERT INTO alerts (id, run, part, kind, message) VALUES ('n', 'rising', 'sink', 'k', 'new')")
-        third, again = await read_by(board)
+        third, again = await read_by(snapshots)
         assert again == recent | {"alerts"}
         assert "new" in third["panels"]["alerts"]["message"]
         assert third["panels"]["reward"] is first["panels"]["reward"]
     finally:
-        board.close()
+        snapshots.close()
 
 
 class Refusing:

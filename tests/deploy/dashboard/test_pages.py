@@ -96,7 +96,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
         assert "step skipped" in page.locator("#alerts").inner_text()
         assert "1 skipped" in page.locator(".tile").first.inner_text()
         rest = "{groups_granted: 0, groups_waiting: 10, groups_under_way: 30, groups_per_step: 8}"
-        ended = page.evaluate(f"drawPace(['starved', '52 % in wait'], {rest}).innerText")
+        ended = page.evaluate(f"trainerTile(['starved', '52 % in wait'], {rest}).innerText")
         assert "finished" in ended
         assert "samplers" not in ended
         assert page.locator("#newest code", has_text="kl_k3").count() == 1
@@ -111,7 +111,7 @@ def test_a_run_without_steps_says_what_it_waits_for(dashboard: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{dashboard}/trainer?run=none")
         page.wait_for_selector("#reward .empty")
-        assert "when enough groups with a gradient have come" in page.locator("#reward .empty").inner_text()
+        assert "when it has received enough groups with a gradient" in page.locator("#reward .empty").inner_text()
         assert complaints == []
 
 

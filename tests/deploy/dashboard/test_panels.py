@@ -175,7 +175,7 @@ def test_without_tables_the_page_says_who_makes_them(clickhouse: str) -> None:
     with served(f"{clickhouse}/bare") as url:
         status, body = get(f"{url}/api/snapshot")
     assert status == 503
-    assert "the sink makes them" in body["problem"]
+    assert "the sink creates them" in body["problem"]
 
 
 def test_without_a_database_the_page_says_what_to_set() -> None:
