@@ -13,11 +13,11 @@ from typing import Any
 import zstandard
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-MAX_BYTES = 16 << 20  # of a decoded array: a bound against decompression bombs
+MAX_BYTES = 16 << 20  # Largest decoded array: a limit against decompression bombs.
 
 
 def decoded(text: str | None, typecode: str) -> "array[Any]":
-    """A token array: base64 of little-endian int32 (i), float32 (f) or int8 (b); behind ``zstd:`` compressed."""
+    """Decode a token array: base64 of little-endian int32 (i), float32 (f) or int8 (b); compressed after ``zstd:``."""
     raw = base64.b64decode((text or "").removeprefix("zstd:"))
     if text and text.startswith("zstd:"):
         if not 0 <= zstandard.frame_content_size(raw) <= MAX_BYTES:
@@ -30,7 +30,7 @@ def decoded(text: str | None, typecode: str) -> "array[Any]":
 
 
 def line(trajectory_id: str, value: bytes) -> str:
-    """What to print of a trajectory."""
+    """Returns the line to print for a trajectory."""
     segments = json.loads(value)["segments"]
     logprobs = [each for segment in segments for each in decoded(segment["logprobs"], "f")]
     sampled = sum(sum(decoded(segment["loss_mask"], "b")) for segment in segments)
@@ -39,14 +39,14 @@ def line(trajectory_id: str, value: bytes) -> str:
 
 
 async def main(bootstrap: str) -> None:
-    """Read to the end as of now."""
+    """Read to the current end."""
     consumer = AIOKafkaConsumer(
         "trajectories",
         bootstrap_servers=bootstrap,
         auto_offset_reset="earliest",
-        isolation_level="read_committed",  # the default sees aborted records
+        isolation_level="read_committed",  # The default also returns aborted records.
     )
-    lines = {}  # by ce_id: equal ids are one record, written twice
+    lines = {}  # By ce_id: records with equal ids are duplicates.
     await consumer.start()
     try:
         partitions = [TopicPartition("trajectories", n) for n in consumer.partitions_for_topic("trajectories") or ()]

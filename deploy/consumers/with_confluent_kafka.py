@@ -12,11 +12,11 @@ from typing import Any
 import zstandard
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-MAX_BYTES = 16 << 20  # of a decoded array: a bound against decompression bombs
+MAX_BYTES = 16 << 20  # Largest decoded array: a limit against decompression bombs.
 
 
 def decoded(text: str | None, typecode: str) -> "array[Any]":
-    """A token array: base64 of little-endian int32 (i), float32 (f) or int8 (b); behind ``zstd:`` compressed."""
+    """Decode a token array: base64 of little-endian int32 (i), float32 (f) or int8 (b); compressed after ``zstd:``."""
     raw = base64.b64decode((text or "").removeprefix("zstd:"))
     if text and text.startswith("zstd:"):
         if not 0 <= zstandard.frame_content_size(raw) <= MAX_BYTES:
@@ -29,7 +29,7 @@ def decoded(text: str | None, typecode: str) -> "array[Any]":
 
 
 def line(trajectory_id: str, value: bytes) -> str:
-    """What to print of a trajectory."""
+    """Returns the line to print for a trajectory."""
     segments = json.loads(value)["segments"]
     logprobs = [each for segment in segments for each in decoded(segment["logprobs"], "f")]
     sampled = sum(sum(decoded(segment["loss_mask"], "b")) for segment in segments)
@@ -38,17 +38,17 @@ def line(trajectory_id: str, value: bytes) -> str:
 
 
 def main(bootstrap: str) -> None:
-    """Read to the end as of now."""
+    """Read to the current end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": "example",  # wanted even where partitions are assigned by hand and nothing is committed
+            "group.id": "example",  # Required, although partitions are assigned manually and nothing is committed.
             "enable.auto.commit": False,
-            "enable.partition.eof": True,  # the end of a partition is an event
-            "isolation.level": "read_committed",  # librdkafka's default, said all the same
+            "enable.partition.eof": True,  # The end of a partition is reported as an event.
+            "isolation.level": "read_committed",  # librdkafka's default, given here for clarity.
         }
     )
-    lines = {}  # by ce_id: equal ids are one record, written twice
+    lines = {}  # By ce_id: records with equal ids are duplicates.
     try:
         open_partitions = set(consumer.list_topics("trajectories", 10).topics["trajectories"].partitions)
         consumer.assign([TopicPartition("trajectories", number, OFFSET_BEGINNING) for number in open_partitions])

@@ -88,7 +88,7 @@ def is_current(panel: Panel, kept: CachedPanel, versions: Versions, now: float) 
 def cache_panel(
     panel: Panel, columns: Columns, versions: Versions, now: float, before: CachedPanel | None
 ) -> CachedPanel:
-    """Returns the cache entry for ``columns``, which were just read; columns equal to those of ``before`` are shared."""
+    """Returns the cache entry for ``columns``, which were just read; if they equal those of ``before``, shares them."""
     known = {table: versions[table] for table in tables_of(panel.sql) if table in versions}
     if before is None:
         return CachedPanel(columns, known, now, now)

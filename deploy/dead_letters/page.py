@@ -1,4 +1,4 @@
-"""Dead letters for people: one a line, or one whole with the place of the error marked.
+"""Formats dead letters as text: one per line, or a single one in full with the position of the error marked.
 
 0:17  2026-11-21 11:24:24.512  events[2]@7104  bad_json  01a1fdd9…222222 #3  repaired
 """
@@ -13,16 +13,16 @@ from headrace.streams.letters.redrive import Plan, Redrive
 from headrace.streams.letters.repair import Content, json_error, readable
 
 MAX_CHARACTERS = 160
-"""What is shown of a value, unless all of it is asked for: it may hold what users said."""
+"""Most characters of a value that are shown without --full: a value may contain users' texts."""
 
 
 def state(letter: Letter) -> str:
-    """What was done about it: ``repaired``, ``sent again``, both, or nothing."""
+    """Returns its state: ``repaired``, ``sent again``, both, or nothing."""
     return ", ".join(word for word, holds in (("repaired", letter.repair), ("sent again", letter.redriven)) if holds)
 
 
 def row(letter: Letter, *, full: bool = False) -> str:
-    """``letter`` in a line."""
+    """Returns ``letter`` as one line."""
     dead = letter.dead
     subject = letter.content.subject or dead.trajectory_id or "?"
     number = letter.content.sequence
@@ -33,22 +33,22 @@ def row(letter: Letter, *, full: bool = False) -> str:
 
 
 def page(letter: Letter, *, full: bool = False) -> list[str]:
-    """``letter`` whole: where it stood, what is wrong and where, every byte (``full``), what was done about it."""
+    """Returns ``letter`` in full: original position, error and its position, content (``full``: all bytes), state."""
     dead = letter.dead
     lines = [
         f"dead letter  {letter.name}",
-        f"stood at     {dead.topic}[{dead.partition}]@{dead.offset}, written {utc(dead.timestamp_ms)}",
+        f"original     {dead.topic}[{dead.partition}]@{dead.offset}, written {utc(dead.timestamp_ms)}",
         f"error        {dead.error}: {printable(dead.message)}",
-        f"trajectory   {dead.trajectory_id or 'cannot be told'}",
+        f"trajectory   {dead.trajectory_id or 'unknown'}",
         *_content(letter.content, full),
     ]
     if letter.repair is not None:
         lines.insert(4, "as repaired:")
     try:
         envelope, _ = readable(dead.topic, letter.content)
-        lines.append(f"today        readable, as {envelope.type}")
+        lines.append(f"now          readable, as {envelope.type}")
     except (UnreadableRecord, KeyError) as error:
-        lines.append(f"today        unreadable: {printable(str(error.args[0]))}")
+        lines.append(f"now          unreadable: {printable(str(error.args[0]))}")
     for done in letter.redriven:
         how = (
             f"with all {done.records} events of {done.redrive_of} as {done.trajectory_id}"
@@ -60,7 +60,7 @@ def page(letter: Letter, *, full: bool = False) -> list[str]:
 
 
 def as_json(letter: Letter) -> dict[str, Any]:
-    """``letter`` for programs."""
+    """Returns ``letter`` as JSON data."""
     return {
         "letter": letter.name,
         **letter.dead.model_dump(mode="json"),
@@ -70,7 +70,7 @@ def as_json(letter: Letter) -> dict[str, Any]:
 
 
 def outcome(plan: Plan, *, dry_run: bool = False) -> str:
-    """What a plan does, or why it does nothing, in a line."""
+    """Returns a line about what a plan does, or why it does nothing."""
     if not isinstance(plan, Redrive):
         return f"{plan.letter.name}  not sent: {printable(plan.why)}"
     names = ", ".join(letter.name for letter in plan.letters)
@@ -81,10 +81,10 @@ def outcome(plan: Plan, *, dry_run: bool = False) -> str:
             f", event {plan.letters[0].content.sequence} of {first.trajectory_id}" if first.topic == "events" else ""
         )
         return f"{names}  {verb} to {first.topic}{about}"
-    missing = f"; events {', '.join(map(str, plan.still_missing))} never came" if plan.still_missing else ""
+    missing = f"; events {', '.join(map(str, plan.still_missing))} are missing" if plan.still_missing else ""
     return (
         f"{names}  {verb} with all of {first.redrive_of}, {first.records} events, as {first.trajectory_id}, "
-        f"a trajectory of its own{missing}"
+        f"a new trajectory{missing}"
     )
 
 
@@ -96,7 +96,7 @@ def _content(content: Content, full: bool) -> list[str]:
         lines.append(f"header       {printable(name)}: {shown}")
     value = content.value
     if value is None:
-        return [*lines, "value        null, or too large for a letter: it stands where it stood"]
+        return [*lines, "value        null, or too large for a dead letter: see the original record"]
     problem = json_error(value)
     if problem is None or full:
         lines.append(f"value        {len(value)} bytes: {_text(value, full)}")
@@ -104,7 +104,7 @@ def _content(content: Content, full: bool) -> list[str]:
         place, why = problem
         before = printable(value[max(0, place - 60) : place].decode("utf-8", "replace"))
         after = printable(value[place : place + 20].decode("utf-8", "replace"))
-        lines += [f"value        {len(value)} bytes, no JSON: {why}, byte {place}:"]
+        lines += [f"value        {len(value)} bytes, not JSON: {why}, byte {place}:"]
         lines += [f"             {before}{after}", f"             {' ' * len(before)}^"]
     return lines
 

@@ -1,6 +1,6 @@
-"""The whole circle, once: an agent works, its events become training groups, the trainer learns, the engine swaps.
+"""The demo's training run: an agent works, its events become training groups, the trainer learns, vLLM swaps weights.
 
-Every figure is read from the log: rewards, steps, versions. The agent samples from vLLM alone.
+All figures (rewards, steps, versions) are read from Kafka. The agent samples only from vLLM.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace.agents.search.sampler import RolloutConfig, held_out_tasks, run_evaluation, run_rollouts
 from headrace.deploy.demo.memory import Peak
 from headrace.deploy.demo.summary import HeldOut, Summary, mean_reward, mixed_versions, reward_by_version
-from headrace.deploy.demo.watch import RunRecords, Watch, watching
+from headrace.deploy.demo.watch import RunRecords, RunWatcher, watch_run
 from headrace.deploy.errors import StackError
 from headrace.deploy.processes.process import ReportStatus
 from headrace.deploy.stack.stack import Stack
@@ -22,39 +22,39 @@ from headrace.streams.ledger.ledger import Ledger, read_ledger
 _SERVE_S = 60.0
 _SCORE_S = 120.0
 _STEP_S = 180.0
-_SETTLE_S = 60.0
+_DRAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What a demo does."""
+    """The settings of a demo."""
 
     seed: int = 0
-    """Of the training tasks, the trainer and the engine's first state."""
+    """Seed of the training tasks, the trainer and the engine."""
     steps: int = 60
     """Optimiser steps."""
     heldout_tasks: int = 256
-    """Held-out tasks; each is attempted twice before and twice after training, sampled and greedy."""
+    """Number of held-out tasks; each is attempted sampled and greedy, before and after training."""
     control: bool = False
-    """Shuffle the advantages inside their groups: nothing should be learnt."""
+    """Shuffle the advantages inside their groups; nothing should be learnt then."""
     group_size: int = 8
-    """Attempts at a task."""
+    """Attempts per task."""
     groups_per_step: int = 8
-    """Groups with a gradient that a step waits for."""
+    """Groups with a gradient per step."""
     max_staleness: int = 4
-    """Versions that a trajectory may be older than the policy it trains."""
+    """Largest age in versions at which a trajectory is trained."""
     max_steps_ahead: int = 2
-    """Steps' worth of groups that the sampler may begin beyond the next step's: keeps engine and trainer busy, and is
-    fresh enough to be admitted."""
+    """Steps' worth of groups that the sampler may start beyond the next step: keeps engine and trainer busy, while the
+    groups stay fresh enough to be admitted."""
     learning_rate: float = 8e-4
-    """AdamW's."""
+    """Learning rate of AdamW."""
     constant_length: int = 16
-    """Tokens by which a trajectory's objective is divided: about what one samples."""
+    """Tokens by which a trajectory's objective is divided: about as many as a trajectory samples."""
     concurrency: int = 64
     """Attempts in flight."""
 
     def options(self) -> dict[str, dict[str, object]]:
-        """Options of the stack's parts that follow from the plan."""
+        """Returns the options of the stack's parts for this plan."""
         return {
             "trainer": {
                 "steps": self.steps,
@@ -70,7 +70,7 @@ class DemoPlan:
         }
 
     def rollouts(self, stack: Stack) -> RolloutConfig:
-        """The sampler's settings."""
+        """Returns the sampler's settings."""
         return RolloutConfig(
             bootstrap=stack.addresses["kafka"],
             vllm_url=stack.addresses["vllm"],
@@ -83,7 +83,7 @@ class DemoPlan:
 
 @dataclass(slots=True)
 class Phases:
-    """Wall seconds by phase."""
+    """Wall-clock seconds by phase."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -100,13 +100,13 @@ class Phases:
 async def run_circle(
     stack: Stack, plan: DemoPlan, phases: Phases, peak: Peak, plot: Path, report: ReportStatus
 ) -> Summary:
-    """Measure, train, measure again, and account for every trajectory.
+    """Evaluate, train, evaluate again, and account for every trajectory.
 
-    Raises :class:`StackError` naming what did not come to pass.
+    Raises :class:`StackError` that names what did not happen in time.
     """
     rollouts = plan.rollouts(stack)
-    async with watching(stack.addresses["kafka"], stack.settings.run) as watch:
-        await watch.until(lambda seen: seen.served >= 0, what="the engine to serve version 0", timeout_s=_SERVE_S)
+    async with watch_run(stack.addresses["kafka"], stack.settings.run) as watch:
+        await watch.until(lambda records: records.served >= 0, what="the engine to serve version 0", timeout_s=_SERVE_S)
         async with phases.phase("evaluate_before"):
             before = await _evaluate(rollouts, plan, watch, report)
         async with phases.phase("learn"):
@@ -115,7 +115,7 @@ async def run_circle(
             after = await _evaluate(rollouts, plan, watch, report)
         async with phases.phase("settle"):
             ledger = await _ledger_at_rest(stack.addresses["kafka"], report)
-        rewards = watch.seen.rewards.values()
+        rewards = watch.records.rewards.values()
         return Summary(
             seed=plan.seed,
             control=plan.control,
@@ -126,10 +126,10 @@ async def run_circle(
                 greedy_after=after.greedy,
             ),
             heldout_tasks=plan.heldout_tasks,
-            steps=len(watch.seen.steps),
+            steps=len(watch.records.steps),
             ledger=asdict(ledger),
-            weights_published=len(watch.seen.published),
-            weights_applied=len(watch.seen.applied),
+            weights_published=len(watch.records.published),
+            weights_applied=len(watch.records.applied),
             mixed_version_trajectories=mixed_versions(rewards),
             reward_by_version=reward_by_version(rewards),
             seconds=phases.seconds | {"total": round(sum(phases.seconds.values()), 2)},
@@ -146,20 +146,20 @@ class _Score:
     greedy: float
 
 
-async def _evaluate(rollouts: RolloutConfig, plan: DemoPlan, watch: Watch, report: ReportStatus) -> _Score:
-    version = watch.seen.served
+async def _evaluate(rollouts: RolloutConfig, plan: DemoPlan, watch: RunWatcher, report: ReportStatus) -> _Score:
+    version = watch.records.served
     tasks = held_out_tasks(plan.heldout_tasks)
     labels = {"policy_version": version}
     sampled = await run_evaluation(rollouts, tasks, greedy=False, labels=labels)
     greedy = await run_evaluation(rollouts, tasks, greedy=True, labels=labels)
     await watch.until_scored([*sampled, *greedy], timeout_s=_SCORE_S)
-    score = _Score(mean_reward(watch.seen.rewards, sampled), mean_reward(watch.seen.rewards, greedy))
+    score = _Score(mean_reward(watch.records.rewards, sampled), mean_reward(watch.records.rewards, greedy))
     found = f"sampled {score.sampled:.3f}, greedy {score.greedy:.3f}"
     report(f"version {version} on {plan.heldout_tasks} held-out tasks: {found}")
     return score
 
 
-async def _learn(rollouts: RolloutConfig, plan: DemoPlan, watch: Watch, report: ReportStatus) -> None:
+async def _learn(rollouts: RolloutConfig, plan: DemoPlan, watch: RunWatcher, report: ReportStatus) -> None:
     stop = asyncio.Event()
     sampler = asyncio.create_task(run_rollouts(rollouts, stop=stop))
     progress = asyncio.create_task(_report_steps(plan, watch, report))
@@ -167,49 +167,52 @@ async def _learn(rollouts: RolloutConfig, plan: DemoPlan, watch: Watch, report: 
         await asyncio.wait([sampler, progress], return_when=asyncio.FIRST_COMPLETED)
         if sampler.done():
             sampler.result()
-            raise StackError("The sampler ended before the last step.")
+            raise StackError("The sampler stopped before the last step.")
         await progress
     finally:
         stop.set()
         progress.cancel()
         await asyncio.gather(sampler, progress, return_exceptions=True)
     await watch.until(
-        lambda seen: seen.served >= plan.steps, what=f"the engine to serve version {plan.steps}", timeout_s=_SERVE_S
+        lambda records: records.served >= plan.steps,
+        what=f"the engine to serve version {plan.steps}",
+        timeout_s=_SERVE_S,
     )
 
 
-async def _report_steps(plan: DemoPlan, watch: Watch, report: ReportStatus) -> None:
-    """One line a few steps, until the last."""
+async def _report_steps(plan: DemoPlan, watch: RunWatcher, report: ReportStatus) -> None:
+    """Report a line every few steps, until the last step."""
     shown, every = 0, max(1, plan.steps // 15)
     while shown < plan.steps:
         wanted = min(shown + every, plan.steps)
 
-        def reached(seen: RunRecords, wanted: int = wanted) -> bool:
-            return wanted in seen.steps and all(name in seen.rewards for name in _trained(seen, wanted))
+        def reached(records: RunRecords, wanted: int = wanted) -> bool:
+            return wanted in records.steps and all(name in records.rewards for name in _trained(records, wanted))
 
         await watch.until(reached, what=f"step {wanted}", timeout_s=_STEP_S * every)
         shown = wanted
-        report(f"step {wanted:>3} of {plan.steps}   {_line(watch.seen, wanted)}   version {watch.seen.served} served")
+        served = watch.records.served
+        report(f"step {wanted:>3} of {plan.steps}   {_line(watch.records, wanted)}   version {served} served")
 
 
-def _trained(seen: RunRecords, step: int) -> list[str]:
-    return [name for group in seen.steps[step].groups for name in group.trajectory_ids]
+def _trained(records: RunRecords, step: int) -> list[str]:
+    return [name for group in records.steps[step].groups for name in group.trajectory_ids]
 
 
-def _line(seen: RunRecords, step: int) -> str:
-    """A step in figures; its reward is the share of the maximum, over the trajectories that it trained."""
-    metrics = seen.steps[step].metrics
-    reward = mean_reward(seen.rewards, _trained(seen, step))
+def _line(records: RunRecords, step: int) -> str:
+    """Returns a step's figures; its reward is a share of the maximum, over the trajectories that it trained."""
+    metrics = records.steps[step].metrics
+    reward = mean_reward(records.rewards, _trained(records, step))
     return f"reward {reward:.2f}   staleness ≤ {metrics['staleness_max']:.0f}   loss {metrics['loss']:+.4f}"
 
 
 async def _ledger_at_rest(bootstrap: str, report: ReportStatus) -> Ledger:
-    """The ledger, once nothing is on its way through the streams; what waits for a training step stays pending."""
-    deadline = time.monotonic() + _SETTLE_S
+    """Returns the ledger once no trajectory is in the stream processors; those that wait for a step stay pending."""
+    deadline = time.monotonic() + _DRAIN_S
     while True:
         ledger = await read_ledger(bootstrap)
         moving = sum(count for stage, count in ledger.pending_by.items() if stage != "untrained")
         if not moving or time.monotonic() > deadline:
             return ledger
-        report(f"{moving} trajectories are still on their way")
+        report(f"{moving} trajectories are still being processed")
         await asyncio.sleep(1.0)

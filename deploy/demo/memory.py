@@ -1,4 +1,4 @@
-"""How much memory a process and everything it started take."""
+"""Measures the memory of this process and its descendants."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,13 +10,13 @@ _EVERY_S = 5.0
 
 
 class Peak:
-    """The largest sum seen, in bytes."""
+    """The largest sum that was measured, in bytes."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
-    def look(self) -> None:
-        """Measure now: proportional set sizes, so that what processes share counts once."""
+    def measure(self) -> None:
+        """Measure now, by proportional set sizes, so that shared memory counts once."""
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
         self.bytes = max(self.bytes, sum(map(_proportional, family)))
 
@@ -26,7 +26,7 @@ def _proportional(process: psutil.Process) -> int:
         memory = process.memory_full_info()
     except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
         return 0
-    # Only Linux divides shared pages among those who share them.
+    # Only Linux reports the proportional set size.
     return int(getattr(memory, "pss", 0) or memory.rss)
 
 
@@ -37,7 +37,7 @@ async def peak_memory() -> AsyncIterator[Peak]:
 
     async def measure() -> None:
         while True:
-            await asyncio.to_thread(peak.look)
+            await asyncio.to_thread(peak.measure)
             await asyncio.sleep(_EVERY_S)
 
     measuring = asyncio.create_task(measure())

@@ -1,4 +1,4 @@
-"""The reward curve as a picture."""
+"""Draws the reward curve."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ _TRAIN, _SAMPLED, _GREEDY = "#4477aa", "#ee6677", "#228833"
 
 
 def draw(summary: Summary, path: Path) -> None:
-    """Write a PNG: training reward by policy version, held-out reward before and after."""
+    """Write a PNG with the training reward by policy version, and the held-out reward before and after."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), dpi=130, layout="constrained")
     axes = figure.subplots()
     points = summary.reward_by_version
     versions = [point.version for point in points]
-    # The area of a dot says how many trajectories stand behind it.
+    # The area of a dot is proportional to its number of trajectories.
     axes.scatter(
         versions,
         [point.mean for point in points],
@@ -24,7 +24,7 @@ def draw(summary: Summary, path: Path) -> None:
         alpha=0.35,
         label="training rollouts, mean of a version (area: trajectories)",
     )
-    axes.plot(versions, _smooth(summary), color=_TRAIN, linewidth=2, label="the same, weighted over 5 versions")
+    axes.plot(versions, _smooth(summary), color=_TRAIN, linewidth=2, label="weighted mean over 5 versions")
     held = summary.heldout
     last = max(summary.steps, 1)
     for name, before, after, colour in (
@@ -45,7 +45,7 @@ def draw(summary: Summary, path: Path) -> None:
 
 
 def _smooth(summary: Summary, reach: int = 2) -> list[float]:
-    """Mean over neighbouring versions, weighted by their trajectories."""
+    """Returns the mean over neighbouring versions, weighted by their trajectories."""
     points = summary.reward_by_version
     curve = []
     for index in range(len(points)):

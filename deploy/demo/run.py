@@ -1,4 +1,4 @@
-"""The demo on a stack of its own: an empty folder, the parts, the circle, the summary."""
+"""Runs the demo on a stack of its own: empties the folder, starts the stack, trains, prints the summary."""
 
 import asyncio
 import shutil
@@ -21,13 +21,13 @@ from headrace.deploy.terminal import print_line, print_text
 
 _INTERRUPTED = 130
 _MARK = "made-by-headrace-demo"
-"""A file that tells a folder of ours, which may be emptied, from anybody else's."""
+"""A file that marks a folder as created by the demo; only such a folder is emptied."""
 
 
 def run_demo(plan: DemoPlan, *, data: str | None, json_path: Path | None, plot_path: Path | None, keep: bool) -> None:
-    """Run ``plan`` on a fresh stack; writes the picture and, where asked, the JSON.
+    """Run ``plan`` on a fresh stack; writes the picture and, with ``json_path``, the JSON.
 
-    Raises :class:`StackError` where the stack does not come up or the circle does not close.
+    Raises :class:`StackError` if the stack does not start or the training run fails.
     """
     settings = demo_settings(plan, data)
     fresh_folder(settings.data)
@@ -40,18 +40,18 @@ def run_demo(plan: DemoPlan, *, data: str | None, json_path: Path | None, plot_p
 
 
 def demo_settings(plan: DemoPlan, data: str | None) -> Settings:
-    """The user's settings with the demo's folder, run and options."""
+    """Returns the user's settings with the demo's folder, run and options."""
     settings = load_settings(data=data)
     return settings.model_copy(update={"data": settings.data / "demo", "run": "demo", "options": plan.options()})
 
 
 def fresh_folder(folder: Path) -> None:
-    """Empty ``folder`` if an earlier demo made it; raises :class:`StackError` where it is used or somebody else's."""
+    """Empty ``folder`` if an earlier demo created it; raises :class:`StackError` otherwise, or if a demo runs on it."""
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARK).exists():
-            raise StackError(f"{folder} was not made by a demo: move it away, or choose another folder with --data.")
+            raise StackError(f"{folder} was not created by a demo: move it away, or choose another folder with --data.")
         if is_locked(folder):
-            raise StackError(f"A demo is running on {folder}: end it, or choose another folder with --data.")
+            raise StackError(f"A demo is running on {folder}: stop it, or choose another folder with --data.")
         shutil.rmtree(folder)
     make_folder(folder)
     (folder / _MARK).touch()
@@ -71,9 +71,10 @@ async def _run(settings: Settings, plan: DemoPlan, plot: Path, json_path: Path |
         summary = await run_circle(stack, plan, phases, peak, plot, print_line)
         _show(summary, plot, json_path)
         if keep:
-            shows = command_on("status", settings.data)
+            status = command_on("status", settings.data)
             print_line(
-                f"Still up: Ctrl-C ends it; `{shows}` shows it from another shell; other commands take --data too."
+                f"The stack is still up: Ctrl-C stops it; `{status}` shows it from another shell. Use the same --data "
+                "with other commands."
             )
             await asyncio.Event().wait()
 

@@ -1,4 +1,4 @@
-"""What a demo run showed: pure functions from the log's records to figures, and the figures as text.
+"""The result of a demo: pure functions from the log's records to figures, and the figures as text.
 
 held-out reward   sampled 0.31 → 0.79   greedy 0.34 → 0.83
 """
@@ -25,12 +25,12 @@ class HeldOut(BaseModel):
 
     @property
     def gain(self) -> float:
-        """The smaller of the two rises: learning must show in both."""
+        """The smaller of the two improvements: both must show learning."""
         return min(self.sampled_after - self.sampled_before, self.greedy_after - self.greedy_before)
 
 
 class VersionReward(BaseModel):
-    """Training rollouts of one policy version."""
+    """The mean reward of a policy version's training rollouts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,7 +39,7 @@ class VersionReward(BaseModel):
     mean: float
     """Mean normalised reward."""
     trajectories: int
-    """Trajectories scored."""
+    """Number of scored trajectories."""
 
 
 class Summary(BaseModel):
@@ -65,19 +65,19 @@ class Summary(BaseModel):
 
 
 def by_trajectory(rewards: Iterable[Reward]) -> dict[str, Reward]:
-    """One reward a trajectory: a re-emitted record counts once, a revision replaces what it revises."""
+    """Returns the last reward of each trajectory: a duplicate counts once, a revision replaces the earlier reward."""
     return {reward.trajectory_id: reward for reward in rewards}
 
 
 def normalised(reward: Reward) -> float:
-    """The reward as a share of the largest possible one; one that could not be scored earns nothing."""
+    """Returns the reward as a share of its maximum; 0 for a trajectory that could not be scored."""
     if reward.total is None or not reward.maximum:
         return 0.0
     return reward.total / reward.maximum
 
 
 def mean_reward(rewards: Mapping[str, Reward], trajectory_ids: Collection[str]) -> float:
-    """Mean normalised reward of ``trajectory_ids``; raises ``LookupError`` where one was never scored."""
+    """Returns the mean normalised reward of ``trajectory_ids``; raises ``LookupError`` if one has no reward."""
     missing = [name for name in trajectory_ids if name not in rewards]
     if missing or not trajectory_ids:
         raise LookupError(
@@ -87,7 +87,7 @@ def mean_reward(rewards: Mapping[str, Reward], trajectory_ids: Collection[str]) 
 
 
 def reward_by_version(rewards: Iterable[Reward]) -> list[VersionReward]:
-    """Training rollouts grouped by the oldest version that sampled them, ascending."""
+    """Returns the mean reward of training rollouts by the oldest version that sampled them, ascending."""
     by_version: dict[int, list[float]] = defaultdict(list)
     for reward in rewards:
         if reward.purpose is Purpose.TRAIN and reward.oldest_version is not None:
@@ -99,12 +99,12 @@ def reward_by_version(rewards: Iterable[Reward]) -> list[VersionReward]:
 
 
 def mixed_versions(rewards: Iterable[Reward]) -> int:
-    """Trajectories that more than one policy version sampled."""
+    """Returns the number of trajectories that were sampled by more than one policy version."""
     return sum(reward.oldest_version != reward.newest_version for reward in rewards)
 
 
 def render(summary: Summary) -> str:
-    """The summary for people."""
+    """Returns the summary as text."""
     held, ledger, seconds = summary.heldout, summary.ledger, summary.seconds
     rejected = {
         f"{stage}: {reason}": count for stage, by in ledger["rejected_by"].items() for reason, count in by.items()

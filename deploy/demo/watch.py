@@ -1,4 +1,4 @@
-"""What a demo waits for: steps made, versions served, trajectories scored, all read from Kafka."""
+"""Waits for steps, served versions and scored trajectories of a run, all read from Kafka."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -21,7 +21,7 @@ from headrace.schemas.wire import UnreadableRecord, decode
 
 @dataclass(slots=True)
 class RunRecords:
-    """Records of one run, as far as they were read."""
+    """The records of a run that were read so far."""
 
     steps: dict[int, Step] = field(default_factory=dict)
     published: set[int] = field(default_factory=set)
@@ -31,11 +31,11 @@ class RunRecords:
 
     @property
     def served(self) -> int:
-        """Newest version that an engine serves; −1 before the first."""
+        """The newest version that an engine serves; −1 before the first."""
         return max(self.applied, default=-1)
 
     def add(self, record: object) -> None:
-        """Add one record; the same one twice changes nothing."""
+        """Add a record; idempotent."""
         match record:
             case Step():
                 self.steps[record.step] = record
@@ -49,34 +49,34 @@ class RunRecords:
                 self.alerts.append(record)
 
 
-class Watch:
-    """:class:`RunRecords`, kept up to date. Made by :func:`watching`."""
+class RunWatcher:
+    """Keeps :class:`RunRecords` up to date. Created by :func:`watch_run`."""
 
     def __init__(self, run: str) -> None:
-        self.seen = RunRecords()
+        self.records = RunRecords()
         self._run = run
         self._changed = asyncio.Condition()
         self._failure: BaseException | None = None
 
     async def until(self, holds: Callable[[RunRecords], bool], *, what: str, timeout_s: float) -> None:
-        """Wait until ``holds``; raises :class:`StackError` saying what did not come to pass, after ``timeout_s``
-        without it or when the log can no longer be read."""
+        """Wait until ``holds``; raises :class:`StackError` that names ``what`` after ``timeout_s``, or if Kafka can no
+        longer be read."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                while not holds(self.seen):
+                while not holds(self.records):
                     if self._failure is not None:
-                        raise StackError(f"While waiting for {what}, the log could not be read: {self._failure}.")
+                        raise StackError(f"Kafka could not be read while waiting for {what}: {self._failure}.")
                     await self._changed.wait()
         except TimeoutError:
-            alerts = "".join(f"\n  alert: {alert.message}" for alert in self.seen.alerts[-3:])
+            alerts = "".join(f"\n  alert: {alert.message}" for alert in self.records.alerts[-3:])
             raise StackError(
-                f"Waited {timeout_s:.0f} s for {what}, in vain: the parts' logs are in DATA/logs.{alerts}"
+                f"Waited {timeout_s:.0f} s for {what} without success: the parts' logs are in DATA/logs.{alerts}"
             ) from None
 
     async def until_scored(self, trajectory_ids: Collection[str], *, timeout_s: float) -> None:
         """Wait until every one of ``trajectory_ids`` has a reward record."""
         await self.until(
-            lambda seen: all(name in seen.rewards for name in trajectory_ids),
+            lambda records: all(name in records.rewards for name in trajectory_ids),
             what=f"{len(trajectory_ids)} evaluation trajectories to be scored",
             timeout_s=timeout_s,
         )
@@ -86,10 +86,10 @@ class Watch:
             while True:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     for record in records:
-                        with suppress(UnreadableRecord):  # Somebody else's: the stream workers report it.
+                        with suppress(UnreadableRecord):  # The stream workers report unreadable records.
                             payload = decode(record.headers, record.value)[1]
                             if getattr(payload, "run", None) == self._run:
-                                self.seen.add(payload)
+                                self.records.add(payload)
                 async with self._changed:
                     self._changed.notify_all()
         except Exception as error:
@@ -100,9 +100,9 @@ class Watch:
 
 
 @asynccontextmanager
-async def watching(bootstrap: str, run: str) -> AsyncIterator[Watch]:
-    """Follow the log of ``run`` from its beginning, inside the block."""
-    watch = Watch(run)
+async def watch_run(bootstrap: str, run: str) -> AsyncIterator[RunWatcher]:
+    """Read the records of ``run`` from the first offset on, inside the block."""
+    watch = RunWatcher(run)
     async with open_consumer(bootstrap) as consumer:
         topics = (STEPS, WEIGHTS, APPLIED, REWARDS, ALERTS)
         partitions = [partition for topic in topics for partition in await partitions_of(consumer, topic)]

@@ -1,4 +1,4 @@
-"""A comparison as a picture: reward against reward, the changes, the advantages, the groups."""
+"""Draws a comparison: rewards before and after, their changes, signs of advantages, and groups."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +19,11 @@ _FATES = (
 )
 _REVERSED = "#cc1133"
 _MAX_DOTS = 20_000
-"""Dots of the scatter plot, about; of more trajectories every so-manieth is drawn."""
+"""Approximate maximum of dots in the scatter plot; of more trajectories only every n-th is drawn."""
 
 
 def draw(found: Diff, path: Path) -> None:
-    """Write a PNG of ``found``."""
+    """Write a picture of ``found``; the format is that of the file name's ending."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 8.5), dpi=120, layout="constrained")
@@ -43,7 +43,7 @@ def draw(found: Diff, path: Path) -> None:
 
 
 def _scatter(axes: "Axes", found: Diff) -> None:
-    """Reward before and after, each dot a trajectory."""
+    """Draw the reward before and after; each dot is a trajectory."""
     if found.points:
         every = [value for old, new, *_ in found.points for value in (old, new)]
         width = max(every) - min(every) or 1.0
@@ -54,11 +54,11 @@ def _scatter(axes: "Axes", found: Diff) -> None:
             dots = [(old, new) for old, new, was, now in found.points if _kind(was, now) == kind]
             if not dots:
                 continue
-            # Many rewards take few values: each dot stands a little aside, so that equal ones show as a cloud.
+            # Many rewards have few distinct values: jitter shows equal ones as a cloud.
             shown = [(old, new, number) for number, (old, new) in enumerate(dots)][::step]
             axes.scatter(
-                [old + 0.05 * width * _aside(number, 0.6180339887) for old, _, number in shown],
-                [new + 0.05 * width * _aside(number, 0.7548776662) for _, new, number in shown],
+                [old + 0.05 * width * _jitter(number, 0.6180339887) for old, _, number in shown],
+                [new + 0.05 * width * _jitter(number, 0.7548776662) for _, new, number in shown],
                 s=9,
                 color=colour,
                 alpha=0.45,
@@ -73,8 +73,8 @@ def _scatter(axes: "Axes", found: Diff) -> None:
     _plain(axes, f"reward, {found.before}", f"reward, {found.after}")
 
 
-def _aside(number: int, step: float) -> float:
-    """In [−0.5, 0.5), evenly spread over consecutive numbers, and the same each time."""
+def _jitter(number: int, step: float) -> float:
+    """Returns a deterministic offset in [−0.5, 0.5), evenly spread over consecutive numbers."""
     return (number * step) % 1.0 - 0.5
 
 
@@ -95,7 +95,7 @@ def _changes(axes: "Axes", found: Diff) -> None:
 
 
 def _signs(axes: "Axes", found: Diff) -> None:
-    """How many advantages of each sign went to each sign."""
+    """Draw a matrix: how many advantages of each sign before have each sign after."""
     kinds = ("+", "0", "−", ABSENT)
     names = ("+", "0", "−", "not\ntrained")
     counts = [[found.signs.get((was, now), 0) for now in kinds] for was in kinds]
@@ -117,7 +117,8 @@ def _signs(axes: "Axes", found: Diff) -> None:
 
 
 def _groups(axes: "Axes", found: Diff) -> None:
-    """Groups that enter the filter to the right, groups that leave it to the left, by why they carry no gradient."""
+    """Draw groups that enter the filter to the right and groups that leave it to the left, by the reason for which they
+    carry no gradient on the other side."""
     reasons = sorted(
         {*found.entering, *found.leaving}, key=lambda r: found.entering.get(r, 0) + found.leaving.get(r, 0)
     )
@@ -125,7 +126,7 @@ def _groups(axes: "Axes", found: Diff) -> None:
     stay = found.groups.get((TRAINED, TRAINED), 0)
     axes.set_title(f"Groups that carry a gradient   ({stay:,} stay)", loc="left")
     if not reasons:
-        axes.text(0.5, 0.5, "none enters, none leaves", ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no group enters or leaves", ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
     names = [plain_text(reason.replace("zero_variance_", "").replace("_", " ")) for reason in reasons]
@@ -138,7 +139,7 @@ def _groups(axes: "Axes", found: Diff) -> None:
     axes.axvline(0, color="#888888", linewidth=0.8)
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):,.0f}")
     axes.legend(frameon=False, loc="upper right")
-    _plain(axes, "groups", "why it carries none")
+    _plain(axes, "groups", "reason for no gradient")
 
 
 def _kind(was: str, now: str) -> str:

@@ -1,4 +1,4 @@
-"""A comparison as text for a terminal."""
+"""Formats a comparison as text for a terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ _LABEL, _COUNT = 34, 12
 
 
 def table(found: Diff) -> list[str]:
-    """The comparison, most important first."""
+    """Returns the comparison as lines, the most important ones first."""
     if not found.compared:
         return [f"{found.before} and {found.after} have no trajectory in common."]
     lines = [
@@ -26,7 +26,7 @@ def table(found: Diff) -> list[str]:
 
 
 def breakdown(by: str, rows: Sequence[Row], limit: int = 30) -> list[str]:
-    """The comparison by task, agent or version, the first ``limit`` rows."""
+    """Returns the first ``limit`` rows of the comparison by task, agent or version."""
     width = max([len(by), *(len(row.key) for row in rows[:limit])])
     heads = ("compared", "mean before", "after", "change", "flips", "trained", "after")
     lines = [f"{by:<{width}}" + "".join(f"{head:>13}" for head in heads)]
@@ -46,7 +46,7 @@ def _only(found: Diff) -> str:
 
 
 def _rewards(found: Diff) -> list[str]:
-    heads = ("count", "mean", "sd", "least", "10 %", "median", "90 %", "greatest")
+    heads = ("count", "mean", "sd", "min", "10 %", "median", "90 %", "max")
     lines = [f"{'Rewards':<10}" + "".join(f"{head:>10}" for head in heads)]
     for name, spread in (("before", found.rewards[0]), ("after", found.rewards[1]), ("change", found.change)):
         if spread is not None:
@@ -65,9 +65,9 @@ def _pairs(found: Diff) -> list[str]:
     words = {
         ("<", "<"): "in the same order",
         ("=", "="): "tied as before",
-        ("<", ">"): "the other way round",
+        ("<", ">"): "in reverse order",
         ("<", "="): "tied now",
-        ("=", "<"): "told apart now",
+        ("=", "<"): "no longer tied",
     }
     if not found.pairs:
         return []
@@ -84,7 +84,7 @@ def _signs(signs: Moves) -> list[str]:
         if any(counts):
             lines.append(f"  {_sign(was):<{_LABEL}}" + "".join(f"{count or '·':>{_COUNT}}" for count in counts))
     flips = signs.get(("+", "−"), 0) + signs.get(("−", "+"), 0)
-    return [*lines, f"  {flips:,} would have been pushed the other way"]
+    return [*lines, f"  {flips:,} trajectories would have an advantage of the opposite sign"]
 
 
 def _sign(sign: str) -> str:
@@ -99,7 +99,7 @@ def _groups(found: Diff) -> list[str]:
     lines += [_row(f"  are {_words(reason)}", count) for reason, count in found.leaving.items()]
     others = {move: count for move, count in found.groups.items() if TRAINED not in move}
     moved = _moved(others, skip_same=True)
-    return [*lines, "Groups that carry none, before or after", *moved] if moved else lines
+    return [*lines, "Groups without a gradient, before and after", *moved] if moved else lines
 
 
 def _fates(found: Diff) -> list[str]:
@@ -110,7 +110,7 @@ def _fates(found: Diff) -> list[str]:
 def _movers(found: Diff) -> list[str]:
     if not found.movers:
         return []
-    lines = ["Greatest changes"]
+    lines = ["Largest changes"]
     for mover in found.movers:
         fates = " → ".join(map(_words, dict.fromkeys(mover.fates)))
         figures = f"{_number(mover.before):>8} → {_number(mover.after):>8} {_signed(mover.change):>9}"

@@ -13,11 +13,11 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--config", "file", type=click.Path(path_type=Path, dir_okay=False), help="TOML file of settings."),
-    click.option("--set", "assignments", multiple=True, metavar="OPTION=VALUE", help="One option; tables with a dot."),
-    click.option("--model", metavar="FOLDER", help="Model to begin with; else the one that ships with headrace."),
-    click.option("--out", metavar="FOLDER", help="Where the model appears; a new folder."),
-    click.option("--replay", metavar="NAME", help="Take the rewards of this replay, not the live ones."),
-    click.option("--spec", metavar="SPEC", help="Reward spec, where there are several."),
+    click.option("--set", "assignments", multiple=True, metavar="OPTION=VALUE", help="An option; tables with a dot."),
+    click.option("--model", metavar="FOLDER", help="Model to start from; default: the model that ships with headrace."),
+    click.option("--out", metavar="FOLDER", help="New folder for the resulting model."),
+    click.option("--replay", metavar="NAME", help="Use the rewards of this replay instead of the live ones."),
+    click.option("--spec", metavar="SPEC", help="Reward spec to use, if there are several."),
     click.option("--run", metavar="NAME", help="Only trajectories of this training run."),
     click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data."),
     click.option("--data", type=click.Path(file_okay=False), help="Data folder of a running stack (HEADRACE_DATA)."),
@@ -25,7 +25,7 @@ _OPTIONS = (
 
 
 def stage_options(command: CommandT) -> CommandT:
-    """Give ``command`` the options."""
+    """Add the options to ``command``."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -34,7 +34,7 @@ def stage_options(command: CommandT) -> CommandT:
 def settings_of(
     stage: str, file: Path | None, assignments: Sequence[str], given: Mapping[str, str | None]
 ) -> "StageConfig":
-    """The stage's settings as the options say."""
+    """Returns the stage's settings from the command line's options."""
     from headrace.deploy.configuration.settings import base_model_dir
     from headrace.deploy.fine_tuning.stages import stage_config
     from headrace.deploy.stack.state import address_of

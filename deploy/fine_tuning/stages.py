@@ -1,4 +1,4 @@
-"""The supervised stages as commands: settings from a file and the command line, progress for a person."""
+"""The supervised stages as commands: settings from a file and the command line, progress on the terminal."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 MEANINGS = {
     "full": "recall above both bounds",
-    "low_recall": "recall below a bound: drawn on the one side, not drawn on the other",
+    "low_recall": "recall below a bound: a random part is kept, the rest excluded",
     "negative": "no recall at all",
-    "too_many_negatives": "no recall at all, past their share",
-    "recall_gap": "found the evidence and did not answer with it",
+    "too_many_negatives": "no recall at all, beyond the share of negatives",
+    "recall_gap": "found the evidence, but did not answer with it",
     "no_recall": "its reward has no recalls: score history with search@3",
-    "malformed": "did not come to its end, or called a tool wrongly",
-    "another_of_its_task": "its task is there by a better attempt",
-    "success": "reward above the bound, and above its group's mean",
+    "malformed": "did not end, or called a tool wrongly",
+    "another_of_its_task": "a better attempt at its task is kept",
+    "success": "reward above the bound and above its group's mean",
     "below_reward": "reward below the bound",
-    "not_above_its_group": "no better than its group",
+    "not_above_its_group": "not better than its group",
     "repeated": "sampled the same tokens as another attempt at its task",
-    "evaluation": "measures, and is never trained on",
+    "evaluation": "an evaluation, which is never trained on",
     "unscored": "has no reward",
-    "unresolved": "its record is gone or cannot be read",
-    "too_long": "longer than the model's positions",
-    "vocabulary": "token ids that the model does not have",
-    "nothing_sampled": "holds no sampled token",
+    "unresolved": "its record is missing or cannot be read",
+    "too_long": "longer than the model's context",
+    "vocabulary": "has token ids that are not in the model's vocabulary",
+    "nothing_sampled": "has no sampled token",
 }
-"""What the labels of a selection mean. A label that is missing here is a trajectory's defect."""
+"""Meanings of a selection's labels. Any other label is a trajectory's defect."""
 
 
 class TerminalReporter:
-    """Tells a person how a stage goes."""
+    """Reports the progress of a stage on the terminal."""
 
     def read(self, what: str, count: int) -> None:
-        """A counter, on a terminal."""
+        """Show a counter of records."""
         show_counter(f"{count:,} {what} read")
 
     def chosen(self, header: "SelectionHeader") -> None:
-        """A table of what the filter did."""
+        """Print what the filter kept and excluded."""
         clear_counter()
         for line in selection_lines(header.counts):
             print_line(line)
@@ -53,17 +53,17 @@ class TerminalReporter:
             print_line(f"{header.unreadable:,} rewards could not be read")
 
     def begins(self, examples: int, held_out: int, loss: float) -> None:
-        """What training begins with."""
+        """Print the number of examples and the initial loss."""
         clear_counter()
-        print_line(f"{examples:,} sequences to imitate, {held_out:,} held out; held-out loss {loss:.4f} nats a token")
+        print_line(f"{examples:,} training sequences, {held_out:,} held out; held-out loss {loss:.4f} nats per token")
 
     def trained(self, progress: "TuningProgress") -> None:
-        """A line a report."""
+        """Print a line about the progress."""
         print_line(progress_line(progress))
 
 
 def progress_line(progress: "TuningProgress") -> str:
-    """A report as a line."""
+    """Returns the progress as a line."""
     return (
         f"step {progress.step:5d}/{progress.steps}  loss {progress.loss:.4f}  held-out {progress.held_out_loss:.4f}"
         f"  {progress.seconds:4.0f} s, {progress.remaining_s:.0f} s to go"
@@ -71,9 +71,9 @@ def progress_line(progress: "TuningProgress") -> str:
 
 
 def selection_lines(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """What the filter kept and excluded, by kind and rule."""
+    """Returns what the filter kept and excluded, by rule."""
     total = sum(count for labels in counts.values() for count in labels.values())
-    lines = [f"{total:,} trajectories were header at"]
+    lines = [f"{total:,} trajectories were considered"]
     for side, labels in counts.items():
         lines.append(f"{side:<9}{sum(labels.values()):>9,}")
         for label, count in labels.items():
@@ -82,9 +82,10 @@ def selection_lines(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def stage_config(stage: str, file: Path | None, assignments: Sequence[str], given: Mapping[str, Any]) -> "StageConfig":
-    """The settings of a stage: ``assignments`` (--set), else the command line's options, else ``file``, else defaults.
+    """Returns the settings of a stage. In order of precedence: ``assignments`` (--set), the command line's options,
+    ``file``, defaults.
 
-    Raises :class:`StackError` naming every option that is unknown, missing or wrong, with where it was set.
+    Raises :class:`StackError` that names every unknown, missing or wrong option and where it was set.
     """
     from headrace.trainer.supervised.settings import StageConfig
 
@@ -97,15 +98,15 @@ def stage_config(stage: str, file: Path | None, assignments: Sequence[str], give
     shipped = config.model_dir.expanduser() == base_model_dir()
     if not shipped and not any(sets(layer, "training", "optimizer", "learning_rate") for layer in layers):
         raise StackError(
-            f"training.optimizer.learning_rate is not set, and no one value suits every model. For {config.model_dir} "
-            "start from 1e-5 with billions of parameters, from 1e-3 below some ten million: "
+            "training.optimizer.learning_rate is not set, and no single value suits every model. For "
+            f"{config.model_dir} start with 1e-5 for billions of parameters, with 1e-3 below about ten million: "
             "--set training.optimizer.learning_rate=1e-5."
         )
     return config
 
 
 def fine_tune_from_log(config: "StageConfig") -> None:
-    """Run a stage and say how it goes. Raises :class:`StackError` where it cannot."""
+    """Run a stage and report its progress. Raises :class:`StackError` if it fails."""
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.trainer.checkpoints.checkpoint import CheckpointError
     from headrace.trainer.supervised.reading import NothingToImitate

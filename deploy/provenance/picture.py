@@ -1,4 +1,4 @@
-"""A lineage as a picture: what a version was trained on, or the way of a trajectory into the weights."""
+"""Draws a lineage: what a version was trained on, or the path of a trajectory to the weights."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,13 +20,13 @@ _BAD = "#cc1133"
 _MAX_VALUES = len(_COLOURS)
 _MAX_AGES = 5
 _MAX_BARS = 400
-"""Steps drawn, the latest; the title says how many there are."""
+"""Most steps that are drawn: the latest ones; the title gives their number."""
 _LEGIBLE = 0.011
-"""Share of the width that a letter takes."""
+"""Width of a character as a share of the chart's width."""
 
 
 def draw(found: VersionLineage | Trace, path: Path) -> None:
-    """Write a picture of ``found``; the form follows from the name's ending."""
+    """Write a picture of ``found``; the format is that of the file name's ending."""
     from matplotlib.figure import Figure
 
     if isinstance(found, VersionLineage):
@@ -39,17 +39,17 @@ def draw(found: VersionLineage | Trace, path: Path) -> None:
             f"Version {found.version} of run {found.run}: {total.trajectories:,} trajectories, {total.tokens:,} tokens"
         )
     else:
-        ways = rows(found)
-        width, height = 2.5 * max(len(way.boxes) for way in ways), 0.7 + 1.75 * len(ways)
+        paths = rows(found)
+        width, height = 2.5 * max(len(each.boxes) for each in paths), 0.7 + 1.75 * len(paths)
         figure = Figure(figsize=(max(width, 7.5), height), dpi=120, layout="constrained")
-        _flow(figure.subplots(), ways)
+        _flow(figure.subplots(), paths)
         title = f"Trajectory {found.trajectory_id}: {fate(found)}"
     figure.suptitle(plain_text(title), x=0.01, ha="left", fontsize=13, color=_INK)
     figure.savefig(path)
 
 
 def age_colours(lineage: VersionLineage) -> dict[str, str]:
-    """The colour of each age that the tokens of ``lineage`` have, in versions; all ages from the fifth on share one."""
+    """Returns a colour for each age of tokens in ``lineage``, in versions; all ages from the fifth on share one."""
     known = sorted({int(age) for row in lineage.steps for age in row.ages if age.isdecimal()})
     return {str(age): _COLOURS[min(number, _MAX_AGES - 1)] for number, age in enumerate(known)}
 
@@ -59,7 +59,7 @@ def _age(key: str) -> float:
 
 
 def _steps(axes: "Axes", lineage: VersionLineage) -> None:
-    """Tokens of each step on the way, by how old they were; the mean reward over them."""
+    """Draw the tokens of each step by their age, and the mean reward."""
     from matplotlib.ticker import MaxNLocator
 
     drawn = lineage.steps[-_MAX_BARS:]
@@ -80,19 +80,21 @@ def _steps(axes: "Axes", lineage: VersionLineage) -> None:
         )
     rewards = [(row.version, row.reward_mean) for row in drawn if row.reward_mean is not None]
     if rewards:
-        beside = axes.twinx()
-        beside.plot(
+        right = axes.twinx()
+        right.plot(
             *zip(*rewards, strict=True), color=_INK, linewidth=1.4, marker="o", markersize=3, label="mean reward"
         )
-        beside.set_ylabel("mean reward")
-        beside.spines[["top"]].set_visible(False)
+        right.set_ylabel("mean reward")
+        right.spines[["top"]].set_visible(False)
     axes.set_xlabel(
-        f"version (each bar is the step that made it); led to: {spans(lineage.descendants) or 'nothing yet'}"
+        f"version (each bar is the step that made it); descendants: {spans(lineage.descendants) or 'none yet'}"
     )
     axes.set_ylabel("tokens trained")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     dropped = len(lineage.steps) - len(drawn)
-    axes.set_title(f"The way to it{f' (the last {len(drawn)} steps)' if dropped else ''}", loc="left", fontsize=11)
+    axes.set_title(
+        f"Steps of its ancestry{f' (the last {len(drawn)} steps)' if dropped else ''}", loc="left", fontsize=11
+    )
     axes.spines[["top"]].set_visible(False)
     if drawn:
         axes.legend(frameon=False, fontsize=9, ncols=6, loc="lower right", bbox_to_anchor=(1.0, 1.0))
@@ -100,7 +102,7 @@ def _steps(axes: "Axes", lineage: VersionLineage) -> None:
 
 
 def _shares(axes: "Axes", lineage: VersionLineage) -> None:
-    """One bar a dimension, divided as its tokens are."""
+    """Draw one bar per dimension, divided by the share of tokens."""
     dimensions = [each for each in Dimension if lineage.shares.table(each)]
     ages = age_colours(lineage)
     for y, dimension in enumerate(dimensions):
@@ -123,7 +125,7 @@ def _shares(axes: "Axes", lineage: VersionLineage) -> None:
             room = int(share / _LEGIBLE)
             if room >= 4:
                 ink = _INK if colour in (_GONE, _REST, "#a5b83b", "#ddaa33", "#66aabb", "#ee8866") else "white"
-                # Names of one kind begin alike and differ at their ends.
+                # Names often start the same and differ at the end, so the end is shown.
                 fitting = text if len(text) <= room else name if len(name) <= room else f"…{name[1 - room :]}"
                 axes.text(left + share / 2, y, plain_text(fitting), ha="center", va="center", color=ink, fontsize=9)
             left += share
@@ -135,18 +137,18 @@ def _shares(axes: "Axes", lineage: VersionLineage) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_title("What its tokens are of", loc="left", fontsize=11)
+    axes.set_title("Shares of its tokens", loc="left", fontsize=11)
 
 
-def _flow(axes: "Axes", ways: list[TraceRow]) -> None:
-    """Boxes from left to right, an arrow between neighbours; a row a trajectory."""
+def _flow(axes: "Axes", paths: list[TraceRow]) -> None:
+    """Draw a row of boxes with arrows between them for each trajectory."""
     from matplotlib.patches import FancyBboxPatch
 
-    columns = max(3, *(len(way.boxes) for way in ways))
-    for number, way in enumerate(ways):
+    columns = max(3, *(len(each.boxes) for each in paths))
+    for number, row in enumerate(paths):
         y = -1.25 * number
-        axes.text(0, y + 1.0, plain_text(way.heading), va="center", fontsize=9, color=_FAINT)
-        for column, box in enumerate(way.boxes):
+        axes.text(0, y + 1.0, plain_text(row.heading), va="center", fontsize=9, color=_FAINT)
+        for column, box in enumerate(row.boxes):
             edge = _BAD if box.is_bad else _COLOURS[column % len(_COLOURS)]
             axes.add_patch(
                 FancyBboxPatch(
@@ -182,5 +184,5 @@ def _flow(axes: "Axes", ways: list[TraceRow]) -> None:
                     arrowprops={"arrowstyle": "-|>", "color": _FAINT, "linewidth": 1.4},
                 )  # fmt: skip
     axes.set_xlim(-0.05, columns - 0.1)
-    axes.set_ylim(-1.25 * (len(ways) - 1) - 0.1, 1.0)
+    axes.set_ylim(-1.25 * (len(paths) - 1) - 0.1, 1.0)
     axes.set_axis_off()

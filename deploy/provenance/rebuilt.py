@@ -1,4 +1,4 @@
-"""A rebuilt step as text for a terminal, and as JSON."""
+"""Formats a rebuilt step as text for a terminal, and as JSON."""
 
 from dataclasses import asdict
 from typing import Any
@@ -16,7 +16,7 @@ _WORDS = {
 
 
 def line(rebuilt: Rebuilt) -> str:
-    """One of many steps."""
+    """Returns a step as one line."""
     step = rebuilt.step
     members = sum(len(group.trajectory_ids) for group in step.groups)
     counts = f"{len(step.groups):>5} groups {members:>6} trajectories"
@@ -24,7 +24,7 @@ def line(rebuilt: Rebuilt) -> str:
 
 
 def page(rebuilt: Rebuilt) -> list[str]:
-    """One step, and everything that is known of what differs or is missing."""
+    """Returns a step as lines, with everything that differs or is missing."""
     step, batch = rebuilt.step, rebuilt.batch
     lines = [f"Step {step.step} of run {step.run}, which made version {step.version}: {_WORDS[rebuilt.verdict]}"]
     members = sum(len(group.trajectory_ids) for group in step.groups)
@@ -34,21 +34,21 @@ def page(rebuilt: Rebuilt) -> list[str]:
         lines.append(_row("batch", f"{len(batch.packed.lengths):,} sequences, {tokens:,} tokens, {sampled:,} trained"))
     lines.append(_row("recipe", _recipe(step.recipe, rebuilt.assumed)))
     if rebuilt.verdict is RebuildResult.MATCHES:
-        return [*lines, _row("sha256", f"{step.data_sha256}, as the step says")]
-    lines.append(_row("the step says", step.data_sha256))
+        return [*lines, _row("sha256", f"{step.data_sha256}, as recorded in the step")]
+    lines.append(_row("recorded", step.data_sha256))
     if rebuilt.sha256 is not None:
-        lines += [_row("rebuilt", rebuilt.sha256), _row("what differs", _differing(rebuilt))]
+        lines += [_row("rebuilt", rebuilt.sha256), _row("differing", _differing(rebuilt))]
     if rebuilt.problem is not None:
-        lines.append(_row("because", rebuilt.problem))
+        lines.append(_row("reason", rebuilt.problem))
     if rebuilt.missing:
         named = len(step.groups) + members
-        lines.append(f"  {len(rebuilt.missing):,} of the {named:,} records that it names are not there:")
+        lines.append(f"  {len(rebuilt.missing):,} of its {named:,} records are missing:")
         lines += [f"    {sentence}" for sentence in summarise(rebuilt.missing)]
     return lines
 
 
 def as_json(rebuilt: Rebuilt) -> dict[str, Any]:
-    """The same for a program."""
+    """Returns the same content as JSON data."""
     step = rebuilt.step
     return {
         "run": step.run,
@@ -79,22 +79,22 @@ def _why(rebuilt: Rebuilt) -> str:
 def _differing(rebuilt: Rebuilt) -> str:
     known = rebuilt.step.array_sha256
     if not known:
-        return "cannot be told: the step is from before the hashes of its arrays were kept"
+        return "unknown: the step is from a release that did not record the hashes of its arrays"
     if not rebuilt.differing:
         return "none of the arrays: the step's own hash was changed"
     same = [name for name in known if name not in rebuilt.differing]
-    return ", ".join(rebuilt.differing) + (f" (the same: {', '.join(same)})" if same else "")
+    return ", ".join(rebuilt.differing) + (f" (equal: {', '.join(same)})" if same else "")
 
 
 def _recipe(recipe: BatchRecipe | None, assumed: BatchRecipe | None) -> str:
     if recipe is None and assumed is None:
-        return "none: the step is from before recipes were kept"
+        return "none: the step is from a release that did not record recipes"
     shown = recipe or assumed or BatchRecipe()
-    scale = "advantages as their groups say"
+    scale = "advantages as in their groups"
     if shown.advantage_scale != "none":
         scale = f"advantages divided by {shown.advantage_scale}"
     shuffled = "" if shown.shuffle_seed is None else f", shuffled by seed {shown.shuffle_seed}"
-    return scale + shuffled + (" (tried: the step names none)" if recipe is None else "")
+    return scale + shuffled + (" (assumed: the step has no recipe)" if recipe is None else "")
 
 
 def _row(label: str, text: str) -> str:

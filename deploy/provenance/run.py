@@ -1,4 +1,4 @@
-"""Which run is meant where none is named."""
+"""Chooses the run if none is specified."""
 
 from headrace.deploy.errors import StackError
 from headrace.trainer.provenance.log_reader import LogReader
@@ -6,18 +6,18 @@ from headrace.trainer.provenance.steps import runs_in
 
 
 async def chosen_run(log: LogReader, named: str | None) -> str:
-    """``named``, or the only run that the log knows.
+    """Returns ``named``, or the only run in the log.
 
-    Raises :class:`StackError` where the log knows no such run, none, or several to choose from.
+    Raises :class:`StackError` if the log has no such run, no run at all, or several runs to choose from.
     """
     known = await runs_in(log)
     if not known:
-        raise StackError("The log knows no training run: nothing was trained on this broker.")
+        raise StackError("The log has no training run: nothing was trained with this broker.")
     if named is None and len(known) == 1:
         return known[0]
     some = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
     if named is None:
-        raise StackError(f"The log knows several runs, choose one with --run: {some}.")
+        raise StackError(f"The log has several runs, choose one with --run: {some}.")
     if named not in known:
-        raise StackError(f"The log knows no run {named!r}; it knows: {some}.")
+        raise StackError(f"The log has no run {named!r}; its runs are: {some}.")
     return named

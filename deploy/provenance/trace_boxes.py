@@ -1,4 +1,4 @@
-"""The trace of a trajectory as boxes in a row, each a link of its way: what the picture draws. Values only."""
+"""The trace of a trajectory as a row of boxes, one per record: the content of the picture, as plain values."""
 
 from dataclasses import dataclass
 from textwrap import wrap
@@ -9,43 +9,43 @@ from headrace.trainer.provenance.trace import EventFound, Trace, TrajectoryFate
 from headrace.trainer.provenance.versions import spans
 
 WIDTH = 25
-"""Characters of a line."""
+"""Characters per line."""
 LINES = 5
-"""Lines of a box."""
+"""Most lines of a box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A link."""
+    """A record on the path of a trajectory."""
 
     title: str
-    """What it is."""
+    """The kind of record."""
     place: str
-    """Where it stands."""
+    """Its topic, partition and offset."""
     lines: tuple[str, ...]
-    """What it says, short enough to be drawn."""
+    """Its content, short enough to be drawn."""
     is_missing: bool = False
-    """Whether its record is gone."""
+    """Whether the record is missing."""
     is_bad: bool = False
-    """Whether the way ends here, or the record is gone."""
+    """Whether the path ends here, or the record is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """The way of one trajectory."""
+    """The path of one trajectory."""
 
     heading: str
-    """What it has to do with the one above; empty for the first."""
+    """Its relation to the trajectory above; empty for the first."""
     boxes: tuple[Box, ...]
-    """Its links."""
+    """Its records."""
 
 
 def rows(trace: Trace, heading: str = "") -> list[TraceRow]:
-    """A row for the trajectory, and one for each that it worked for."""
-    above = []
+    """Returns a row for the trajectory, and one for each of its ancestors (the agents that called it)."""
+    ancestors = []
     if trace.parent is not None:
-        above = rows(trace.parent, f"what it said was an observation of {trace.parent.trajectory_id}")
-    return [TraceRow(heading, tuple(_boxes(trace))), *above]
+        ancestors = rows(trace.parent, f"its answer is an observation of {trace.parent.trajectory_id}")
+    return [TraceRow(heading, tuple(_boxes(trace))), *ancestors]
 
 
 def _boxes(trace: Trace) -> list[Box]:
@@ -78,8 +78,8 @@ def _boxes(trace: Trace) -> list[Box]:
         step = trained.step.record
         groups = f"{len(step.groups)} groups"
         boxes.append(_box("step", _at("steps", trained.step.place), f"step {step.step} of {step.run}", groups))
-        later = f"then {spans(trained.descendants)}" if trained.descendants else "none was trained from it yet"
-        boxes.append(_box("versions", f"{1 + len(trained.descendants)} touched", f"{trained.version}", later))
+        later = f"then {spans(trained.descendants)}" if trained.descendants else "no descendants yet"
+        boxes.append(_box("versions", f"in {1 + len(trained.descendants)} versions", f"{trained.version}", later))
     if trace.fate not in (TrajectoryFate.TRAINED, TrajectoryFate.REJECTED):
         boxes.append(_box("pending", "", trace.fate.value))
     return boxes
@@ -88,7 +88,7 @@ def _boxes(trace: Trace) -> list[Box]:
 def _event(event: EventFound) -> Box:
     name = event.type.removeprefix("headrace.").rpartition(".")[0]
     number = "" if event.sequence is None else f"number {event.sequence}"
-    dead = "" if event.dead is None else f"set aside: {event.dead.value}"
+    dead = "" if event.dead is None else f"dead letter: {event.dead.value}"
     return _box("event", _at("events", event.place), name, number, dead, is_bad=event.dead is not None)
 
 
@@ -101,7 +101,7 @@ def _trajectory(place: tuple[int, int], record: Trajectory) -> Box:
 
 def _missing(title: str, missing: MissingRecord) -> Box:
     place = f"{missing.topic} {missing.partition}" + ("" if missing.offset < 0 else f":{missing.offset}")
-    return _box(title, place, f"gone: {missing.absence.value}", missing.detail, is_missing=True, is_bad=True)
+    return _box(title, place, f"missing: {missing.absence.value}", missing.detail, is_missing=True, is_bad=True)
 
 
 def _box(title: str, place: str, *texts: str, is_missing: bool = False, is_bad: bool = False) -> Box:

@@ -1,4 +1,4 @@
-"""The trace of a trajectory as text for a terminal, and as JSON."""
+"""Formats the trace of a trajectory as text for a terminal, and as JSON."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,12 +19,12 @@ _FATES = {
     TrajectoryFate.UNGROUPED: "pending: it waits for its group",
     TrajectoryFate.UNSCORED: "pending: it waits for a reward",
     TrajectoryFate.OPEN: "pending: it is not assembled yet",
-    TrajectoryFate.UNKNOWN: "unknown to the log",
+    TrajectoryFate.UNKNOWN: "not in the log",
 }
 
 
 def page(trace: Trace) -> list[str]:
-    """A line a link: where it stands, and what it says; what should be there and is not says why."""
+    """Returns a line per record with its position and its content, or the reason why it is missing."""
     lines = [f"Trajectory {trace.trajectory_id}: {fate(trace)}"]
     if trace.event is not None:
         lines.append(_row("event", _at("events", trace.event.place), event_sentence(trace.event)))
@@ -51,12 +51,16 @@ def page(trace: Trace) -> list[str]:
         lines.append(_row("step", _at(STEPS.name, trained.step.place), _step(trained)))
         lines.append(_row("versions", "", _versions(trained)))
     if trace.parent is not None:
-        lines += ["", "It worked for another: what it said was an observation of", *page(trace.parent)]
+        lines += [
+            "",
+            "It worked for another trajectory, in which its answer is an observation:",
+            *page(trace.parent),
+        ]
     return lines
 
 
 def fate(trace: Trace) -> str:
-    """What became of it, in words."""
+    """Returns the fate of the trajectory in words."""
     words = _FATES[trace.fate]
     if trace.fate is TrajectoryFate.TRAINED:
         runs = {each.step.record.run for each in trace.steps}
@@ -64,12 +68,12 @@ def fate(trace: Trace) -> str:
     if trace.fate is TrajectoryFate.REJECTED:
         words += f": {trace.rejections[0].record.reason.value}"
     if trace.event is not None and trace.event.dead is not None:
-        words += f"; the event was set aside ({trace.event.dead.value}) and is no part of it"
+        words += f"; the event is a dead letter ({trace.event.dead.value}) and not part of the trajectory"
     return words
 
 
 def about(record: Trajectory) -> str:
-    """A trajectory in a line."""
+    """Returns a trajectory as one line."""
     started = record.started
     details = [
         started and f"run {started.run}",
@@ -86,7 +90,7 @@ def about(record: Trajectory) -> str:
 
 
 def event_sentence(event: EventFound) -> str:
-    """An event in a line."""
+    """Returns an event as one line."""
     time = datetime.fromtimestamp(event.time_ms / 1000, UTC)
     number = "" if event.sequence is None else f" number {event.sequence}"
     dead = "" if event.dead is None else f"; a dead letter ({event.dead.value})"
@@ -95,7 +99,7 @@ def event_sentence(event: EventFound) -> str:
 
 
 def as_json(trace: Trace) -> dict[str, Any]:
-    """The same for a program: places and payloads; of the trajectory all but its tokens."""
+    """Returns the same content as JSON data, with positions and payloads, but without the trajectory's tokens."""
     return {
         "trajectory_id": trace.trajectory_id,
         "fate": trace.fate.value,
@@ -132,7 +136,7 @@ def _link(link: "Found[Any] | MissingRecord") -> dict[str, Any]:
 def _membership(trace: Trace, group_id: str) -> str:
     member = trace.member
     if member is None:
-        return f"{group_id}, which does not name it"
+        return f"{group_id}, which does not contain it"
     return f"{group_id}, reward {member.reward:g}, advantage {member.advantage:+g}, {member.sampled_tokens:,} tokens"
 
 
@@ -144,13 +148,13 @@ def _step(trained: TrainedIn) -> str:
 
 def _versions(trained: TrainedIn) -> str:
     if not trained.descendants:
-        return f"{trained.version}, and none was trained from it yet"
-    return f"{trained.version}, and through it {spans(trained.descendants)}"
+        return f"{trained.version}, which has no descendants yet"
+    return f"{trained.version}, and its descendants {spans(trained.descendants)}"
 
 
 def _lost(label: str, topic: Topic, missing: MissingRecord) -> str:
     place = f"{topic.name} {missing.partition}" + ("" if missing.offset < 0 else f":{missing.offset}")
-    return _row(label, place, f"NOT THERE: {missing.detail}")
+    return _row(label, place, f"MISSING: {missing.detail}")
 
 
 def _at(topic: str, place: tuple[int, int]) -> str:
@@ -166,14 +170,14 @@ def _whole(name: str) -> str:
 
 
 def not_found(event_id: str, search: EventSearch) -> str:
-    """That an event is not in the log, and whether it may have been."""
+    """Returns a message that the event is not in the log, and whether it may have expired."""
     made = ""
     if search.time_ms is not None:
-        made = f" Its id was made at {datetime.fromtimestamp(search.time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC."
+        made = f" Its id was created at {datetime.fromtimestamp(search.time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC."
     if not search.is_cut:
-        return f"No event {event_id} is in events, which has lost nothing.{made}"
+        return f"There is no event {event_id} in events, and no records of events have expired.{made}"
     begins = ", ".join(f"{partition}:{each.begin}" for partition, each in search.bounds.items() if each.begin)
     return (
-        f"No event {event_id} is in events.{made} The topic begins at {begins}: it may be among the records that "
-        "retention has taken. --trajectory ID tells what became of its trajectory: steps and rejections stay."
+        f"There is no event {event_id} in events.{made} The first offsets of the topic are {begins}: the event may "
+        "have expired. --trajectory ID shows the fate of its trajectory, because steps and rejections are kept forever."
     )

@@ -1,4 +1,4 @@
-"""The lineage of a version as text for a terminal, and as JSON."""
+"""Formats the lineage of a version as text for a terminal, and as JSON."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _LABEL = 14
 
 
 def page(lineage: VersionLineage, top: int) -> list[str]:
-    """What the version was trained on; of steps and of each dimension's values the ``top``."""
+    """Returns what the version was trained on, with the ``top`` steps and the ``top`` values of each dimension."""
     total = lineage.shares.total
     lines = [f"Version {lineage.version} of run {lineage.run}", _row("trained from", _ancestors(lineage))]
     if not lineage.steps and not lineage.unexplained:
@@ -21,7 +21,7 @@ def page(lineage: VersionLineage, top: int) -> list[str]:
         groups = sum(row.groups for row in lineage.steps)
         counts = f"{groups:,} groups, {total.trajectories:,} trajectories, {total.tokens:,} tokens"
         lines.append(_row("trained on", f"{counts}, in {_count(len(lineage.steps), 'step')}"))
-    lines.append(_row("led to", _descendants(lineage.descendants)))
+    lines.append(_row("descendants", _descendants(lineage.descendants)))
     lines += _gaps(lineage)
     if lineage.steps:
         lines += ["", *_shares(lineage, top), "", *_steps(lineage.steps, top)]
@@ -29,7 +29,7 @@ def page(lineage: VersionLineage, top: int) -> list[str]:
 
 
 def as_json(lineage: VersionLineage) -> dict[str, Any]:
-    """The same for a program, every value of every dimension."""
+    """Returns the same content as JSON data, with all values of all dimensions."""
     return {
         "run": lineage.run,
         "version": lineage.version,
@@ -66,7 +66,7 @@ def as_json(lineage: VersionLineage) -> dict[str, Any]:
 
 
 def member_line(given: Contribution) -> str:
-    """A trajectory that was trained on, in a line."""
+    """Returns a trajectory that was trained on as one line."""
     tokens = "?" if given.tokens is None else f"{given.tokens:,}"
     reward = "?" if given.reward is None else f"{given.reward:g}"
     labels = "  ".join(f"{each.value} {given.labels[each]}" for each in (Dimension.TASK, Dimension.AGENT))
@@ -75,7 +75,7 @@ def member_line(given: Contribution) -> str:
 
 
 def member_json(given: Contribution) -> dict[str, Any]:
-    """The same for a program."""
+    """Returns the same content as JSON data."""
     return {
         "step": given.step,
         "version": given.version,
@@ -91,31 +91,31 @@ def _ancestors(lineage: VersionLineage) -> str:
     above = lineage.ancestry[1:]
     if not above and lineage.lost_at is None:
         return "nothing"
-    known = f"{above[0]}, which is made of {spans(above[1:])}" if len(above) > 1 else spans(above)
-    return known if lineage.lost_at is None else f"{known or 'nothing known'}; before that the log does not tell"
+    known = f"{above[0]}, whose ancestors are {spans(above[1:])}" if len(above) > 1 else spans(above)
+    return known if lineage.lost_at is None else f"{known or 'unknown'}; earlier versions are not in the log"
 
 
 def _descendants(versions: Sequence[int]) -> str:
-    return f"{spans(versions)} ({_count(len(versions), 'version')})" if versions else "nothing yet"
+    return f"{spans(versions)} ({_count(len(versions), 'version')})" if versions else "none yet"
 
 
 def _gaps(lineage: VersionLineage) -> list[str]:
     lines = []
     if lineage.lost_at is not None:
-        lines.append(f"  The log has no version {lineage.lost_at}: what came before it cannot be told.")
+        lines.append(f"  The log has no version {lineage.lost_at}: its ancestors are unknown.")
     if lineage.unexplained:
         lines.append(f"  The log has no readable step for versions {spans(lineage.unexplained)}.")
     for (topic, absence), count in sorted(lineage.missing.items()):
         sample = next(each for each in lineage.samples if (each.topic, each.absence) == (topic, absence))
         lines.append(f"  {_count(count, 'record')} of {topic} {absence.value}: {sample.detail}.")
     if lineage.missing:
-        lines.append("  Their tokens are counted, as the steps say how many there were; whose they are is gone.")
+        lines.append("  Their tokens are counted, because the steps record their number, but their source is unknown.")
     return lines
 
 
 def _shares(lineage: VersionLineage, top: int) -> list[str]:
-    """A block a dimension; one in which all is the same is a line."""
-    lines = [f"Shares of the tokens{'on the way to it':>42}{'in its own step':>19}"]
+    """Returns the shares of tokens as a block of lines per dimension."""
+    lines = [f"Shares of the tokens{'in its ancestry':>42}{'in its own step':>19}"]
     own = {each: {row.key: row.share for row in lineage.own.table(each)} for each in Dimension}
     for dimension in Dimension:
         rows = lineage.shares.table(dimension)

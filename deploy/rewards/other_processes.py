@@ -1,7 +1,7 @@
-"""A reward in other processes: what depends on the order of a set, or on what ran before, shows itself there.
+"""Scores a reward in other processes, to detect that it depends on the order of a set or on what ran before.
 
-Python orders a set of strings by a hash that is seeded anew in every process. A sum over such a set can differ in its
-last digits, and a "first" element altogether, so that a replay on another machine gives another reward.
+Python orders a set of strings by a hash with a different seed in every process. A sum over such a set can differ in its
+last digits, and its "first" element altogether; a replay on another machine would give another reward.
 """
 
 import json
@@ -22,11 +22,11 @@ HASH_SEEDS = ("1", "2")
 """PYTHONHASHSEED of the two processes."""
 
 TIMEOUT_S = 300.0
-"""Longest time a process may take."""
+"""Time limit of a process, in seconds."""
 
 
 def score_lines(spec: RewardSpec, samples: Sequence[Sample]) -> Iterator[dict[str, Any]]:
-    """What ``spec`` gives each sample, as ``headrace reward score`` prints it. Judges are not asked."""
+    """Yield the scores of ``samples`` by ``spec``, as ``headrace reward score`` prints them. Calls no judges."""
     for sample in samples:
         trajectory, hidden = sample.trajectory, hiding_defect(sample.trajectory)
         scored = None if hidden else spec.score(trajectory, sample.feedback)
@@ -44,10 +44,10 @@ def score_lines(spec: RewardSpec, samples: Sequence[Sample]) -> Iterator[dict[st
 
 
 def differences_elsewhere(text: str, samples: Sequence[Sample], known: Sequence[Finding]) -> list[Finding]:
-    """Components of the spec that ``text`` names which two fresh processes score differently.
+    """Returns findings for the components of the spec ``text`` that two fresh processes score differently.
 
-    Those with ``known`` findings are left out: what reads the clock differs everywhere. Raises :class:`StackError`
-    where a process fails.
+    Components with ``known`` findings are left out: one that reads the clock differs everywhere. Raises
+    :class:`StackError` if a process fails.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-reward-") as folder:
         file = Path(folder) / "trajectories.jsonl"
@@ -64,7 +64,7 @@ def differences_elsewhere(text: str, samples: Sequence[Sample], known: Sequence[
                     name,
                     f"gave {values[0]}, and {values[1]} in another process",
                     left["trajectory_id"],
-                    "Sort sets before you go through them: their order is another in every process.",
+                    "Sort sets before iterating over them: their order differs between processes.",
                 )
     return [found[name] for name in sorted(found)]
 
@@ -82,10 +82,10 @@ def _scored_in_processes(text: str, file: Path) -> list[list[Mapping[str, Any]]]
         for child in children:
             out, err = child.communicate(timeout=TIMEOUT_S)
             if child.returncode:
-                raise StackError(f"scoring in another process failed: {err.strip()[-500:]}")
+                raise StackError(f"Scoring in another process failed: {err.strip()[-500:]}")
             outputs.append([json.loads(line) for line in out.splitlines()])
     except subprocess.TimeoutExpired as error:
-        raise StackError(f"scoring in another process took more than {TIMEOUT_S:g} s") from error
+        raise StackError(f"Scoring in another process took more than {TIMEOUT_S:g} s.") from error
     finally:
         for child in children:
             child.kill()

@@ -1,7 +1,7 @@
-"""Recorded trajectories to try a reward on: from files, or the newest of a Kafka.
+"""Recorded trajectories for checking a reward: from files, or the newest ones in Kafka.
 
-A file has one JSON object a line: recorded runs in OpenAI's form, as ``headrace import`` takes them, or records of
-``trajectories``, as any Kafka client prints them. Runs go through the assembler in memory, as they would on Kafka.
+A file has one JSON object per line: recorded runs in OpenAI's format, as for ``headrace import``, or records of
+``trajectories``, as any Kafka client prints them. The assembler processes runs in memory, as it would from Kafka.
 """
 
 import heapq
@@ -29,15 +29,15 @@ from headrace.streams.rewards.spec import Feedback
 from headrace.streams.topology import TOPOLOGY
 
 START_MS = 1_000
-"""Time of the first event of a recorded run, Unix milliseconds: recordings do not say when they happened."""
+"""Time of the first event of a recorded run, in Unix milliseconds: recordings have no times."""
 
 
 def file_samples(
     files: Iterable[Path], *, agent: str, report: Callable[[Path, BadLine], None] = lambda file, bad: None
 ) -> list[Sample]:
-    """The trajectories in ``files``; ``report`` gets each line that cannot be read.
+    """Returns the trajectories in ``files``; ``report`` is called with each line that cannot be read.
 
-    ``agent`` is the name of the agent that was recorded, for runs, which do not say.
+    ``agent`` is the agent's name for recorded runs, which do not contain it.
     """
     found: list[Trajectory] = []
     for file in files:
@@ -47,9 +47,10 @@ def file_samples(
 
 
 async def kafka_samples(bootstrap: str, last: int) -> list[Sample]:
-    """The ``last`` newest trajectories at ``bootstrap``, oldest first, with the feedback on them.
+    """Returns the ``last`` newest trajectories at ``bootstrap``, oldest first, with their feedback.
 
-    What cannot be decoded is left out: it has its dead letter. Raises aiokafka's ``KafkaError`` where the broker fails.
+    Records that cannot be decoded are left out; they have dead letters. Raises aiokafka's ``KafkaError`` if the broker
+    fails.
     """
     start = await _near_the_end(bootstrap, TRAJECTORIES, last)
     records = [record async for record in read_to_end(bootstrap, TRAJECTORIES, start=start)]
@@ -71,7 +72,7 @@ async def _feedback(bootstrap: str, wanted: set[str]) -> defaultdict[str, list[F
 
 
 async def _near_the_end(bootstrap: str, topic: Topic, last: int) -> dict[int, int]:
-    """Partition → offset, so that from there on each partition has at most ``last`` records."""
+    """Returns an offset for each partition from which on it has at most ``last`` records."""
     async with open_consumer(bootstrap) as consumer:
         partitions = await partitions_of(consumer, topic)
         ends = await consumer.end_offsets(partitions)

@@ -1,4 +1,4 @@
-"""Reward specs and what a check found of them, as text for people."""
+"""Reward specs and the results of checking them, as text."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ WIDTH = 110
 
 
 def spec_text(spec: RewardSpec) -> str:
-    """``spec`` with its components, their weights and what they measure."""
+    """Returns the description of ``spec``: its components, their weights and what they measure."""
     facts = [f"combined by {spec.combine.__name__}"]
     if spec.maximum is not None:
         facts.append(f"at most {spec.maximum:g}")
@@ -25,22 +25,22 @@ def spec_text(spec: RewardSpec) -> str:
 
 
 def report_text(report: Report) -> str:
-    """What a check found: values first, then what is wrong, then what is worth a look."""
+    """Returns the report of a check: values, then errors and warnings."""
     oldest, newest = report.versions
     lines = [
         f"{report.spec} on {report.samples} trajectories, policy versions {oldest} to {newest}, "
-        f"{report.ms:.3g} ms a trajectory"
+        f"{report.ms:.3g} ms per trajectory"
     ]
     if report.groups:
-        lines.append(f"groups: {report.groups}, without a difference and so without a gradient: {report.equal_groups}")
+        lines.append(f"groups: {report.groups}, of which {report.equal_groups} have no variance and thus no gradient")
     if report.left_out:
-        lines.append(f"left out, for no reward is asked about them: {_counts(report.left_out)}")
-    titles = ("component", "weight", "least", "mean", "most", "without a value")
+        lines.append(f"left out because they are not scored: {_counts(report.left_out)}")
+    titles = ("component", "weight", "min", "mean", "max", "without a value")
     rows = [titles, *(_row(row) for row in report.rows)]
     lines += ["", _table(rows).rstrip(), ""]
     lines += [_finding(finding) for finding in report.findings]
-    looks = len(report.findings) - report.wrong
-    verdict = f"{report.wrong} wrong, {looks} worth a look" if report.findings else "nothing is wrong with it"
+    warnings = len(report.findings) - report.wrong
+    verdict = f"{_count(report.wrong, 'error')}, {_count(warnings, 'warning')}" if report.findings else "no errors"
     return "\n".join([*lines, f"{report.spec}: {verdict}"])
 
 
@@ -51,7 +51,7 @@ def _row(row: Row) -> tuple[str, ...]:
 
 
 def _finding(finding: Finding) -> str:
-    head = f"{'WRONG' if finding.wrong else 'LOOK '}  {finding.component or 'total'}: {finding.says}"
+    head = f"{'ERROR' if finding.wrong else 'WARN '}  {finding.component or 'total'}: {finding.says}"
     if finding.trajectory:
         head += f" (trajectory {finding.trajectory})"
     return "\n".join(
@@ -85,12 +85,16 @@ def _weights_by_version(spec: RewardSpec) -> str:
     return f"\n{_table([titles, *rows])}"
 
 
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{reason} {count}" for reason, count in counts.items())
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns under each other; the last one wraps."""
+    """Returns ``rows`` as aligned columns; the last column wraps."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     indent = 2 + sum(width + 2 for width in widths)
     return "".join(f"{line}\n" for row in rows for line in _lines(row, widths, indent))

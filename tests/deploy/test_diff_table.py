@@ -48,7 +48,7 @@ def test_groups_that_cannot_be_trained_still_show_whether_they_are_flat() -> Non
     flat, told_apart = (FLAT, None), ("no_token_ids", None)
     before, after = side("live", (0.0, *flat), (0.0, *flat)), side("new", (0.0, *told_apart), (1.0, *told_apart))
     lines = table(diff(before, after))
-    heading = lines.index("Groups that carry none, before or after")
+    heading = lines.index("Groups without a gradient, before and after")
     assert lines[heading + 1].split() == ["zero", "variance", "all", "fail", "→", "no", "token", "ids", "1"]
 
 

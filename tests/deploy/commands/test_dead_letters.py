@@ -121,8 +121,8 @@ def test_a_broken_event_is_repaired_and_its_trajectory_assembled_anew(kafka: str
         assert (letter["error"], letter["redriven"]) == ("bad_json", [])
 
         shown = dead_letters(kafka, "show", name)
-        assert "no JSON: Unterminated string" in shown
-        assert "today        unreadable" in shown
+        assert "not JSON: Unterminated string" in shown
+        assert "now          unreadable" in shown
 
         refused = headrace("dead-letters", "redrive", name, "--kafka", kafka)
         assert refused.exit_code == 1
@@ -133,7 +133,7 @@ def test_a_broken_event_is_repaired_and_its_trajectory_assembled_anew(kafka: str
         assert "could be repaired" in dead_letters(kafka, "repair", name, "--value", str(mended), "--dry-run")
         assert named(kafka, "closed")["repair"] is None
         assert "repaired: headrace.tool.called.v1" in dead_letters(kafka, "repair", name, "--value", "-", stdin=GOOD[2])
-        assert "today        readable" in dead_letters(kafka, "show", name)
+        assert "now          readable" in dead_letters(kafka, "show", name)
 
         assert "would be sent with all of closed, 6 events" in dead_letters(kafka, "redrive", name, "--dry-run")
         assert len(trajectories(kafka)) == 2

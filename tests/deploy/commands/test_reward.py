@@ -100,9 +100,9 @@ def test_a_sound_reward_passes_and_what_is_worth_a_look_is_said() -> None:
     done = headrace("check", TABLES, str(RUNS))
     assert done.exit_code == 0, done.output
     assert "tables@1 on 5 trajectories" in done.output
-    assert "WRONG" not in done.output
-    assert "LOOK   total: 2 totals say little" in done.output
-    assert done.output.endswith("tables@1: 0 wrong, 3 worth a look\n")
+    assert "ERROR" not in done.output
+    assert "WARN   total: 2 totals say little" in done.output
+    assert done.output.endswith("tables@1: 0 errors, 3 warnings\n")
     assert "runs.jsonl:3: left out: " in done.stderr
 
 
@@ -122,7 +122,7 @@ def test_a_broken_reward_is_told_what_is_wrong_with_it(tmp_path: Path) -> None:
     assert report["wrong"] == 2
     assert ("recent", "not_deterministic") not in problems
     told = headrace("check", f"{file}:SPEC", str(RUNS), "--one-process").output
-    assert "WRONG  recent: gave " in told
+    assert "ERROR  recent: gave " in told
     assert "unordered: gave" not in told, "only another process shows it"
 
 

@@ -150,6 +150,6 @@ def test_a_demos_own_folder_is_emptied_and_nobody_elses(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "thesis.txt").touch()
-    with pytest.raises(StackError, match="not made by a demo"):
+    with pytest.raises(StackError, match="not created by a demo"):
         fresh_folder(theirs)
     assert (theirs / "thesis.txt").exists()

@@ -36,10 +36,10 @@ def test_a_difference_names_what_differs_and_what_does_not(history):
     step = history.steps[0].model_copy(update={"recipe": BatchRecipe()})
     page = "\n".join(rebuilt_page.page(rebuilt(history, step)))
     assert "DIFFERS" in page
-    assert "advantages (the same: token_ids, cu_seqlens" in page
+    assert "advantages (equal: token_ids, cu_seqlens" in page
     assert step.data_sha256 in page
     old = step.model_copy(update={"array_sha256": {}})
-    assert "cannot be told" in "\n".join(rebuilt_page.page(rebuilt(history, old)))
+    assert "unknown: the step is from a release" in "\n".join(rebuilt_page.page(rebuilt(history, old)))
     forged = history.steps[0].model_copy(update={"data_sha256": "0" * 64})
     assert "the step's own hash was changed" in "\n".join(rebuilt_page.page(rebuilt(history, forged)))
 
@@ -107,11 +107,14 @@ def test_a_trace_is_drawn_in_boxes_that_hold_what_they_say(history):
     assert all(len(line) <= WIDTH and len(box.lines) <= LINES for box in (*first, *second) for line in box.lines)
     page = trace_page.page(trace)
     assert "in the weights of versions 2–5" in page[0]
-    assert any("NOT THERE: trajectories" in line for line in page)
+    assert any("MISSING: trajectories" in line for line in page)
 
 
 def test_an_event_that_is_not_there_may_have_been():
     whole = EventSearch(None, {0: Bounds(0, 9)}, 1_700_000_000_000)
-    assert "which has lost nothing. Its id was made at 2023-11-14 22:13:20 UTC." in trace_page.not_found("e", whole)
+    assert (
+        "and no records of events have expired. Its id was created at 2023-11-14 22:13:20 UTC."
+        in trace_page.not_found("e", whole)
+    )
     cut = replace(whole, bounds={0: Bounds(0, 9), 2: Bounds(500, 900)}, time_ms=None)
-    assert "The topic begins at 2:500: it may be among the records" in trace_page.not_found("e", cut)
+    assert "The first offsets of the topic are 2:500: the event may have expired" in trace_page.not_found("e", cut)

@@ -19,7 +19,7 @@ from headrace.deploy.cli import cli
 from headrace.deploy.demo.circle import DemoPlan, Phases, run_circle
 from headrace.deploy.demo.memory import peak_memory
 from headrace.deploy.demo.run import demo_settings, fresh_folder
-from headrace.deploy.demo.watch import Watch, watching
+from headrace.deploy.demo.watch import RunWatcher, watch_run
 from headrace.deploy.processes.drawing import nodes
 from headrace.deploy.processes.registry import stack_processes
 from headrace.deploy.stack.stack import Stack, running_stack
@@ -49,10 +49,10 @@ SELECT
 """
 
 
-async def kill_one_after_the_other(stack: Stack, watch: Watch) -> None:
+async def kill_one_after_the_other(stack: Stack, watch: RunWatcher) -> None:
     """``kill -9`` of one part after each step, while the agent goes on."""
     for step, name in enumerate(KILLED, start=1):
-        await watch.until(lambda seen, step=step: step in seen.steps, what=f"step {step}", timeout_s=240)
+        await watch.until(lambda records, step=step: step in records.steps, what=f"step {step}", timeout_s=240)
         stack.kill_part(name)
 
 
@@ -86,7 +86,7 @@ async def test_the_circle_closes_though_every_worker_is_killed(tmp_path: Path) -
             part.name: State.READY for part in stack_processes() if part.wanted(settings)
         }
         assert listening(processes() - before) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-        async with watching(stack.addresses["kafka"], settings.run) as watch:
+        async with watch_run(stack.addresses["kafka"], settings.run) as watch:
             killing = asyncio.create_task(kill_one_after_the_other(stack, watch))
             summary = await run_circle(stack, PLAN, Phases(), peak, tmp_path / "reward.png", print)
             await killing

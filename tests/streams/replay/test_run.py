@@ -406,7 +406,7 @@ def test_the_command_shows_a_table_and_a_picture(live: str, tmp_path: Path) -> N
     shown = diffed(live, "seen", "--by", "task", "--picture", str(picture))
     for text in (
         "live (outcome@1, votes@1) → seen (brevity@1)",
-        "would have been pushed the other way",
+        "would have an advantage of the opposite sign",
         "were zero variance",
     ):
         assert text in shown.output

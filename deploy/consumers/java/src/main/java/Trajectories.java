@@ -20,9 +20,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /** Every trajectory with its sampled tokens and their mean log-probability. */
 public final class Trajectories {
 
-    private static final int MAX_BYTES = 16 << 20; // of a decoded array: a bound against decompression bombs
+    private static final int MAX_BYTES = 16 << 20; // Largest decoded array: a limit against decompression bombs.
 
-    /** A token array: base64 of little-endian bytes, behind {@code zstd:} compressed. */
+    /** Decodes a token array: base64 of little-endian bytes, compressed after {@code zstd:}. */
     static ByteBuffer decoded(JsonNode text) {
         if (text.isNull()) {
             return ByteBuffer.allocate(0);
