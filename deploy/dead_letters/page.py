@@ -81,7 +81,7 @@ def outcome(plan: Plan, *, dry_run: bool = False) -> str:
             f", event {plan.letters[0].content.sequence} of {first.trajectory_id}" if first.topic == "events" else ""
         )
         return f"{names}  {verb} to {first.topic}{about}"
-    missing = f"; events {', '.join(map(str, plan.still_missing))} are missing" if plan.still_missing else ""
+    missing = f"; missing events: {', '.join(map(str, plan.still_missing))}" if plan.still_missing else ""
     return (
         f"{names}  {verb} with all of {first.redrive_of}, {first.records} events, as {first.trajectory_id}, "
         f"a new trajectory{missing}"

@@ -28,7 +28,7 @@ def test_every_kind_of_change_has_its_line() -> None:
         "live (live@1) → new (new@1)",
         "4 trajectories compared",
         "3 changed (100 %); rank correlation ρ −0.866, τ −0.816",
-        "2 would have been pushed the other way",
+        "2 trajectories would have an advantage of the opposite sign",
         "scored → no outcome",
         "were zero variance all fail",
         "zero variance all fail → unscored",

@@ -67,7 +67,7 @@ def test_what_is_asked_for_must_be_there(kafka, steps):
     several = rebuild(kafka, "1")
     assert (several.exit_code, "plain, shaped" in several.output) == (1, True)
     unknown = rebuild(kafka, "1", "--run", "none")
-    assert "knows no run 'none'" in unknown.output
+    assert "The log has no run 'none'" in unknown.output
     beyond = rebuild(kafka, "9", "--run", "plain")
     assert "Run 'plain' has no step 9: its newest step is 2." in beyond.output
     for wrong in ("0", "3-1", "x"):

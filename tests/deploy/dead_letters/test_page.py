@@ -61,7 +61,7 @@ def test_a_page_shows_the_beginning_of_a_value_unless_all_is_asked_for() -> None
 def test_a_page_says_what_was_done_and_whether_it_can_be_read_today() -> None:
     lines = page(replace(mended(), redriven=(REDRIVEN,)))
     assert "as repaired:" in lines
-    assert "today        readable, as headrace.tool.called.v1" in lines
+    assert "now          readable, as headrace.tool.called.v1" in lines
     assert lines[-1] == "sent again   with all 6 events of old as new"
 
 
@@ -80,7 +80,7 @@ def test_json_holds_the_letter_and_its_history() -> None:
 def test_outcomes_are_told_in_a_line() -> None:
     whole = Redrive((mended(),), (), (REDRIVEN,), (3,))
     assert outcome(whole) == (
-        "0:17  sent with all of old, 6 events, as new, a trajectory of its own; events 3 never came"
+        "0:17  sent with all of old, 6 events, as new, a new trajectory; missing events: 3"
     )
     alone = Redrive((mended(),), (), (REDRIVEN.model_copy(update={"redrive_of": None, "trajectory_id": "t"}),))
     assert outcome(alone, dry_run=True) == "0:17  would be sent to events, event 2 of t"

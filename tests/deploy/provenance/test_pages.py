@@ -71,7 +71,7 @@ def lineage_of(history, version, missing=()):
 
 def test_a_lineage_shows_the_first_of_many_and_counts_the_others(history):
     page = version_page.page(lineage_of(history, 4), top=1)
-    assert "  trained from  3, which is made of 0–2" in page
+    assert "  trained from  3, whose ancestors are 0–2" in page
     assert any("3 earlier steps" in line for line in page)
     assert any("others" in line for line in page)
     gone = version_page.page(lineage_of(history, 4, [absent("trajectories", (1, 2), "t", Bounds(5, 9))]), top=5)
