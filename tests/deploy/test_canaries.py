@@ -93,7 +93,7 @@ def poisoned_message(example: Example) -> Message:
     return replace(example, key=example.key + NASTY, envelope=envelope, payload=payload).message
 
 
-def test_every_type_takes_the_canary_somewhere() -> None:
+def test_every_type_has_a_field_for_the_canary() -> None:
     for name, example in EXAMPLES.items():
         message = poisoned_message(example)
         assert b"script" in (message.key or b"") + (message.value or b""), name
@@ -194,7 +194,7 @@ def test_no_command_prints_an_escape_or_a_secret(stack: dict[str, Any], tmp_path
 
 
 @pytest.mark.kafka
-def test_no_picture_ends_at_a_name(stack: dict[str, Any], tmp_path: Path) -> None:
+def test_no_picture_fails_on_a_name(stack: dict[str, Any], tmp_path: Path) -> None:
     run = EXAMPLES["headrace.step.trained.v1"].payload.run + NASTY  # type: ignore[attr-defined]
     for number, arguments in enumerate((["--trajectory", TRAJECTORY + NASTY], ["--version", "5", "--run", run])):
         for kind in ("svg", "png"):
@@ -206,7 +206,7 @@ def test_no_picture_ends_at_a_name(stack: dict[str, Any], tmp_path: Path) -> Non
 
 
 @pytest.mark.kafka
-def test_no_page_and_no_answer_of_the_dashboard_shows_one(stack: dict[str, Any]) -> None:
+def test_no_page_and_no_response_of_the_dashboard_shows_a_secret(stack: dict[str, Any]) -> None:
     where = stack["state"]["dashboard"]
     for path in ("/", "/trainer", "/api/snapshot", "/trainer/api/snapshot", "/api/metrics"):
         with urlopen(where + path) as answer:
@@ -222,7 +222,7 @@ def test_no_page_and_no_answer_of_the_dashboard_shows_one(stack: dict[str, Any])
 
 
 @pytest.mark.kafka
-def test_no_file_of_the_stack_holds_a_secret_and_no_log_an_escape(stack: dict[str, Any]) -> None:
+def test_no_file_of_the_stack_contains_a_secret_and_no_log_an_escape(stack: dict[str, Any]) -> None:
     files = [path for path in stack["data"].rglob("*") if path.is_file()]
     assert {"stack.json", "ports.json", "up.log", "sink.log", "traces.log"} <= {path.name for path in files}
     for path in files:
@@ -233,7 +233,7 @@ def test_no_file_of_the_stack_holds_a_secret_and_no_log_an_escape(stack: dict[st
 
 
 @pytest.mark.kafka
-def test_files_and_folders_are_private_and_arguments_hold_no_secret(stack: dict[str, Any]) -> None:
+def test_files_and_folders_are_private_and_arguments_contain_no_secret(stack: dict[str, Any]) -> None:
     assert open_to_others(stack["data"]) == []
     supervisor = psutil.Process(stack["state"]["pid"])
     family = [supervisor, *supervisor.children(recursive=True)]
@@ -267,7 +267,7 @@ def test_a_setting_that_is_refused_is_shown_without_its_secret(
         ("assemble", {"HEADRACE_KAFKA": "127.0.0.1:1", "HEADRACE_OTLP": f"http://u:{SECRET}@127.0.0.1:1"}),
     ],
 )
-def test_a_worker_that_reaches_nobody_logs_no_secret(part: str, settings: dict[str, str], tmp_path: Path) -> None:
+def test_a_worker_without_a_connection_logs_no_secret(part: str, settings: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     environment = os.environ | settings | {"HEADRACE_DATA": str(tmp_path), "HEADRACE_LOG_LEVEL": "debug"}
     with log.open("wb") as output:
@@ -285,13 +285,13 @@ def test_a_worker_that_reaches_nobody_logs_no_secret(part: str, settings: dict[s
     clean(log.read_text())
 
 
-def test_the_dashboard_names_a_database_that_is_away_without_its_password() -> None:
+def test_the_dashboard_names_an_unavailable_database_without_its_password() -> None:
     with TestClient(dashboard_app(WITH_SECRET["HEADRACE_CLICKHOUSE"]), base_url="http://127.0.0.1") as client:
         problem = client.get("/api/snapshot").json()["problem"]
     assert problem.startswith("ClickHouse at http://***@127.0.0.1:1 does not answer")
 
 
-def test_nothing_but_the_terminal_module_prints() -> None:
+def test_only_the_terminal_module_prints() -> None:
     """Every command prints through deploy/terminal.py, which escapes: a new one cannot forget it."""
     folder = Path(__file__).parent.parent.parent / "deploy"
     printing = re.compile(r"\b(?:click\.(?:echo|secho|echo_via_pager)|print|sys\.std(?:out|err)\.write)\(")

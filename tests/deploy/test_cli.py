@@ -41,7 +41,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for section in SECTIONS.values() for name in section))
-def test_every_command_of_a_section_explains_itself(name: str) -> None:
+def test_every_command_of_a_section_has_a_help_text(name: str) -> None:
     done = headrace(name, "--help")
     assert done.exit_code == 0, done.output
     assert "Usage: " in done.output
@@ -54,7 +54,7 @@ def test_an_unknown_command_is_an_error() -> None:
     assert "No such command 'xyzzy'. `headrace --help` lists them." in headrace("xyzzy").output
 
 
-def test_status_and_down_without_a_stack_say_what_to_do(tmp_path: Path) -> None:
+def test_status_and_down_without_a_stack_are_errors_with_a_remedy(tmp_path: Path) -> None:
     for name in ("status", "down"):
         done = headrace(name, "--data", str(tmp_path))
         assert done.exit_code == 1
@@ -64,7 +64,7 @@ def test_status_and_down_without_a_stack_say_what_to_do(tmp_path: Path) -> None:
         )
 
 
-def test_up_with_a_wrong_setting_is_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
+def test_up_reports_a_wrong_setting_without_a_traceback(tmp_path: Path) -> None:
     done = headrace("up", "--data", str(tmp_path), "--without", "vllm")
     assert done.exit_code == 1
     assert "Error: follower needs vllm" in done.output
@@ -75,13 +75,13 @@ def test_up_with_a_wrong_setting_is_a_sentence_and_not_a_traceback(tmp_path: Pat
     ("sql", "says"),
     [(" ", "SQL is empty"), ("SELECT 1 format JSONEachRow;", "--format JSONEachRow")],
 )
-def test_a_query_that_cannot_be_asked_is_told_before_anything_is_asked(sql: str, says: str) -> None:
+def test_an_invalid_query_is_refused_before_it_is_sent(sql: str, says: str) -> None:
     result = headrace("query", sql)
     assert result.exit_code == 2
     assert says in result.output
 
 
-def test_a_worker_names_the_address_it_lacks(tmp_path: Path) -> None:
+def test_a_worker_names_the_missing_address(tmp_path: Path) -> None:
     done = headrace("worker", "clickhouse", "--data", str(tmp_path))
     assert done.exit_code == 1
     assert "set HEADRACE_CLICKHOUSE_PORT" in done.output
@@ -97,7 +97,7 @@ def test_every_setting_is_listed_with_its_variable_and_its_meaning(monkeypatch: 
     assert json.loads(headrace("settings", "--json").output).keys() == Settings.model_fields.keys()
 
 
-def test_topics_are_printed_for_people_and_machines() -> None:
+def test_topics_are_printed_as_text_and_as_json() -> None:
     shown = headrace("topics").output
     for topic in TOPICS:
         assert f"{topic.name}: {topic.about}" in shown
@@ -120,7 +120,7 @@ def test_schemas_are_printed_and_written(tmp_path: Path) -> None:
     assert name in unknown.output
 
 
-def test_a_part_that_is_not_installed_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_module_is_reported_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # what Python finds where nothing is
     assert (extra_with("matplotlib.pyplot"), extra_with("faust"), extra_with("nobody")) == ("local", "streams", None)
 

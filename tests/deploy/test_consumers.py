@@ -84,7 +84,7 @@ def lines_of(*argv: str, **environment: str) -> list[str]:
     return re.sub(r"\x1b\[\d*m", "", done.stdout).strip().splitlines()  # Maven resets colours it did not set
 
 
-def test_the_compressed_form_is_among_what_is_read() -> None:
+def test_one_of_the_arrays_is_compressed() -> None:
     assert b'"zstd:' in trajectory_message(long_attempt()).value
 
 

@@ -22,7 +22,7 @@ BEFORE = side("live", (1.0, TRAINED, 0.5), (0.0, TRAINED, -0.5), (0.0, FLAT, Non
 AFTER = side("new", (0.0, TRAINED, -0.5), (1.0, TRAINED, 0.5), (0.25, TRAINED, 0.25), (None, "unscored", None))
 
 
-def test_every_kind_of_change_has_its_line() -> None:
+def test_every_kind_of_change_has_a_line() -> None:
     text = "\n".join(table(diff(BEFORE, AFTER)))
     for line in (
         "live (live@1) → new (new@1)",
@@ -36,7 +36,7 @@ def test_every_kind_of_change_has_its_line() -> None:
         assert line in text, f"{line!r} is not in\n{text}"
 
 
-def test_where_nothing_changes_that_is_all_it_says() -> None:
+def test_without_changes_the_table_is_one_sentence() -> None:
     assert table(diff(BEFORE, BEFORE)) == [
         "live (live@1) → live (live@1)",
         "4 trajectories compared",
@@ -44,7 +44,7 @@ def test_where_nothing_changes_that_is_all_it_says() -> None:
     ]
 
 
-def test_groups_that_cannot_be_trained_still_show_whether_they_are_flat() -> None:
+def test_moves_between_reasons_without_a_gradient_are_shown() -> None:
     flat, told_apart = (FLAT, None), ("no_token_ids", None)
     before, after = side("live", (0.0, *flat), (0.0, *flat)), side("new", (0.0, *told_apart), (1.0, *told_apart))
     lines = table(diff(before, after))
@@ -52,11 +52,11 @@ def test_groups_that_cannot_be_trained_still_show_whether_they_are_flat() -> Non
     assert lines[heading + 1].split() == ["zero", "variance", "all", "fail", "→", "no", "token", "ids", "1"]
 
 
-def test_sides_without_a_common_trajectory_are_said_to_be() -> None:
+def test_sides_without_a_common_trajectory_are_reported() -> None:
     assert table(diff(BEFORE, DiffSide("new"))) == ["live and new have no trajectory in common."]
 
 
-def test_a_long_breakdown_is_cut_and_says_so() -> None:
+def test_a_long_breakdown_is_truncated_with_a_note() -> None:
     rows = [Row(f"t{number}", 1, None, 0.5, 0, 0, 1) for number in range(5)]
     lines = breakdown("task", rows, limit=3)
     assert (len(lines), lines[-1]) == (5, "and 2 more")

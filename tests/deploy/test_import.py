@@ -54,7 +54,7 @@ def events(bootstrap: str, dataset: str) -> list[tuple[Envelope, Record]]:
     return sorted(found, key=lambda event: (event[0].subject, event[0].sequence or 0, event[0].id))
 
 
-def test_good_lines_are_imported_and_bad_ones_named(kafka: str) -> None:
+def test_good_lines_are_imported_and_bad_lines_reported(kafka: str) -> None:
     result = run(str(RUNS), "--kafka", kafka)
     assert result.exit_code == 1
     assert (
@@ -80,7 +80,7 @@ def test_a_second_import_changes_nothing(kafka: str) -> None:
     assert len(before) == 36
 
 
-def test_the_next_import_reads_only_what_came_since(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_import_reads_only_newer_records(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
     add = ImportedIds.add
 
@@ -99,7 +99,7 @@ def test_the_next_import_reads_only_what_came_since(kafka: str, monkeypatch: pyt
         assert read == [Dataset("kept").source] * fresh
 
 
-def test_what_has_passed_its_retention_is_imported_again(kafka: str) -> None:
+def test_expired_events_are_imported_again(kafka: str) -> None:
     for _ in range(2):
         run(str(RUNS), "--kafka", kafka, "--dataset", "expired")
 
@@ -135,7 +135,7 @@ def test_an_interrupted_import_is_completed(kafka: str) -> None:
     assert (len(ids), len(set(ids))) == (36, 36)
 
 
-def test_a_file_that_is_not_there_and_a_broker_that_is_not_there_are_said_plainly(tmp_path: Path) -> None:
+def test_a_missing_file_and_an_unavailable_broker_are_reported(tmp_path: Path) -> None:
     assert "does not exist" in run(str(tmp_path / "none.jsonl"), "--kafka", "127.0.0.1:9").output
     result = run(str(RUNS), "--kafka", "127.0.0.1:9")
     assert result.exit_code == 1
@@ -179,7 +179,7 @@ def test_the_airline_runs_count_in_kafka_as_in_the_file(kafka: str) -> None:
     not AIRLINE.exists() and "CI" not in os.environ,
     reason="the recorded airline runs are not beside this checkout (shared/data)",
 )
-def test_the_airline_runs_take_the_same_road_and_are_all_rejected() -> None:
+def test_the_airline_runs_are_processed_like_live_ones_and_all_rejected() -> None:
     dataset = Dataset("airline")
     messages: list[Message] = []
     for line in AIRLINE.read_bytes().splitlines():

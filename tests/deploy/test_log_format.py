@@ -19,7 +19,7 @@ def log() -> tuple[logging.Logger, io.StringIO]:
     return logger, output
 
 
-def test_secrets_are_taken_out_of_messages_arguments_and_tracebacks(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_secrets_are_removed_from_messages_arguments_and_tracebacks(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, output = log
     logger.warning("%s is away", "http://u:canary@h:1/?password=canary")
     try:
@@ -32,7 +32,7 @@ def test_secrets_are_taken_out_of_messages_arguments_and_tracebacks(log: tuple[l
     assert "Traceback" in output.getvalue()
 
 
-def test_no_content_passes_for_an_entry_nor_moves_a_terminal(log: tuple[logging.Logger, io.StringIO]) -> None:
+def test_content_cannot_forge_an_entry_or_move_the_cursor(log: tuple[logging.Logger, io.StringIO]) -> None:
     logger, output = log
     logger.info("event %s is late", "x\nERROR part: the trainer is dead\r\x1b[2J\u202e")
     assert output.getvalue().splitlines() == [
@@ -41,6 +41,8 @@ def test_no_content_passes_for_an_entry_nor_moves_a_terminal(log: tuple[logging.
     ]
 
 
-def test_a_table_of_clickhouse_keeps_its_frame_and_moves_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clickhouse_table_keeps_its_frame_and_control_characters_are_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_table("┌─x─┐\n│ \x1b[31m\x9b2J\u202e │\n└───┘\na\tb\u3164\n")
     assert capsys.readouterr().out == "┌─x─┐\n│ \\x1b[31m\\x9b2J\\u202e │\n└───┘\na\tb\\u3164\n"

@@ -81,7 +81,7 @@ class Witness:
             self._server.server_close()
 
 
-def test_passwords_are_made_once_private_and_never_half(tmp_path: Path) -> None:
+def test_passwords_are_created_once_with_private_permissions_and_atomically(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     made = ensure_passwords(folder)
     assert len(set(made.values())) == 2
@@ -114,7 +114,7 @@ def basic(text: str) -> dict[str, str]:
         ({"x-clickhouse-key": "r-secret"}, {"user": "reader"}, ClickHouseAccount.READER),
     ],
 )
-def test_an_account_is_known_by_its_password(
+def test_a_password_identifies_its_account(
     headers: dict[str, str], fields: dict[str, str], account: ClickHouseAccount, tmp_path: Path
 ) -> None:
     assert account_of(headers, fields, PASSWORDS, tmp_path) is account
@@ -137,7 +137,7 @@ def test_an_account_is_known_by_its_password(
         (basic("reader:r-secret"), {"password": "r-secret"}),
     ],
 )
-def test_nobody_else_gets_in_and_no_password_is_repeated(
+def test_wrong_credentials_are_refused_and_errors_do_not_repeat_passwords(
     headers: dict[str, str], fields: dict[str, str], tmp_path: Path
 ) -> None:
     with pytest.raises(AccessDenied) as denied:
@@ -156,14 +156,14 @@ def test_nobody_else_gets_in_and_no_password_is_repeated(
         {"sec-fetch-site": "same-origin"},
     ],
 )
-def test_what_a_page_sends_is_known_by_its_headers(headers: dict[str, str]) -> None:
+def test_requests_from_web_pages_are_detected_by_their_headers(headers: dict[str, str]) -> None:
     with pytest.raises(AccessDenied):
         refuse_web_page(headers)
     refuse_web_page({"user-agent": "curl", "sec-fetch-site": "none"})
 
 
 @pytest.mark.clickhouse
-def test_without_a_password_there_is_nothing_to_see(clickhouse: str, writer: Client) -> None:
+def test_requests_without_a_password_are_refused(clickhouse: str, writer: Client) -> None:
     for url, body, headers in (
         (f"{bare(clickhouse)}/?query=SELECT%201", None, {}),
         (bare(clickhouse), b"SELECT 1", {}),
@@ -424,9 +424,7 @@ def refused(url: str, statement: str, *, get: bool) -> bool:
 
 
 @pytest.mark.clickhouse
-def test_reading_is_all_that_a_reader_can_do_and_all_that_a_get_can_do(
-    clickhouse: str, clickhouse_reader: str, writer: Client
-) -> None:
+def test_readers_and_get_requests_cannot_write(clickhouse: str, clickhouse_reader: str, writer: Client) -> None:
     for statement in WRITES:
         assert refused(clickhouse_reader, statement, get=True), statement
         assert refused(clickhouse_reader, statement, get=False), statement
@@ -439,7 +437,7 @@ def test_reading_is_all_that_a_reader_can_do_and_all_that_a_get_can_do(
 
 
 @pytest.mark.clickhouse
-def test_no_statement_leads_out_of_the_database(
+def test_no_statement_accesses_files_or_the_network(
     clickhouse: str, clickhouse_reader: str, writer: Client, places: dict[str, str]
 ) -> None:
     for statement in LEADS_OUT:
@@ -455,7 +453,7 @@ def test_no_statement_leads_out_of_the_database(
 
 
 @pytest.mark.clickhouse
-def test_no_setting_is_sql_or_names_a_file(
+def test_no_allowed_setting_is_sql_or_names_a_file(
     clickhouse: str, clickhouse_reader: str, writer: Client, places: dict[str, str]
 ) -> None:
     for name, text in SQL_IN_SETTINGS:
@@ -466,7 +464,7 @@ def test_no_setting_is_sql_or_names_a_file(
 
 
 @pytest.mark.clickhouse
-def test_no_string_of_an_offered_table_function_or_setting_is_run(
+def test_strings_of_allowed_table_functions_and_settings_are_not_executed(
     clickhouse: str, writer: Client, places: dict[str, str]
 ) -> None:
     columns = f"a UInt8, b String ALIAS file('{places['file']}')"
@@ -506,7 +504,7 @@ def test_a_table_cannot_be_named_by_a_parameter(clickhouse_reader: str, writer: 
 
 
 @pytest.mark.clickhouse
-def test_what_a_reader_needs_is_there(clickhouse_reader: str, writer: Client) -> None:
+def test_everything_a_reader_needs_is_allowed(clickhouse_reader: str, writer: Client) -> None:
     client = open_client(clickhouse_reader)
     for statement, rows in (
         ("SELECT count() FROM precious", [(7,)]),
@@ -582,7 +580,7 @@ async function attempt(name, address, options) {{
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
-def test_a_web_page_from_elsewhere_gets_nothing_and_changes_nothing(clickhouse: str, writer: Client) -> None:
+def test_a_web_page_of_another_site_cannot_read_or_change_anything(clickhouse: str, writer: Client) -> None:
     parts = urlsplit(clickhouse)
     # Even a page that knew the password could not use it: the browser asks first, and is not let through.
     account = b64encode(f"{parts.username}:{parts.password}".encode()).decode()
@@ -614,7 +612,7 @@ def test_a_web_page_from_elsewhere_gets_nothing_and_changes_nothing(clickhouse: 
 
 
 @pytest.mark.clickhouse
-def test_no_answer_repeats_a_password(clickhouse: str, clickhouse_reader: str, writer: Client) -> None:
+def test_no_response_repeats_a_password(clickhouse: str, clickhouse_reader: str, writer: Client) -> None:
     for url in (clickhouse, clickhouse_reader):
         password = urlsplit(url).password
         assert password is not None

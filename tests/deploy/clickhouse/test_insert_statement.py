@@ -23,7 +23,7 @@ from headrace.deploy.clickhouse.insert_statement import Insert, split_insert
          "-- FORMAT\nINSERT INTO t (format, values) ", "CSV", b""),
     ],
 )  # fmt: skip
-def test_an_insert_is_told_from_its_data(text: bytes, head: str, input_format: str, data: bytes) -> None:
+def test_an_insert_is_split_from_its_data(text: bytes, head: str, input_format: str, data: bytes) -> None:
     assert split_insert(text) == Insert(head, input_format, data)
 
 
@@ -41,7 +41,7 @@ def test_an_insert_is_told_from_its_data(text: bytes, head: str, input_format: s
         b"INSERT INTO t /* unfinished FORMAT CSV",
     ],
 )
-def test_what_has_no_data_behind_it_is_a_statement(text: bytes) -> None:
+def test_text_without_data_is_a_statement(text: bytes) -> None:
     assert split_insert(text) is None
 
 
@@ -64,7 +64,7 @@ def test_what_has_no_data_behind_it_is_a_statement(text: bytes) -> None:
         b"\xff",
     ],
 )
-def test_time_grows_with_the_text_and_no_faster(unit: bytes) -> None:
+def test_the_time_is_linear_in_the_length_of_the_text(unit: bytes) -> None:
     def seconds(length: int) -> float:
         texts = [
             begin + unit * (length // len(unit)) + end

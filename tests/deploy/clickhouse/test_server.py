@@ -104,7 +104,7 @@ def test_rows_go_in_and_come_out(client: Client) -> None:
         assert sum(len(block) for block in blocks) == 100_000
 
 
-def test_an_arrow_insert_is_done_once_a_token(client: Client) -> None:
+def test_an_arrow_insert_is_executed_once_per_token(client: Client) -> None:
     rows = pa.table({"a": pa.array([1, 2], pa.uint64()), "s": ["x", "y"]})
     for token in ("one", "one", "two"):
         client.insert_arrow("t", rows, settings={"insert_deduplication_token": token})
@@ -127,7 +127,7 @@ def test_parameters_are_values_and_never_sql(client: Client) -> None:
         assert client.query("SELECT {v:String}", parameters={"v": value}).result_rows == [(value,)]
 
 
-def test_settings_are_of_one_statement(client: Client) -> None:
+def test_settings_apply_to_one_statement(client: Client) -> None:
     query = "SELECT getSetting('max_threads')"
     before = client.query(query).result_rows
     assert client.query(query, settings={"max_threads": 1}).result_rows == [(1,)]
@@ -138,7 +138,7 @@ def test_settings_are_of_one_statement(client: Client) -> None:
         client.query("SELECT 1", settings={"no_such_setting": 1})
 
 
-def test_databases_are_chosen_by_the_request(clickhouse: str, client: Client) -> None:
+def test_the_request_selects_the_database(clickhouse: str, client: Client) -> None:
     client.command("CREATE DATABASE IF NOT EXISTS other")
     client.command("CREATE TABLE IF NOT EXISTS other.u (a UInt8) ENGINE = Memory")
     other = clickhouse_connect.get_client(**login(clickhouse), database="other")
@@ -147,7 +147,7 @@ def test_databases_are_chosen_by_the_request(clickhouse: str, client: Client) ->
     other.close()
 
 
-def test_an_error_is_clickhouses_own(client: Client) -> None:
+def test_errors_are_those_of_clickhouse(client: Client) -> None:
     with pytest.raises(DatabaseError, match="UNKNOWN_TABLE") as caught:
         client.query("SELECT * FROM nowhere")
     assert caught.value.code == 60
@@ -179,12 +179,12 @@ def test_kafka_tables_are_refused_before_they_break_the_folder(client: Client, s
     assert client.query("EXISTS TABLE k").result_rows == [(0,)]
 
 
-def test_the_word_kafka_is_no_offence(client: Client) -> None:
+def test_the_word_kafka_in_a_statement_is_allowed(client: Client) -> None:
     client.command("CREATE TABLE IF NOT EXISTS kafka_notes (a String DEFAULT 'ENGINE = Kafka') ENGINE = Memory")
     assert client.query("SELECT 'create engine = kafka'").result_rows == [("create engine = kafka",)]
 
 
-async def test_the_async_client_runs_statements_side_by_side(clickhouse: str, client: Client) -> None:
+async def test_the_async_client_runs_statements_in_parallel(clickhouse: str, client: Client) -> None:
     async with await clickhouse_connect.get_async_client(**login(clickhouse)) as other:
         await other.insert_arrow("t", pa.table({"a": pa.array([9], pa.uint64()), "s": ["x"]}))
         assert (await other.query("SELECT a FROM t")).result_rows == [(9,)]
@@ -204,7 +204,7 @@ def test_plain_http_is_enough(clickhouse: str, client: Client) -> None:
     assert json.loads(headers["x-clickhouse-summary"])["read_rows"] == "5"
 
 
-def test_a_body_that_is_not_what_it_says_is_an_error(clickhouse: str, client: Client) -> None:
+def test_a_body_in_another_encoding_than_declared_is_an_error(clickhouse: str, client: Client) -> None:
     status, body, _ = post(clickhouse, b"SELECT 1", Content_Encoding="zstd")
     assert status == 400
     assert b"not zstd" in body
@@ -227,7 +227,7 @@ def test_acknowledged_rows_survive_a_kill(tmp_path: Path) -> None:
         assert client.query("SELECT count(), sum(a) FROM kept").result_rows == [(20, 190)]
 
 
-def test_sigterm_closes_the_engine_and_ends_with_success(tmp_path: Path) -> None:
+def test_sigterm_closes_the_engine_and_exits_with_status_0(tmp_path: Path) -> None:
     with front(tmp_path, free_port()) as process:
         process.terminate()
         assert process.stdout is not None
@@ -235,12 +235,12 @@ def test_sigterm_closes_the_engine_and_ends_with_success(tmp_path: Path) -> None
         assert process.wait() == 0
 
 
-def test_only_loopback_is_listened_on(tmp_path: Path) -> None:
+def test_the_server_listens_only_on_loopback(tmp_path: Path) -> None:
     with chdir(tmp_path), pytest.raises(StackError, match=r"cannot listen on 0\.0\.0\.0"):
         serve_clickhouse(tmp_path, secrets=tmp_path, host="0.0.0.0", port=free_port(), ready=lambda: None)
 
 
-def test_a_taken_port_is_named(tmp_path: Path, clickhouse: str) -> None:
+def test_a_taken_port_is_reported(tmp_path: Path, clickhouse: str) -> None:
     port = urlsplit(clickhouse).port
     assert port is not None
     with chdir(tmp_path), pytest.raises(StackError, match=f"cannot listen on 127.0.0.1:{port}"):
@@ -275,7 +275,7 @@ ENCODINGS = {
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_body_that_was_cut_off_is_no_body(encoding: str) -> None:
+def test_a_truncated_body_is_refused(encoding: str) -> None:
     packed = ENCODINGS[encoding](bytes(range(256)) * 4000)
     for end in (len(packed) // 3, len(packed) - 1):
         with pytest.raises(UnknownEncoding):
@@ -283,7 +283,7 @@ def test_a_body_that_was_cut_off_is_no_body(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "lz4"])
-def test_a_body_of_several_members_is_read_to_its_end(encoding: str) -> None:
+def test_a_body_of_several_members_is_read_completely(encoding: str) -> None:
     packed = b"".join(ENCODINGS[encoding](part) for part in (b"one", b"", b"two" * 1000))
     assert decompress(packed, encoding, 10_000) == b"one" + b"two" * 1000
     with pytest.raises(BodyTooLarge):
@@ -323,7 +323,7 @@ async def body_of(chunks: int, encoding: str, size: int = 1000) -> Request:
     return Request({"type": "http", "method": "POST", "headers": headers}, receive)
 
 
-async def test_a_form_is_bounded_as_a_whole() -> None:
+async def test_the_total_size_of_a_form_is_limited() -> None:
     assert await _read_form(await body_of(9, "identity"), 10_000) == {"query": "x" * 9000}
     with pytest.raises(BodyTooLarge):
         await _read_form(await body_of(10, "identity"), 10_000)
@@ -354,7 +354,7 @@ def unfinished(url: str) -> socket.socket:
     return connection
 
 
-def test_unfinished_requests_of_one_account_keep_nobody_else_waiting(clickhouse: str, clickhouse_reader: str) -> None:
+def test_incomplete_requests_of_one_account_do_not_delay_the_other(clickhouse: str, clickhouse_reader: str) -> None:
     with ExitStack() as open_connections:
         for _ in range(40):
             open_connections.enter_context(unfinished(clickhouse_reader))
@@ -368,7 +368,7 @@ def test_unfinished_requests_of_one_account_keep_nobody_else_waiting(clickhouse:
 SHORT_FRONT = "import headrace.deploy.clickhouse.server\nheadrace.deploy.clickhouse.server.BODY_SECONDS = 0.5\n" + FRONT
 
 
-def test_a_body_that_does_not_come_is_waited_for_until_a_deadline(tmp_path: Path) -> None:
+def test_an_incomplete_body_is_refused_after_a_deadline(tmp_path: Path) -> None:
     port = free_port()
     with front(tmp_path, port, SHORT_FRONT), ExitStack() as open_connections:
         password = (tmp_path / "secrets" / "writer").read_text().strip()
@@ -380,7 +380,7 @@ def test_a_body_that_does_not_come_is_waited_for_until_a_deadline(tmp_path: Path
         assert b"send the request again" in answer
 
 
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_its_response_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.deploy.clickhouse.server.PIECE_BYTES", 10)
     monkeypatch.setattr("headrace.deploy.clickhouse.server.PIECE_SECONDS", 0.05)
     for takes, came in ((2, b"x" * 20), (9, b"x" * 25)):
@@ -399,12 +399,12 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch:
         assert sent[-1]["more_body"] is (came != b"x" * 25)
 
 
-def test_a_large_answer_comes_whole(client: Client) -> None:
+def test_a_large_response_arrives_completely(client: Client) -> None:
     rows = client.query("SELECT number, repeat('x', 10) FROM numbers(500000)").result_rows
     assert (len(rows), rows[-1]) == (500_000, (499_999, "x" * 10))
 
 
-def test_a_reader_sends_statements_and_no_data(clickhouse: str, clickhouse_reader: str) -> None:
+def test_a_reader_cannot_send_data(clickhouse: str, clickhouse_reader: str) -> None:
     body = b"SELECT 1 /*" + b" " * 1_200_000 + b"*/"
     assert post(clickhouse_reader, body)[0] == 413
     assert post(clickhouse_reader, gzip.compress(body), Content_Encoding="gzip")[0] == 413
@@ -412,7 +412,7 @@ def test_a_reader_sends_statements_and_no_data(clickhouse: str, clickhouse_reade
 
 
 @pytest.mark.parametrize("query_id", ["%E2%82%AC", "a%0D%0Ab", "a%20b", "x" * 201])
-def test_a_query_id_that_no_header_can_hold_is_refused_before_anything_runs(
+def test_a_query_id_that_does_not_fit_a_header_is_refused_before_anything_runs(
     client: Client, clickhouse: str, query_id: str
 ) -> None:
     status, answer, _ = post(f"{clickhouse}/?query_id={query_id}", b"INSERT INTO t VALUES (1, 'x')")

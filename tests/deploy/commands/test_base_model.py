@@ -35,14 +35,14 @@ def test_it_writes_a_hugging_face_directory(made: tuple[Path, Result]) -> None:
     assert json.loads((out / "config.json").read_text())["vocab_size"] == len(words.VOCABULARY)
 
 
-def test_it_says_how_far_it_is_and_how_well_it_goes(made: tuple[Path, Result]) -> None:
+def test_it_reports_progress_and_loss(made: tuple[Path, Result]) -> None:
     _, result = made
     assert "step     3/3" in result.output
     assert "held-out" in result.output
     assert "to go" in result.output
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(made: tuple[Path, Result], tmp_path: Path) -> None:
+def test_the_seed_determines_the_bytes(made: tuple[Path, Result], tmp_path: Path) -> None:
     out, _ = made
     make(tmp_path / "same")
     make(tmp_path / "other", seed=1)
@@ -59,7 +59,7 @@ def test_the_shipped_base_has_the_same_files_and_shape(made: tuple[Path, Result]
         assert content(shipped / name) == content(out / name)
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     result = make(tmp_path)
     assert result.exit_code != 0

@@ -71,12 +71,12 @@ def refused(arguments: list[str], env: dict[str, str] | None = None) -> str:
     return done.output
 
 
-def test_no_command_is_left_out() -> None:
+def test_every_command_is_covered() -> None:
     assert set(leaves(cli)) == {*ASKS_KAFKA, *ASKS_NO_KAFKA}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("command", ASKS_KAFKA, ids=" ".join)
-def test_a_broker_that_is_not_there_ends_the_command_with_the_setting(
+def test_an_unavailable_broker_ends_the_command_with_an_error_that_names_the_setting(
     command: tuple[str, ...], silent: str, tmp_path: Path
 ) -> None:
     (tmp_path / "runs.jsonl").write_text('{"task_id": 1, "traj": []}\n')
@@ -125,7 +125,7 @@ def test_a_broker_that_is_not_there_ends_the_command_with_the_setting(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_is_wrong_is_said_in_a_sentence_before_anything_starts(
+def test_errors_are_reported_in_a_sentence_before_anything_starts(
     arguments: list[str], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said_in_a_sentence_before_anything_starts(
     assert not (tmp_path / "data" / "kafka").exists()
 
 
-def test_a_file_that_is_no_text_is_reported_line_by_line(tmp_path: Path) -> None:
+def test_a_binary_file_is_reported_line_by_line(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_bytes(os.urandom(2000))
     done = CliRunner().invoke(cli, ["reward", "score", "search@1", str(tmp_path / "runs.jsonl")])
     assert done.exit_code == 0, done.exception

@@ -111,7 +111,7 @@ def named(kafka: str, trajectory_id: str) -> dict[str, object]:
     return found
 
 
-def test_a_broken_event_is_repaired_and_its_trajectory_assembled_anew(kafka: str, tmp_path: Path) -> None:
+def test_a_broken_event_is_repaired_and_its_trajectory_assembled_again(kafka: str, tmp_path: Path) -> None:
     with assembling(kafka):
         asyncio.run(produce(kafka, [*attempt("closed"), *session("whole", "ask", "answer")]))
         before = until_assembled(kafka, 2)
@@ -180,7 +180,7 @@ def test_a_record_of_a_derived_topic_is_sent_again_once_this_version_can_read_it
     assert "0 of 0 dead letters" in headrace("dead-letters", "redrive", "--topic", "rewards", "--kafka", kafka).output
 
 
-def test_what_is_no_letter_or_no_choice_is_answered_with_what_to_do(kafka: str) -> None:
+def test_an_unknown_dead_letter_or_a_missing_choice_is_an_error_with_a_remedy(kafka: str) -> None:
     unknown = headrace("dead-letters", "show", "0:999", "--kafka", kafka).output
     assert "`headrace dead-letters list` prints their names" in unknown
     assert "Specify dead letters" in headrace("dead-letters", "redrive", "--kafka", kafka).output

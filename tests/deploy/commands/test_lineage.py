@@ -46,7 +46,7 @@ def trained(steps: list[Step]) -> dict[str, int]:
     return {name: step.step for step in steps for group in step.groups for name in group.trajectory_ids}
 
 
-def test_a_version_leads_to_every_trajectory_and_every_trajectory_to_its_versions(kafka, story, steps):
+def test_versions_and_trajectories_refer_to_each_other(kafka, story, steps):
     made_by = trained(steps)
     assert len(made_by) == 2 * STEPS_TRAINED * 4
     for version in range(1, STEPS_TRAINED + 1):
@@ -64,7 +64,7 @@ def test_a_version_leads_to_every_trajectory_and_every_trajectory_to_its_version
         assert trace["groups"][0]["record"]["group_id"] == trace["steps"][0]["group_id"]
 
 
-def test_a_version_tells_what_it_was_trained_on_with_shares(kafka, story, steps):
+def test_a_version_shows_the_shares_of_its_training_data(kafka, story, steps):
     found = told(kafka, "--version", "2")
     assert (found["ancestry"], found["descendants"]) == ([2, 1, 0], [3])
     tokens = sum(int(step.metrics["tokens_trained"]) for step in steps[:2])
@@ -81,7 +81,7 @@ def test_a_version_tells_what_it_was_trained_on_with_shares(kafka, story, steps)
     assert "nothing: it is the base model" in base
 
 
-def test_an_event_is_followed_into_the_weights(kafka, story, steps):
+def test_an_event_is_traced_to_the_versions_it_is_in(kafka, story, steps):
     made_by = trained(steps)
     name = next(name for name, step in made_by.items() if step == 2)
     for event_id in story.events[name]:
@@ -95,7 +95,7 @@ def test_an_event_is_followed_into_the_weights(kafka, story, steps):
     assert f"belongs to trajectory {name}, not to other" in elsewhere.output
 
 
-def test_what_waits_and_what_was_turned_away_says_so(kafka, story, steps):
+def test_pending_and_rejected_trajectories_are_shown_as_such(kafka, story, steps):
     waiting = next(name for names in story.groups.values() for name in names if name not in trained(steps))
     assert told(kafka, "--trajectory", waiting)["fate"] == "untrained"
 
@@ -108,14 +108,14 @@ def test_what_waits_and_what_was_turned_away_says_so(kafka, story, steps):
     assert "It worked for another" in lineage(kafka, "--trajectory", "sub-agent").stdout
 
 
-def test_a_dead_event_is_no_part_of_its_trajectory(kafka, story, steps):
+def test_an_event_with_a_dead_letter_is_not_part_of_its_trajectory(kafka, story, steps):
     name = [*trained(steps)][1]
     asyncio.run(bury(kafka, story.places[name][1]))
     done = lineage(kafka, "--event", story.events[name][1])
     assert "the event is a dead letter (late) and not part of the trajectory" in done.stdout
 
 
-def test_what_is_asked_for_must_be_there(kafka, story):
+def test_unknown_arguments_are_errors(kafka, story):
     assert "has no version 9: its newest version is 3" in lineage(kafka, "--version", "9").output
     unknown = lineage(kafka, "--trajectory", "nobody").output
     assert "The log has no trajectory, reward, step or rejection with the id 'nobody'" in unknown
@@ -125,7 +125,7 @@ def test_what_is_asked_for_must_be_there(kafka, story):
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_both_ways_can_be_drawn(kafka, story, steps, tmp_path, suffix):
+def test_versions_and_trajectories_can_be_drawn(kafka, story, steps, tmp_path, suffix):
     for number, asked in enumerate((["--version", "3"], ["--trajectory", next(iter(trained(steps)))])):
         path = tmp_path / f"{number}.{suffix}"
         done = lineage(kafka, *asked, "--picture", str(path))
@@ -133,7 +133,7 @@ def test_both_ways_can_be_drawn(kafka, story, steps, tmp_path, suffix):
         assert path.read_bytes().startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
 
 
-def test_once_retention_has_taken_records_each_link_says_so(kafka, story, steps):
+def test_expired_records_are_reported_on_each_link(kafka, story, steps):
     """Last in the file: what it deletes is gone."""
     name, step = next(iter(trained(steps).items()))
     group = next(each for each in steps[step - 1].groups if name in each.trajectory_ids)

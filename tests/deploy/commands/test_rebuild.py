@@ -35,7 +35,7 @@ def steps(kafka, tmp_path_factory) -> dict[str, list[Step]]:
     }
 
 
-def test_every_step_is_made_again_to_the_bit(kafka, steps):
+def test_every_step_is_rebuilt_bit_identically(kafka, steps):
     for run, trained in steps.items():
         done = rebuild(kafka, "all", "--run", run, "--json")
         assert done.exit_code == 0, done.output
@@ -44,7 +44,7 @@ def test_every_step_is_made_again_to_the_bit(kafka, steps):
         assert [each["rebuilt_sha256"] for each in told] == [step.data_sha256 for step in trained]
 
 
-def test_a_step_tells_how_its_batch_was_made(kafka, steps):
+def test_a_step_shows_its_recipe(kafka, steps):
     done = rebuild(kafka, "2", "--run", "shaped")
     assert done.exit_code == 0, done.output
     assert "Step 2 of run shaped, which made version 2: matches" in done.stdout
@@ -52,7 +52,7 @@ def test_a_step_tells_how_its_batch_was_made(kafka, steps):
     assert steps["shaped"][1].data_sha256 in done.stdout
 
 
-def test_the_batch_can_be_looked_at(kafka, steps, tmp_path):
+def test_the_batch_can_be_written_to_a_file(kafka, steps, tmp_path):
     path = tmp_path / "batch.safetensors"
     done = rebuild(kafka, "1", "--run", "shaped", "--write", str(path))
     assert done.exit_code == 0, done.output
@@ -63,7 +63,7 @@ def test_the_batch_can_be_looked_at(kafka, steps, tmp_path):
     assert np.abs(arrays["advantages"]).max() == pytest.approx(2 / np.std(range(5), ddof=1), rel=1e-5)
 
 
-def test_what_is_asked_for_must_be_there(kafka, steps):
+def test_unknown_arguments_are_errors(kafka, steps):
     several = rebuild(kafka, "1")
     assert (several.exit_code, "plain, shaped" in several.output) == (1, True)
     unknown = rebuild(kafka, "1", "--run", "none")
@@ -74,7 +74,7 @@ def test_what_is_asked_for_must_be_there(kafka, steps):
         assert rebuild(kafka, wrong, "--run", "plain").exit_code == 2
 
 
-def test_once_retention_has_taken_records_that_is_said(kafka, steps):
+def test_expired_records_are_reported(kafka, steps):
     """Last in the file: what it deletes is gone."""
     step = steps["plain"][1]
     reference = next(each for group in step.groups for each in group.trajectories if each.partition == 1)

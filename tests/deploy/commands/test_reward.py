@@ -50,13 +50,13 @@ def headrace(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["reward", *arguments])
 
 
-def test_recorded_runs_score_as_they_were_recorded_to() -> None:
+def test_recorded_runs_get_their_recorded_rewards() -> None:
     expected = (DATA / "runs.scores.jsonl").read_text()
     scored = "".join(headrace("score", spec, str(RUNS)).stdout for spec in ("outcome@1", TABLES))
     assert [json.loads(line) for line in scored.splitlines()] == [json.loads(line) for line in expected.splitlines()]
 
 
-def test_every_spec_of_ours_is_listed_and_shown_with_what_its_components_measure() -> None:
+def test_every_built_in_spec_is_listed_and_its_components_are_described() -> None:
     listed = headrace("list")
     assert listed.exit_code == 0
     for label, spec in OURS.items():
@@ -78,7 +78,7 @@ def test_weights_are_shown_by_policy_version() -> None:
     ]
 
 
-def test_what_packages_offer_is_listed_and_what_cannot_be_loaded_says_so(
+def test_specs_of_packages_are_listed_and_those_that_cannot_be_loaded_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = tmp_path / "table_rewards-1.0.dist-info"
@@ -96,7 +96,7 @@ def test_what_packages_offer_is_listed_and_what_cannot_be_loaded_says_so(
     sys.modules.pop("table_rewards", None)
 
 
-def test_a_sound_reward_passes_and_what_is_worth_a_look_is_said() -> None:
+def test_a_sound_reward_passes_with_warnings() -> None:
     done = headrace("check", TABLES, str(RUNS))
     assert done.exit_code == 0, done.output
     assert "tables@1 on 5 trajectories" in done.output
@@ -106,7 +106,7 @@ def test_a_sound_reward_passes_and_what_is_worth_a_look_is_said() -> None:
     assert "runs.jsonl:3: left out: " in done.stderr
 
 
-def test_a_broken_reward_is_told_what_is_wrong_with_it(tmp_path: Path) -> None:
+def test_the_errors_of_a_broken_reward_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text(BROKEN)
     done = headrace("check", f"{file}:SPEC", str(RUNS), "--json")
@@ -126,7 +126,7 @@ def test_a_broken_reward_is_told_what_is_wrong_with_it(tmp_path: Path) -> None:
     assert "unordered: gave" not in told, "only another process shows it"
 
 
-def test_a_schedule_is_held_against_the_runs_length() -> None:
+def test_a_schedule_is_compared_with_the_length_of_the_run() -> None:
     done = headrace("check", TABLES, str(RUNS), "--one-process", "--versions", "50")
     assert done.exit_code == 1
     assert "its weight is still 0.25 at version 50, the last of the run: 0 comes at 100" in " ".join(
@@ -134,7 +134,7 @@ def test_a_schedule_is_held_against_the_runs_length() -> None:
     )
 
 
-def test_records_of_trajectories_do_as_well_as_runs(tmp_path: Path) -> None:
+def test_records_of_trajectories_are_accepted_like_runs(tmp_path: Path) -> None:
     file = tmp_path / "trajectories.jsonl"
     made = [attempt(f"t{n}", outcome=float(n % 2)) for n in range(12)]
     file.write_text("\n".join([*(each.model_dump_json() for each in made), "", '{"trajectory_id": 7}']))
@@ -150,7 +150,7 @@ def test_records_of_trajectories_do_as_well_as_runs(tmp_path: Path) -> None:
     not AIRLINE.exists() and "CI" not in os.environ,
     reason="the recorded airline runs are not beside this checkout (shared/data)",
 )
-def test_the_airline_runs_have_fourteen_groups_without_a_difference() -> None:
+def test_the_airline_runs_have_fourteen_groups_without_variance() -> None:
     done = headrace("check", "outcome@1", str(AIRLINE), "--one-process")
     assert done.exit_code == 0, done.output
     assert "groups: 25, of which 14 have no variance and thus no gradient" in done.output
@@ -166,7 +166,7 @@ def test_the_airline_runs_have_fourteen_groups_without_a_difference() -> None:
         (["check", "nowhere.py:SPEC", str(RUNS)], "there is no file nowhere.py"),
     ],
 )
-def test_what_is_not_there_is_a_sentence_and_not_a_traceback(arguments: list[str], problem: str) -> None:
+def test_missing_arguments_are_reported_without_a_traceback(arguments: list[str], problem: str) -> None:
     done = headrace(*arguments)
     assert done.exit_code == 1
     assert problem in done.output
@@ -174,7 +174,7 @@ def test_what_is_not_there_is_a_sentence_and_not_a_traceback(arguments: list[str
 
 
 @pytest.mark.kafka
-def test_the_newest_trajectories_of_kafka_are_tried_with_their_feedback(kafka: str) -> None:
+def test_the_newest_trajectories_in_kafka_are_checked_with_their_feedback(kafka: str) -> None:
     made = [attempt(f"t{n}", outcome=float(n % 2)) for n in range(20)]
 
     def given(id: str, trajectory_id: str, value: float) -> Message:

@@ -17,7 +17,7 @@ def headrace(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
-def test_a_topics_page_has_headers_fields_and_an_example_of_each_type(topic: Topic) -> None:
+def test_a_topics_description_has_headers_fields_and_an_example_of_each_type(topic: Topic) -> None:
     shown = headrace("topics", topic.name)
     assert shown.exit_code == 0, shown.output
     for name in HEADERS:
@@ -30,7 +30,7 @@ def test_a_topics_page_has_headers_fields_and_an_example_of_each_type(topic: Top
             assert info.description
 
 
-def test_a_topics_page_for_machines_has_examples_that_can_be_sent() -> None:
+def test_the_json_description_of_a_topic_has_examples_that_can_be_sent() -> None:
     shown = json.loads(headrace("topics", "rewards", "--json").output)
     (reward,) = shown["types"]
     assert shown["key"] == "group id, else cohort key, else trajectory id"
@@ -43,7 +43,7 @@ def test_a_topics_page_for_machines_has_examples_that_can_be_sent() -> None:
     }.items() <= next(field for field in reward["fields"] if field["path"] == "total").items()
 
 
-def test_an_unknown_topic_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_topic_is_an_error_that_lists_the_topics() -> None:
     shown = headrace("topics", "trajectorys")
     assert shown.exit_code == 2
     assert "the topics are events, feedback" in shown.output

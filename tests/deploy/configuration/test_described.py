@@ -55,7 +55,7 @@ class Cake:
     """Anything."""
 
 
-def test_every_option_has_its_place_its_type_its_default_and_its_sentence() -> None:
+def test_every_option_has_its_path_type_default_and_docstring() -> None:
     options = {option.name: option for option in describe(Cake)}
     assert [*options] == [
         "name", "filling", "filling.taste", "filling.grams", "icing", "icing.taste", "icing.grams",
@@ -75,7 +75,7 @@ def test_every_option_has_its_place_its_type_its_default_and_its_sentence() -> N
 
 
 @pytest.mark.parametrize("part", CONFIGURATIONS)
-def test_every_option_of_every_part_has_a_sentence(part: str) -> None:
+def test_every_option_of_every_part_has_a_docstring(part: str) -> None:
     from importlib import import_module
 
     module, _, name = CONFIGURATIONS[part].partition(":")
@@ -84,13 +84,13 @@ def test_every_option_of_every_part_has_a_sentence(part: str) -> None:
     assert [option.name for option in options if not option.about.rstrip("`)").endswith((".", ":"))] == []
 
 
-def test_the_trainers_tables_are_all_there() -> None:
+def test_the_trainers_tables_are_complete() -> None:
     described = {option.name for option in describe(TrainerConfig)}
     assert {each.name for each in dataclasses.fields(TrainerConfig)} <= described
     assert {"loss_settings.clip_high", "correction.importance", "kl.coefficient"} <= described
 
 
-def test_a_class_inherits_the_sentences_of_its_parent() -> None:
+def test_a_class_inherits_the_docstrings_of_its_parent() -> None:
     @dataclass(frozen=True)
     class Torte(Filling):
         candles: int = 1

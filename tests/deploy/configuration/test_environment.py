@@ -26,7 +26,7 @@ def said(**environment: str) -> list[str]:
         ("HEADRACE_LEARNING_RATE", "`headrace settings` lists"),
     ],
 )
-def test_what_is_no_setting_is_told_with_the_one_that_is_nearest(name: str, meant: str) -> None:
+def test_an_unknown_variable_is_reported_with_the_most_similar_setting(name: str, meant: str) -> None:
     (sentence,) = said(**{name: "x", "HEADRACE_KAFKA": "broker:9092", "PATH": "/bin"})
     assert sentence.startswith(f"The environment variable {name} is not a setting")
     assert meant in sentence
@@ -47,11 +47,11 @@ def test_what_is_no_setting_is_told_with_the_one_that_is_nearest(name: str, mean
         ("HEADRACE_TRAINER_PORT_80_TCP_ADDR", "10.0.0.7"),
     ],
 )
-def test_settings_and_what_a_cluster_sets_by_itself_are_passed_over(name: str, value: str) -> None:
+def test_settings_and_the_variables_of_kubernetes_are_not_reported(name: str, value: str) -> None:
     assert said(**{name: value}) == []
 
 
-def test_a_command_says_it_once_on_standard_error_and_goes_on(tmp_path: Path) -> None:
+def test_a_command_reports_it_once_on_standard_error_and_continues(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     environment |= {"HEADRACE_DATA": str(tmp_path), "HEADRACE_KAFKAA": "secret-host:9092"}
     argv = [sys.executable, "-m", "headrace.deploy.cli", "keys"]

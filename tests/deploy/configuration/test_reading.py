@@ -43,14 +43,14 @@ def read(values: dict[str, object], *assignments: str) -> Cake:
     return read_configuration(Cake, [Layer("cake.toml", {"name": "n"} | values), set_layer(assignments)])
 
 
-def test_the_later_layer_wins_option_by_option(tmp_path: Path) -> None:
+def test_the_later_layer_takes_precedence_for_each_option(tmp_path: Path) -> None:
     file = tmp_path / "cake.toml"
     file.write_text('name = "one"\nlayers = [3, 4.5]\n[filling]\ntaste = "sour"\ngrams = 3\n')
     cake = read_configuration(Cake, [toml_layer(file), set_layer(["filling.grams=4", "recipe=x/y"])])
     assert cake == Cake("one", Path("x/y"), Filling(Taste.SOUR, 4), (3.0, 4.5))
 
 
-def test_a_table_can_be_set_whole() -> None:
+def test_a_whole_table_can_be_set() -> None:
     assert read({}, 'filling={"taste": "sour", "grams": 7}').filling == Filling(Taste.SOUR, 7)
 
 
@@ -70,13 +70,13 @@ def test_a_table_can_be_set_whole() -> None:
         ({"layers": [1]}, "cake.toml: layers.1 is [1]. Allowed: list of 2 × number. Heights."),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place_and_what_is_allowed(values: dict[str, object], said: str) -> None:
+def test_errors_name_the_option_its_source_and_the_allowed_values(values: dict[str, object], said: str) -> None:
     with pytest.raises(StackError) as raised:
         read(values)
     assert said in str(raised.value)
 
 
-def test_everything_that_is_wrong_is_said_at_once_and_where_each_was_set() -> None:
+def test_all_errors_are_reported_together_with_their_sources() -> None:
     with pytest.raises(StackError) as raised:
         read_configuration(
             Cake, [Layer("cake.toml", {"icing": 1, "filling": {"taste": 3}}), set_layer(["filling.grams=x"])]
@@ -90,7 +90,7 @@ def test_everything_that_is_wrong_is_said_at_once_and_where_each_was_set() -> No
     ]
 
 
-def test_without_strictness_a_text_may_say_a_number() -> None:
+def test_without_strictness_a_text_may_be_a_number() -> None:
     cake = read_configuration(Cake, [Layer("env", {"name": "n", "filling": {"grams": "7"}})], strict=False)
     assert cake.filling.grams == 7
 
@@ -101,7 +101,7 @@ def test_an_assignment_needs_an_option_and_a_value(assignment: str) -> None:
         set_layer([assignment])
 
 
-def test_a_file_that_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     for content, said in (
         (None, "No such file"),
         (b"a = ", "is not a TOML file"),

@@ -17,9 +17,7 @@ class PartConfig:
     steps: int | None = None
 
 
-def test_command_line_wins_over_environment_over_file_over_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precedence_is_command_line_environment_file_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text('run = "file"\nkafka = "file:1"\nlog_level = "debug"\n[options.trainer]\nsteps = 3\n')
     monkeypatch.setenv("HEADRACE_CONFIG", str(file))
@@ -31,14 +29,14 @@ def test_command_line_wins_over_environment_over_file_over_default(
     assert settings.vllm is None
 
 
-def test_a_worker_reads_from_its_environment_what_the_stack_knew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gets_the_stacks_settings_from_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings(data="somewhere", kafka="a:1", options={"trainer": {"steps": 3, "loss": "cispo"}})
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     assert load_settings() == settings
 
 
-def test_the_data_folder_is_absolute_and_holds_the_object_store(
+def test_the_data_folder_is_absolute_and_contains_the_object_store(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,7 +46,7 @@ def test_the_data_folder_is_absolute_and_holds_the_object_store(
     assert load_settings(store_url="s3://bucket/x").objects == "s3://bucket/x"
 
 
-def test_the_base_model_stands_beside_the_reference_agent() -> None:
+def test_the_base_model_is_next_to_the_reference_agent() -> None:
     assert base_model_dir().parts[-3:] == ("agents", "search", "base")
 
 
@@ -75,7 +73,7 @@ def test_a_setting_that_does_not_exist_is_named(tmp_path: Path, monkeypatch: pyt
         load_settings()
 
 
-def test_options_of_a_part_are_converted_to_what_its_configuration_asks_for() -> None:
+def test_options_of_a_part_are_converted_to_the_types_of_its_configuration() -> None:
     options = parse_options(("trainer.learning_rate=1e-3", "trainer.steps=60", "sink.group=sink-2"))
     assert options == {"trainer": {"learning_rate": 0.001, "steps": 60}, "sink": {"group": "sink-2"}}
     settings = load_settings(options=options)
@@ -88,7 +86,7 @@ def test_an_option_of_an_option_is_named_by_its_path() -> None:
     assert options == {"trainer": {"optimizer": {"learning_rate": 1e-6, "name": "muon"}, "seed": 1}}
 
 
-def test_options_fill_a_functions_arguments_too() -> None:
+def test_options_can_be_arguments_of_a_function() -> None:
     def start(port: int, threads: int = 1) -> tuple[int, int]:
         return port, threads
 

@@ -41,14 +41,14 @@ class Cake:
 CAKE = [*describe(Cake)]
 
 
-def test_the_toml_file_says_everything_and_changes_nothing() -> None:
+def test_the_toml_file_has_every_option_and_changes_nothing() -> None:
     text = as_toml(CAKE)
     assert tomllib.loads(text) == {"filling": {}}
     for line in ("# What it is called. (text, required)", '#taste = "sweet"', "#   sour: Lemon is in it.", "#[icing]"):
         assert line in text.splitlines()
 
 
-def test_uncommented_the_toml_file_says_the_defaults() -> None:
+def test_uncommented_the_toml_file_contains_the_defaults() -> None:
     lines = as_toml(CAKE).replace("#[icing]", "[icing]").splitlines()
     uncommented = [line.removeprefix("#") for line in lines if not line.startswith("# ") and not line.endswith("=")]
     cake = read_configuration(Cake, [Layer("file", {"name": "n"} | tomllib.loads("\n".join(uncommented)))])
@@ -65,7 +65,7 @@ def test_the_trainers_file_is_toml_and_changes_nothing() -> None:
         assert f"{option.path[-1]} =" in as_toml(options) or f"[{option.name}]" in as_toml(options)
 
 
-def test_a_configuration_written_as_toml_is_read_back_the_same() -> None:
+def test_a_configuration_survives_a_round_trip_through_toml() -> None:
     cake = Cake("n", Filling(Taste.SOUR, 2.0), Filling())
     assert read_configuration(Cake, [Layer("file", tomllib.loads(toml_of(cake)))]) == cake
     assert "icing" not in toml_of(Cake("n"))

@@ -39,17 +39,17 @@ def kept(versions: Mapping[str, int], read_at: float = 0.0, changed_at: float = 
         (RECENT, {"steps": 2}, 60.0, False),
     ],
 )
-def test_what_was_read_holds_until_its_tables_change_or_it_is_old(
+def test_a_cached_panel_is_current_until_its_tables_change_or_it_is_old(
     panel: Panel, versions: Mapping[str, int], now: float, current: bool
 ) -> None:
     assert is_current(panel, kept({"steps": 1}), versions, now) is current
 
 
-def test_where_versions_are_unknown_a_panel_is_always_read() -> None:
+def test_a_panel_with_unknown_versions_is_always_queried() -> None:
     assert not is_current(PANEL, cache_panel(PANEL, {}, {}, 0.0, None), {}, 1.0)
 
 
-def test_a_window_is_counted_from_the_last_change_and_equal_columns_stay_one_object() -> None:
+def test_a_window_counts_from_the_last_change_and_equal_columns_are_shared() -> None:
     first = cache_panel(RECENT, {"count()": [1]}, {"steps": 1}, 0.0, None)
     again = cache_panel(RECENT, {"count()": [1]}, {"steps": 1}, 10.0, first)
     assert (again.read_at, again.changed_at) == (10.0, 0.0)
@@ -62,7 +62,7 @@ def test_tables_under_views_count() -> None:
     assert tables_of("SELECT 1 FROM rewards_latest JOIN step_members USING (id)") == {"rewards", "step_members"}
 
 
-def test_every_panel_reads_a_table_and_says_how_much_of_the_past_it_shows() -> None:
+def test_every_panel_reads_a_table_and_declares_its_time_window() -> None:
     for panel in (panel for page in PAGES for panel in page.panels):
         assert tables_of(panel.sql), panel.name
         minutes = [int(number) for number in re.findall(r"INTERVAL (\d+) MINUTE", panel.sql)]
@@ -79,7 +79,7 @@ def test_every_table_of_a_panel_has_a_version_for_an_account_that_only_reads(
 
 
 @pytest.mark.clickhouse
-async def test_only_panels_over_a_table_that_changed_are_read(
+async def test_only_panels_whose_tables_changed_are_queried(
     dashboard: str, clickhouse: str, clickhouse_reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One part each: nothing is left to merge, which would be a change of its own.
@@ -124,10 +124,10 @@ class Refusing:
         raise self.error
 
 
-def test_a_user_who_may_not_list_parts_has_every_panel_read() -> None:
+def test_without_permission_to_list_parts_every_panel_is_queried() -> None:
     assert read_versions(cast("Client", Refusing(497))) == {}
 
 
-def test_no_answer_is_no_version_either() -> None:
+def test_a_connection_error_is_not_hidden() -> None:
     with pytest.raises(DatabaseError):
         read_versions(cast("Client", Refusing(None)))

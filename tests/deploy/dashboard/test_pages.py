@@ -107,7 +107,7 @@ def test_the_trainers_page_draws_every_chart(dashboard: str, width: int, scheme:
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
-def test_a_run_without_steps_says_what_it_waits_for(dashboard: str) -> None:
+def test_a_run_without_steps_shows_what_it_waits_for(dashboard: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{dashboard}/trainer?run=none")
         page.wait_for_selector("#reward .empty")
@@ -118,7 +118,7 @@ def test_a_run_without_steps_says_what_it_waits_for(dashboard: str) -> None:
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
-def test_choosing_a_run_redraws_the_page_and_names_are_text(dashboard: str) -> None:
+def test_selecting_a_run_redraws_the_page_and_names_are_escaped(dashboard: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{dashboard}/?run=rising")
         tile = page.locator(".tile", has_text="Policy version").locator("strong")
@@ -136,7 +136,7 @@ def test_choosing_a_run_redraws_the_page_and_names_are_text(dashboard: str) -> N
 
 @pytest.mark.browser
 @needs_chromium
-def test_an_empty_page_says_what_to_do() -> None:
+def test_an_empty_page_shows_what_to_do() -> None:
     with served(f"http://{HOST}:{free_port()}") as url, browser_page() as (page, complaints):
         page.goto(url)
         page.wait_for_selector("#problem:not([hidden])")
@@ -147,7 +147,7 @@ def test_an_empty_page_says_what_to_do() -> None:
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
-def test_a_run_without_data_says_how_to_get_some(dashboard: str) -> None:
+def test_a_run_without_data_shows_how_to_get_some(dashboard: str) -> None:
     with browser_page() as (page, complaints):
         page.goto(f"{dashboard}/?run=none")
         page.wait_for_selector("#reward .empty")
@@ -159,7 +159,7 @@ def test_a_run_without_data_says_how_to_get_some(dashboard: str) -> None:
 @pytest.mark.browser
 @pytest.mark.clickhouse
 @needs_chromium
-def test_recorded_runs_have_no_version_and_are_shown_all_the_same(dashboard: str, clickhouse: str) -> None:
+def test_recorded_runs_are_shown_without_a_version(dashboard: str, clickhouse: str) -> None:
     client = open_client(clickhouse)
     client.command(
         "INSERT INTO rejected (id, trajectory_id, stage, reason, run, group_id) VALUES "

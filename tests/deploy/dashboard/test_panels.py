@@ -33,7 +33,7 @@ def panel(dashboard: str, name: str, run: str = "rising", page: str = "") -> lis
 
 
 @pytest.mark.clickhouse
-def test_the_reward_is_there_by_version_and_by_kind(dashboard: str) -> None:
+def test_the_reward_is_shown_by_version_and_kind(dashboard: str) -> None:
     rows = panel(dashboard, "reward")
     versions = {
         series: sorted(row["version"] for row in rows if row["series"] == series) for series in ("train", "greedy")
@@ -74,7 +74,7 @@ def test_staleness_is_against_the_version_that_was_trained(dashboard: str) -> No
 
 
 @pytest.mark.clickhouse
-def test_a_run_is_seen_alone_and_all_of_them_together(dashboard: str) -> None:
+def test_one_run_or_all_runs_can_be_shown(dashboard: str) -> None:
     started = {run: panel(dashboard, "totals", run)[0]["started"] for run in ("rising", "", "none")}
     assert 0 == started["none"] < started["rising"] < started[""]
     assert {row["run"] for row in panel(dashboard, "runs")} == {"rising", "other <b>run</b>"}
@@ -96,7 +96,7 @@ def test_the_steps_have_their_metrics_as_columns(dashboard: str) -> None:
 
 
 @pytest.mark.clickhouse
-def test_a_long_run_is_thinned_out_and_keeps_its_newest_step(dashboard: str, clickhouse: str) -> None:
+def test_the_steps_of_a_long_run_are_thinned_out_but_include_the_newest(dashboard: str, clickhouse: str) -> None:
     client = open_client(clickhouse)
     client.command(
         "INSERT INTO steps (id, run, step, version, metrics) SELECT toString(number), 'long', number + 1, number + 1, "
@@ -108,7 +108,7 @@ def test_a_long_run_is_thinned_out_and_keeps_its_newest_step(dashboard: str, cli
 
 
 @pytest.mark.clickhouse
-def test_what_stood_in_the_trainers_way_is_told(dashboard: str) -> None:
+def test_waiting_groups_rejections_and_alerts_of_a_trainer_are_shown(dashboard: str) -> None:
     (now,) = panel(dashboard, "now", page="/trainer")
     assert (now["step"], now["published"], now["skipped"]) == (11, 11, 1)
     trained = {row["fate"]: row["groups"] for row in panel(dashboard, "groups") if row["version"] == 11}
@@ -120,7 +120,7 @@ def test_what_stood_in_the_trainers_way_is_told(dashboard: str) -> None:
 
 
 @pytest.mark.clickhouse
-def test_a_run_without_a_budget_was_granted_nothing_and_nothing_forbidden(dashboard: str) -> None:
+def test_a_run_without_a_budget_has_no_granted_groups(dashboard: str) -> None:
     (now,) = panel(dashboard, "now", "none", "/trainer")
     assert (now["groups_under_way"], now["groups_granted"]) == (0, None)
 
@@ -140,7 +140,7 @@ def test_every_metric_of_a_chart_is_declared() -> None:
     assert len(named & set(METRICS)) > 20
 
 
-def test_what_each_metric_means_can_be_asked() -> None:
+def test_the_meaning_of_each_metric_can_be_requested() -> None:
     with served(f"http://{HOST}:{free_port()}") as url:
         status, metrics = get(f"{url}/api/metrics")
     assert (status, metrics.keys()) == (200, METRICS.keys())
@@ -149,7 +149,7 @@ def test_what_each_metric_means_can_be_asked() -> None:
 
 
 @pytest.mark.clickhouse
-def test_a_panel_that_does_not_exist_lists_those_that_do(dashboard: str) -> None:
+def test_an_unknown_panel_is_an_error_that_lists_the_panels(dashboard: str) -> None:
     status, body = get(f"{dashboard}/api/panels/nope")
     assert status == 404
     assert "staleness" in body["problem"]
@@ -170,7 +170,7 @@ def test_the_stream_sends_the_snapshot_and_then_only_changes(dashboard: str, cli
 
 
 @pytest.mark.clickhouse
-def test_without_tables_the_page_says_who_makes_them(clickhouse: str) -> None:
+def test_without_tables_the_page_names_the_process_that_creates_them(clickhouse: str) -> None:
     open_client(clickhouse).command("CREATE DATABASE IF NOT EXISTS bare")
     with served(f"{clickhouse}/bare") as url:
         status, body = get(f"{url}/api/snapshot")
@@ -178,7 +178,7 @@ def test_without_tables_the_page_says_who_makes_them(clickhouse: str) -> None:
     assert "the sink creates them" in body["problem"]
 
 
-def test_without_a_database_the_page_says_what_to_set() -> None:
+def test_without_a_database_the_page_names_the_setting() -> None:
     with served(f"http://{HOST}:{free_port()}") as url:
         status, body = get(f"{url}/api/snapshot")
         with urllib.request.urlopen(url) as page:
@@ -187,7 +187,7 @@ def test_without_a_database_the_page_says_what_to_set() -> None:
     assert "HEADRACE_CLICKHOUSE" in body["problem"]
 
 
-def test_what_is_not_a_number_is_null_in_json() -> None:
+def test_nan_and_infinity_are_null_in_json() -> None:
     assert to_columns(["a", "b"], [[1.0, float("nan"), float("inf")], ["x", None, "y"]]) == {
         "a": [1.0, None, None],
         "b": ["x", None, "y"],
@@ -195,7 +195,7 @@ def test_what_is_not_a_number_is_null_in_json() -> None:
     assert to_columns(["a"], []) == {"a": []}
 
 
-def test_a_column_of_maps_becomes_a_column_for_each_key() -> None:
+def test_a_column_of_maps_becomes_one_column_per_key() -> None:
     assert to_columns(["step", "m"], [[1, 2], [{"x": 1.0}, {"x": float("nan"), "y": 2.0}]]) == {
         "step": [1, 2],
         "m.x": [1.0, None],
@@ -203,7 +203,7 @@ def test_a_column_of_maps_becomes_a_column_for_each_key() -> None:
     }
 
 
-def test_the_page_asks_nobody_else() -> None:
+def test_the_pages_load_nothing_from_other_sites() -> None:
     for file in STATIC.iterdir():
         if file.suffix in (".html", ".css", ".js") and not file.name.startswith("uPlot"):
             assert "://" not in file.read_text(), file.name

@@ -34,13 +34,13 @@ def mended(record: StoredRecord = CUT) -> Letter:
     return replace(broken, repair=repair)
 
 
-def test_a_row_says_where_it_stood_what_is_wrong_and_what_was_done() -> None:
+def test_a_row_has_the_position_the_error_and_the_state() -> None:
     assert row(letter()) == ("0:17    2023-11-14 22:13:20.000  events[1]@7         bad_json      trajecto…g-name #2")
     assert row(letter(), full=True).endswith("  trajectory-with-a-very-long-name #2")
     assert row(replace(mended(), redriven=(REDRIVEN,))).endswith("  repaired, sent again")
 
 
-def test_a_page_marks_the_place_where_json_breaks() -> None:
+def test_a_page_marks_the_position_of_a_json_error() -> None:
     lines = page(letter(CUT))
     where = next(
         number for number, line in enumerate(lines) if "no JSON: Unterminated string starting, byte 26" in line
@@ -50,7 +50,7 @@ def test_a_page_marks_the_place_where_json_breaks() -> None:
     assert "today        unreadable: headrace.tool.called.v1: Invalid JSON" in "\n".join(lines)
 
 
-def test_a_page_shows_the_beginning_of_a_value_unless_all_is_asked_for() -> None:
+def test_a_page_shows_a_shortened_value_unless_full() -> None:
     record = replace(CALL, value=b'{"text": "' + b"x" * MAX_CHARACTERS + SECRET.encode() + b'"}')
     assert SECRET not in "\n".join(page(letter(record)))
     assert SECRET in "\n".join(page(letter(record), full=True))
@@ -58,30 +58,28 @@ def test_a_page_shows_the_beginning_of_a_value_unless_all_is_asked_for() -> None
     assert SECRET not in "\n".join(page(letter(header)))
 
 
-def test_a_page_says_what_was_done_and_whether_it_can_be_read_today() -> None:
+def test_a_page_shows_the_state_and_whether_the_record_can_be_read_now() -> None:
     lines = page(replace(mended(), redriven=(REDRIVEN,)))
     assert "as repaired:" in lines
     assert "now          readable, as headrace.tool.called.v1" in lines
     assert lines[-1] == "sent again   with all 6 events of old as new"
 
 
-def test_a_null_value_and_what_a_terminal_should_not_see() -> None:
+def test_null_values_are_shown_and_control_characters_escaped() -> None:
     lines = page(letter(replace(CALL, value=None), DeadLetterError.NULL_VALUE))
     assert any(line.startswith("value        null") for line in lines)
     assert all(line.isprintable() for line in lines)
 
 
-def test_json_holds_the_letter_and_its_history() -> None:
+def test_json_contains_the_dead_letter_and_its_history() -> None:
     shown = as_json(replace(mended(), redriven=(REDRIVEN,)))
     assert (shown["letter"], shown["offset"], shown["repair"]["offset"]) == ("0:17", 7, 7)
     assert shown["redriven"] == [REDRIVEN.model_dump()]
 
 
-def test_outcomes_are_told_in_a_line() -> None:
+def test_outcomes_are_one_line() -> None:
     whole = Redrive((mended(),), (), (REDRIVEN,), (3,))
-    assert outcome(whole) == (
-        "0:17  sent with all of old, 6 events, as new, a new trajectory; missing events: 3"
-    )
+    assert outcome(whole) == ("0:17  sent with all of old, 6 events, as new, a new trajectory; missing events: 3")
     alone = Redrive((mended(),), (), (REDRIVEN.model_copy(update={"redrive_of": None, "trajectory_id": "t"}),))
     assert outcome(alone, dry_run=True) == "0:17  would be sent to events, event 2 of t"
     assert outcome(Refusal(mended(), "no")) == "0:17  not sent: no"

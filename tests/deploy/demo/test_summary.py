@@ -76,13 +76,13 @@ SUMMARY = Summary(
 )
 
 
-def test_a_reward_is_a_share_of_the_largest_and_an_unscored_one_earns_nothing() -> None:
+def test_a_reward_is_a_share_of_its_maximum_and_0_if_unscored() -> None:
     assert normalised(reward("a", 1.5)) == 0.75
     assert normalised(reward("a", None)) == 0.0
     assert normalised(reward("a", 1.0, maximum=None)) == 0.0
 
 
-def test_a_mean_over_trajectories_that_were_not_scored_is_refused() -> None:
+def test_a_mean_over_unscored_trajectories_is_an_error() -> None:
     rewards = by_trajectory(REWARDS)
     assert mean_reward(rewards, ["a", "b"]) == 0.75
     with pytest.raises(LookupError, match="1 of 2"):
@@ -91,7 +91,7 @@ def test_a_mean_over_trajectories_that_were_not_scored_is_refused() -> None:
         mean_reward(rewards, [])
 
 
-def test_training_rollouts_are_told_by_their_oldest_version_and_evaluations_left_out() -> None:
+def test_training_rollouts_are_grouped_by_their_oldest_version_without_evaluations() -> None:
     assert reward_by_version(REWARDS) == [
         VersionReward(version=0, mean=0.75, trajectories=2),
         VersionReward(version=1, mean=0.0, trajectories=1),
@@ -99,11 +99,11 @@ def test_training_rollouts_are_told_by_their_oldest_version_and_evaluations_left
     assert mixed_versions(REWARDS) == 1
 
 
-def test_the_gain_is_the_smaller_rise() -> None:
+def test_the_gain_is_the_smaller_improvement() -> None:
     assert SUMMARY.heldout.gain == pytest.approx(0.25)
 
 
-def test_the_summary_tells_every_fate_and_whether_they_add_up() -> None:
+def test_the_summary_contains_every_fate_and_whether_they_add_up() -> None:
     text = render(SUMMARY)
     assert "the ledger adds up" in text
     for line in ("trained", "group: evaluation", "pending: untrained", "0.200 → 0.600", "0.300 → 0.550"):
@@ -113,7 +113,7 @@ def test_the_summary_tells_every_fate_and_whether_they_add_up() -> None:
     assert "DOES NOT ADD UP" in render(broken)
 
 
-def test_the_json_has_the_keys_that_were_promised() -> None:
+def test_the_json_has_the_published_keys() -> None:
     promised = {"heldout", "steps", "ledger", "weights_published", "weights_applied", "mixed_version_trajectories"}
     assert promised | {"seconds"} <= set(SUMMARY.model_dump())
     assert set(SUMMARY.model_dump()["heldout"]) == {"sampled_before", "sampled_after", "greedy_before", "greedy_after"}
@@ -124,7 +124,7 @@ def test_the_curve_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "reward.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_plan_gives_options_that_the_parts_have() -> None:
+def test_the_options_of_the_plan_exist() -> None:
     settings = demo_settings(DemoPlan(control=True, steps=7), "somewhere")
     select(stack_processes(), settings, ())
     nowhere = Path("nowhere")
@@ -141,7 +141,7 @@ def test_the_plan_gives_options_that_the_parts_have() -> None:
     assert (config.steps, config.shuffle_advantages) == (7, True)
 
 
-def test_a_demos_own_folder_is_emptied_and_nobody_elses(tmp_path: Path) -> None:
+def test_only_a_folder_of_the_demo_is_emptied(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     fresh_folder(folder)
     (folder / "old").touch()

@@ -44,27 +44,27 @@ def test_a_broker_listens_on_the_loopback_interface_only() -> None:
     assert not [line for line in lines if "0.0.0.0" in line]
 
 
-def test_missing_java_says_what_to_install_or_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StackError, match=r"no `java` on the PATH: install Java 17 or newer, or set HEADRACE_KAFKA"):
         java()
 
 
-def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin", "java", "echo 'openjdk version \"1.8.0_402\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(StackError, match=r"needs Java 17, and .*bin/java is .*1\.8\.0_402.*install Java 17"):
         java()
 
 
-async def test_missing_maven_says_what_to_install_or_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_maven_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(StackError, match=r"no `mvn` on the PATH: install Maven, .*HEADRACE_CACHE.*HEADRACE_KAFKA"):
         await kafka_jars(tmp_path / "cache")
 
 
-async def test_a_download_that_fails_shows_mavens_words_and_leaves_nothing_half_done(
+async def test_a_failed_download_shows_mavens_output_and_leaves_no_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path / "bin", "mvn", "echo 'Could not transfer artifact'; exit 1")
@@ -74,7 +74,7 @@ async def test_a_download_that_fails_shows_mavens_words_and_leaves_nothing_half_
     assert not list((tmp_path / "cache").glob("*/libs"))
 
 
-async def test_two_that_want_the_jars_download_them_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_processes_download_the_jars_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     download = (
         'echo x >> "$COUNT"; sleep 0.3; for a in "$@"; do case $a in -DoutputDirectory=*) mkdir "${a#*=}";; esac; done'
     )
@@ -89,7 +89,7 @@ async def test_two_that_want_the_jars_download_them_once(tmp_path: Path, monkeyp
     assert len(said) == 1
 
 
-async def test_a_broker_that_does_not_answer_is_named_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_does_not_answer_is_reported_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.deploy.kafka.broker.ANSWERS_S", 1.0)
     with socket.create_server((HOST, 0)) as mute:
         address = f"{HOST}:{mute.getsockname()[1]}"
@@ -104,7 +104,7 @@ async def test_a_broker_that_does_not_answer_is_named_with_its_setting(monkeypat
 
 
 @pytest.mark.kafka
-async def test_a_broker_killed_with_kill_9_starts_again_on_what_it_left(tmp_path: Path) -> None:
+async def test_a_broker_killed_with_sigkill_restarts_on_its_data(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "kafka", free_port(), free_port(), 5_000_000, heap_mb=256)
     libs = await kafka_jars(load_settings().cache)
     for generation in range(2):
@@ -122,14 +122,14 @@ async def test_a_broker_killed_with_kill_9_starts_again_on_what_it_left(tmp_path
 
 
 @pytest.mark.kafka
-async def test_topics_are_created_on_a_kafka_of_yours(kafka: str) -> None:
+async def test_topics_are_created_on_an_external_kafka(kafka: str) -> None:
     assert KAFKA.external is not None
     await KAFKA.external(Settings(kafka=kafka))
     assert await create_topics(kafka, TOPICS) == []
 
 
 @pytest.mark.kafka
-async def test_the_largest_record_of_every_topic_is_taken(kafka: str) -> None:
+async def test_the_largest_record_of_every_topic_is_accepted(kafka: str) -> None:
     async with open_producer(kafka, compression_type=None) as producer:
         for topic in TOPICS:
             # A compacted topic takes no record without a key.
@@ -156,6 +156,6 @@ def test_a_property_is_read_by_java_as_it_was_written(value: str, tmp_path: Path
     assert done.stdout.decode() == value
 
 
-async def test_a_folder_that_kafka_cannot_take_is_refused_in_a_sentence(tmp_path: Path) -> None:
+async def test_a_folder_that_kafka_does_not_support_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StackError, match=r"Kafka does not support a comma in a folder's name.*--data"):
         await prepare_broker(Broker(tmp_path / "a,b", 1, 2, 1000), tmp_path)

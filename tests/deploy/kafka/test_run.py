@@ -67,11 +67,13 @@ def refused(bootstrap: str) -> str:
     "address",
     ["", "foo", "host:", ":9092", "host:0", "host:99999", "host:９", "http://host:1", "a:1,b", "::1:9092", "h:1\n"],
 )
-def test_what_is_no_address_is_said_at_once(address: str) -> None:
+def test_an_invalid_address_is_reported_immediately(address: str) -> None:
     assert "which is not host:port[,host:port…]" in refused(address)
 
 
-def test_nobody_a_silent_one_and_another_protocol_end_within_the_patience(silent: str, something_else: str) -> None:
+def test_a_closed_port_a_silent_server_and_another_protocol_end_within_the_time_limit(
+    silent: str, something_else: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         closed = f"127.0.0.1:{server.getsockname()[1]}"
     assert "did not answer a metadata request within 0.5 s" in refused(closed)
@@ -79,13 +81,13 @@ def test_nobody_a_silent_one_and_another_protocol_end_within_the_patience(silent
     assert "did not answer a metadata request within 1 s" in refused(something_else)
 
 
-def test_the_second_of_two_brokers_will_do(silent: str) -> None:
+def test_one_of_two_brokers_is_enough(silent: str) -> None:
     """As long as one of them listens, the client is asked; it says what it found."""
     assert "did not answer a metadata request within 1 s" in refused(f"127.0.0.1:1,{silent}")
 
 
 @pytest.mark.kafka
-def test_what_a_question_found_is_handed_on_and_never_rendered(kafka: str) -> None:
+def test_the_result_is_returned_without_rendering_it(kafka: str) -> None:
     class Large:
         def __repr__(self) -> str:
             raise AssertionError("rendering it takes seconds")
@@ -99,7 +101,7 @@ def test_what_a_question_found_is_handed_on_and_never_rendered(kafka: str) -> No
 
 
 @pytest.mark.kafka
-def test_a_broker_that_stands_still_in_the_middle_ends_the_command(running_kafka: RunningKafka) -> None:
+def test_a_broker_that_freezes_during_a_command_ends_it(running_kafka: RunningKafka) -> None:
     async def read_on() -> None:
         async with open_consumer(running_kafka.bootstrap) as consumer:
             partitions = await partitions_of(consumer, EVENTS)
@@ -126,7 +128,7 @@ def test_a_broker_that_stands_still_in_the_middle_ends_the_command(running_kafka
 
 
 @pytest.mark.kafka
-def test_a_broker_that_is_slow_but_there_is_waited_for(running_kafka: RunningKafka) -> None:
+def test_a_slow_command_on_an_available_broker_is_not_ended(running_kafka: RunningKafka) -> None:
     async def long() -> int:
         await asyncio.sleep(1.5)
         return 7
@@ -135,7 +137,7 @@ def test_a_broker_that_is_slow_but_there_is_waited_for(running_kafka: RunningKaf
 
 
 @pytest.mark.kafka
-def test_a_topic_that_is_missing_is_said_in_a_sentence(running_kafka: RunningKafka) -> None:
+def test_a_missing_topic_is_reported_in_a_sentence(running_kafka: RunningKafka) -> None:
     async def missing() -> None:
         raise LookupError("the broker has no topic 'x': `headrace topics --create` makes it")
 

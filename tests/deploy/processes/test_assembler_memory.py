@@ -20,7 +20,7 @@ print(gc.get_freeze_count() > 0, gc.get_threshold()[0], resource.getrusage(resou
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc is set on Linux")
-def test_the_output_of_the_next_commit_takes_the_pages_of_the_last() -> None:
+def test_the_output_of_a_commit_reuses_the_pages_of_the_previous_one() -> None:
     told = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
     assert told[:2] == ["True", "20000"]
     of_one_commit = BATCHES * BATCH_BYTES // PAGE

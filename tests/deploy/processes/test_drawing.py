@@ -17,14 +17,14 @@ from headrace.streams.topology import TOPOLOGY, describe
 README = Path(__file__).parents[3] / "README.md"
 
 
-def test_every_topic_is_read_and_written_by_somebody() -> None:
+def test_every_topic_has_a_reader_and_a_writer() -> None:
     everybody: list[Processor[Rules] | Node] = [*TOPOLOGY, *nodes()]
     assert {topic for part in everybody for topic in part.reads} == set(TOPICS)
     written = {topic.name for part in everybody for topic in part.writes}
     assert {topic.name for topic in TOPICS} == written
 
 
-def test_the_drawing_closes_the_circle() -> None:
+def test_the_flowchart_is_a_closed_loop() -> None:
     arrows = [line.strip().split(" ") for line in mermaid().splitlines() if "-->" in line]
     after: dict[str, set[str]] = {}
     for source, *_, target in arrows:
@@ -36,17 +36,17 @@ def test_the_drawing_closes_the_circle() -> None:
     assert {"assemble", "score", "group", "trainer", "weights", "follower", "vllm", "agents", "events"} <= reached
 
 
-def test_a_process_that_is_added_is_drawn() -> None:
+def test_an_added_process_is_in_the_flowchart() -> None:
     monitor = replace(PROCESSES[-1], name="drift", flow=lambda: Flow((APPLIED,), (ALERTS,)), feeds=())
     drawn = mermaid(around=nodes([*PROCESSES, monitor]))
     assert "  drift(drift)\n" in drawn
     assert "  applied --> drift\n  drift --> alerts\n" in drawn
 
 
-def test_the_command_prints_text_or_drawing() -> None:
+def test_the_command_prints_text_or_a_flowchart() -> None:
     assert CliRunner().invoke(command).output == describe()
     assert CliRunner().invoke(command, ["--mermaid"]).output == mermaid()
 
 
-def test_the_readme_shows_todays_drawing() -> None:
+def test_the_readme_has_the_current_flowchart() -> None:
     assert f"```mermaid\n{mermaid()}```" in README.read_text(), "paste `headrace topology --mermaid` into the README"

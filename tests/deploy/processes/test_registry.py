@@ -33,7 +33,7 @@ def test_every_process_can_be_started() -> None:
         assert process.in_stack or process.run is not None, process.name
 
 
-def test_every_setting_and_class_that_a_process_names_is_there() -> None:
+def test_every_setting_and_class_of_a_process_exists() -> None:
     for process in PROCESSES:
         own_address = {process.name} if process.external else set()
         assert {*process.settings, *process.ports, *own_address} <= set(Settings.model_fields), process.name
@@ -53,13 +53,13 @@ def test_every_topic_is_written_by_a_process_or_by_agents_and_read_by_one() -> N
         assert bool(flows[process.name].reads) == of_kafka, process.name
 
 
-def test_a_worker_has_the_topics_of_the_processors_that_it_runs() -> None:
+def test_a_worker_has_the_topics_of_its_processors() -> None:
     assert ASSEMBLE.flow().reads == (EVENTS,)
     assert {*SCORE.flow().topics, *GROUP.flow().topics} <= {*WORKERS.flow().topics}
     assert {*STREAMS.flow().topics} == {*ASSEMBLE.flow().topics, *WORKERS.flow().topics}
 
 
-def test_options_are_shown_of_every_process_that_has_them_but_for_the_engine_of_others() -> None:
+def test_the_options_of_every_process_except_vllm_are_shown() -> None:
     assert {process.name for process in PROCESSES if process.configure} - set(configurations()) == {"vllm"}
     assert set(configurations()) <= set(workers())
 
@@ -110,14 +110,14 @@ def headrace(*arguments: str) -> str:
 
 
 @pytest.mark.usefixtures("with_drift")
-def test_one_more_process_is_in_every_help() -> None:
+def test_an_added_process_is_in_every_help_text() -> None:
     assert "dashboard, drift." in " ".join(headrace("up", "--help").split())
     assert "  drift       rewards → a mean over time        HEADRACE_KAFKA\n" in headrace("worker", "--help")
     assert "drift" in headrace("settings", "--help")
 
 
 @pytest.mark.usefixtures("with_drift")
-def test_one_more_process_can_be_left_out_and_its_options_are_checked(tmp_path: Path) -> None:
+def test_an_added_process_can_be_left_out_and_its_options_are_checked(tmp_path: Path) -> None:
     nothing_else = ",".join(process.name for process in stack_processes() if process is not DRIFT)
     up = ("up", "--data", str(tmp_path), "--without")
     assert "follower needs vllm" in headrace(*up, "drift,vllm"), "drift is known: what is wrong is something else"
@@ -127,13 +127,13 @@ def test_one_more_process_can_be_left_out_and_its_options_are_checked(tmp_path: 
 
 
 @pytest.mark.usefixtures("with_drift")
-def test_one_more_process_has_a_page_of_settings() -> None:
+def test_an_added_process_has_a_page_of_settings() -> None:
     assert "window" in headrace("settings", "drift")
     assert "Rewards that a mean is taken over." in headrace("settings", "drift", "--toml")
 
 
 @pytest.mark.usefixtures("with_drift")
-def test_one_more_process_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_added_process_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.deploy.processes import worker
 
     monkeypatch.setattr(worker, "keep_files_private", lambda: None)  # of the test's own process
@@ -142,7 +142,7 @@ def test_one_more_process_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("with_drift")
-async def test_one_more_process_is_started_with_the_stack_and_shown_by_status(settings: Settings) -> None:
+async def test_an_added_process_is_started_with_the_stack_and_shown_by_status(settings: Settings) -> None:
     nothing_else = [process.name for process in stack_processes() if process is not DRIFT]
     async with running_stack(settings, nothing_else):
         shown = headrace("status", "--data", str(settings.data))

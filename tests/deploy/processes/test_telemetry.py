@@ -51,7 +51,7 @@ def test_prometheus_reads_the_metrics_of_a_worker() -> None:
     assert 'service_name="headrace-assemble"' in text
 
 
-def test_a_collector_is_sent_the_metrics_of_a_worker() -> None:
+def test_a_collector_receives_the_metrics_of_a_worker() -> None:
     received: list[bytes] = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ def test_a_collector_is_sent_the_metrics_of_a_worker() -> None:
     assert [metric.name for metric in scope.metrics] == ["headrace.consumer.lag", "headrace.consumer.lag.time"]
 
 
-def test_a_taken_port_is_named_with_its_setting() -> None:
+def test_a_taken_port_is_reported_with_its_setting() -> None:
     with HTTPServer((HOST, 0), BaseHTTPRequestHandler) as taken:
         settings = load_settings().model_copy(update={"metrics_ports": {"sink": taken.server_port}})
         with pytest.raises(StackError, match=rf"{taken.server_port} \(HEADRACE_METRICS_PORTS\)"):

@@ -66,7 +66,7 @@ async def behind(kafka: str) -> bool:
 
 
 @pytest.mark.parametrize("workers", [("streams",), ("assemble", "score", "group")], ids=["one process", "one each"])
-async def test_the_processes_read_and_write_what_the_topology_says(
+async def test_the_processes_read_and_write_the_topics_of_the_topology(
     kafka: str, tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
     run = "-".join(workers)

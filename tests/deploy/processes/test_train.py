@@ -33,12 +33,12 @@ from tests.trainer.feed import feed_groups, records
 SHIPPED = sorted((Path(__file__).parents[3] / "deploy" / "training").glob("*.toml"))
 
 
-def test_every_shipped_file_is_described_beside_it() -> None:
+def test_every_shipped_file_is_described_in_the_readme_next_to_it() -> None:
     page = (SHIPPED[0].parent / "README.md").read_text()
     assert set(re.findall(r"\]\((.+\.toml)\)", page)) == {file.name for file in SHIPPED}
 
 
-def test_a_learning_rate_is_asked_for_unless_the_model_is_the_one_that_is_shipped(tmp_path: Path) -> None:
+def test_a_learning_rate_is_required_unless_the_model_is_the_shipped_one(tmp_path: Path) -> None:
     settings = load_settings(kafka="b:1")
     assert trainer_config(settings).optimizer.learning_rate == 8e-4
     assert trainer_config(settings, None, ["optimizer.weight_decay=0.1"]).optimizer.learning_rate == 8e-4
@@ -57,9 +57,7 @@ def test_every_shipped_file_loads(file: Path) -> None:
     assert "~" not in f"{config.model_dir}{config.checkpoint_dir}"
 
 
-def test_the_command_line_wins_over_the_environment_over_the_file_over_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precedence_is_command_line_environment_file_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "run.toml"
     file.write_text('bootstrap = "file:1"\nrun = "file"\nseed = 1\nsubsteps = 2\nthreads = 3\n')
     monkeypatch.setenv("HEADRACE_RUN", "environment")
@@ -92,7 +90,9 @@ def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.Monke
         ('loss = "dapo"\n[loss_settings]\nratio_max = 3.0', "ratio_max is not a setting of the loss dapo"),
     ],
 )
-def test_a_wrong_option_is_named_with_the_file_and_what_is_allowed(tmp_path: Path, content: str, said: str) -> None:
+def test_a_wrong_option_is_reported_with_the_file_and_the_allowed_values(
+    tmp_path: Path, content: str, said: str
+) -> None:
     file = tmp_path / "run.toml"
     file.write_text(content)
     with pytest.raises(StackError) as raised:
@@ -100,13 +100,13 @@ def test_a_wrong_option_is_named_with_the_file_and_what_is_allowed(tmp_path: Pat
     assert said in str(raised.value)
 
 
-def test_without_an_address_of_kafka_it_says_where_one_can_stand() -> None:
+def test_a_missing_kafka_address_is_reported_with_the_ways_to_set_it() -> None:
     done = CliRunner().invoke(cli, ["train", "--check"])
     assert done.exit_code == 1
     assert "--kafka HOST:PORT, HEADRACE_KAFKA, or bootstrap in the file" in done.output
 
 
-def test_check_prints_a_file_that_says_the_same(tmp_path: Path) -> None:
+def test_check_prints_an_equivalent_file(tmp_path: Path) -> None:
     arguments = ["train", "--check", "--kafka", "b:1", "--set", "kl.coefficient=0.1", "--set", "loss=dapo"]
     printed = CliRunner().invoke(cli, arguments).output
     file = tmp_path / "again.toml"
@@ -117,7 +117,7 @@ def test_check_prints_a_file_that_says_the_same(tmp_path: Path) -> None:
     assert trainer_config(load_settings(), file).sha256() in printed
 
 
-def test_the_help_teaches_a_first_run() -> None:
+def test_the_help_explains_a_first_run() -> None:
     shown = CliRunner().invoke(cli, ["train", "--help"]).output
     for said in ("reads", "writes", "A first run", "Examples", "--check", "headrace settings trainer"):
         assert said in shown
@@ -139,7 +139,7 @@ def test_settings_prints_every_option_of_the_trainer() -> None:
         ("device=cuda", "device is cuda, but torch finds no GPU"),
     ],
 )
-def test_what_is_not_there_is_said_before_anything_starts(
+def test_a_missing_model_or_device_is_reported_before_anything_starts(
     option: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
@@ -150,7 +150,7 @@ def test_what_is_not_there_is_said_before_anything_starts(
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_kafka_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kafka_that_does_not_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.deploy.kafka.broker.LISTENS_S", 0.2)
     address = f"127.0.0.1:{free_port()}"
     done = CliRunner().invoke(cli, ["train", "--kafka", address, "--data", str(tmp_path)])
@@ -158,14 +158,14 @@ def test_a_kafka_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyte
     assert f"Error: The Kafka broker at {address}" in done.output
 
 
-def test_what_ends_a_trainer_is_a_sentence() -> None:
+def test_known_errors_of_a_trainer_are_reported_in_a_sentence() -> None:
     with pytest.raises(StackError, match=r"^trainer-1: the log knows version 3$"), report_known_errors("trainer-1"):
         raise CheckpointError("the log knows version 3")
     with pytest.raises(KeyError), report_known_errors("trainer"):
         raise KeyError("a bug stays a traceback")
 
 
-def test_the_examples_of_the_help_are_settings_that_there_are() -> None:
+def test_the_examples_in_the_help_use_existing_settings() -> None:
     shown = CliRunner().invoke(cli, ["train", "--help"]).output
     assignments = re.findall(r"--set ([a-z_.]+=\S+)", shown)
     assert len(assignments) >= 4
@@ -174,7 +174,7 @@ def test_the_examples_of_the_help_are_settings_that_there_are() -> None:
 
 
 @pytest.mark.kafka
-async def test_topics_that_kafka_lacks_are_named_with_the_command_that_makes_them(kafka: str) -> None:
+async def test_missing_topics_are_reported_with_the_command_that_creates_them(kafka: str) -> None:
     await require_topics(kafka)
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
     await admin.start()
@@ -191,7 +191,7 @@ async def test_topics_that_kafka_lacks_are_named_with_the_command_that_makes_the
 
 
 @pytest.mark.kafka
-async def test_a_trainer_runs_from_a_file_shows_its_progress_and_ends_when_asked(kafka: str, tmp_path: Path) -> None:
+async def test_a_trainer_runs_from_a_file_shows_its_progress_and_stops_on_a_signal(kafka: str, tmp_path: Path) -> None:
     await feed_groups(kafka, list("abcdef"), run="filed")
     port, file = free_port(), tmp_path / "run.toml"
     file.write_text(
@@ -231,7 +231,7 @@ async def test_a_trainer_runs_from_a_file_shows_its_progress_and_ends_when_asked
     assert (tmp_path / "checkpoints" / "filed").is_dir()
 
 
-def test_a_supervised_stage_asks_for_a_learning_rate_unless_the_model_is_the_shipped_one(
+def test_a_supervised_stage_requires_a_learning_rate_unless_the_model_is_the_shipped_one(
     tmp_path: Path,
 ) -> None:
     known = {"bootstrap": "b:1", "out": str(tmp_path / "out")}

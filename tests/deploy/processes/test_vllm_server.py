@@ -17,7 +17,7 @@ def option(argv, name):
     return argv[argv.index(name) + 1]
 
 
-def test_the_server_listens_where_it_is_told_on_the_model_it_is_given():
+def test_the_command_has_the_given_address_and_model():
     argv, _ = command()
     assert (option(argv, "--model"), option(argv, "--host"), option(argv, "--port")) == (
         "/models/base",
@@ -27,7 +27,7 @@ def test_the_server_listens_where_it_is_told_on_the_model_it_is_given():
 
 
 @pytest.mark.parametrize("device", Device)
-def test_every_device_has_what_the_circle_rests_on(device):
+def test_the_command_has_the_required_options_on_every_device(device):
     argv, env = command(device=device)
     assert json.loads(option(argv, "--weight-transfer-config")) == {"backend": BACKEND}
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
@@ -37,7 +37,7 @@ def test_every_device_has_what_the_circle_rests_on(device):
     assert option(argv, "--generation-config") == "vllm"
 
 
-def test_a_cpu_is_shared_politely_and_a_gpu_is_left_to_vllm():
+def test_cpu_settings_share_the_machine_and_gpu_settings_are_vllms_defaults():
     argv, env = command(device=Device.CPU, threads=2, kv_cache_bytes=1024)
     assert env["OMP_NUM_THREADS"] == "2"
     assert option(argv, "--kv-cache-memory-bytes") == "1024"
@@ -53,6 +53,6 @@ def test_bytecode_is_kept_in_the_cache():
     assert "PYTHONDONTWRITEBYTECODE" not in env
 
 
-async def test_a_server_that_never_comes_is_an_error_that_says_what_to_do():
+async def test_a_server_that_does_not_start_is_an_error_with_a_remedy():
     with pytest.raises(StackError, match="HEADRACE_START_TIMEOUT_S"):
         await wait_until_ready(f"http://127.0.0.1:{free_port()}", timeout_s=0.3)

@@ -16,7 +16,7 @@ from headrace.trainer.weights.signing import load_or_create_key
 
 
 @pytest.mark.parametrize("name", ["assemble", "follower"])
-def test_a_worker_without_its_kafka_ends_in_a_sentence_and_not_in_a_traceback(name, tmp_path):
+def test_a_worker_without_kafka_ends_without_a_traceback(name, tmp_path):
     env = {"HEADRACE_KAFKA": "127.0.0.1:9", "HEADRACE_VLLM": "http://127.0.0.1:9", "HEADRACE_DATA": str(tmp_path)}
     if name == "follower":
         load_or_create_key(tmp_path / "keys" / "trainer.pem")
@@ -42,7 +42,7 @@ def test_a_worker_without_its_kafka_ends_in_a_sentence_and_not_in_a_traceback(na
     ],
     ids=repr,
 )
-def test_what_an_operator_can_mend_ends_a_worker_in_its_sentence(error):
+def test_operator_errors_end_a_worker_with_their_message(error):
     first = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
     assert operator_message(error, "assemble", "broker:9092") == f"assemble: {first}"
 
@@ -50,11 +50,11 @@ def test_what_an_operator_can_mend_ends_a_worker_in_its_sentence(error):
 @pytest.mark.parametrize(
     "error", [LookupError("ours"), ValueError("ours"), ExceptionGroup("", [TopicsError("no topic"), KeyError("ours")])]
 )
-def test_a_fault_of_ours_keeps_its_traceback(error):
+def test_a_bug_keeps_its_traceback(error):
     assert operator_message(error, "assemble", "broker:9092") is None
 
 
-def test_a_follower_that_knows_no_trainers_key_does_not_start_and_says_what_to_set(tmp_path):
+def test_a_follower_without_a_trusted_key_does_not_start_and_names_the_setting(tmp_path):
     env = {"HEADRACE_KAFKA": "127.0.0.1:9", "HEADRACE_VLLM": "http://127.0.0.1:9", "HEADRACE_DATA": str(tmp_path)}
     result = CliRunner().invoke(cli, ["worker", "follower"], env=env)
     assert result.exit_code == 1
@@ -62,7 +62,7 @@ def test_a_follower_that_knows_no_trainers_key_does_not_start_and_says_what_to_s
     assert "headrace keys" in result.output
 
 
-def test_keys_prints_the_public_key_of_the_trainer_on_this_data_folder_and_keeps_it(tmp_path):
+def test_keys_prints_the_same_public_key_of_the_trainer_each_time(tmp_path):
     printed = [CliRunner().invoke(cli, ["keys", "--data", str(tmp_path)]).output.strip() for _ in range(2)]
     assert printed == [load_or_create_key(tmp_path / "keys" / "trainer.pem").public] * 2
     other = CliRunner().invoke(cli, ["keys", "--key", str(tmp_path / "other.pem")]).output.strip()

@@ -32,7 +32,7 @@ def rebuilt(history, step):
     return rebuild(step, StepRecords(history.groups, history.trajectories))
 
 
-def test_a_difference_names_what_differs_and_what_does_not(history):
+def test_a_difference_lists_differing_and_equal_arrays(history):
     step = history.steps[0].model_copy(update={"recipe": BatchRecipe()})
     page = "\n".join(rebuilt_page.page(rebuilt(history, step)))
     assert "DIFFERS" in page
@@ -44,7 +44,7 @@ def test_a_difference_names_what_differs_and_what_does_not(history):
     assert "the step's own hash was changed" in "\n".join(rebuilt_page.page(rebuilt(history, forged)))
 
 
-def test_missing_evidence_is_summed_up_by_partition(history):
+def test_missing_records_are_summarised_by_partition(history):
     step = history.steps[0]
     lost = [
         absent("trajectories", (place.partition, place.offset), name, Bounds(9_000, 9_001))
@@ -69,7 +69,7 @@ def lineage_of(history, version, missing=()):
     return lineage
 
 
-def test_a_lineage_shows_the_first_of_many_and_counts_the_others(history):
+def test_a_lineage_shows_the_top_values_and_counts_the_rest(history):
     page = version_page.page(lineage_of(history, 4), top=1)
     assert "  trained from  3, whose ancestors are 0–2" in page
     assert any("3 earlier steps" in line for line in page)
@@ -90,7 +90,7 @@ def test_an_age_has_one_colour_in_the_whole_picture(history):
     assert len(set(colours.values())) == 4
 
 
-def test_a_trace_is_drawn_in_boxes_that_hold_what_they_say(history):
+def test_the_text_of_a_trace_fits_its_boxes(history):
     step = history.steps[1]
     name = step.groups[0].trajectory_ids[0]
     place = (step.groups[0].trajectories[0].partition, step.groups[0].trajectories[0].offset)
@@ -110,7 +110,7 @@ def test_a_trace_is_drawn_in_boxes_that_hold_what_they_say(history):
     assert any("MISSING: trajectories" in line for line in page)
 
 
-def test_an_event_that_is_not_there_may_have_been():
+def test_a_missing_event_may_have_expired():
     whole = EventSearch(None, {0: Bounds(0, 9)}, 1_700_000_000_000)
     assert (
         "and no records of events have expired. Its id was created at 2023-11-14 22:13:20 UTC."

@@ -77,7 +77,7 @@ def listening(members: set[psutil.Process]) -> set[str]:
     }
 
 
-async def test_the_circle_closes_though_every_worker_is_killed(tmp_path: Path) -> None:
+async def test_training_completes_although_every_worker_is_killed(tmp_path: Path) -> None:
     before = processes()
     settings = demo_settings(PLAN, str(tmp_path))
     fresh_folder(settings.data)

@@ -7,7 +7,7 @@ import pytest
 from headrace.deploy.stack.foreground import relay
 
 
-def test_an_error_of_the_background_process_is_told_from_what_it_said_before(
+def test_an_error_of_the_background_process_is_separated_from_its_earlier_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "up.log"

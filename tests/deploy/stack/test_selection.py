@@ -20,12 +20,12 @@ def started(settings: Settings, *without: str) -> tuple[str, ...]:
     return tuple(part.name for part in select(PROCESSES, settings, without)[0])
 
 
-def test_all_parts_are_started_by_default_but_the_one_that_needs_a_collector(settings: Settings) -> None:
+def test_all_parts_are_started_by_default_except_the_one_that_needs_a_collector(settings: Settings) -> None:
     assert set(NAMES) - set(started(settings)) == {"traces"}
     assert started(settings.model_copy(update={"otlp": "http://collector:4318"})) == NAMES
 
 
-def test_every_part_with_metrics_has_a_port_of_its_own_for_them(settings: Settings) -> None:
+def test_every_part_with_metrics_has_a_metrics_port_of_its_own(settings: Settings) -> None:
     mine = settings.model_copy(update={"metrics_ports": {"sink": 9464}})
     begun, _ = select(PROCESSES, mine, ())
     ports = resolve(mine, begun).metrics_ports
@@ -51,19 +51,19 @@ def test_an_address_replaces_a_part(settings: Settings) -> None:
     assert address(external[1], resolved) == "http://engine:8000"
 
 
-def test_a_part_whose_needs_are_left_out_says_what_to_do(settings: Settings) -> None:
+def test_a_part_whose_needs_are_left_out_is_an_error_with_a_remedy(settings: Settings) -> None:
     with pytest.raises(StackError, match=r"follower needs vllm: .*--without vllm,follower.*HEADRACE_VLLM"):
         select(PROCESSES, settings, ("vllm",))
 
 
-def test_unknown_parts_are_named(settings: Settings) -> None:
+def test_unknown_parts_are_reported(settings: Settings) -> None:
     with pytest.raises(StackError, match=r"--without names kafak, which is not a part: the parts are kafka, click"):
         select(PROCESSES, settings, ("kafak",))
     with pytest.raises(StackError, match=r"--set .* names trianer"):
         select(PROCESSES, settings.model_copy(update={"options": {"trianer": {}}}), ())
 
 
-def test_ports_are_chosen_filled_in_and_kept(settings: Settings) -> None:
+def test_ports_are_chosen_and_remembered(settings: Settings) -> None:
     begun, _ = select(PROCESSES, settings, ())
     first = resolve(settings, begun)
     assert first.kafka == f"127.0.0.1:{first.kafka_port}"
@@ -72,7 +72,7 @@ def test_ports_are_chosen_filled_in_and_kept(settings: Settings) -> None:
     assert resolve(settings, begun) == first
 
 
-def test_a_taken_port_is_named_with_its_setting(settings: Settings) -> None:
+def test_a_taken_port_is_reported_with_its_setting(settings: Settings) -> None:
     with socket.create_server((HOST, 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(StackError, match=rf"kafka cannot listen on port {port} \(HEADRACE_KAFKA_PORT\)"):
@@ -85,14 +85,14 @@ def test_one_port_for_two_parts_is_refused(settings: Settings) -> None:
         check_ports(twice, PROCESSES)
 
 
-def test_too_little_memory_says_what_can_be_left_out(settings: Settings) -> None:
+def test_too_little_memory_is_an_error_with_a_remedy(settings: Settings) -> None:
     with pytest.raises(
         StackError, match=r"1000000000 MiB of memory are needed.*--without.*HEADRACE_MIN_FREE_MEMORY_MB"
     ):
         check_memory(settings.model_copy(update={"min_free_memory_mb": 10**9}), PROCESSES)
 
 
-def test_the_whole_stack_is_reckoned_to_fit_in_eight_gib() -> None:
+def test_the_estimated_memory_of_the_whole_stack_is_below_eight_gib() -> None:
     assert sum(part.memory_mb for part in PROCESSES) < 8 * 1024
 
 
@@ -101,6 +101,6 @@ def test_too_little_disk_names_the_folder_and_the_setting(settings: Settings) ->
         check_disk(settings.model_copy(update={"min_free_disk_mb": 10**9}))
 
 
-def test_a_data_folder_that_cannot_be_is_named() -> None:
+def test_a_data_folder_that_cannot_be_created_is_reported() -> None:
     with pytest.raises(StackError, match=r"/dev/null/data \(HEADRACE_DATA, --data\) cannot be used"):
         check_disk(load_settings(data="/dev/null/data"))

@@ -42,7 +42,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-async def test_a_part_starts_once_what_it_needs_serves_and_ends_before_it(settings: Settings, light: Light) -> None:
+async def test_a_part_starts_after_its_needs_are_ready_and_stops_before_them(settings: Settings, light: Light) -> None:
     seen: list[tuple[str, State]] = []
     parts = (light("log"), light("reader", needs=("log",)), light("other"))
 
@@ -78,7 +78,7 @@ async def test_a_second_stack_on_the_same_folder_is_refused(settings: Settings, 
         assert read_state(settings.data).ready
 
 
-async def test_a_part_killed_with_kill_9_is_started_again(settings: Settings, light: Light) -> None:
+async def test_a_part_killed_with_sigkill_is_restarted(settings: Settings, light: Light) -> None:
     told: list[StateChange] = []
     async with running_stack(settings, on_progress=told.append, processes=(light("sink"),)) as stack:
         first = pid_of(stack, "sink")
@@ -89,7 +89,7 @@ async def test_a_part_killed_with_kill_9_is_started_again(settings: Settings, li
     assert f"sink (process {first}) was killed by signal {int(signal.SIGKILL)}" in death.message
 
 
-async def test_a_part_restarts_only_once_what_it_needs_serves_again(settings: Settings, light: Light) -> None:
+async def test_a_part_restarts_only_after_its_needs_are_ready_again(settings: Settings, light: Light) -> None:
     seen: list[tuple[str, State]] = []
     parts = (light("log"), light("reader", needs=("log",)))
 
@@ -104,7 +104,7 @@ async def test_a_part_restarts_only_once_what_it_needs_serves_again(settings: Se
     assert seen.index(("log", State.READY)) < seen.index(("reader", State.STARTING))
 
 
-async def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(
+async def test_a_part_that_keeps_dying_fails_with_the_end_of_its_log(
     settings: Settings, light: Light, ready_then: Callable[[str], str]
 ) -> None:
     told: list[StateChange] = []
@@ -120,7 +120,9 @@ async def test_a_part_that_keeps_dying_is_given_up_with_the_end_of_its_log(
     assert "sink died 2 times in a minute" in failure.message
 
 
-async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(settings: Settings, light: Light) -> None:
+async def test_a_part_that_does_not_start_fails_the_stack_and_leaves_no_process(
+    settings: Settings, light: Light
+) -> None:
     pids: list[int] = []
     stacks: list[Stack] = []
 
@@ -138,14 +140,14 @@ async def test_a_part_that_never_serves_fails_the_start_and_nothing_is_left(sett
     assert not is_locked(settings.data)
 
 
-async def test_a_part_that_takes_too_long_is_named_with_the_setting(settings: Settings, light: Light) -> None:
+async def test_a_part_that_takes_too_long_is_reported_with_the_setting(settings: Settings, light: Light) -> None:
     hurried = settings.model_copy(update={"start_timeout_s": 0.5})
     with pytest.raises(StackError, match=r"sink was not ready within 0\.5 s \(HEADRACE_START_TIMEOUT_S\)"):
         async with running_stack(hurried, processes=(light("sink", "import time; time.sleep(600)"),)):
             pass
 
 
-async def test_a_fault_of_our_own_is_raised_and_not_waited_for(settings: Settings, light: Light) -> None:
+async def test_a_bug_in_the_supervision_is_raised(settings: Settings, light: Light) -> None:
     async def broken(settings: Settings, say: Callable[[str], None]) -> None:
         raise RuntimeError("a bug")
 
@@ -154,7 +156,7 @@ async def test_a_fault_of_our_own_is_raised_and_not_waited_for(settings: Setting
             pass
 
 
-async def test_a_part_can_be_stopped_and_started_by_hand(settings: Settings, light: Light) -> None:
+async def test_a_part_can_be_stopped_and_started_by_a_call(settings: Settings, light: Light) -> None:
     async with running_stack(settings, processes=(light("sink"),)) as stack:
         pid = pid_of(stack, "sink")
         await stack.stop_part("sink")
@@ -168,7 +170,7 @@ async def test_a_part_can_be_stopped_and_started_by_hand(settings: Settings, lig
             await stack.stop_part("trainer")
 
 
-async def test_cancelling_the_start_leaves_nothing(settings: Settings, light: Light) -> None:
+async def test_cancelling_the_start_leaves_no_process(settings: Settings, light: Light) -> None:
     started = asyncio.Event()
     parts = (light("slow", "import time; time.sleep(600)"),)
 
@@ -185,7 +187,7 @@ async def test_cancelling_the_start_leaves_nothing(settings: Settings, light: Li
     assert not is_locked(settings.data)
 
 
-async def test_an_address_is_given_else_set_else_the_running_stacks(
+async def test_an_address_is_the_given_one_the_setting_or_that_of_the_running_stack(
     settings: Settings, light: Light, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(settings.data)
@@ -206,11 +208,11 @@ async def test_an_address_is_given_else_set_else_the_running_stacks(
         assert address_of("kafka", "given:1", folder) == "given:1"
 
 
-def test_pauses_between_restarts_double_up_to_a_bound() -> None:
+def test_pauses_between_restarts_double_up_to_a_limit() -> None:
     assert [backoff_s(deaths) for deaths in range(1, 8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
 
 
-async def test_what_an_earlier_process_wrote_is_not_shown_as_this_ones(
+async def test_output_of_an_earlier_process_is_not_shown(
     settings: Settings, light: Light, ready_then: Callable[[str], str]
 ) -> None:
     settings.logs.mkdir(parents=True)
@@ -223,7 +225,7 @@ async def test_what_an_earlier_process_wrote_is_not_shown_as_this_ones(
     assert (settings.logs / "sink.log").read_text().startswith("trouble of last week")
 
 
-async def test_a_full_disk_is_waited_for_and_named(
+async def test_a_full_disk_is_reported_and_parts_wait_for_free_space(
     settings: Settings, light: Light, ready_then: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[StateChange] = []
@@ -243,7 +245,7 @@ async def test_a_full_disk_is_waited_for_and_named(
         assert restarting[0].startswith("The disk is full: free some space; sink is then restarted.\nsink (process ")
 
 
-async def test_the_state_is_written_where_it_stands_once_the_disk_is_full(
+async def test_the_state_is_overwritten_in_place_on_a_full_disk(
     settings: Settings, light: Light, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -258,7 +260,7 @@ async def test_the_state_is_written_where_it_stands_once_the_disk_is_full(
         assert told == []
 
 
-async def test_what_a_killed_stack_left_does_not_pass_for_the_next(settings: Settings, light: Light) -> None:
+async def test_the_state_of_a_killed_stack_is_not_taken_for_the_next_stacks(settings: Settings, light: Light) -> None:
     async with running_stack(settings, processes=(light("sink"),)):
         left = (settings.data / "stack.json").read_text()
     (settings.data / "stack.json").write_text(left)
@@ -266,7 +268,7 @@ async def test_what_a_killed_stack_left_does_not_pass_for_the_next(settings: Set
         read_state(settings.data)
 
 
-async def test_an_address_with_a_password_is_not_kept_and_asked_for(settings: Settings, light: Light) -> None:
+async def test_a_password_in_an_address_is_not_stored_and_must_be_given_again(settings: Settings, light: Light) -> None:
     with_password = settings.model_copy(update={"clickhouse": "http://u:canary@127.0.0.1:1"})
     here = replace(light("clickhouse"), external=lambda _: asyncio.sleep(0))
     async with running_stack(with_password, processes=(here, light("sink"))) as stack:

@@ -60,7 +60,7 @@ def nothing_left(members: list[psutil.Process]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_signal_ends_it_cleanly_and_leaves_no_process(
+def test_a_signal_stops_it_cleanly_and_leaves_no_process(
     up: subprocess.Popen[str], number: signal.Signals, tmp_path: Path
 ) -> None:
     members = family(up)
@@ -73,7 +73,7 @@ def test_a_signal_ends_it_cleanly_and_leaves_no_process(
     assert "No stack runs" in headrace("status", "--data", str(tmp_path)).stderr
 
 
-def test_kill_9_of_the_command_leaves_no_process_and_the_folder_usable(
+def test_sigkill_of_the_command_leaves_no_process_and_a_usable_folder(
     up: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     members = family(up)
@@ -85,7 +85,7 @@ def test_kill_9_of_the_command_leaves_no_process_and_the_folder_usable(
     assert headrace("down", "--data", str(tmp_path)).returncode == 0
 
 
-def test_a_stack_in_the_background_is_seen_and_ended_from_another_shell(tmp_path: Path) -> None:
+def test_a_background_stack_is_shown_and_stopped_from_another_shell(tmp_path: Path) -> None:
     begun = headrace("up", "--detach", "--data", str(tmp_path), "--without", ONLY_KAFKA)
     assert begun.returncode == 0, begun.stdout + begun.stderr
     try:
@@ -104,7 +104,7 @@ def test_a_stack_in_the_background_is_seen_and_ended_from_another_shell(tmp_path
     assert nothing_left([supervisor, *members])
 
 
-def test_a_start_that_fails_in_the_background_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_in_the_background_reports_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     begun = headrace("up", "--detach", "--data", str(tmp_path / "data"), "--without", ONLY_KAFKA)
@@ -131,9 +131,7 @@ def test_a_signal_during_the_start_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["größer-данные-日本", "with a space", "x" * 200])
-def test_the_name_of_the_data_folder_does_not_matter_nor_does_the_locale(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_folder_name_and_locale_work(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANG", "C")
     monkeypatch.setenv("LC_ALL", "C")
     data = tmp_path / name
@@ -146,7 +144,7 @@ def test_the_name_of_the_data_folder_does_not_matter_nor_does_the_locale(
     assert (data / "kafka" / "log" / "events-0").is_dir()
 
 
-def test_a_data_folder_behind_a_link_is_used_where_it_leads(tmp_path: Path) -> None:
+def test_a_data_folder_may_be_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir(mode=0o755)
     (tmp_path / "link").symlink_to(tmp_path / "there")
     begun = headrace("up", "--detach", "--data", str(tmp_path / "link"), "--without", ONLY_KAFKA)

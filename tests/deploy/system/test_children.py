@@ -69,7 +69,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "logs" / "part.log"
 
 
-def test_output_goes_to_the_log_and_the_status_is_the_commands(log: Path) -> None:
+def test_output_goes_to_the_log_and_the_status_is_that_of_the_command(log: Path) -> None:
     child = Child(python("import sys; print('out', flush=True); print('err', file=sys.stderr); sys.exit(7)"), log)
     assert child.wait(20) == 7
     assert log.read_text() == "out\nerr\n"
@@ -81,15 +81,13 @@ def test_a_command_killed_by_a_signal_ends_with_128_and_the_signal(log: Path) ->
     assert child.wait(20) == 128 + signal.SIGKILL
 
 
-def test_a_program_that_does_not_exist_ends_with_127_and_is_named(log: Path) -> None:
+def test_a_missing_program_ends_with_127_and_is_reported(log: Path) -> None:
     child = Child(Command(("/no/such/program",)), log)
     assert child.wait(20) == 127
     assert "/no/such/program" in end_of(log)
 
 
-def test_the_environment_is_ours_with_additions_and_without_what_is_unset(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_is_inherited_with_additions_and_removals(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.setenv("UNSET", "1")
     show = "import os; print(os.environ.get('KEPT'), os.environ.get('UNSET'), os.environ.get('ADDED'))"
@@ -97,7 +95,7 @@ def test_the_environment_is_ours_with_additions_and_without_what_is_unset(
     assert log.read_text() == "1 None 2\n"
 
 
-def test_kill_9_of_the_supervisor_leaves_no_descendant(tmp_path: Path, log: Path) -> None:
+def test_sigkill_of_the_supervisor_leaves_no_descendant(tmp_path: Path, log: Path) -> None:
     pids = tmp_path / "pids"
     argv = [sys.executable, "-c", SUPERVISOR, FAMILY + "time.sleep(600)", str(pids), str(log)]
     supervisor = subprocess.Popen(argv)
@@ -108,7 +106,7 @@ def test_kill_9_of_the_supervisor_leaves_no_descendant(tmp_path: Path, log: Path
     assert eventually(lambda: not any(map(is_alive, members)))
 
 
-def test_kill_9_of_the_command_leaves_no_descendant(tmp_path: Path, log: Path) -> None:
+def test_sigkill_of_the_command_leaves_no_descendant(tmp_path: Path, log: Path) -> None:
     pids = tmp_path / "pids"
     child = Child(python(FAMILY + "time.sleep(600)", str(pids)), log)
     members = family(pids)
@@ -125,14 +123,14 @@ def test_a_command_that_ends_by_itself_leaves_no_descendant(tmp_path: Path, log:
     assert not any(map(is_alive, members))
 
 
-def test_kill_9_of_the_lifeline_takes_the_command_along(log: Path) -> None:
+def test_sigkill_of_the_lifeline_kills_the_command(log: Path) -> None:
     child = Child(python("import time; time.sleep(600)"), log)
     lifeline = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(lifeline, signal.SIGKILL)
     assert eventually(lambda: not is_alive(child.pid))
 
 
-def test_a_command_may_finish_when_it_is_asked_to_end(log: Path) -> None:
+def test_a_command_may_finish_after_sigterm(log: Path) -> None:
     finish = (
         "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print('finished'))); print('up', flush=True)"
     )
@@ -149,7 +147,7 @@ async def test_a_command_that_ignores_sigterm_is_killed_after_the_grace(log: Pat
     assert not is_alive(child.pid)
 
 
-async def test_cancelling_a_run_to_the_end_kills_it(tmp_path: Path, log: Path) -> None:
+async def test_cancelling_run_to_end_kills_the_command(tmp_path: Path, log: Path) -> None:
     pids = tmp_path / "pids"
     running = asyncio.create_task(run_to_end(python(FAMILY + "time.sleep(600)", str(pids)), log))
     members = await asyncio.to_thread(family, pids)
@@ -159,7 +157,7 @@ async def test_cancelling_a_run_to_the_end_kills_it(tmp_path: Path, log: Path) -
     assert not any(map(is_alive, members))
 
 
-async def test_the_end_can_be_awaited(log: Path) -> None:
+async def test_the_exit_can_be_awaited(log: Path) -> None:
     assert await wait_for_exit(Child(python("raise SystemExit(3)"), log)) == 3
 
 
@@ -170,7 +168,7 @@ def test_the_end_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
     assert end_of(tmp_path / "missing") == ""
 
 
-def test_a_log_is_cut_under_its_writers_hands(tmp_path: Path) -> None:
+def test_a_log_is_truncated_while_a_process_writes_to_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("ab", buffering=0) as writer:
         writer.write(b"a" * 100)

@@ -26,7 +26,7 @@ def open_to_others(folder: Path) -> list[Path]:
     return [path for path, mode in modes.items() if not stat.S_ISLNK(mode) and mode & 0o077]
 
 
-async def test_whatever_the_umask_everything_a_stack_and_its_parts_write_is_private(
+async def test_files_of_a_stack_and_its_parts_are_private_whatever_the_umask(
     settings: Settings, light: Callable[..., Process], ready_then: Callable[[str], str]
 ) -> None:
     writes = f"os.makedirs({str(settings.data / 'kafka/log')!r}); open({str(settings.data / 'kafka/log/1')!r}, 'w')\n"
@@ -38,7 +38,7 @@ async def test_whatever_the_umask_everything_a_stack_and_its_parts_write_is_priv
     assert os.umask(0) == 0  # as it was
 
 
-async def test_what_an_earlier_release_left_open_is_tightened_and_said(
+async def test_open_permissions_from_an_earlier_release_are_tightened_and_reported(
     settings: Settings, light: Callable[..., Process]
 ) -> None:
     (settings.data / "kafka" / "log").mkdir(parents=True)
@@ -57,7 +57,7 @@ async def test_what_an_earlier_release_left_open_is_tightened_and_said(
     assert told == [note]
 
 
-def test_what_is_not_a_stacks_stays_as_it_is(tmp_path: Path) -> None:
+def test_files_that_do_not_belong_to_a_stack_are_not_changed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "file").write_text("x")
@@ -72,7 +72,7 @@ def test_what_is_not_a_stacks_stays_as_it_is(tmp_path: Path) -> None:
     assert stat.S_IMODE((data / "logs").stat().st_mode) == 0o700
 
 
-def test_a_data_folder_that_cannot_be_used_is_named_with_the_setting(tmp_path: Path) -> None:
+def test_an_unusable_data_folder_is_reported_with_the_setting(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     for wrong in (file, file / "below", tmp_path / ("x" * 300)):
@@ -81,7 +81,7 @@ def test_a_data_folder_that_cannot_be_used_is_named_with_the_setting(tmp_path: P
         assert "\n" not in str(said.value)
 
 
-def test_a_command_names_the_folder_unless_commands_take_it_by_themselves(
+def test_a_suggested_command_contains_the_folder_unless_it_is_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

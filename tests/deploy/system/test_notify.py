@@ -8,7 +8,7 @@ import pytest
 from headrace.deploy.system.notify import NOTIFY_SOCKET, ReadySocket, notify_ready
 
 
-async def test_a_worker_that_says_ready_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_can_signal_that_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     with ReadySocket() as said:
         monkeypatch.setenv(NOTIFY_SOCKET, said.env[NOTIFY_SOCKET])
         notify_ready()
@@ -16,7 +16,7 @@ async def test_a_worker_that_says_ready_is_heard(monkeypatch: pytest.MonkeyPatch
     assert not said.path.exists()
 
 
-async def test_other_news_is_not_readiness() -> None:
+async def test_other_messages_do_not_signal_readiness() -> None:
     with ReadySocket() as said, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"STATUS=READY=1 soon", str(said.path))
         with pytest.raises(TimeoutError):
@@ -25,12 +25,12 @@ async def test_other_news_is_not_readiness() -> None:
         await asyncio.wait_for(said.ready(), 5)
 
 
-def test_without_a_socket_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_socket_no_signal_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(NOTIFY_SOCKET, raising=False)
     notify_ready()
 
 
-def test_abstract_names_of_systemd_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abstract_socket_names_of_systemd_are_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("\0headrace-test-notify")
         monkeypatch.setenv(NOTIFY_SOCKET, "@headrace-test-notify")

@@ -16,7 +16,7 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_port_that_somebody_listens_on_is_not_free(taken: int) -> None:
+def test_a_port_in_use_is_not_free(taken: int) -> None:
     assert not is_free(taken)
     assert is_free(free_port())
 

@@ -29,7 +29,7 @@ def check(topic: str, *where: str, **filters: object) -> None:
         ("replay.x.rewards", "totl>0.5", "No record of replay.x.rewards has a field totl"),
     ],
 )
-def test_what_can_match_nothing_is_refused(topic: str, where: str, said: str) -> None:
+def test_a_filter_that_cannot_match_is_refused(topic: str, where: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         check(topic, where)
 
@@ -64,7 +64,7 @@ def test_unknown_types_and_labels_are_refused() -> None:
         ("somebody-elses", "whatever=1"),
     ],
 )
-def test_what_can_match_something_is_not_refused(topic: str, where: str) -> None:
+def test_a_filter_that_can_match_is_accepted(topic: str, where: str) -> None:
     check(topic, where)
 
 
@@ -76,7 +76,7 @@ def paths(value: object, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
     return {at}
 
 
-def test_every_field_of_every_example_may_be_asked_for() -> None:
+def test_every_field_of_every_example_can_be_filtered_by() -> None:
     topics = {model.TYPE: topic.name for topic in TOPICS for model in topic.models}
     for name, example in EXAMPLES.items():
         payload = decode_record(stored(example)).payload

@@ -25,7 +25,7 @@ def test_without_a_filter_everything_is_kept_unreadable_records_too() -> None:
     assert Filters().keep(BROKEN)
 
 
-def test_types_are_named_in_full_or_short() -> None:
+def test_types_may_be_full_or_short_names() -> None:
     assert kept(Filters(types=("tool.called", "headrace.alert.raised.v1"))) == {"tool.called", "alert.raised"}
 
 
@@ -42,7 +42,7 @@ def test_a_trajectory_is_found_wherever_a_record_names_it() -> None:
     assert Filters(trajectory=TRAJECTORY).keep(BROKEN)
 
 
-def test_events_of_an_agent_are_those_whose_start_was_seen() -> None:
+def test_events_of_an_agent_are_recognised_by_their_trajectorys_start() -> None:
     call, start = SEEN["headrace.tool.called.v1"], SEEN["headrace.trajectory.started.v1"]
     filters = Filters(agent="search", run="search-7")
     assert not filters.keep(call)
@@ -53,7 +53,7 @@ def test_events_of_an_agent_are_those_whose_start_was_seen() -> None:
     assert not other.keep(call)
 
 
-def test_derived_records_say_run_and_agent_themselves() -> None:
+def test_derived_records_contain_run_and_agent() -> None:
     assert {"trajectory.assembled", "trajectory.scored"} <= kept(Filters(agent="search"))
     assert {"trajectory.rejected", "step.trained", "weights.applied"} <= kept(Filters(run="search-7"))
     assert kept(Filters(run="another")) == set()
@@ -78,13 +78,13 @@ def test_derived_records_say_run_and_agent_themselves() -> None:
         ("nothing.there=1", "trajectory.scored", False),
     ],
 )
-def test_a_condition_looks_into_the_payload(text: str, type_name: str, holds: bool) -> None:
+def test_a_condition_compares_fields_of_the_payload(text: str, type_name: str, holds: bool) -> None:
     filters = Filters(conditions=(Condition.parse(text),))
     assert filters.keep(SEEN[f"headrace.{type_name}.v1"]) is holds
     assert not filters.keep(BROKEN)
 
 
-def test_what_is_no_condition_is_refused_with_an_example() -> None:
+def test_an_invalid_condition_is_refused_with_an_example() -> None:
     with pytest.raises(ValueError, match=r"as in total>0\.5"):
         Condition.parse("total")
 
@@ -103,11 +103,11 @@ def test_what_is_no_condition_is_refused_with_an_example() -> None:
         ("1970-01-01T01:00:02+01:00", StartPosition(time_ms=2000)),
     ],
 )
-def test_a_place_to_begin_at(text: str, start: StartPosition) -> None:
+def test_start_positions_are_parsed(text: str, start: StartPosition) -> None:
     assert parse_start(text, now_ms=10_000_000) == start
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-", "-200000", "15", "15x", ""])
-def test_another_place_is_refused_with_those_there_are(text: str) -> None:
+def test_an_invalid_start_position_is_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(ValueError, match="neither beginning, now, -N"):
         parse_start(text, now_ms=0)

@@ -53,19 +53,19 @@ def stored(example: Example, offset: int = 7) -> StoredRecord:
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_every_type_has_a_sentence_of_its_own(example: Example) -> None:
+def test_every_type_has_a_summary_of_its_own(example: Example) -> None:
     shown = line(decode_record(stored(example)))
     assert type(example.payload) in {*sentence.registry, *FACTS}
     assert (shown.text[: len(SENTENCES[shown.type])], shown.unreadable) == (SENTENCES[shown.type], False)
     assert len(shown.text) < 250
 
 
-def test_a_line_says_when_where_what_and_about_whom() -> None:
+def test_a_line_has_time_position_type_and_subject() -> None:
     shown = line(decode_record(stored(EXAMPLES["headrace.tool.called.v1"])))
     assert shown[:4] == ("2026-11-21 11:24:25.412", "1:7", "tool.called", "01a1fdd9…111111 #3")
 
 
-def test_ids_are_whole_where_asked_and_the_shortened_form_finds_them() -> None:
+def test_ids_can_be_shown_in_full_and_shortened_ids_match() -> None:
     seen = decode_record(stored(EXAMPLES["headrace.tool.called.v1"]))
     assert line(seen, full=True).subject == f"{TRAJECTORY} #3"
     assert is_id(TRAJECTORY, shortened(TRAJECTORY))
@@ -73,7 +73,7 @@ def test_ids_are_whole_where_asked_and_the_shortened_form_finds_them() -> None:
     assert shortened("short") == "short"
 
 
-def test_a_total_that_is_not_the_sum_of_its_terms_is_not_called_so() -> None:
+def test_a_total_is_shown_as_a_sum_only_if_it_is_the_sum_of_its_terms() -> None:
     reward = EXAMPLES[Reward.TYPE].payload
     assert isinstance(reward, Reward)
     clamped = reward.model_copy(update={"components": {"a": Component(value=5, weight=1)}, "total": 2.0})
@@ -93,7 +93,7 @@ def test_a_total_that_is_not_the_sum_of_its_terms_is_not_called_so() -> None:
         ({"value": b"{}"}, "unreadable, invalid"),
     ],
 )
-def test_what_cannot_be_read_is_shown_as_such(change: dict[str, object], expected: str) -> None:
+def test_unreadable_records_are_shown_as_such(change: dict[str, object], expected: str) -> None:
     record = replace(stored(EXAMPLES["headrace.tool.called.v1"]), **change)  # type: ignore[arg-type]
     shown = line(decode_record(record))
     assert shown.unreadable
@@ -102,13 +102,13 @@ def test_what_cannot_be_read_is_shown_as_such(change: dict[str, object], expecte
     assert as_json(decode_record(record))["error"] in expected
 
 
-def test_a_terminal_is_not_moved_by_what_a_record_says() -> None:
+def test_control_characters_of_a_record_are_escaped() -> None:
     example = EXAMPLES["headrace.alert.raised.v1"]
     rude = replace(example, payload=example.payload.model_copy(update={"message": "\x1b[2Jgone\nand a line"}))
     assert line(decode_record(stored(rude))).text == r"critical canary_mismatch: \x1b[2Jgone\nand a line"
 
 
-def test_json_holds_place_envelope_and_payload() -> None:
+def test_json_contains_position_envelope_and_payload() -> None:
     shown = json.loads(json.dumps(as_json(decode_record(stored(EXAMPLES["headrace.tool.called.v1"])))))
     assert shown["data"]["arguments"] == {"query": "where does ada work"}
     assert {name: shown[name] for name in ("topic", "partition", "offset", "key", "subject", "sequence", "time")} == {
@@ -122,7 +122,7 @@ def test_json_holds_place_envelope_and_payload() -> None:
     }
 
 
-def test_token_arrays_are_text_in_json_and_numbers_where_asked() -> None:
+def test_token_arrays_are_text_in_json_and_numbers_on_request() -> None:
     seen = decode_record(stored(EXAMPLES["headrace.trajectory.assembled.v1"]))
     assert as_json(seen)["data"]["segments"][0]["loss_mask"] == "AAAAAAEBAQAAAQE="
     shown = json.loads(json.dumps(as_json(seen, arrays=True)))["data"]

@@ -72,14 +72,14 @@ async def fill(kafka: str) -> None:
 
 
 @pytest.mark.kafka
-def test_the_last_records_in_order_of_time_though_each_stands_before_a_marker(log: str) -> None:
+def test_the_last_records_are_in_order_of_time_despite_transaction_markers(log: str) -> None:
     shown = [json.loads(line) for line in tail(log, "events", "--from", "-4", "--json")]
     assert [record["data"]["call_id"] for record in shown] == ["n2", "n3", "n4", "n5"]
     assert len(tail(log, "events")) == 10
 
 
 @pytest.mark.kafka
-def test_from_the_beginning_everything_committed_is_shown_and_bad_records_do_not_stop_it(log: str) -> None:
+def test_all_committed_records_are_shown_including_unreadable_ones(log: str) -> None:
     lines = tail(log, "events", "--from", "beginning")
     assert len(lines) == sum(example.topic.name == "events" for example in EXAMPLES.values()) + 2 + CALLS
     assert sum("unreadable, bad_json" in line for line in lines) == 1
@@ -88,7 +88,7 @@ def test_from_the_beginning_everything_committed_is_shown_and_bad_records_do_not
 
 
 @pytest.mark.kafka
-def test_filters_a_limit_and_a_time(log: str) -> None:
+def test_filters_limit_and_start_time(log: str) -> None:
     assert len(tail(log, "events", "--where", "tool=count", "--limit", "2")) == 2
     assert len(tail(log, "events", "--from", "15m", "--type", "tool.called")) == CALLS
     assert tail(log, "events", "--from", "now") == []
@@ -97,7 +97,7 @@ def test_filters_a_limit_and_a_time(log: str) -> None:
 
 
 @pytest.mark.kafka
-async def test_partitions_are_merged_in_order_of_time_however_little_is_read_at_a_time(
+async def test_partitions_are_merged_in_order_of_time_with_any_batch_size(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "AT_ONCE", 3)
@@ -114,7 +114,9 @@ async def test_partitions_are_merged_in_order_of_time_however_little_is_read_at_
 
 
 @pytest.mark.kafka
-async def test_what_comes_while_the_beginning_is_read_is_followed(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_records_that_arrive_during_the_first_read_are_followed(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     end_offsets = AIOKafkaConsumer.end_offsets
 
     async with open_producer(kafka) as producer:
@@ -139,12 +141,12 @@ async def test_what_comes_while_the_beginning_is_read_is_followed(kafka: str, mo
 
 
 @pytest.mark.kafka
-def test_raw_is_the_value_as_it_stands(log: str) -> None:
+def test_raw_prints_the_unchanged_value(log: str) -> None:
     assert tail(log, "rewards", "--raw") == [EXAMPLES["headrace.trajectory.scored.v1"].message.value.decode()]
 
 
 @pytest.mark.kafka
-def test_following_goes_on_until_ctrl_c_which_is_no_error(log: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_follow_without_an_error(log: str, tmp_path: Path) -> None:
     output = tmp_path / "followed"
     argv = [sys.executable, "-m", "headrace.deploy.cli", "tail", "rewards", "-f", "--json", "--kafka", log]
     # A shell's background job ignores Ctrl-C, and so would the program that it starts: the test may be one.
@@ -187,20 +189,20 @@ def wait_for_lines(file: Path, count: int, process: "subprocess.Popen[bytes]") -
 
 
 @pytest.mark.kafka
-def test_an_unknown_topic_is_answered_with_those_the_broker_has(log: str) -> None:
+def test_an_unknown_topic_is_an_error_that_lists_the_brokers_topics(log: str) -> None:
     shown = headrace("tail", "rewardz", "--kafka", log)
     assert shown.exit_code == 1
     assert "no topic 'rewardz'" in shown.output
     assert "rewards" in shown.output
 
 
-def test_wrong_options_are_answered_with_what_is_possible() -> None:
+def test_wrong_options_are_errors_that_list_the_valid_forms() -> None:
     assert "neither beginning, now" in headrace("tail", "events", "--from", "soon").output
     assert "as in total>0.5" in headrace("tail", "events", "--where", "soon").output
     assert "Use either --json or --raw" in headrace("tail", "events", "--json", "--raw").output
 
 
-def test_a_broker_away_is_a_sentence_that_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_broker_is_reported_with_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployed, "LISTENS_S", 0.3)
     shown = headrace("tail", "events", "--kafka", f"{HOST}:{free_port()}")
     assert shown.exit_code == 1
