@@ -43,7 +43,7 @@ def test_a_row_has_the_position_the_error_and_the_state() -> None:
 def test_a_page_marks_the_position_of_a_json_error() -> None:
     lines = page(letter(CUT))
     where = next(
-        number for number, line in enumerate(lines) if "no JSON: Unterminated string starting, byte 26" in line
+        number for number, line in enumerate(lines) if "not JSON: Unterminated string starting, byte 26" in line
     )
     assert lines[where + 1] == '             {"call_id": "c0", "tool": "sea'
     assert lines[where + 2].index("^") == lines[where + 1].index('"sea')

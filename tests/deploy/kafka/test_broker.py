@@ -54,7 +54,7 @@ def test_missing_java_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pyt
 def test_an_old_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin", "java", "echo 'openjdk version \"1.8.0_402\"' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(StackError, match=r"needs Java 17, and .*bin/java is .*1\.8\.0_402.*install Java 17"):
+    with pytest.raises(StackError, match=r"needs Java 17, but .*bin/java is .*1\.8\.0_402.*install Java 17"):
         java()
 
 

@@ -71,7 +71,7 @@ async def test_another_shell_sees_addresses_and_states_while_it_runs(settings: S
 
 async def test_a_second_stack_on_the_same_folder_is_refused(settings: Settings, light: Light) -> None:
     async with running_stack(settings, processes=(light("sink"),)) as stack:
-        with pytest.raises(StackError, match=r"runs on .* already: .*headrace down.*--data"):
+        with pytest.raises(StackError, match=r"already runs on .*: .*headrace down.*--data"):
             async with running_stack(settings, processes=(light("sink"),)):
                 pass
         assert stack.parts["sink"].state is State.READY
