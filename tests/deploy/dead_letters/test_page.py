@@ -47,7 +47,7 @@ def test_a_page_marks_the_position_of_a_json_error() -> None:
     )
     assert lines[where + 1] == '             {"call_id": "c0", "tool": "sea'
     assert lines[where + 2].index("^") == lines[where + 1].index('"sea')
-    assert "today        unreadable: headrace.tool.called.v1: Invalid JSON" in "\n".join(lines)
+    assert "now          unreadable: headrace.tool.called.v1: Invalid JSON" in "\n".join(lines)
 
 
 def test_a_page_shows_a_shortened_value_unless_full() -> None:
