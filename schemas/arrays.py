@@ -1,7 +1,7 @@
-"""Token arrays on the wire: base64 of little-endian bytes, zstd-compressed where that pays.
+"""Token arrays on the wire: base64 of little-endian bytes, compressed with zstd from ``COMPRESS_FROM`` bytes on.
 
-``array("i", [5, 6])`` ↔ ``"BQAAAAYAAAA="``; past ``COMPRESS_FROM`` bytes ↔ ``"zstd:KLUv/…"``. Three types share the
-form: ``TokenIds`` (int32), ``LogProbs`` (float32, at most 0), ``LossMask`` (int8, 0 or 1). A plain list of numbers is
+``array("i", [5, 6])`` ↔ ``"BQAAAAYAAAA="``; a longer array ↔ ``"zstd:KLUv/…"``. Three types share the form:
+``TokenIds`` (int32), ``LogProbs`` (float32, at most 0) and ``LossMask`` (int8, 0 or 1). A plain list of numbers is
 accepted when a model is built in Python; the wire always carries the string.
 """
 
@@ -25,25 +25,26 @@ else:  # array.array takes no parameters at run time before Python 3.12
     IntArray = FloatArray = array
 
 COMPRESS_FROM = 1024
-"""Bytes from which an array is compressed: below it zstd's frame and the call cost more than they save."""
+"""Size in bytes from which an array is compressed: below it zstd's frame and the call cost more than they save."""
 
 MAX_BYTES = 16 * 1024 * 1024
 """Largest decoded array, in bytes (4 M tokens)."""
 
 MAX_INFLATION = 64
-"""Bytes that a character of a compressed array may stand for, beyond those of ``FREE_INFLATION``: what a reader spends
-on a record is linear in what came. Tokens of text, repeated documents included, stay below."""
+"""Decoded bytes allowed per character of a compressed array, in addition to ``FREE_INFLATION``, so that the cost of
+reading a record is linear in its size. Tokens of real text, repeated documents included, stay below this bound."""
 
 FREE_INFLATION = {"i": 64 * 1024, "f": 64 * 1024, "b": 1024 * 1024}
-"""Bytes that a compressed array may have however short its text is, by typecode: one token, or one log-probability,
-16 k times over. A mask is runs of 0 and 1, compresses to nothing, and stands in no event."""
+"""Decoded bytes that a compressed array may have regardless of the length of its text, by typecode. For token ids and
+log-probabilities that is one value repeated 16 k times. A loss mask consists of runs of 0 and 1, so it compresses to
+almost nothing; no event contains one."""
 
 _PREFIX = "zstd:"
 _ITEM_BYTES = {typecode: array(typecode).itemsize for typecode in "ifb"}
 
 
 class _Codec(threading.local):
-    """A thread's own contexts: making one takes longer than using it, and they may not be shared."""
+    """Per-thread zstd contexts: creating one takes longer than using it, and threads must not share them."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=1)
@@ -54,9 +55,10 @@ _CODEC = _Codec()
 
 
 def encode_array(values: "array[Any]") -> str:
-    """The wire form of ``values``; bytes are little-endian whatever the machine.
+    """Return the wire form of ``values``, little-endian on every machine.
 
-    Compressed where that pays and :func:`decode_array` takes it: an array of one value repeated goes as it is.
+    The array is compressed from ``COMPRESS_FROM`` bytes on, unless :func:`decode_array` would reject the result, as it
+    does for an array of one repeated value.
     """
     raw = values.tobytes()
     if sys.byteorder == "big":
@@ -72,15 +74,15 @@ def encode_array(values: "array[Any]") -> str:
 
 
 def largest_inflated(characters: int, typecode: str) -> int:
-    """Bytes that a compressed array of so many base64 ``characters`` may have."""
+    """Return the largest decoded size, in bytes, of a compressed array of ``characters`` base64 characters."""
     return min(MAX_BYTES, FREE_INFLATION[typecode] + MAX_INFLATION * characters)
 
 
 def decode_array(text: str, typecode: str) -> "array[Any]":
-    """The array that ``text`` carries. ``typecode`` is that of :mod:`array`: ``i``, ``f`` or ``b``.
+    """Decode ``text`` into an array. ``typecode`` is that of :mod:`array`: ``i``, ``f`` or ``b``.
 
-    Raises ``ValueError`` where the text is not base64, not zstd, larger than ``MAX_BYTES``, larger than its compressed
-    form may stand for (:func:`largest_inflated`), or not whole items.
+    Raises ``ValueError`` if the text is not base64 or not zstd, if the array is larger than ``MAX_BYTES`` or than its
+    compressed form allows (:func:`largest_inflated`), or if its size is not a multiple of the item size.
     """
     packed = text.startswith(_PREFIX)
     try:
@@ -113,7 +115,7 @@ def _from_base64(text: str) -> bytes:
 
 
 class ArrayType:
-    """Tells pydantic how an :mod:`array` of one typecode is read, written and described."""
+    """Defines how pydantic reads, writes and describes an :mod:`array` of one typecode."""
 
     def __init__(self, typecode: str, title: str, check: Callable[["array[Any]"], None]) -> None:
         self.typecode = typecode
@@ -121,7 +123,8 @@ class ArrayType:
         self.check = check
 
     def read(self, value: object) -> "array[Any]":
-        """The array in ``value``: its wire form, an array or numbers; raises ``ValueError`` where it is none."""
+        """Return ``value``, a wire form, an array or an iterable of numbers, as an array; otherwise raise
+        ``ValueError``."""
         if isinstance(value, str):
             values = decode_array(value, self.typecode)
         elif isinstance(value, array) and value.typecode == self.typecode:
@@ -149,17 +152,17 @@ class ArrayType:
 
 
 def _any(values: IntArray) -> None:
-    """Every int32 is a possible token id: models differ, and the trainer checks against its vocabulary."""
+    """Accept every int32: vocabularies differ, and the trainer checks token ids against its own."""
 
 
 MAX_LOGPROB = 1e-3
-"""Largest log-probability that is taken: a probability is at most 1, and rounding in float32 adds far less."""
+"""Largest accepted log-probability: a probability is at most 1, and float32 rounding adds far less than this."""
 
 
 def _logprobs(values: FloatArray) -> None:
-    # As doubles, so many float32 add up to something finite unless one of them is not.
+    # Summed as doubles, float32 values cannot overflow: the sum is finite unless one of them is not.
     if not math.isfinite(sum(values)):
-        raise ValueError("a log-probability is not finite: leave log-probabilities out where they are not known")
+        raise ValueError("a log-probability is not finite: leave log-probabilities out if they are unknown")
     if values and max(values) > MAX_LOGPROB:
         raise ValueError(f"a log-probability is {max(values):g}: it must be at most 0")
 

@@ -1,7 +1,7 @@
-"""The AsyncAPI 3.0 document of the topics, for catalogues and code generators: made from the registry and the models.
+"""The AsyncAPI 3.0 document of the topics, for catalogues and code generators, generated from topics and models.
 
-Channels are topics, messages are types; operations say what headrace itself does: it receives what agents write and
-sends everything else. ``schemas/asyncapi.json`` holds it, and a test holds it to the models.
+Channels are topics and messages are types. Operations describe headrace itself: it receives what agents write and
+sends everything else. The document is stored in ``schemas/asyncapi.json``; a test compares the file with the models.
 """
 
 import json
@@ -17,7 +17,7 @@ from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS, FEEDBACK, MODELS, SDK_STATS, TOPICS, Topic
 
 DOCUMENT = Path(__file__).parent / "asyncapi.json"
-"""Where the document is published."""
+"""Path of the published document."""
 
 FROM_AGENTS = (EVENTS, FEEDBACK, SDK_STATS)
 """Topics that agents write to."""
@@ -29,9 +29,9 @@ _HEADERS = "CloudEventsHeaders"
 
 
 def asyncapi() -> dict[str, Any]:
-    """The document. Payload schemas are AsyncAPI's own dialect (a superset of JSON Schema draft 07).
+    """Return the document. Payload schemas use AsyncAPI's own dialect (a superset of JSON Schema draft 07).
 
-    Raises ``LookupError`` where a type has no example.
+    Raises ``LookupError`` if a type has no example.
     """
     modes = [(model, "serialization") for model in MODELS.values()]
     _, definitions = models_json_schema(modes, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
@@ -40,10 +40,10 @@ def asyncapi() -> dict[str, Any]:
         "info": {
             "title": "headrace",
             "version": headrace.__version__,
-            "description": "Agents' events, and everything that is derived from them: trajectories, rewards, training "
-            "groups, steps, weights. Records are CloudEvents 1.0 in Kafka's binary binding: attributes are headers, "
-            "the value is JSON. Unknown fields may appear at any time; a type's version is in its name and only a "
-            "breaking change makes a new one. Read with isolation.level=read_committed.",
+            "description": "Agents' events and all records derived from them: trajectories, rewards, training groups, "
+            "steps, weights. Records are CloudEvents 1.0 in Kafka's binary binding: attributes are headers, the value "
+            "is JSON. Unknown fields may appear at any time. The version of a type is part of its name, and only a "
+            "breaking change creates a new version. Read with isolation.level=read_committed.",
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
         },
         "defaultContentType": "application/json",
@@ -51,7 +51,7 @@ def asyncapi() -> dict[str, Any]:
             "local": {
                 "host": "{bootstrap}",
                 "protocol": "kafka",
-                "description": "The Kafka of a local stack: `headrace status` prints its address.",
+                "description": "Kafka of a local stack; `headrace status` prints its address.",
                 "variables": {"bootstrap": {"default": "localhost:9092"}},
             }
         },
@@ -73,7 +73,7 @@ def asyncapi() -> dict[str, Any]:
 
 
 def render(document: dict[str, Any]) -> str:
-    """The text of the published document: stable, so that a diff shows what changed."""
+    """Return the text of the published document. It is stable, so a diff shows what changed."""
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -105,7 +105,7 @@ def _operation(topic: Topic) -> dict[str, Any]:
     return {
         "action": "receive" if topic in FROM_AGENTS else "send",
         "channel": {"$ref": f"#/channels/{topic.name}"},
-        "summary": "Agents write it, headrace reads it." if topic in FROM_AGENTS else "headrace writes it.",
+        "summary": "Written by agents, read by headrace." if topic in FROM_AGENTS else "Written by headrace.",
         "messages": [{"$ref": f"#/channels/{topic.name}/messages/{model.TYPE}"} for model in topic.models],
     }
 

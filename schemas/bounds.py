@@ -1,8 +1,8 @@
-"""Bounds of what comes from outside: every time, number and name has one, where it enters.
+"""Bounds of the times, numbers and names in records, checked where a record enters the system.
 
-They are checks beside the types and not part of the JSON Schemas: a published schema never narrows, and no reader may
-count on a record that no process of ours accepts. A value beyond its bound makes the record unreadable: it goes to
-``dead-letters``. The bounds are far enough below 64 bits that nothing that is added up or added to overflows.
+The bounds are checked in addition to the types and are not part of the JSON Schemas, because a published schema never
+narrows. A record with a value beyond its bound is unreadable and goes to ``dead-letters``. The bounds are far enough
+below 64 bits that no sum of such values overflows.
 """
 
 from dataclasses import dataclass
@@ -13,23 +13,23 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 MAX_TIME_MS = 7_258_118_400_000
-"""Every time in a record is before the year 2200, in Unix milliseconds: with any window or timeout added it is still a
-date that Python and ClickHouse can write."""
+"""Times in records are before the year 2200, in Unix milliseconds: with any window or timeout added, the result is
+still a date that Python and ClickHouse can represent."""
 
 MAX_COUNT = 2**31 - 1
 """Largest count in an event: tokens, a policy version."""
 
 MAX_STEPS = 65_535
-"""Largest number of steps that one event reports: a trajectory has at most 65,536 events, so their sum fits 32 bits."""
+"""Largest number of steps in one event: a trajectory has at most 65,536 events, so the sum fits 32 bits."""
 
 MAX_TOTAL = 2**53
-"""Largest sum in a derived record; every JSON reader takes it exactly."""
+"""Largest sum in a derived record; every JSON reader represents it exactly."""
 
 MAX_OFFSET = 2**63 - 1
-"""Largest offset that Kafka has."""
+"""Largest offset in Kafka."""
 
 MAX_SECONDS = 1e9
-"""Longest duration, in seconds: some thirty years."""
+"""Longest duration, in seconds: about thirty years."""
 
 MAX_NAME = 512
 """Longest id, key or label, in characters."""
@@ -37,7 +37,7 @@ MAX_NAME = 512
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A number of at most this magnitude; NaN has none."""
+    """Limits the magnitude of a number; NaN is rejected."""
 
     limit: float
 
@@ -51,8 +51,8 @@ class Within:
 
 
 @dataclass(frozen=True, slots=True)
-class Short:
-    """A text of at most so many characters."""
+class MaxLength:
+    """Limits the length of a text, in characters."""
 
     limit: int = MAX_NAME
 
@@ -61,11 +61,11 @@ class Short:
 
     def _checked(self, value: str) -> str:
         if len(value) > self.limit:
-            raise ValueError(f"has {len(value):,} characters: at most {self.limit:,} are taken")
+            raise ValueError(f"has {len(value):,} characters: at most {self.limit:,} are allowed")
         return value
 
 
-Name: TypeAlias = Annotated[str, Short()]
+Name: TypeAlias = Annotated[str, MaxLength()]
 """An id, a key or a label."""
 Count: TypeAlias = Annotated[int, Ge(0), Within(MAX_COUNT)]
 """A count in an event."""
@@ -74,7 +74,7 @@ PositiveCount: TypeAlias = Annotated[int, Gt(0), Within(MAX_COUNT)]
 Total: TypeAlias = Annotated[int, Ge(0), Within(MAX_TOTAL)]
 """A count in a derived record."""
 Offset: TypeAlias = Annotated[int, Ge(0), Within(MAX_OFFSET)]
-"""A place in a partition."""
+"""An offset in a partition."""
 Seconds: TypeAlias = Annotated[float, Ge(0), Within(MAX_SECONDS)]
 """A duration, in seconds."""
 UnixMs: TypeAlias = Annotated[int, Ge(0), Within(MAX_TIME_MS - 1)]
@@ -82,5 +82,5 @@ UnixMs: TypeAlias = Annotated[int, Ge(0), Within(MAX_TIME_MS - 1)]
 
 
 def is_time(unix_ms: int) -> bool:
-    """Whether ``unix_ms``, Unix milliseconds, is a time that a record may have."""
+    """Return whether ``unix_ms`` (Unix milliseconds) is a valid time of a record."""
     return 0 <= unix_ms < MAX_TIME_MS

@@ -1,4 +1,4 @@
-"""The envelope: CloudEvents 1.0 attributes as Kafka headers (binary binding), so that nobody must parse to route.
+"""The envelope: CloudEvents 1.0 attributes as Kafka headers (binary binding), so that routing needs no parsing.
 
 ce_specversion 1.0                               ce_subject  019…-trajectory-id
 ce_id          019…-uuid7                        ce_sequence 3
@@ -29,10 +29,10 @@ CONTENT_TYPE = "content-type"
 
 
 MAX_HEADER_BYTES = 4 * 512
-"""Longest attribute: as many bytes as the longest id or key (``bounds.MAX_NAME`` characters) may have."""
+"""Longest attribute, in bytes: what the longest id or key (``bounds.MAX_NAME`` characters) may take as UTF-8."""
 
 _MAX_DIGITS = 18
-"""Of a sequence number: 64 bits hold it."""
+"""Most digits of a sequence number: it fits 64 bits."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
@@ -44,7 +44,7 @@ class EnvelopeError(ValueError):
 
 
 class BadTimeError(EnvelopeError):
-    """The time is well-formed and out of bounds: before 1970, or from the year 2200 on."""
+    """The time is well-formed but out of bounds: before 1970, or in or after the year 2200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class Envelope:
     """The attributes of one event."""
 
     id: str
-    """UUIDv7 of a fact, derived id of a derived record."""
+    """UUIDv7 for a fact, derived id for a derived record."""
     type: str
     """Type with version."""
     source: str
-    """Who emitted it."""
+    """Program that emitted the event."""
     time_ms: int
-    """When it happened, by its sender's clock: Unix milliseconds, from 0 and below ``bounds.MAX_TIME_MS``."""
+    """When it happened, by the sender's clock: Unix milliseconds in ``[0, bounds.MAX_TIME_MS)``."""
     subject: str
-    """Trajectory id, or what else the record is about."""
+    """Trajectory id, or the id of whatever else the record is about."""
     sequence: int | None = None
     """Position in the trajectory, from 0; ``None`` on derived records."""
     traceparent: str | None = None
@@ -68,7 +68,7 @@ class Envelope:
 
 
 def to_headers(envelope: Envelope) -> Headers:
-    """``envelope`` as Kafka headers."""
+    """Return ``envelope`` as Kafka headers."""
     headers = [
         (SPEC_VERSION, b"1.0"),
         (ID, envelope.id.encode()),
@@ -86,10 +86,10 @@ def to_headers(envelope: Envelope) -> Headers:
 
 
 def from_headers(headers: Iterable[tuple[str, bytes | None]]) -> Envelope:
-    """The envelope in ``headers``.
+    """Read the envelope from ``headers``.
 
-    Raises :class:`EnvelopeError` naming what is missing, malformed or too long, :class:`BadTimeError` where the time is
-    out of bounds.
+    Raises :class:`EnvelopeError`, which names the header that is missing, malformed or too long, and
+    :class:`BadTimeError` if the time is out of bounds.
     """
     found = dict(headers)
     sequence = found.get(SEQUENCE)
@@ -109,9 +109,10 @@ def from_headers(headers: Iterable[tuple[str, bytes | None]]) -> Envelope:
 
 @lru_cache(maxsize=4096)
 def plain_time(value: bytes) -> int | None:
-    """Unix milliseconds of a ``ce_time`` as :func:`to_headers` writes it; ``None`` for every other form, valid or not.
+    """Return the Unix milliseconds of a ``ce_time`` as :func:`to_headers` writes it; ``None`` for any other form,
+    valid or not.
 
-    Of the thousands of events a second for which that matters, many share their millisecond.
+    The cache pays because, among thousands of events a second, many share a millisecond.
     """
     if not _PLAIN_TIME.fullmatch(value):
         return None
@@ -126,14 +127,14 @@ def _text(found: dict[str, bytes | None], name: str) -> str:
     if value is None:
         raise EnvelopeError(f"header {name} is missing")
     if len(value) > MAX_HEADER_BYTES:
-        raise EnvelopeError(f"header {name} has {len(value):,} bytes: at most {MAX_HEADER_BYTES:,} are taken")
+        raise EnvelopeError(f"header {name} has {len(value):,} bytes: at most {MAX_HEADER_BYTES:,} are allowed")
     return value.decode()
 
 
 def _natural(value: bytes) -> int:
-    # isdigit() of bytes is ASCII only; int() alone would take b" 7", b"-7" and b"1_0".
+    # isdigit() of bytes is ASCII only; int() alone would accept b" 7", b"-7" and b"1_0".
     if not value.isdigit() or len(value) > _MAX_DIGITS:
-        raise EnvelopeError(f"header {SEQUENCE} is {value[:40]!r}, not a number from 0 of at most {_MAX_DIGITS} digits")
+        raise EnvelopeError(f"header {SEQUENCE} is {value[:40]!r}: expected at most {_MAX_DIGITS} decimal digits")
     return int(value)
 
 
@@ -143,7 +144,7 @@ def _to_rfc3339(unix_ms: int) -> str:
 
 @lru_cache(maxsize=64)
 def _second(unix_s: int) -> str:
-    """A second has thousands of events."""
+    """Cached: a second has thousands of events."""
     return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
@@ -157,5 +158,6 @@ def _from_rfc3339(text: str) -> int:
     whole = (moment.replace(microsecond=0) - _EPOCH) // _SECOND
     unix_ms = whole * 1000 + moment.microsecond // 1000
     if not is_time(unix_ms):
-        raise BadTimeError(f"header {TIME} is {text[:40]!r}: times from 1970 until {_second(MAX_TIME_MS // 1000)[:4]}")
+        first_year = _second(MAX_TIME_MS // 1000)[:4]
+        raise BadTimeError(f"header {TIME} is {text[:40]!r}: expected a time from 1970 on and before {first_year}")
     return unix_ms

@@ -1,7 +1,7 @@
-"""Agent-side facts: what an agent did, in the words it happened in. Never edited after they are in the log.
+"""Facts: the events that record what an agent did. They are never edited once they are in the log.
 
-The five nouns: a *trajectory* is one attempt at a task; a *model call* samples tokens; a *tool call* acts on the
-world; a *context change* (summary, prune) rewrites what the model sees next; the *end* says how it went.
+The terms: a *trajectory* is one attempt at a task; a *model call* samples tokens; a *tool call* acts on the
+environment; a *context change* (summary, prune) rewrites what the model sees next; the *end* states the outcome.
 
     tool.called {"call_id": "c1", "tool": "search_corpus", "arguments": {"query": "where does ada work"}}
 """
@@ -31,21 +31,21 @@ from headrace.schemas.model import Part, Record
 
 
 class Role(StrEnum):
-    """Whose weights sampled the trajectory: those in training, or a fixed policy whose output is an observation."""
+    """Whether the policy in training sampled the trajectory, or a frozen policy whose output is an observation."""
 
     TRAINABLE = "trainable"
     FROZEN = "frozen"
 
 
 class Purpose(StrEnum):
-    """What the trajectory is for: training data, or a measurement that must never be trained on."""
+    """Purpose of a trajectory: training data, or an evaluation that must never be trained on."""
 
     TRAIN = "train"
     EVALUATE = "evaluate"
 
 
 class EndStatus(StrEnum):
-    """How a trajectory ended, as the agent saw it."""
+    """How a trajectory ended, as reported by the agent."""
 
     COMPLETED = "completed"
     BUDGET_EXHAUSTED = "budget_exhausted"
@@ -55,14 +55,14 @@ class EndStatus(StrEnum):
 
 
 class ToolStatus(StrEnum):
-    """Whether a tool call gave its result."""
+    """Whether a tool call succeeded."""
 
     OK = "ok"
     ERROR = "error"
 
 
 class ToolErrorClass(StrEnum):
-    """Whose fault a failed tool call is: the policy's (invalid arguments), the world's, or ours."""
+    """Cause of a failed tool call: the policy (invalid arguments), the environment, or the agent's own code."""
 
     INVALID_ARGUMENTS = "invalid_arguments"
     REFUSED = "refused"
@@ -76,30 +76,31 @@ class VersionSpan(Part):
     """The policy version that sampled tokens ``[start, end)`` of an array."""
 
     version: Count | None
-    """Policy version; ``None`` where the engine did not say which weights it served."""
+    """Policy version; ``None`` if the engine did not report which weights it served."""
     start: Count
     """First token of the span."""
     end: Count
     """One past the last token of the span."""
     run: Name | None = None
-    """Training run that the version is of; ``None`` where the engine did not say."""
+    """Training run to which the version belongs; ``None`` if the engine did not report it."""
 
 
 MAX_TEMPERATURE = 1e6
-"""At it every token is as likely as another."""
+"""Largest temperature; at this value all tokens are equally likely."""
 
 MAX_PENALTY = 1e6
-"""Largest size of a penalty on logits."""
+"""Largest magnitude of a penalty on logits."""
 
 Temperature: TypeAlias = Annotated[NonNegativeFloat, Within(MAX_TEMPERATURE)]
 Penalty: TypeAlias = Annotated[float, Within(MAX_PENALTY)]
 
 
 class SamplingSpan(Part):
-    """The temperature at which tokens ``[start, end)`` of an array were sampled; nothing else changed the policy."""
+    """The temperature at which tokens ``[start, end)`` of an array were sampled; nothing else changed the
+    distribution."""
 
     temperature: Temperature | None
-    """Temperature; ``None`` where it was not said."""
+    """Temperature; ``None`` if it was not recorded."""
     start: Count
     """First token of the span."""
     end: Count
@@ -107,7 +108,7 @@ class SamplingSpan(Part):
 
 
 def tile(spans: Sequence[VersionSpan | SamplingSpan], length: int) -> bool:
-    """Whether ``spans`` cover each token of ``[0, length)`` once, in order, and none of them is empty."""
+    """Return whether ``spans`` cover each token of ``[0, length)`` exactly once, in order, and none is empty."""
     ends = [0, *(span.end for span in spans)]
     return (
         [span.start for span in spans] == ends[:-1]
@@ -117,70 +118,71 @@ def tile(spans: Sequence[VersionSpan | SamplingSpan], length: int) -> bool:
 
 
 class LogprobsOf(StrEnum):
-    """Whose log-probabilities an engine reports (vLLM's ``--logprobs-mode``)."""
+    """Distribution whose log-probabilities an engine reports (vLLM's ``--logprobs-mode``)."""
 
     PROCESSED = "processed"
-    """The distribution's that was sampled from: temperature and whatever else changed it included."""
+    """The distribution that was sampled from, after temperature and all other modifications."""
     RAW = "raw"
-    """The model's own at temperature 1, whatever was sampled from (vLLM's default)."""
+    """The model's own distribution at temperature 1, regardless of what was sampled from (vLLM's default)."""
 
 
 LEAST_TEMPERATURE = 0.01
-"""Below it sampling is greedy, or the engine takes another temperature than it was given (vLLM takes this one)."""
+"""Below this temperature sampling is greedy, or the engine replaces the temperature (vLLM uses this value instead)."""
 
 
 class Sampling(Part):
-    """Sampling parameters of a model call, as they were in force and not only as they were asked for.
+    """Sampling parameters of a model call that were in effect, including defaults of the server.
 
-    What is trained is the distribution that was sampled from. Of all that changes it, the trainer can follow the
-    temperature; tokens under anything else are labelled and not trained. A field says what its absence means. A
-    parameter that is not a field here may change the distribution too: where one has a value other than null, tokens
-    are labelled ``unknown_sampling``. What does not change the distribution is better left out.
+    Training needs the distribution that was sampled from. The trainer can reproduce the temperature only; tokens
+    sampled under any other modification are labelled and not trained. The description of each field states what its
+    absence means. Parameters that are not fields here may change the distribution too: if one has a value other than
+    null, the tokens are labelled ``unknown_sampling``. Leave out parameters that do not change the distribution.
     """
 
     UNKNOWN_FIELDS_MATTER: ClassVar[bool] = True
-    """Readers that leave unknown fields of other records out must keep these, or leave the record to the model."""
+    """Readers that drop unknown fields of other records must keep these, or have the model read the record."""
 
     temperature: Temperature | None = None
-    """0 is greedy; below 0.01 counts as that. ``None``: not said, and tokens are labelled ``unknown_sampling``."""
+    """Temperature; below 0.01 sampling counts as greedy. ``None``: not recorded, and the tokens are labelled
+    ``unknown_sampling``."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus; 1 keeps every token."""
+    """Nucleus sampling; 1 keeps every token."""
     top_k: Annotated[int, Within(MAX_COUNT)] = 0
-    """0 or −1 keeps every token."""
+    """Number of likeliest tokens to keep; 0 or −1 keeps every token."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """0 keeps every token."""
+    """Smallest probability relative to the likeliest token; 0 keeps every token."""
     max_tokens: PositiveCount | None = None
-    """Limit of sampled tokens."""
+    """Largest number of tokens to sample."""
     seed: Annotated[int, Within(MAX_OFFSET)] | None = None
-    """Seed of the engine's sampler, where one was set."""
+    """Seed of the engine's sampler, if one was set."""
     presence_penalty: Penalty = 0.0
-    """Taken from the logits of tokens that were sampled before; 0: none."""
+    """Subtracted from the logits of tokens that were sampled before; 0: none."""
     frequency_penalty: Penalty = 0.0
-    """The same, times how often; 0: none."""
+    """Subtracted from the logits of tokens once per earlier occurrence; 0: none."""
     repetition_penalty: Annotated[float, Field(gt=0), Within(MAX_PENALTY)] = 1.0
-    """By which the logits of tokens that occurred before are divided; 1: none."""
+    """Divisor of the logits of tokens that occurred before; 1: none."""
     min_tokens: Count = 0
-    """Tokens before which no end is sampled; 0: none."""
+    """Number of tokens before which no end token is sampled; 0: none."""
     altered_by: list[str] = []
-    """What else changed the distribution: ``logit_bias``, ``structured_output``, ``bad_words``,
-    ``no_repeat_ngram``, … by the engine's own names."""
+    """Other parameters that changed the distribution, by the engine's names: ``logit_bias``, ``structured_output``,
+    ``bad_words``, ``no_repeat_ngram`` …"""
     logprobs: LogprobsOf | None = None
-    """Whose log-probabilities were recorded. At temperature 1, unaltered, both are the same; at another one ``raw`` or
-    ``None`` (not said) is labelled ``unknown_sampling``."""
+    """Which log-probabilities were recorded. At temperature 1 without modifications both kinds are the same; at other
+    temperatures ``raw`` and ``None`` (not recorded) are labelled ``unknown_sampling``."""
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens were cut from the distribution, which biases the recorded log-probabilities."""
+        """Whether tokens were removed from the distribution, which biases the recorded log-probabilities."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @property
     def is_greedy(self) -> bool:
-        """Whether there was nothing to sample: the likeliest token was taken."""
+        """Whether the likeliest token was always chosen."""
         return self.temperature is not None and self.temperature < LEAST_TEMPERATURE
 
     @property
     def is_altered(self) -> bool:
-        """Whether something beside temperature and truncation changed the distribution."""
+        """Whether anything other than temperature and truncation changed the distribution."""
         return (
             self.presence_penalty != 0
             or self.frequency_penalty != 0
@@ -191,25 +193,24 @@ class Sampling(Part):
 
     @property
     def unknown_fields(self) -> list[str]:
-        """Names of parameters that were said and are not known here, in order; one that is null was not in force."""
-        extra = getattr(self, "model_extra", None) or {}  # what was read into a struct has none: see streams/structs.py
+        """Sorted names of recorded parameters that are not fields; null means that a parameter was not in effect."""
+        extra = getattr(self, "model_extra", None) or {}  # structs (streams/structs.py) have no model_extra
         return sorted(name for name, value in extra.items() if value is not None)
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the temperature was not said, recorded log-probabilities may be of another one, or a parameter is not
-        known.
-        """
+        """Whether the temperature is not recorded, the log-probabilities may be those of another temperature, or an
+        unknown parameter was in effect."""
         if self.temperature is None or self.unknown_fields:
             return True
         return self.temperature != 1 and not self.is_greedy and self.logprobs != "processed"
 
 
 class Usage(Part):
-    """Token counts of a model call, as the engine reported them."""
+    """Token counts of a model call, as reported by the engine."""
 
     prompt_tokens: Count = 0
-    """Tokens read."""
+    """Tokens of the prompt."""
     completion_tokens: Count = 0
     """Tokens sampled."""
 
@@ -220,67 +221,67 @@ class TrajectoryStarted(Record):
     TYPE: ClassVar[Literal["headrace.trajectory.started.v1"]] = "headrace.trajectory.started.v1"
 
     task_id: Name
-    """The task that is attempted."""
+    """The attempted task."""
     group_id: Name | None = None
-    """Attempts that are compared with one another share it."""
+    """Group of attempts at the same prompt, which are compared with one another."""
     group_size: PositiveCount | None = None
-    """How many attempts the group will have."""
+    """Number of attempts in the group."""
     cohort_key: Name | None = None
-    """Groups single attempts in production, where no prompt is tried twice."""
+    """Key that groups single attempts in production, where no prompt is attempted twice."""
     agent: Name
     """Name of the agent."""
     harness_version: Name = ""
     """Version of the code around the model."""
     run: Name = "default"
-    """The training run, or the recorded data set, that the trajectory belongs to."""
+    """Training run, or recorded data set, to which the trajectory belongs."""
     role: Role = Role.TRAINABLE
     """Whether its tokens may be trained."""
     purpose: Purpose = Purpose.TRAIN
-    """Training data or measurement."""
+    """Training data or evaluation."""
     parent_trajectory_id: Name | None = None
-    """The orchestrator's trajectory, for a sub-agent."""
+    """For a sub-agent: the orchestrator's trajectory."""
     consent: bool = True
     """Whether the user agreed to training on it."""
     tenant: Name | None = None
-    """Whose data it is."""
+    """Owner of the data."""
     sample_rate: float = Field(default=1.0, gt=0, le=1)
     """Share of the traffic that is recorded."""
     task: dict[str, Any] = {}
-    """What the reward must know and the model must not see (targets, expected answer), and labels for analysis."""
+    """Data that the reward needs and the model must not see (targets, expected answer), and labels for analysis."""
 
 
 class ModelCalled(Record):
-    """The model was asked and answered.
+    """A model call and its answer.
 
-    The context is sent as a difference: ``context_ids`` follow an exact prefix, which is everything that the
-    trajectory's current context held (context and sampled tokens), named by its length and hash. ``prefix_length`` 0
-    says that ``context_ids`` are the whole context: a first call, or a context that was rewritten.
+    The context is sent as a difference: ``context_ids`` follow an exact prefix, identified by length and hash, which is
+    the trajectory's whole current context (context and sampled tokens). With ``prefix_length`` 0, ``context_ids`` are
+    the whole context: at the first call, or after the context was rewritten.
     """
 
     TYPE: ClassVar[Literal["headrace.model.called.v1"]] = "headrace.model.called.v1"
 
     model: Name
-    """Model name as asked for."""
+    """Model name in the request."""
     prefix_length: Count = 0
-    """Tokens of the context that were there before and did not change."""
+    """Number of leading context tokens that are unchanged since the previous call."""
     prefix_sha256: Name | None = None
-    """Hash of the prefix (``prefix_hash``); ``None`` with an empty prefix."""
+    """Hash of the prefix (``prefix_hash``); ``None`` if the prefix is empty."""
     context_ids: TokenIds | None = None
-    """Context tokens after the prefix; ``None`` where tokens are not known (a closed model)."""
+    """Context tokens after the prefix; ``None`` if tokens are unknown (a closed model)."""
     sampled_ids: TokenIds | None = None
     """Tokens that the model sampled."""
     logprobs: LogProbs | None = None
     """Log-probability of each sampled token under the policy that sampled it."""
     version_spans: list[VersionSpan] = []
-    """Which policy version sampled which of ``sampled_ids``."""
+    """Policy versions that sampled the ranges of ``sampled_ids``."""
     sampling: Sampling = Sampling()
     """Sampling parameters."""
     finish_reason: Name | None = None
     """Why sampling stopped: stop, length, tool_calls, abort."""
     messages: list[dict[str, Any]] | None = None
-    """New messages of the call and the answer, in OpenAI's form; ``None`` where hidden or not used."""
+    """New messages of the call and the answer, in OpenAI's format; ``None`` if hidden or not used."""
     hidden: list[str] = []
-    """Names of the fields that were redacted before they left the agent's process."""
+    """Names of the fields that the agent redacted before it sent the event."""
     latency_s: Seconds | None = None
     """Seconds from request to answer."""
     usage: Usage = Usage()
@@ -289,7 +290,7 @@ class ModelCalled(Record):
     @model_validator(mode="after")
     def _arrays_agree(self) -> "ModelCalled":
         if self.prefix_length and self.prefix_sha256 is None:
-            raise ValueError("prefix_sha256 is needed with prefix_length > 0")
+            raise ValueError("prefix_sha256 is required if prefix_length > 0")
         if self.logprobs is not None and len(self.logprobs) != len(self.sampled_ids or ()):
             raise ValueError(f"{len(self.logprobs)} logprobs for {len(self.sampled_ids or ())} sampled_ids")
         position = 0
@@ -308,39 +309,39 @@ class ToolCalled(Record):
     TYPE: ClassVar[Literal["headrace.tool.called.v1"]] = "headrace.tool.called.v1"
 
     call_id: Name
-    """Pairs the call with its return, inside the trajectory."""
+    """Id that pairs the call with its return, unique within the trajectory."""
     tool: Name
     """Name of the tool."""
     arguments: dict[str, Any] = {}
-    """Arguments as parsed; ``{"raw": …}`` where the model's text could not be parsed."""
+    """Parsed arguments; ``{"raw": …}`` if the model's text could not be parsed."""
 
 
 class ToolReturned(Record):
-    """A tool gave its result or failed."""
+    """A tool returned its result or failed."""
 
     TYPE: ClassVar[Literal["headrace.tool.returned.v1"]] = "headrace.tool.returned.v1"
 
     call_id: Name
-    """The call that it answers."""
+    """Id of the call."""
     tool: Name
     """Name of the tool."""
     status: ToolStatus = ToolStatus.OK
-    """Result or failure."""
+    """Success or failure."""
     error_class: ToolErrorClass | None = None
-    """Whose fault a failure is."""
+    """Cause of a failure."""
     result: Any = None
-    """What the tool gave back, as JSON."""
+    """Result of the tool, as JSON."""
     latency_s: Seconds | None = None
     """Seconds from call to return."""
 
 
 class ContextSummarized(Record):
-    """The context was replaced by a summary of it."""
+    """The context was replaced by a summary."""
 
     TYPE: ClassVar[Literal["headrace.context.summarized.v1"]] = "headrace.context.summarized.v1"
 
     summary: str | None = None
-    """The summary; ``None`` where hidden."""
+    """The summary; ``None`` if hidden."""
     tokens_before: Count
     """Context length before, in tokens."""
     tokens_after: Count
@@ -353,7 +354,7 @@ class ContextPruned(Record):
     TYPE: ClassVar[Literal["headrace.context.pruned.v1"]] = "headrace.context.pruned.v1"
 
     pruned_ids: list[str]
-    """What was removed."""
+    """Ids of the removed pieces."""
     tokens_before: Count
     """Context length before, in tokens."""
     tokens_after: Count
@@ -370,11 +371,11 @@ class SubagentStarted(Record):
     sub_trajectory_id: Name
     """The sub-agent's own trajectory."""
     stage: Count = 0
-    """The orchestrator's turn; sub-agents of one stage run side by side."""
+    """The orchestrator's turn; sub-agents of one stage run in parallel."""
 
 
 class SubagentFinished(Record):
-    """A sub-agent came back."""
+    """A sub-agent finished."""
 
     TYPE: ClassVar[Literal["headrace.subagent.finished.v1"]] = "headrace.subagent.finished.v1"
 
@@ -383,15 +384,15 @@ class SubagentFinished(Record):
     sub_trajectory_id: Name
     """The sub-agent's own trajectory."""
     stage: Count = 0
-    """The stage it was started in."""
+    """The stage in which it was started."""
     status: EndStatus = EndStatus.COMPLETED
     """How it ended."""
     steps: Annotated[NonNegativeInt, Within(MAX_STEPS)] = 0
-    """Model calls it made."""
+    """Number of its model calls."""
 
 
 class TrajectoryEnded(Record):
-    """The attempt is over."""
+    """The attempt ended."""
 
     TYPE: ClassVar[Literal["headrace.trajectory.ended.v1"]] = "headrace.trajectory.ended.v1"
 
@@ -400,50 +401,50 @@ class TrajectoryEnded(Record):
     answer: Any = None
     """The final answer, as JSON."""
     outcome: RewardValue | None = None
-    """Verifiable outcome where the environment knows it; ``None`` leaves it to the reward."""
+    """Verifiable outcome, if the environment knows it; ``None`` if the reward computes it."""
     error: str | None = None
-    """What went wrong, in the agent's words, for a failed one."""
+    """The agent's error message, if the attempt failed."""
 
 
 class ClockTicked(Record):
-    """Log time moved on an idle partition, so that timeouts follow the log and not the wall."""
+    """Stream time advanced on an idle partition, so that timeouts depend on the log and not on the wall clock."""
 
     TYPE: ClassVar[Literal["headrace.clock.ticked.v1"]] = "headrace.clock.ticked.v1"
 
     unix_ms: UnixMs
-    """Log time in milliseconds."""
+    """Stream time in Unix milliseconds."""
 
 
 class FeedbackGiven(Record):
-    """Somebody, or something, judged a trajectory, perhaps much later."""
+    """A person or a system judged a trajectory, possibly long after it ended."""
 
     TYPE: ClassVar[str] = "headrace.feedback.given.v1"
 
     signal: Name
-    """What kind: score, edit_persisted, next_message, accepted, rejected …"""
+    """Kind of feedback: score, edit_persisted, next_message, accepted, rejected …"""
     value: RewardValue
-    """Its value, in the signal's own scale."""
+    """Its value, on the signal's own scale."""
     delay_s: Seconds | None = None
-    """Seconds since the trajectory ended, where known."""
+    """Seconds since the trajectory ended, if known."""
     comment: str | None = None
-    """Words, where given."""
+    """Comment in words, if given."""
 
 
 class SdkStatsReported(Record):
-    """What an SDK did since it started: counted, so that a loss is never silent."""
+    """Event counts of an SDK since it started, so that losses are visible."""
 
     TYPE: ClassVar[str] = "headrace.sdk.stats.v1"
 
     emitted: Total = 0
-    """Events the agent emitted."""
+    """Events that the agent emitted."""
     sent: Total = 0
-    """Events acknowledged by the broker."""
+    """Events that the broker acknowledged."""
     queued: Total = 0
     """Events waiting in memory."""
     dropped: dict[Name, Annotated[int, Within(MAX_TOTAL)]] = {}
-    """Events given up, by reason."""
+    """Dropped events, by reason."""
     altered: dict[str, int] = {}
-    """Values sent otherwise than the agent gave them (described, made text), by kind."""
+    """Values sent in another form than the agent gave them (described, converted to text), by kind."""
 
 
 Fact: TypeAlias = (
@@ -458,10 +459,10 @@ Fact: TypeAlias = (
     | TrajectoryEnded
     | ClockTicked
 )
-"""Every payload of the topic ``events``: the one list of event types.
+"""Every payload of the topic ``events``: the only list of event types.
 
-Code that treats types differently ends its ``match`` in ``typing.assert_never``, so that mypy names each place that a
-new type was not added to. It matches ``fact.TYPE`` and not the class where a fact may be a struct in the place of a
+Code that treats types differently ends its ``match`` with ``typing.assert_never``, so that mypy reports each place to
+which a new type was not added. It matches ``fact.TYPE`` rather than the class if a fact may be a struct instead of a
 model (:mod:`headrace.streams.structs`).
 """
 

@@ -1,7 +1,7 @@
-"""One real, small record of every type: what `headrace topics NAME` and the AsyncAPI document show.
+"""One small, realistic record of every type, shown by `headrace topics NAME` and the AsyncAPI document.
 
-They tell one story: an agent searches, prunes, is helped by a sub-agent and answers; its trajectory is scored, grouped
-with another attempt, trained, and the new weights are served.
+The records belong to one story: an agent searches, prunes, gets help from a sub-agent and answers; its trajectory is
+scored, grouped with another attempt and trained, and the new weights are served.
 """
 
 from array import array
@@ -27,25 +27,25 @@ from headrace.schemas.wire import Message, encode
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A record as it could stand in a topic."""
+    """A record of a topic."""
 
     topic: Topic
     """Topic."""
     key: str
     """Key."""
     envelope: Envelope
-    """What its headers say."""
+    """Its headers, decoded."""
     payload: Record
-    """What its value says."""
+    """Its value, decoded."""
 
     @property
     def message(self) -> Message:
-        """As Kafka takes it."""
+        """The encoded Kafka record."""
         return encode(self.payload, key=self.key, envelope=self.envelope)
 
 
 START_MS = 1_795_260_264_512
-"""2026-11-21T11:24:24.512Z: when the story begins."""
+"""2026-11-21T11:24:24.512Z, the time of the first event."""
 
 RUN = "search-7"
 TRAJECTORY = uuid7(START_MS, b"\x11" * 10)
@@ -287,7 +287,7 @@ _OTHERS: tuple[tuple[Record, str, str, str], ...] = (
             source="follower",
             kind="canary_mismatch",
             severity=Severity.CRITICAL,
-            message="Version 6 gives other log-probabilities than the trainer saw; version 5 is served again.",
+            message="Version 6 does not reproduce the trainer's log-probabilities; version 5 is served again.",
             details={"version": 6, "max_error": 1.7, "tolerance": 0.05},
         ),
         RUN,
@@ -345,4 +345,4 @@ def _examples() -> dict[str, Example]:
 
 
 EXAMPLES: dict[str, Example] = _examples()
-"""By type."""
+"""The examples by type name."""

@@ -1,4 +1,4 @@
-"""The fields of a payload as lines of text: path, type and the sentence under it, nested parts included.
+"""Descriptions of the fields of a payload, including nested parts: path, type and documentation.
 
 sampling.temperature   number ≥ 0   0 is greedy.
 version_spans[].end    integer ≥ 0  One past the last token of the span.
@@ -11,56 +11,59 @@ from typing import Any
 from headrace.schemas.model import Record
 
 MAX_VALUES_INLINE = 4
-"""Values of an enum that stand in the type's text; one with more is named, and listed by :func:`enums`."""
+"""Largest enum whose values are listed in the type's text; a larger one appears by name, and :func:`enums` lists its
+values."""
 
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a payload."""
+class FieldDescription:
+    """Description of a field of a payload."""
 
     path: str
-    """Where it stands: names joined by dots, ``[]`` for each item of a list, ``{}`` for each value of a map."""
+    """Names joined by dots, with ``[]`` for the items of a list and ``{}`` for the values of a map."""
     type: str
     """Type and bounds in words."""
     required: bool
     """Whether every record has it."""
     about: str
-    """Its sentence."""
+    """Its documentation, on one line."""
 
 
-def fields(model: type[Record]) -> list[Field]:
-    """Every field of ``model`` in the order of its class, each part's fields after the field that holds it."""
+def fields(model: type[Record]) -> list[FieldDescription]:
+    """Return every field of ``model`` in the order of the class, the fields of each part after the field that holds
+    it."""
     schema = model.model_json_schema(mode="serialization")
     return list(_fields(schema, schema.get("$defs", {}), ""))
 
 
 def enums(model: type[Record]) -> dict[str, list[str]]:
-    """Enums of ``model`` that are too long for a line: their values by name."""
+    """Return the values of those enums of ``model`` that are too long for a line, by enum name."""
     definitions = model.model_json_schema(mode="serialization").get("$defs", {})
     return {
         name: shape["enum"] for name, shape in definitions.items() if len(shape.get("enum", ())) > MAX_VALUES_INLINE
     }
 
 
-def _fields(schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[Field]:
+def _fields(schema: dict[str, Any], definitions: dict[str, Any], prefix: str) -> Iterator[FieldDescription]:
     required = set(schema.get("required", ()))
     for name, shape in schema.get("properties", {}).items():
         path = f"{prefix}{name}"
-        yield Field(path, _type(shape, definitions), name in required, _about(shape, definitions))
+        yield FieldDescription(path, _type(shape, definitions), name in required, _about(shape, definitions))
         for part, suffix in _parts(shape):
             yield from _fields(definitions[part], definitions, f"{path}{suffix}.")
 
 
 def _about(shape: dict[str, Any], definitions: dict[str, Any]) -> str:
-    # Pydantic leaves out a field's sentence where it is its type's own.
+    # Pydantic omits a field's description if it equals that of its type.
     text = shape.get("description") or (definitions[_name(shape)]["description"] if "$ref" in shape else "")
     return " ".join(text.replace("``None``", "null").replace("``", "").split())
 
 
 def _parts(shape: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names of the parts in ``shape``, each with what its path gains on the way to it."""
+    """Yield the names of the parts in ``shape``, each with the suffix (``[]``, ``{}``) of the path that leads to
+    it."""
     if "$ref" in shape:
         yield _name(shape), ""
     for option in shape.get("anyOf", ()):

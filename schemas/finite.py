@@ -1,10 +1,10 @@
-"""Numbers that every reader of JSON takes: finite as a double, and small enough to be added up.
+"""Numbers that every JSON reader accepts: finite as a double, and small enough to be summed.
 
     1e308 1.5 123456789012345678901        finite
     NaN Infinity 1e400, 400 digits         refused: other parsers fail on them, or read infinity or null
 
-Fields that a model types as floats refuse them by the model's settings (``schemas/model.py``). Free-form JSON (a tool's
-result, an answer) is not looked at by a model: here its bytes are, before it is read and after it is written.
+Float fields of models refuse other numbers by the models' configuration (``schemas/model.py``). Models do not validate
+free-form JSON (a tool's result, an answer); this module checks its bytes, before decoding and after encoding.
 """
 
 import json
@@ -15,17 +15,17 @@ from typing import Annotated, NoReturn
 from annotated_types import Ge, Le
 
 MAX_REWARD = 1e12
-"""Largest absolute value of an outcome, of feedback and of a reward with its components. A billion of them, and the sum
-of their squares, are finite in double precision; those of a group also in single precision."""
+"""Largest absolute value of outcomes, feedback, rewards and reward components. The sum of a billion such values, and of
+their squares, is finite in double precision; for the values of a group it is also finite in single precision."""
 
 RewardValue = Annotated[float, Ge(-MAX_REWARD), Le(MAX_REWARD)]
-"""A number that rewards are made of."""
+"""A reward, or a number from which rewards are computed."""
 
 _SHORTEST = b"0" * 200
-"""Digits in a row without which no number with an exponent of two digits is beyond a double."""
+"""A number with an exponent of at most two digits overflows a double only if it has at least this many digits."""
 
 _LONG_EXPONENT = re.compile(rb"\d[eE]\+?\d{3,}+(?=[\s,}\]]|\Z)")
-"""A number with an exponent of three digits, and not a piece of a hash: those go on, or end in a quote."""
+"""A number with an exponent of three or more digits. A similar piece of a hash is followed by a letter or a quote."""
 
 _ALIKE = bytes(
     ord("0") if chr(byte) in "0123456789" else ord("e") if byte == ord("E") else byte for byte in range(256)
@@ -33,13 +33,13 @@ _ALIKE = bytes(
 
 
 class NotFinite(ValueError):
-    """A payload holds a number that is not finite; the message names it."""
+    """A payload contains a number that is not finite; the message shows it."""
 
 
 def refuse_not_finite(value: bytes) -> None:
-    """Raise :class:`NotFinite` where the JSON in ``value`` holds a number that is not finite as a double.
+    """Raise :class:`NotFinite` if the JSON in ``value`` contains a number that is not finite as a double.
 
-    Takes time linear in ``value``. What is no JSON at all is left to whoever reads it.
+    Takes time linear in ``value``. Invalid JSON raises nothing here; the decoder reports it.
     """
     if is_plainly_finite(value):
         return
@@ -53,7 +53,7 @@ def refuse_not_finite(value: bytes) -> None:
 
 
 def is_plainly_finite(value: bytes) -> bool:
-    """Whether ``value`` cannot hold such a number; ``False`` says that it must be looked at more closely."""
+    """Return whether a quick scan of ``value`` rules out such numbers; ``False`` means that it must be parsed."""
     if b"NaN" in value or b"Infinity" in value:
         return False
     alike = value.translate(_ALIKE)
@@ -64,7 +64,7 @@ def is_plainly_finite(value: bytes) -> bool:
 
 def _refuse(text: str) -> NoReturn:
     shown = text if len(text) <= 24 else f"{text[:20]}… ({len(text)} characters)"
-    raise NotFinite(f"{shown} is no finite number: send null, or a text, in its place")
+    raise NotFinite(f"{shown} is not a finite number: send null or a string instead")
 
 
 def _checked(text: str) -> float:

@@ -1,6 +1,6 @@
-"""The headers of a record, for people who read topics without our code: a sentence and a JSON Schema each.
+"""Descriptions and JSON Schemas of the headers of a record, for users who read the topics without headrace's code.
 
-:mod:`headrace.schemas.envelope` reads and writes the CloudEvents attributes; here they are described.
+:mod:`headrace.schemas.envelope` reads and writes the CloudEvents attributes.
 """
 
 from typing import Any
@@ -8,13 +8,13 @@ from typing import Any
 from headrace.schemas import envelope
 
 REDRIVE = "headrace_redrive"
-"""On a record that was a dead letter: ``dead-letters:PARTITION:OFFSET`` of the letter."""
+"""On a record that was redriven: ``dead-letters:PARTITION:OFFSET`` of the dead letter."""
 
 REDRIVE_OF = "headrace_redrive_of"
-"""On every event of a trajectory that was sent again: the id of the trajectory that it was."""
+"""On every event of a redriven trajectory: the original trajectory's id."""
 
 ROLLOUTS = "headrace_rollouts"
-"""On training groups: all rollouts of the run that were decided since the one before (``schemas/rollouts.py``)."""
+"""On training groups: counts of the run's rollouts since the previous training group (``schemas/rollouts.py``)."""
 
 REQUIRED = (envelope.SPEC_VERSION, envelope.ID, envelope.TYPE, envelope.SOURCE, envelope.TIME, envelope.SUBJECT)
 """Headers that every record has."""
@@ -23,44 +23,44 @@ HEADERS: dict[str, dict[str, Any]] = {
     envelope.SPEC_VERSION: {"type": "string", "const": "1.0", "description": "Version of CloudEvents."},
     envelope.ID: {
         "type": "string",
-        "description": "Names the record: a UUIDv7 on facts, derived from what it was made of on derived records. "
-        "Equal ids are one record, written twice.",
+        "description": "Id of the record: a UUIDv7 on facts; on derived records, derived from their inputs. "
+        "Records with equal ids are the same record, written twice.",
     },
     envelope.TYPE: {"type": "string", "description": "Type of the payload, with its version."},
-    envelope.SOURCE: {"type": "string", "description": "Who wrote it, as a URI reference."},
+    envelope.SOURCE: {"type": "string", "description": "Program that wrote the record, as a URI reference."},
     envelope.TIME: {
         "type": "string",
         "format": "date-time",
-        "description": "When it happened (facts), or the log time of what it was made of (derived records). UTC.",
+        "description": "When it happened (facts), or the stream time of the inputs (derived records). UTC.",
     },
     envelope.SUBJECT: {
         "type": "string",
-        "description": "What it is about: a trajectory's id, else a group, run or engine.",
+        "description": "Id of the trajectory, group, run or engine that the record is about.",
     },
     envelope.SEQUENCE: {
         "type": "string",
         "pattern": "^[0-9]+$",
-        "description": "Position in the trajectory, from 0. On events only; a number that never comes is a hole.",
+        "description": "Position in the trajectory, from 0. On events only; a number that never arrives is a gap.",
     },
     envelope.TRACEPARENT: {
         "type": "string",
-        "description": "W3C trace context; derived records continue the trace of what they were made of.",
+        "description": "W3C trace context; derived records continue the trace of their inputs.",
     },
-    envelope.CONTENT_TYPE: {"type": "string", "const": "application/json", "description": "Form of the value."},
+    envelope.CONTENT_TYPE: {"type": "string", "const": "application/json", "description": "Format of the value."},
     REDRIVE: {
         "type": "string",
-        "description": "dead-letters:PARTITION:OFFSET of the dead letter that the record was before it was sent again.",
+        "description": "On redriven records: dead-letters:PARTITION:OFFSET of the dead letter.",
     },
     REDRIVE_OF: {
         "type": "string",
-        "description": "On events of a trajectory that was sent again as a new one: the id that it had.",
+        "description": "On events of a closed trajectory that was redriven as a new one: the original trajectory's id.",
     },
     ROLLOUTS: {
         "type": "string",
         "contentMediaType": "application/json",
-        "description": "On training groups: rollouts of the run, trained or not, that were decided since the training "
-        "group before it from the same partition of `rewards`, this one's included: an object with `scored`, "
-        "`reward_sum`, `groups`, and the groups without variance as `all_success`, `all_fail`, `all_equal`.",
+        "description": "On training groups: counts of the run's rollouts, trained or not, that were decided since the "
+        "previous training group from the same partition of `rewards`, including this group's own: an object with "
+        "`scored`, `reward_sum`, `groups`, and the groups without variance as `all_success`, `all_fail`, `all_equal`.",
     },
 }
-"""By name. Values are UTF-8."""
+"""Headers by name. Values are UTF-8."""

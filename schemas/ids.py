@@ -1,4 +1,4 @@
-"""Identifiers: time-ordered for facts, derived from content for records that must come out the same twice.
+"""Identifiers: time-ordered for facts, derived from content for records that must be reproducible.
 
 ``uuid7()`` → ``"0192f0c1-7c1b-7e0a-9d55-0f4be0d1a2b3"``; ``derived_id("trajectory.scored", "t-1", "search@1")`` is
 the same string on every machine and at every replay.
@@ -10,30 +10,32 @@ import time
 import uuid
 
 NAMESPACE = uuid.UUID("6f1d7f2e-2c0b-5b43-9a55-9d6ec3a3a1f0").bytes
-"""What every derived id is hashed from first (RFC 9562, version 5)."""
+"""Namespace of all derived ids (RFC 9562, version 5)."""
 
 SEPARATOR = "\x1f"
-"""Between the parts of a derived id."""
+"""Separates the parts of a derived id."""
 
 
 def uuid7(unix_ms: int | None = None, entropy: bytes | None = None) -> str:
-    """A UUID version 7 (RFC 9562): 48 bits of Unix milliseconds, then 74 random bits.
+    """Return a UUID version 7 (RFC 9562): 48 bits of Unix milliseconds, then 74 random bits.
 
-    ``unix_ms`` and ``entropy`` (10 bytes) are injected by tests and replays; both default to the real thing.
+    Tests and replays pass ``unix_ms`` and ``entropy`` (10 bytes); the defaults are the clock and ``os.urandom``.
     """
     milliseconds = time.time_ns() // 1_000_000 if unix_ms is None else unix_ms
     tail = int.from_bytes(os.urandom(10) if entropy is None else entropy)
     value = (milliseconds & (1 << 48) - 1) << 80 | tail
     value = value & ~(0xF << 76) | 0x7 << 76
-    return _dashed(value & ~(0x3 << 62) | 0x2 << 62)  # uuid.UUID would take twice as long, on the host's thread
+    return _dashed(
+        value & ~(0x3 << 62) | 0x2 << 62
+    )  # uuid.UUID takes twice as long, and this runs on the host's thread
 
 
 def derived_id(*parts: str | int) -> str:
-    """The id of a record that is a function of ``parts``: the same parts give the same id, always.
+    """Return the id of a record that is a function of ``parts``; equal parts always give the same id.
 
     Parts are joined by ``SEPARATOR``, so that ``("a", "bc")`` and ``("ab", "c")`` differ.
     """
-    # What uuid.uuid5 gives, in a third of its time.
+    # The same as uuid.uuid5, in a third of its time.
     name = SEPARATOR.join(map(str, parts)).encode()
     value = int.from_bytes(hashlib.sha1(NAMESPACE + name, usedforsecurity=False).digest()[:16])
     value = value & ~(0xF << 76) | 0x5 << 76

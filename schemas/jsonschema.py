@@ -1,7 +1,8 @@
-"""JSON Schemas of every type on the wire, for people who read topics without our code, and their compatibility.
+"""JSON Schemas of every type on the wire, for users who read the topics without headrace's code, and their
+compatibility.
 
-``schemas/snapshots/<type>.json`` holds what was published. A change is compatible when every document that was valid
-stays valid: fields may be added with a default, enums may grow, nothing may go, narrow or become required.
+``schemas/snapshots/<type>.json`` holds the published schemas. A change is compatible if every document that was valid
+stays valid: fields may be added with a default and enums may grow; nothing may be removed, narrowed or made required.
 """
 
 import json
@@ -14,17 +15,17 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 def json_schemas() -> dict[str, dict[str, Any]]:
-    """Type name → JSON Schema (2020-12) of its payload as written."""
+    """Return the JSON Schema (2020-12) of each payload as written, by type name."""
     return {name: model.model_json_schema(mode="serialization") for name, model in sorted(MODELS.items())}
 
 
 def render(schema: dict[str, Any]) -> str:
-    """The text of a snapshot: stable, so that a diff shows what changed."""
+    """Return the text of a snapshot. It is stable, so a diff shows what changed."""
     return json.dumps(schema, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def write_snapshots(folder: Path = SNAPSHOTS) -> list[Path]:
-    """Write one file a type into ``folder``; returns what changed."""
+    """Write one file per type into ``folder``; return the paths of the files that changed."""
     folder.mkdir(parents=True, exist_ok=True)
     changed = []
     for name, schema in json_schemas().items():
@@ -36,9 +37,10 @@ def write_snapshots(folder: Path = SNAPSHOTS) -> list[Path]:
 
 
 def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What in ``new`` would refuse or lose a document that ``old`` allowed; empty where compatible.
+    """Describe every change in ``new`` that rejects a document allowed by ``old``, or loses part of it.
 
-    Compares objects by property, ``$defs`` by name; a property's type may gain alternatives but not lose one.
+    The list is empty if ``new`` is compatible. Objects are compared by property and ``$defs`` by name; the type of a
+    property may gain alternatives but not lose one.
     """
     found: list[str] = []
     old_objects = {"": old, **old.get("$defs", {})}
@@ -49,8 +51,8 @@ def breaking_changes(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         if after is None:
             found.append(f"{where}: removed")
             continue
-        gone = set(before.get("enum", ())) - set(after.get("enum", ()))
-        found += [f"{where}: value {value!r} removed" for value in sorted(map(str, gone))]
+        removed = set(before.get("enum", ())) - set(after.get("enum", ()))
+        found += [f"{where}: value {value!r} removed" for value in sorted(map(str, removed))]
         required = set(after.get("required", ())) - set(before.get("required", ()))
         found += [f"{where}.{field}: became required" for field in sorted(required)]
         for field, shape in before.get("properties", {}).items():
@@ -66,7 +68,7 @@ _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "const"
 
 
 def _alternatives(shape: dict[str, Any]) -> set[str]:
-    """The types that a property may have, each with what bounds it."""
+    """Return the types that a property may have, each with its bounds."""
     if "anyOf" in shape:
         return set().union(*(_alternatives(option) for option in shape["anyOf"]))
     if "$ref" in shape:

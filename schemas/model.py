@@ -1,8 +1,8 @@
-"""What every payload has in common: immutable, typed, tolerant of fields from the future, and without a number that is
-not finite (``schemas/finite.py``).
+"""Base classes of payloads: immutable, typed, tolerant of unknown fields, and limited to finite numbers
+(``schemas/finite.py``).
 
-A list ends with its first bad element: what is wrong with a payload must not cost more than reading it. (One MiB of
-``{}`` in a list of spans took five seconds and a million errors.)
+Validation of a list stops at its first invalid element, so that rejecting a payload costs no more than reading it. (One
+MiB of ``{}`` in a list of spans took five seconds and produced a million errors.)
 """
 
 from typing import Any, ClassVar
@@ -15,14 +15,14 @@ _CONFIG = ConfigDict(
     extra="allow",
     use_attribute_docstrings=True,
     allow_inf_nan=False,
-    # What no validator has seen (free-form JSON, `model_copy`) must not become null without a word: `wire.encode` finds
-    # the constants, and refuses them.
+    # Values that no validator checked (free-form JSON, `model_copy`) must not silently become null: `wire.encode` finds
+    # the constants and refuses them.
     ser_json_inf_nan="constants",
 )
 
 
 def _fail_fast(schema: Any) -> None:
-    """Have every list in ``schema`` stop at its first error, in place."""
+    """Make validation of every list in ``schema`` stop at its first error; changes ``schema`` in place."""
     for part in schema.values() if isinstance(schema, dict) else schema:
         if isinstance(part, dict | list):
             _fail_fast(part)
@@ -43,11 +43,11 @@ class _Tolerant(BaseModel):
 
 
 class Record(_Tolerant):
-    """A payload with a type of its own on the wire: a fact that an agent emitted or a record derived from facts."""
+    """A payload with its own type on the wire: a fact emitted by an agent, or a record derived from facts."""
 
     TYPE: ClassVar[str]
-    """The CloudEvents type, its version in the name: ``headrace.tool.called.v1``."""
+    """The CloudEvents type, with its version: ``headrace.tool.called.v1``."""
 
 
 class Part(_Tolerant):
-    """A piece of a payload: never on the wire by itself. Unknown fields survive here too."""
+    """A part of a payload, which never occurs on the wire by itself. Unknown fields are kept here too."""

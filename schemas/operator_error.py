@@ -1,11 +1,13 @@
-"""Errors that whoever runs a process can mend, by a setting or a command, and nobody else."""
+"""Errors that only the operator of a process can fix, by a setting or a command."""
 
 
 class OperatorError(Exception):
-    """A process cannot start or go on as things are set up. The message is the sentence to show: what is wrong, where,
-    and what to do. Processes end with it and without a traceback.
+    """A process cannot start or continue with the present setup.
+
+    The message is written for the operator: what is wrong, where, and what to do. Processes end with this message and
+    without a traceback.
     """
 
 
 class TopicsError(OperatorError, LookupError):
-    """A topic is missing, or has other partitions than it needs."""
+    """A topic is missing, or has the wrong number of partitions."""

@@ -1,10 +1,10 @@
-"""Secrets taken out of text before it is shown.
+"""Removes secrets from text before it is displayed.
 
-Three ways, each for what the others cannot know. A value that is an address is parsed, so its user info may hold any
-character (:func:`redacted_values`, :func:`redacted` for a text that is one). What settings and environment hold as a
-secret is remembered, and replaced wherever it stands literally (:func:`remember_secrets`). Prose, of libraries and
-servers, is searched for the common forms of secrets; that is a guess, which rather hides too much than too little.
-Each takes time linear in its text.
+Three methods cover one another's gaps. A value that is an address is parsed, so its user info may contain any character
+(:func:`redacted_values`, and :func:`redacted_address` for a text that is one address). Secrets in settings and
+environment are remembered and replaced wherever they occur literally (:func:`remember_secrets`). Prose of libraries and
+servers is searched for the common forms of secrets; this is a heuristic that hides too much rather than too little.
+Each method takes time linear in its text.
 """
 
 import json
@@ -14,14 +14,15 @@ from typing import Any
 from urllib.parse import unquote
 
 HIDDEN = "***"
-"""What stands in the place of a secret."""
+"""Replacement for a secret."""
 
 SHORTEST_REMEMBERED = 6
-"""Characters of the shortest secret that is replaced on its own: shorter ones would take words apart."""
+"""Length of the shortest secret that is replaced on its own: shorter ones would match parts of ordinary words."""
 
 _LONGEST_WORD = 15
-"""A secret of letters of one case, or of digits, is replaced on its own where it is longer: ``headrace`` as a password
-must not take every path and module name apart. With its user (``user:headrace@``) it is replaced always."""
+"""A secret that consists of digits, or of letters of one case, is replaced on its own only if it is longer than this:
+``headrace`` as a password must not garble every path and module name. Together with its user (``user:headrace@``) it is
+always replaced."""
 
 _SECRET_NAME = (
     r"(?:password|passwd|passphrase|pwd|secret|api[_-]?key|access[_-]?key|private[_-]?key|"
@@ -35,14 +36,14 @@ _IS_SECRET_NAME = re.compile(
 _IS_SECRET_PARAMETER = re.compile(rf"{_SECRET_NAME}|token|key|sig|auth|credential|pass", re.IGNORECASE)
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://")
-# The end of a port: what may follow a host and its port in prose.
+# A port and the character that may follow it in prose.
 _PORT = re.compile(r"\d{1,5}(?:[/?#\s\"',;)\]}>\\]|[:.](?:\s|\Z)|\Z)")
 _IPV6_HOST = re.compile(r"\[[0-9A-Fa-f:.%]{2,64}\](?::\d{1,5})?(?![^/?#\s\"',;:)}>\\])")
 _USER = re.compile(r"[^\s/?#:@]{0,256}:")
 _USER_ALONE = re.compile(r"[^\s/?#\"<>@]{0,1024}@")
 _MORE_USER_INFO = re.compile(r"[^\s]*@")
 
-# Quantifiers have bounds: without them a text of one repeated word would take quadratic time.
+# Quantifiers are bounded: otherwise a text of one repeated word would take quadratic time.
 _USER_INFO_WITHOUT_SCHEME = re.compile(
     r"""(?<![^\s"'=,(\[])[^\s/:"'=,(\[]{1,64}:(?!\d{1,5}[,\s])[^\s@/"]{1,128}@(?:[^\s@/"',:]{0,64}@){0,8}(?=[\w\[])"""
 )
@@ -62,7 +63,7 @@ _HEADER = re.compile(
     rf"""(?:{_STRING}|(?:(?:bearer|basic|token|digest|apikey)[ \t]{{1,8}})?[^\s,;&"}}\]]{{1,4096}})""",
     re.IGNORECASE | re.DOTALL,
 )
-# "token=7 of 9" and "token: <tool_call>" are everyday prose here: a secret one is long and holds digits and letters.
+# "token=7 of 9" and "token: <tool_call>" are ordinary prose here: a secret token is long and has digits and letters.
 _TOKEN = re.compile(
     r"""((?<![A-Za-z])token\\?["']?[ \t]{0,8}[=:][ \t]{0,8}\\?["']?)(?=[A-Za-z._~+/=-]{0,256}\d)"""
     r"""(?=[\d._~+/=-]{0,256}[A-Za-z])[A-Za-z0-9._~+/=-]{8,4096}""",
@@ -77,15 +78,15 @@ _remembered_form: list[re.Pattern[str]] = []
 
 
 def redacted(text: str) -> str:
-    """``text`` without its secrets: what is remembered, user info and secret query parameters of URLs, passwords, keys,
-    headers, tokens and private keys.
+    """Return ``text`` without its secrets: remembered secrets, user info and secret query parameters of URLs,
+    passwords, keys, headers, tokens and private keys.
 
-    What is taken out is shown as ``***``; the rest stays as it is, so an address still says where it leads.
+    Each secret is replaced by ``***``; the rest is unchanged, so an address still shows its host and path.
     """
-    return _secret_forms_taken_out(_known_taken_out(text) if _remembered else text)
+    return _without_secret_forms(_without_remembered(text) if _remembered else text)
 
 
-def _secret_forms_taken_out(text: str) -> str:
+def _without_secret_forms(text: str) -> str:
     if "PRIVATE KEY-----" in text:
         text = _without_private_keys(text)
     if "://" in text:
@@ -101,9 +102,9 @@ def _secret_forms_taken_out(text: str) -> str:
 
 
 def redacted_address(url: str) -> str:
-    """``url``, a text that is one address and nothing else, without user info and secret query parameters.
+    """Return ``url``, a text that is exactly one address, without user info and secret query parameters.
 
-    Parsed, so whatever character a password holds, all of it is hidden.
+    The address is parsed, so the whole password is hidden whatever characters it contains.
     """
     scheme, mark, rest = url.partition("://")
     at = _end_of_user_info(rest)
@@ -118,7 +119,7 @@ def redacted_address(url: str) -> str:
 
 
 def redacted_values(value: Any) -> Any:
-    """A value of JSON's types with every text in it redacted, and hidden whole where its name says that it is secret.
+    """Return a value of JSON types with every text in it redacted; values under secret names are hidden completely.
 
     ``{"password": "x", "url": "http://u:p@h"}`` → ``{"password": "***", "url": "http://***@h"}``
     """
@@ -133,18 +134,18 @@ def redacted_values(value: Any) -> Any:
 
 
 def holds_secret(text: str) -> bool:
-    """Whether ``text`` itself has the form of a secret; what is remembered is not looked for."""
-    return _secret_forms_taken_out(text) != text
+    """Return whether ``text`` contains a common form of a secret; remembered secrets are not considered."""
+    return _without_secret_forms(text) != text
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a setting or variable of this name holds a secret."""
-    return bool(_IS_SECRET_NAME.search(name)) and name != "PWD"  # a shell's working directory
+    """Return whether a setting or variable of this name holds a secret."""
+    return bool(_IS_SECRET_NAME.search(name)) and name != "PWD"  # the shell's working directory
 
 
 def remember_secrets(value: Any) -> None:
-    """Have :func:`redacted` of this process replace the secrets in ``value``, a setting of JSON's types or a mapping of
-    settings: user info and secret parameters of addresses, and the values of secret names."""
+    """Make :func:`redacted` of this process replace the secrets in ``value``, which is a setting of JSON types or a
+    mapping of settings: user info and secret parameters of addresses, and the values of secret names."""
     for secret in _secrets_in(value):
         for form in _forms(secret):
             _remembered.add(form)
@@ -152,19 +153,19 @@ def remember_secrets(value: Any) -> None:
 
 
 def remember_secret(secret: str) -> None:
-    """Have :func:`redacted` of this process replace ``secret``, unless it is too short to be told from a word."""
+    """Make :func:`redacted` of this process replace ``secret``, unless it could be an ordinary word."""
     remember_secrets({"secret": secret})
 
 
 def forget_secrets() -> None:
-    """Remember no secret any more."""
+    """Forget all remembered secrets."""
     _remembered.clear()
     _remembered_form.clear()
 
 
-def _known_taken_out(text: str) -> str:
+def _without_remembered(text: str) -> str:
     if not _remembered_form:
-        # The longest first: one secret may begin with another.
+        # Longest first: one secret may be a prefix of another.
         literals = sorted(_remembered, key=len, reverse=True)
         _remembered_form.append(re.compile("|".join(map(re.escape, literals))))
     return _remembered_form[0].sub(lambda found: f"{HIDDEN}@" if found[0].endswith("@") else HIDDEN, text)
@@ -184,7 +185,7 @@ def _secrets_in(value: Any, name: str = "") -> Iterator[str]:
             try:
                 yield from _secrets_in(json.loads(value))
             except (ValueError, RecursionError):
-                return  # no JSON, so a text like others, which the patterns look at
+                return  # not JSON: the patterns for prose handle it
         elif _ADDRESS.match(value):
             yield from _secrets_of_address(value)
 
@@ -204,9 +205,9 @@ def _secrets_of_address(url: str) -> Iterator[str]:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """``secret`` as other texts may hold it: decoded, in a string of JSON or Python."""
+    """Return the forms in which ``secret`` may occur in a text: URL-decoded, escaped in a JSON or Python string."""
     forms = {secret, unquote(secret)}
-    for _ in range(2):  # an error's repr in a line of JSON
+    for _ in range(2):  # twice, as for an error's repr in a line of JSON
         forms |= {escaped for form in forms for escaped in _escaped(form)}
     return (form for form in forms if HIDDEN not in form and not _may_be_a_word(form))
 
@@ -215,7 +216,7 @@ def _escaped(text: str) -> Iterator[str]:
     yield json.dumps(text)[1:-1]
     yield json.dumps(text, ensure_ascii=False)[1:-1]
     yield repr(text)[1:-1]
-    yield repr(f"{text}\"'")[1:-4]  # as part of a text that holds both quotes
+    yield repr(f"{text}\"'")[1:-4]  # as part of a text with both kinds of quotes
 
 
 def _may_be_a_word(text: str) -> bool:
@@ -224,9 +225,10 @@ def _may_be_a_word(text: str) -> bool:
 
 
 def _end_of_user_info(rest: str) -> int:
-    """Where the host of an address begins, of what stands behind ``://``; 0 where there is no user info.
+    """Return the index of the host in ``rest``, the text after ``://``; 0 if there is no user info.
 
-    An unescaped / ? or # ends the authority, unless what precedes it cannot be host and port: then it is of a password.
+    An unescaped ``/``, ``?`` or ``#`` ends the authority, unless the text before it cannot be host and port: then the
+    character is part of a password.
     """
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in authority:
@@ -238,18 +240,18 @@ def _end_of_user_info(rest: str) -> int:
 
 
 def _without_user_info(text: str) -> str:
-    """Of each address in prose. The texts between two ``://`` are looked at one by one, each once."""
+    """Remove the user info of each address in prose. Each text between two ``://`` is processed once."""
     first, *others = text.split("://")
-    return "://".join([first, *map(_behind_scheme, others)])
+    return "://".join([first, *map(_after_scheme, others)])
 
 
-def _behind_scheme(text: str) -> str:
+def _after_scheme(text: str) -> str:
     if "@" not in text or _IPV6_HOST.match(text):
         return text
     user = _USER.match(text)
     at = 0
     if user and not _PORT.match(text, user.end()):
-        # A password: to the first @ of the line, whatever is before it, and on while no space is between.
+        # A password: up to the first @ of the line, and up to later ones that no space separates from it.
         line_end = text.find("\n")
         at = text.find("@", user.end(), line_end if line_end >= 0 else len(text)) + 1
     elif alone := _USER_ALONE.match(text):

@@ -1,9 +1,9 @@
-"""Rollouts of a run, those included that are never trained: a header of training records.
+"""Counts of a run's rollouts, including those that are never trained: a header of training groups.
 
     headrace_rollouts: {"scored":16,"reward_sum":8.5,"groups":2,"all_success":0,"all_fail":1,"all_equal":0}
 
-Not part of the payload: a group follows from its members, and these counts from the order in which other groups of the
-run happened to be decided. A replay decides the same groups in another order, and writes no such header.
+The counts are not part of the payload, because a group is a function of its members, while these counts depend on the
+order in which the run's other groups were decided. A replay decides groups in another order and omits the header.
 """
 
 from collections.abc import Iterable
@@ -17,26 +17,27 @@ from headrace.schemas.model import Part
 
 
 class RolloutCounts(Part):
-    """Rollouts whose fate the group processor decided, trained or not, and what the variance filter took.
+    """Counts of the rollouts that the group processor decided, trained or not, and of the groups that the variance
+    filter rejected.
 
-    Without evaluations and frozen roles, and without rollouts that have no reward.
+    Evaluations, frozen roles and rollouts without a reward are not counted.
     """
 
     scored: NonNegativeInt = 0
     """Rollouts with a reward."""
     reward_sum: float = 0.0
-    """Sum of their rewards, as they were scored: before length budgets."""
+    """Sum of their rewards as scored, before length budgets."""
     groups: NonNegativeInt = 0
-    """Groups that were formed, or whose rewards have no variance."""
+    """Groups that were formed, and groups whose rewards have no variance."""
     all_success: NonNegativeInt = 0
-    """Groups without variance: every member has the largest possible reward."""
+    """Groups without variance in which every member has the largest possible reward."""
     all_fail: NonNegativeInt = 0
-    """Groups without variance: no member has a reward above 0."""
+    """Groups without variance in which no member has a reward above 0."""
     all_equal: NonNegativeInt = 0
-    """Groups without variance: the others."""
+    """All other groups without variance."""
 
     def plus(self, other: "RolloutCounts") -> "RolloutCounts":
-        """Both together."""
+        """Return the sums of both counts."""
         return RolloutCounts(
             scored=self.scored + other.scored,
             reward_sum=self.reward_sum + other.reward_sum,
@@ -48,14 +49,14 @@ class RolloutCounts(Part):
 
 
 def rollouts_header(counts: RolloutCounts) -> tuple[str, bytes]:
-    """The header that tells of ``counts``."""
+    """Return ``counts`` as a header."""
     return ROLLOUTS, counts.model_dump_json().encode()
 
 
 def rollouts_in(headers: Iterable[tuple[str, bytes | None]]) -> RolloutCounts | None:
-    """The counts that a record's ``headers`` tell; ``None`` where they tell none, as in older records.
+    """Read the counts from a record's ``headers``; return ``None`` if the header is missing, as in older records.
 
-    Raises ``ValueError`` saying what is wrong with them.
+    Raises ``ValueError`` with a description of the problem if the header is invalid.
     """
     value = dict(headers).get(ROLLOUTS)
     if value is None:
@@ -66,7 +67,7 @@ def rollouts_in(headers: Iterable[tuple[str, bytes | None]]) -> RolloutCounts | 
         raise ValueError(f"header {ROLLOUTS} is {value[:80]!r}: {error.errors()[0]['msg']}") from error
     without_variance = counts.all_success + counts.all_fail + counts.all_equal
     if max(counts.scored, counts.groups) > MAX_TOTAL or without_variance > counts.groups:
-        raise ValueError(f"header {ROLLOUTS} is {value[:80]!r}: no such number of groups or rollouts can have been")
+        raise ValueError(f"header {ROLLOUTS} is {value[:80]!r}: these numbers of groups or rollouts are impossible")
     if abs(counts.reward_sum) > counts.scored * MAX_REWARD:
-        raise ValueError(f"header {ROLLOUTS} is {value[:80]!r}: so many rewards have no such sum")
+        raise ValueError(f"header {ROLLOUTS} is {value[:80]!r}: the sum is impossible for that number of rewards")
     return counts

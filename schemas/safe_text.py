@@ -1,9 +1,9 @@
-"""Text that may be shown: secrets taken out, control characters escaped, markup of matplotlib escaped.
+"""Text that is safe to display: secrets removed, control characters escaped, matplotlib markup escaped.
 
-Ids, names and messages come from whoever may write to the log, and addresses from settings that may hold passwords. So
-what is shown goes through one of these on its way out: to a terminal :func:`printable` or :func:`printable_json`, to a
-log, a page, a file or an error :func:`redacted`, into a picture :func:`plain_text`. Each takes time linear in its
-text. What a secret is says ``redaction.py``.
+Every program that may write to the log chooses ids, names and messages, and addresses come from settings that may
+contain passwords. All such text therefore passes through one of these functions before it is displayed:
+:func:`printable` or :func:`printable_json` for a terminal, :func:`redacted` for a log, a page, a file or an error,
+:func:`plain_text` for a picture. Each takes time linear in its text. ``redaction.py`` defines what counts as a secret.
 """
 
 import json
@@ -23,8 +23,8 @@ __all__ = [
     "redacted_values",
 ]
 
-# What Unicode calls default-ignorable and Python calls printable (variation selectors, joiners, fillers), and the blank
-# of Braille: two names that look the same would be told apart by nobody.
+# Characters that are default-ignorable in Unicode and printable in Python (variation selectors, joiners, fillers), and
+# the Braille blank: with them, two different names could look the same.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -32,21 +32,21 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def printable(text: str) -> str:
-    """``text`` in one line that moves no terminal's cursor, colours or reading direction.
+    """Return ``text`` as one line that cannot change a terminal's cursor, colours or reading direction.
 
-    Control characters (C0, C1, ESC), line ends, bidirectional overrides and other invisible characters are shown as
-    escapes: ``\\x1b``, ``\\n``, ``\\u202e``.
+    Control characters (C0, C1, ESC), line ends, bidirectional overrides and other invisible characters become escape
+    sequences: ``\\x1b``, ``\\n``, ``\\u202e``.
     """
     return text if _is_visible(text) else "".join(map(_shown, text))
 
 
 def printable_lines(text: str) -> str:
-    """:func:`printable` for each line of a text whose line ends are meant."""
+    """Apply :func:`printable` to each line of ``text`` and keep the line ends."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """``value`` as JSON, for programs and terminals alike: what is not printable is escaped as JSON has it."""
+    """Return ``value`` as JSON for programs and terminals; characters that are not printable become JSON escapes."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if _is_visible(text):
         return text
@@ -54,8 +54,8 @@ def printable_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def plain_text(text: str) -> str:
-    """``text`` for a label of matplotlib, drawn as it is: a dollar sign begins no formula, control characters are
-    escaped, so that an SVG holds none."""
+    """Return ``text`` for a matplotlib label that is drawn literally: dollar signs start no formula, and control
+    characters are escaped, so that an SVG contains none."""
     return printable(text).replace("$", r"\$")
 
 
@@ -66,7 +66,7 @@ def _is_visible(text: str) -> bool:
 def _is_shown(character: str) -> bool:
     if _INVISIBLE.match(character):
         return False
-    # Spaces of other scripts (U+3000) are not "printable" for Python, and do no harm.
+    # Python does not count spaces of other scripts (U+3000) as printable; they are harmless.
     return character.isprintable() or (character.isspace() and character > "\xa0" and character not in "\u2028\u2029")
 
 

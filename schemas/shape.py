@@ -1,10 +1,10 @@
-"""Pydantic models → their shapes: the one walk over field annotations.
+"""Derives the shapes of pydantic models: the only code that interprets field annotations.
 
-Whatever needs a model's fields in another form is made from a :class:`Shape`: msgspec structs (``streams/structs.py``),
-the tables of the extension module (``streams/native/shapes.py``), the SDK's way of writing a field
-(``agents/encoding.py``). The models stay the one schema.
+Other representations of a model's fields are derived from its :class:`ModelShape`: msgspec structs
+(``streams/structs.py``), the tables of the extension module (``streams/native/shapes.py``) and the SDK's encoding of
+fields (``agents/encoding.py``). The models remain the only schema.
 
-    shape_of(ToolCalled).fields[0]     Field("call_id", Text(512), nullable=False, …)
+    shape_of(ToolCalled).fields[0]     ModelField("call_id", Text(512), nullable=False, …)
 """
 
 import types
@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headrace.schemas.arrays import ArrayType
-from headrace.schemas.bounds import Short, Within
+from headrace.schemas.bounds import MaxLength, Within
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Text:
     """A string."""
 
     most: float = inf
-    """Longest, in characters."""
+    """Largest length, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Number:
     whole: bool
     """Whether it is an integer."""
     least: float = -inf
-    """Smallest; an ``int`` for an integer that is bounded."""
+    """Smallest value; an ``int`` for a bounded integer."""
     above_least: bool = False
-    """Whether ``least`` itself is out of bounds."""
+    """Whether ``least`` itself is excluded."""
     most: float = inf
-    """Largest; an ``int`` for an integer that is bounded."""
+    """Largest value; an ``int`` for a bounded integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class AnyJson:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """``null`` alone."""
+    """Only ``null``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """An object with a model of its own."""
+    """An object described by another model."""
 
     model: type[BaseModel]
 
@@ -90,7 +90,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """An object with values of one type under any names."""
+    """An object with arbitrary names and values of one type."""
 
     name: "FieldType"
     value: "FieldType"
@@ -98,62 +98,62 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """A value of any of several types."""
+    """A value of one of several types."""
 
     options: "tuple[FieldType, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A type that the walk has no name for. Readers of shapes leave such a field to the model."""
+    """A type that this module does not represent. Users of shapes have the model handle such a field."""
 
     why: str
-    """The annotation, for a message."""
+    """The annotation, for messages."""
 
 
 FieldType: TypeAlias = (
     Text | Number | Flag | AnyJson | Null | Choice | Tokens | PartOf | ListOf | MapOf | OneOf | Other
 )  # fmt: skip
-"""What a field holds, null apart."""
+"""Type of a field's value, apart from null."""
 
 OBJECT = MapOf(Text(), AnyJson())
 """Any JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ModelField:
     """A field of a model."""
 
     name: str
     """Name."""
     type: FieldType
-    """What it holds."""
+    """Type of its value."""
     nullable: bool
     """Whether it may be null."""
     info: FieldInfo
-    """Default, and what else pydantic knows."""
+    """Default and other information from pydantic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """A model's fields, in order, and what is checked beyond them."""
+class ModelShape:
+    """The fields of a model, in order, and its validators."""
 
     model: type[BaseModel]
     """The model."""
-    fields: tuple[Field, ...]
+    fields: tuple[ModelField, ...]
     """Fields."""
     validators: tuple[tuple[str, Callable[[Any], Any]], ...]
-    """Validators of the whole, by name, that look at a record that has been read."""
+    """Names and functions of the model validators that run after the fields are read (mode ``after``)."""
     other_validators: bool
-    """Whether it has validators of another kind: of single fields, or before it is read."""
+    """Whether it has validators of another kind: for single fields, or that run earlier."""
 
 
 @cache
-def shape_of(model: type[BaseModel]) -> Shape:
-    """The shape of ``model``."""
+def shape_of(model: type[BaseModel]) -> ModelShape:
+    """Return the shape of ``model``."""
     decorators = model.__pydantic_decorators__
     after = {name: each for name, each in decorators.model_validators.items() if each.info.mode == "after"}
-    return Shape(
+    return ModelShape(
         model,
         tuple(_field(name, info) for name, info in model.model_fields.items()),
         tuple((name, each.func) for name, each in after.items()),
@@ -162,12 +162,12 @@ def shape_of(model: type[BaseModel]) -> Shape:
     )
 
 
-def _field(name: str, info: FieldInfo) -> Field:
+def _field(name: str, info: FieldInfo) -> ModelField:
     found = _type(info.annotation, info.metadata)
     if not isinstance(found, OneOf) or Null() not in found.options:
-        return Field(name, found, False, info)
+        return ModelField(name, found, False, info)
     options = tuple(option for option in found.options if option != Null())
-    return Field(name, options[0] if len(options) == 1 else OneOf(options), True, info)
+    return ModelField(name, options[0] if len(options) == 1 else OneOf(options), True, info)
 
 
 def _type(annotation: Any, metadata: Sequence[Any]) -> FieldType:
@@ -179,10 +179,10 @@ def _type(annotation: Any, metadata: Sequence[Any]) -> FieldType:
             return Tokens(entry)
     if annotation in (int, float):
         return _number(annotation, metadata)
-    if annotation is str and all(isinstance(entry, Short) for entry in metadata):
+    if annotation is str and all(isinstance(entry, MaxLength) for entry in metadata):
         return Text(min((entry.limit for entry in metadata), default=inf))
     if origin in (Union, types.UnionType):
-        # A bound beside a union is of the option that is not null.
+        # A bound on a union belongs to the option that is not null.
         return OneOf(tuple(Null() if each is types.NoneType else _type(each, metadata) for each in arguments))
     if metadata:
         return Other(f"{annotation} with {list(metadata)}")

@@ -1,10 +1,10 @@
-"""Side topics: where a replay writes, beside the topics that live processing writes.
+"""Side topics: the topics that a replay writes instead of those of live processing.
 
-    trajectories  →  replay.rewards-v7.trajectories        replay.rewards-v7.manifest: written last, by one record
+    trajectories  →  replay.rewards-v7.trajectories        replay.rewards-v7.manifest: one record, written last
 
-A side record is the record that live processing would have written, and one header more: ``headrace_trajectories``
-says whether its references stand in the live ``trajectories`` or in the side topic of the same replay. One header less,
-too: ``headrace_rollouts`` tells what live processing decided between two groups.
+A side record equals the record that live processing would have written, except for two headers. It has
+``headrace_trajectories``, which states whether its references point into the live topic ``trajectories`` or into the
+side topic of the same replay. It lacks ``headrace_rollouts``, whose counts depend on the order of live processing.
 """
 
 import re
@@ -18,17 +18,17 @@ from headrace.schemas.model import Part, Record
 from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 
 PREFIX = "replay."
-"""Side topics are called ``replay.NAME.TOPIC``."""
+"""Prefix of side topics, which are named ``replay.NAME.TOPIC``."""
 
 REFERENCES = "headrace_trajectories"
-"""Header of side records: which ``trajectories`` their references point into."""
+"""Header of side records: whether their references point into the live ``trajectories`` or into the side topic."""
 LIVE, SIDE = b"live", b"side"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class ReplayStage(StrEnum):
-    """What a replay starts from; everything after it is made again."""
+    """Input of a replay; everything derived from it is recomputed."""
 
     EVENTS = "events"
     TRAJECTORIES = "trajectories"
@@ -36,7 +36,7 @@ class ReplayStage(StrEnum):
 
     @property
     def makes(self) -> tuple[Topic, ...]:
-        """The topics that it writes beside the live ones."""
+        """The topics for which it writes side topics."""
         made = {
             ReplayStage.EVENTS: (TRAJECTORIES, REWARDS),
             ReplayStage.TRAJECTORIES: (REWARDS,),
@@ -45,7 +45,7 @@ class ReplayStage(StrEnum):
         return (*made[self], TRAINING, REJECTED, DEAD_LETTERS)
 
 
-class Span(Part):
+class OffsetRange(Part):
     """A range of one partition."""
 
     partition: NonNegativeInt
@@ -53,63 +53,66 @@ class Span(Part):
     start: NonNegativeInt
     """First offset."""
     stop: NonNegativeInt
-    """First offset beyond it."""
+    """First offset after the range."""
     begins_log: bool
-    """Whether nothing ever stood before it: what is incomplete at its beginning was not cut by it."""
+    """Whether there was never a record before the range, so that a trajectory that is incomplete at its start was not
+    cut off by the range."""
 
 
 class Written(Part):
-    """What one partition of a side topic holds."""
+    """Content of one partition of a side topic."""
 
     topic: str
-    """The live topic that it stands beside."""
+    """The live topic."""
     partition: NonNegativeInt
     """Partition."""
     records: NonNegativeInt
-    """Records; they stand at the offsets from 0."""
+    """Number of records; their offsets start at 0."""
     sha256: str
-    """Hash of all keys, values, headers and timestamps in order. The same input gives the same, whatever the name."""
+    """Hash of all keys, values, headers and timestamps in order. It depends on the input only, not on the replay's
+    name."""
 
 
 class ReplayFinished(Record):
-    """A replay that came to its end: what was read, with what settings, and what came of it."""
+    """A completed replay: its input, its settings and its results."""
 
     TYPE: ClassVar[str] = "headrace.replay.finished.v1"
 
     name: str
     """Its name."""
     stage: ReplayStage
-    """What it started from."""
+    """Its input."""
     software: str
     """Version of headrace."""
     rewards: dict[str, str]
-    """Agent → label of its reward spec; ``*`` for every other."""
+    """Label of the reward spec by agent; ``*`` stands for all other agents."""
     settings: dict[str, dict[str, Any]]
-    """Limits and policies in force."""
-    spans: dict[str, list[Span]]
-    """Topic → what was read of it."""
+    """Limits and policies in effect."""
+    spans: dict[str, list[OffsetRange]]
+    """Offset ranges that were read, by topic."""
     begin_ms: NonNegativeInt
-    """Log time at which the range begins, Unix milliseconds."""
+    """Stream time at which the range begins, Unix milliseconds."""
     end_ms: NonNegativeInt
-    """Log time at which it ends."""
+    """Stream time at which the range ends, Unix milliseconds."""
     counts: dict[str, NonNegativeInt]
-    """How many of what: read, left out (and why), decided."""
+    """Numbers of records that were read, skipped (by reason) and decided."""
     written: list[Written]
-    """What the side topics hold."""
+    """Content of the side topics."""
     sha256: str
-    """Hash of ``written``: equal for two replays that wrote the same."""
+    """Hash of ``written``: equal for two replays that wrote the same records."""
 
 
 MANIFEST = Topic(
-    "manifest", "replay", (ReplayFinished,), 1, "What a replay read and wrote; only a finished one has it."
+    "manifest", "replay", (ReplayFinished,), 1, "Input and results of a replay; written when it has finished."
 )
 
 
 def side_topic(topic: Topic, name: str, partitions: int | None = None) -> Topic:
-    """The topic beside ``topic`` that the replay ``name`` writes: the same settings, as many partitions.
+    """Return the side topic of ``topic`` that the replay ``name`` writes, with the same settings and, unless
+    ``partitions`` is given, as many partitions.
 
-    Raises ``ValueError`` where ``name`` cannot be part of a topic's name.
+    Raises ``ValueError`` if ``name`` cannot be part of a topic name.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for a replay: use up to 80 of letters, digits, - and _")
+        raise ValueError(f"{name!r} is not a valid name of a replay: use up to 80 letters, digits, - and _")
     return replace(topic, name=f"{PREFIX}{name}.{topic.name}", partitions=partitions or topic.partitions)

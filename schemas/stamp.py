@@ -1,12 +1,12 @@
-"""What an engine stamps on the tokens that it samples: the training run and the version of its weights.
+"""The stamp that an engine puts on the tokens it samples: the training run and the version of its weights.
 
-A follower writes the stamp (vLLM's ``weight_version``), agents read it from each answer::
+A follower sets the stamp (vLLM's ``weight_version``), and agents read it from each answer::
 
     search-3/17           version 17 of the run search-3
-    search-3/unverified   weights of the run search-3 that are not known to be any version's
-    17                    version 17 of a run that is not said: a follower of an older release
+    search-3/unverified   weights of the run search-3 whose version is not verified
+    17                    version 17 of an unknown run: a follower of an older release
 
-Anything else, such as vLLM's own ``default``, says nothing.
+Any other text, such as vLLM's own ``default``, carries no information.
 """
 
 import re
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from headrace.schemas.bounds import MAX_COUNT
 
 RUN_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-"""What a run that is trained may be called (a regular expression): its name is a folder of the object store."""
+"""Regular expression for the names of training runs; a run's name is also a folder in the object store."""
 
 _UNVERIFIED = "unverified"
 _STAMP = re.compile(rf"(?:({RUN_NAME})/)?([0-9]{{1,10}}|{_UNVERIFIED})")
@@ -23,26 +23,26 @@ _STAMP = re.compile(rf"(?:({RUN_NAME})/)?([0-9]{{1,10}}|{_UNVERIFIED})")
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a stamp says."""
+    """Content of a stamp."""
 
     run: str | None = None
-    """Training run; ``None`` where it is not said."""
+    """Training run; ``None`` if unknown."""
     version: int | None = None
-    """Policy version; ``None`` where it is not said or not known."""
+    """Policy version; ``None`` if unknown or not verified."""
 
 
 def stamp_of(run: str, version: int) -> str:
-    """The stamp of tokens that ``version`` of ``run`` sampled."""
+    """Return the stamp of tokens sampled by ``version`` of ``run``."""
     return f"{run}/{version}"
 
 
 def unverified_stamp(run: str) -> str:
-    """The stamp of tokens from weights of ``run`` that are not known to be any version's: nobody trains them."""
+    """Return the stamp of tokens from weights of ``run`` without a verified version; such tokens are not trained."""
     return f"{run}/{_UNVERIFIED}"
 
 
 def read_stamp(text: str) -> Stamp:
-    """What ``text`` says; an empty :class:`Stamp` where it is of another form."""
+    """Parse ``text``; return an empty :class:`Stamp` if it has another form."""
     found = _STAMP.fullmatch(text)
     if found is None:
         return Stamp()

@@ -1,4 +1,4 @@
-"""How a context's prefix is named: the one hash that the SDK writes and the assembler checks."""
+"""The hash that identifies a prefix of a context. The SDK writes it and the assembler verifies it."""
 
 import hashlib
 import sys
@@ -7,7 +7,7 @@ from headrace.schemas.arrays import IntArray
 
 
 def prefix_hash(token_ids: IntArray) -> str:
-    """SHA-256 (hex) of int32 ``token_ids`` as little-endian bytes: ``ModelCalled.prefix_sha256``."""
+    """Return the SHA-256 (hex) of int32 ``token_ids`` as little-endian bytes: ``ModelCalled.prefix_sha256``."""
     if sys.byteorder == "big":
         token_ids = token_ids[:]
         token_ids.byteswap()

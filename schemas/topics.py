@@ -1,4 +1,4 @@
-"""The topics: what flows where, how it is keyed, how long it stays. Declared here and nowhere else."""
+"""The only declaration of the topics: their records, keys and retention."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ _DAY_MS = 24 * 3600 * 1000
 _MIB = 1024 * 1024
 
 TIMESTAMP_TYPE = "message.timestamp.type"
-"""Setting that says whose clock a topic's timestamps are."""
+"""Topic setting that selects the clock of the timestamps: the producer's or the broker's."""
 
 FOREVER = -1
-"""Retention of what provenance rests on."""
+"""Unlimited retention, for the topics that provenance depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +30,25 @@ class Topic:
     name: str
     """Name in Kafka."""
     key: str
-    """What records are keyed by, in words."""
+    """Description of the record key."""
     models: tuple[type[Record], ...]
-    """Types that flow through it."""
+    """Types of its records."""
     partitions: int
-    """Partitions when headrace creates it; existing topics keep theirs."""
+    """Number of partitions if headrace creates the topic; existing topics keep theirs."""
     about: str
-    """What it carries, in a sentence."""
+    """Description of its content, in a sentence."""
     retention_ms: int = FOREVER
-    """How long records stay, in milliseconds."""
+    """Retention in milliseconds."""
     max_bytes: int = _MIB
-    """Largest record that the broker takes, in bytes."""
+    """Largest record that the broker accepts, in bytes."""
     compacted: bool = False
-    """Whether the newest record of each key stays, and older ones may go."""
+    """Whether the topic is compacted: the newest record of each key is kept, and older ones may be deleted."""
     broker_time: bool = False
-    """Whether the broker stamps records as they come in; else they bear the log time of what they were made of."""
+    """Whether the broker stamps records on arrival; otherwise records carry the stream time of their inputs."""
 
     @property
     def configs(self) -> dict[str, str]:
-        """Topic-level settings as Kafka names them."""
+        """Topic-level settings by their names in Kafka."""
         return {
             "cleanup.policy": "compact" if self.compacted else "delete",
             "retention.ms": str(self.retention_ms),
@@ -65,7 +65,7 @@ EVENTS = Topic(
     "trajectory id",
     events.FACTS,
     PARTITIONS,
-    "What agents did.",
+    "What agents did: model calls, tool calls, context changes, endings.",
     retention_ms=30 * _DAY_MS,
     max_bytes=4 * _MIB,
     broker_time=True,
@@ -75,7 +75,7 @@ FEEDBACK = Topic(
     "trajectory id",
     (events.FeedbackGiven,),
     PARTITIONS,
-    "What people and systems said of it.",
+    "Judgements of trajectories by people and systems.",
     broker_time=True,
 )
 SDK_STATS = Topic(
@@ -83,7 +83,7 @@ SDK_STATS = Topic(
     "source",
     (events.SdkStatsReported,),
     1,
-    "What SDKs sent and dropped.",
+    "Counts of events that SDKs sent and dropped.",
     retention_ms=30 * _DAY_MS,
     broker_time=True,
 )
@@ -92,7 +92,7 @@ TRAJECTORIES = Topic(
     "trajectory id",
     (Trajectory,),
     PARTITIONS,
-    "Events folded: tokens, turns, tools, labels.",
+    "Trajectories assembled from events: tokens, turns, tools, labels.",
     retention_ms=30 * _DAY_MS,
     max_bytes=32 * _MIB,
 )
@@ -100,18 +100,18 @@ REWARDS = Topic(
     "rewards", "group id, else cohort key, else trajectory id", (Reward,), PARTITIONS, "Scores, by component."
 )
 TRAINING = Topic("training", "group id", (TrainingGroup,), PARTITIONS, "Groups that carry a gradient.")
-REJECTED = Topic("rejected", "trajectory id", (Rejection,), PARTITIONS, "What will not be trained, and why.")
+REJECTED = Topic("rejected", "trajectory id", (Rejection,), PARTITIONS, "Trajectories that are not trained, and why.")
 STEPS = Topic("steps", "run", (Step,), 1, "Optimiser steps and what they were trained on.", max_bytes=8 * _MIB)
-WEIGHTS = Topic("weights", "run", (Weights,), 1, "Policy versions that can be had.")
-BUDGET = Topic("budget", "run", (Budget,), 1, "How much may be under way: samplers wait for it.", compacted=True)
+WEIGHTS = Topic("weights", "run", (Weights,), 1, "Published policy versions.")
+BUDGET = Topic("budget", "run", (Budget,), 1, "How many groups samplers may have in progress.", compacted=True)
 APPLIED = Topic("applied", "run", (Applied,), 1, "Policy versions that engines serve.")
-ALERTS = Topic("alerts", "run", (Alert,), 1, "What a person should know of.")
+ALERTS = Topic("alerts", "run", (Alert,), 1, "Problems that need a person's attention.")
 DEAD_LETTERS = Topic(
     "dead-letters",
     "topic:partition",
     (DeadLetter, Repaired, Redriven),
     1,
-    "What could not be read, whole, and what was done about it.",
+    "Records that could not be processed, complete, and what was done about them.",
     max_bytes=8 * _MIB,
 )
 
@@ -136,7 +136,7 @@ MODELS: dict[str, type[Record]] = {model.TYPE: model for topic in TOPICS for mod
 
 
 def topic_named(name: str, topics: Iterable[Topic] = TOPICS) -> Topic:
-    """The topic called ``name``; raises ``KeyError`` that lists the known names."""
+    """Return the topic ``name``; raise a ``KeyError`` that lists the known names if there is none."""
     by_name = {topic.name: topic for topic in topics}
     if name not in by_name:
         raise KeyError(f"no topic {name!r}: the topics are {', '.join(by_name)}")

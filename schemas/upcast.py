@@ -1,7 +1,8 @@
-"""Old versions brought forward. A type's version is in its name; only a breaking change makes a new one.
+"""Converts old versions of a type to the newest. The version is part of the type's name; only a breaking change creates
+a new one.
 
-An upcaster takes the fields of version n and gives the name and the fields of version n + 1. Chains are followed
-until a type has no upcaster. None is needed yet: every type is at v1.
+An upcaster takes the fields of version n and returns the name and the fields of version n + 1. Upcasters are chained
+until a type has none. None is needed yet: every type is at v1.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,13 +11,13 @@ from typing import Any, TypeAlias
 Upcaster: TypeAlias = Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]
 
 UPCASTERS: Mapping[str, Upcaster] = {}
-"""By the old type's name."""
+"""Upcasters by the old type's name."""
 
 
 def upcast(
     type_name: str, fields: dict[str, Any], upcasters: Mapping[str, Upcaster] = UPCASTERS
 ) -> tuple[str, dict[str, Any]]:
-    """The newest form of ``fields``: its type and its fields."""
+    """Return the newest version of ``fields``: the type's name and the fields."""
     while type_name in upcasters:
         type_name, fields = upcasters[type_name](fields)
     return type_name, fields

@@ -1,4 +1,4 @@
-"""Between a model and a Kafka record: the envelope in headers, the payload as JSON."""
+"""Converts models to Kafka records and back: the envelope becomes headers, the payload JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from headrace.schemas.upcast import UPCASTERS, Upcaster, upcast
 
 
 class UnreadableRecord(ValueError):
-    """A record that cannot be decoded; ``error`` says which kind, for the dead letters."""
+    """A record that cannot be decoded; ``error`` is the kind of problem, for the dead letter."""
 
     def __init__(self, error: DeadLetterError, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class UnreadableRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A record as Kafka takes it."""
+    """An encoded Kafka record."""
 
     key: bytes
     value: bytes
@@ -34,12 +34,13 @@ class Message:
 
 
 def encode(payload: Record, *, key: str, envelope: Envelope) -> Message:
-    """``payload`` as a Kafka record. The envelope's type must be the payload's.
+    """Encode ``payload`` as a Kafka record.
 
-    Raises ``ValueError`` where it is another, :class:`NotFinite` where the payload holds a number that is not finite.
+    Raises ``ValueError`` if the envelope's type is not the payload's, and :class:`NotFinite` if the payload contains a
+    number that is not finite.
     """
     if envelope.type != payload.TYPE:
-        raise ValueError(f"the envelope says {envelope.type}, the payload is {payload.TYPE}")
+        raise ValueError(f"the type of the envelope is {envelope.type}, that of the payload {payload.TYPE}")
     value = payload.model_dump_json().encode()
     refuse_not_finite(value)
     return Message(key.encode(), value, to_headers(envelope))
@@ -48,9 +49,9 @@ def encode(payload: Record, *, key: str, envelope: Envelope) -> Message:
 def record_message(
     payload: Record, *, id: str, key: str, source: str, time_ms: int, subject: str, origin: str | None = None
 ) -> Message:
-    """A derived record as a Kafka record: ``id`` derived from what it was made of, ``time_ms`` from the log.
+    """Encode a derived record as a Kafka record. ``id`` is derived from its inputs; ``time_ms`` is their stream time.
 
-    ``origin`` is the ``traceparent`` of what it was made of; the record continues that trace.
+    ``origin`` is the ``traceparent`` of its input; the record continues that trace.
     """
     envelope = Envelope(
         id=id,
@@ -69,16 +70,16 @@ def decode(
     models: Mapping[str, type[Record]] = MODELS,
     upcasters: Mapping[str, Upcaster] = UPCASTERS,
 ) -> tuple[Envelope, Record]:
-    """The envelope and the payload of a Kafka record; an old version is brought forward first.
+    """Decode the envelope and the payload of a Kafka record, converting an old version to the newest.
 
-    Raises :class:`UnreadableRecord` naming what is wrong: headers, type, JSON or fields.
+    Raises :class:`UnreadableRecord`, which describes the problem with headers, type, JSON or fields.
     """
     envelope = envelope_of(headers)
     return envelope, decode_payload(envelope.type, value, models, upcasters)
 
 
 def envelope_of(headers: Iterable[tuple[str, bytes | None]]) -> Envelope:
-    """The envelope of a Kafka record; raises :class:`UnreadableRecord` naming what is wrong with its headers."""
+    """Decode the envelope of a Kafka record; raise :class:`UnreadableRecord` if its headers are invalid."""
     try:
         return from_headers(headers)
     except BadTimeError as error:
@@ -93,7 +94,7 @@ def decode_payload(
     models: Mapping[str, type[Record]] = MODELS,
     upcasters: Mapping[str, Upcaster] = UPCASTERS,
 ) -> Record:
-    """The payload of a record whose header says ``type_name``; raises :class:`UnreadableRecord`."""
+    """Decode the payload of a record of type ``type_name``; raise :class:`UnreadableRecord` if it is invalid."""
     if value is None:
         raise UnreadableRecord(DeadLetterError.NULL_VALUE, f"{type_name}: the value is null")
     if type_name not in models and type_name not in upcasters:

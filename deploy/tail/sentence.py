@@ -128,7 +128,7 @@ def _(trajectory: Trajectory, format_id: FormatId) -> str:
         _versions(trajectory.versions),
         trajectory.status or "no end",
         _outcome(trajectory.outcome),
-        trajectory.never_came and f"{trajectory.never_came} missing",
+        trajectory.never_arrived and f"{trajectory.never_arrived} missing",
         trajectory.defects and "not trainable: " + " ".join(trajectory.defects),
     )
 

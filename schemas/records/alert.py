@@ -1,4 +1,4 @@
-"""What a person should know of."""
+"""Alerts: problems that need a person's attention."""
 
 import math
 from enum import StrEnum
@@ -10,40 +10,41 @@ from headrace.schemas.model import Record
 
 
 class Severity(StrEnum):
-    """How soon somebody should look."""
+    """How urgent an alert is."""
 
     WARNING = "warning"
     CRITICAL = "critical"
 
 
 class Alert(Record):
-    """Something is wrong that a person should know of."""
+    """A problem that needs a person's attention."""
 
     TYPE: ClassVar[str] = "headrace.alert.raised.v1"
 
     run: str
-    """Training run; empty where none."""
+    """Training run; empty if there is none."""
     source: str
-    """Part that noticed."""
+    """Component that raised the alert."""
     kind: str
     """A stable name: ``canary_mismatch`` …"""
     severity: Severity = Severity.WARNING
-    """How soon somebody should look."""
+    """How urgent it is."""
     message: str
-    """What is wrong and what to do, in a sentence."""
+    """The problem and what to do about it, in a sentence."""
     details: dict[str, Any] = {}
     """Figures."""
 
     @field_validator("details")
     @classmethod
-    def _sayable(cls, details: dict[str, Any]) -> dict[str, Any]:
-        """A figure that is not finite goes as text: it is often what the alert is about, and JSON has none such."""
-        return {name: _sayable(value) for name, value in details.items()}
+    def _details_as_json(cls, details: dict[str, Any]) -> dict[str, Any]:
+        """Convert numbers that are not finite to text: alerts are often about such numbers, and JSON cannot represent
+        them."""
+        return {name: _as_json(value) for name, value in details.items()}
 
 
-def _sayable(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _sayable(each) for key, each in value.items()}
+        return {key: _as_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_sayable(each) for each in value]
+        return [_as_json(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Records that could not be read, and what was done about them."""
+"""Dead letters: records that could not be processed, and what was done about them."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -9,7 +9,7 @@ from headrace.schemas.model import Record
 
 
 class DeadLetterError(StrEnum):
-    """Why a record could not be read."""
+    """Why a record could not be processed."""
 
     BAD_JSON = "bad_json"
     BAD_HEADERS = "bad_headers"
@@ -25,20 +25,20 @@ class DeadLetterError(StrEnum):
 
 
 class DeadLetter(Record):
-    """A record that could not be read, whole: nothing is lost, and it can be repaired and sent again."""
+    """A complete copy of a record that could not be processed. It can be repaired and redriven."""
 
     TYPE: ClassVar[str] = "headrace.record.dead.v1"
 
     topic: str
-    """Where it stood."""
+    """Topic of the original record."""
     partition: NonNegativeInt
-    """Where it stood."""
+    """Partition of the original record."""
     offset: NonNegativeInt
-    """Where it stood."""
+    """Offset of the original record."""
     error: DeadLetterError
-    """What is wrong."""
+    """Kind of error."""
     message: str
-    """What is wrong, in words."""
+    """Description of the error."""
     key: str | None
     """Original key, base64."""
     value: str | None
@@ -48,20 +48,23 @@ class DeadLetter(Record):
     timestamp_ms: int
     """Original timestamp, Unix milliseconds."""
     trajectory_id: str | None = None
-    """Trajectory, where it could be told."""
+    """Trajectory, if it could be determined."""
 
 
 class Repaired(Record):
-    """What a person put in the place of a dead letter's original; the latest counts. Nothing is sent by it."""
+    """A person's replacement for the original record of a dead letter.
+
+    The latest repair counts. A repair alone sends nothing.
+    """
 
     TYPE: ClassVar[str] = "headrace.record.repaired.v1"
 
     topic: str
-    """Where the original stood."""
+    """Topic of the original record."""
     partition: NonNegativeInt
-    """Where the original stood."""
+    """Partition of the original record."""
     offset: NonNegativeInt
-    """Where the original stood."""
+    """Offset of the original record."""
     key: str | None
     """Repaired key, base64."""
     value: str
@@ -71,21 +74,24 @@ class Repaired(Record):
 
 
 class Redriven(Record):
-    """A dead letter was sent again, as it was or repaired. Each record that was sent names it in a header."""
+    """A dead letter was redriven, unchanged or repaired.
+
+    A header of each record that was sent refers to the dead letter.
+    """
 
     TYPE: ClassVar[str] = "headrace.record.redriven.v1"
 
     topic: str
-    """Where the original stood, and where it was sent again."""
+    """Topic of the original record, to which it was sent again."""
     partition: NonNegativeInt
-    """Where the original stood."""
+    """Partition of the original record."""
     offset: NonNegativeInt
-    """Where the original stood."""
+    """Offset of the original record."""
     sha256: str
-    """Hash of what was sent in the original's place: headers and bytes."""
+    """Hash of the headers and bytes that were sent in place of the original."""
     trajectory_id: str | None = None
-    """Trajectory under which it was sent, where that can be told."""
+    """Trajectory under which it was sent, if it could be determined."""
     redrive_of: str | None = None
-    """The closed trajectory that was sent again as a new one; ``None`` where the record was sent alone."""
+    """The closed trajectory that was redriven as a new one; ``None`` if the record was sent alone."""
     records: PositiveInt = 1
-    """Records that were sent: all events of a closed trajectory, else one."""
+    """Number of records that were sent: all events of a closed trajectory, otherwise one."""

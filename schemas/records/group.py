@@ -1,4 +1,4 @@
-"""What becomes of scored trajectories: members of a training group, or rejected with a reason."""
+"""Results of grouping scored trajectories: training groups, and rejections with a reason."""
 
 from enum import StrEnum
 from typing import ClassVar
@@ -10,7 +10,7 @@ from headrace.schemas.records.reference import Reference
 
 
 class Stage(StrEnum):
-    """Where a trajectory was turned away."""
+    """The stage at which a trajectory was rejected."""
 
     GROUP = "group"
     ADMISSION = "admission"
@@ -18,7 +18,7 @@ class Stage(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a trajectory is not trained. A defect's reason has the defect's name."""
+    """Why a trajectory is not trained. The reason for a defect has the defect's name."""
 
     CONFLICT = "conflict"
     MISSING_EVENTS = "missing_events"
@@ -70,11 +70,11 @@ class Rejection(Record):
     trajectory_id: str
     """The trajectory."""
     trajectory: Reference
-    """Where its record stands in ``trajectories``."""
+    """Position of its record in ``trajectories``."""
     stage: Stage
-    """Where it was turned away."""
+    """Stage at which it was rejected."""
     reason: Reason
-    """Why."""
+    """Why it was rejected."""
     run: str = ""
     """Training run."""
     task_id: str | None = None
@@ -84,7 +84,7 @@ class Rejection(Record):
     policy_version: NonNegativeInt | None = None
     """Oldest policy version among its tokens."""
     reward: float | None = None
-    """Its reward, where it has one."""
+    """Its reward, if it has one."""
 
 
 class Member(Part):
@@ -93,13 +93,13 @@ class Member(Part):
     trajectory_id: str
     """The trajectory."""
     trajectory: Reference
-    """Where its record stands in ``trajectories``."""
+    """Position of its record in ``trajectories``."""
     reward: float
     """Its reward."""
     advantage: float
-    """Reward minus baseline: what the loss multiplies every sampled token's objective by."""
+    """Reward minus baseline: the factor of every sampled token's objective in the loss."""
     baseline: float | None = None
-    """What was subtracted from this member's reward, where members differ (leave-one-out); else the group's."""
+    """Baseline of this member, if members have different baselines (leave-one-out); otherwise the group's applies."""
     oldest_version: NonNegativeInt
     """Oldest policy version among its tokens."""
     sampled_tokens: PositiveInt
@@ -107,7 +107,7 @@ class Member(Part):
 
 
 class TrainingGroup(Record):
-    """Trajectories of one prompt that carry a gradient."""
+    """Trajectories of one prompt that produce a gradient."""
 
     TYPE: ClassVar[str] = "headrace.group.formed.v1"
 
@@ -122,17 +122,17 @@ class TrainingGroup(Record):
     baseline: str
     """Name of the baseline: ``mean`` …"""
     baseline_value: float
-    """What was subtracted."""
+    """The baseline, subtracted from the rewards."""
     cohort_key: str | None = None
-    """Cohort, for a group that was made of single attempts."""
+    """Cohort, for a group of single attempts."""
     expected: PositiveInt | None = None
-    """Members that the group should have had, where that was known."""
+    """Expected number of members, if known."""
     scored: PositiveInt
-    """Members that had a reward, trainable or not."""
+    """Number of members with a reward, trainable or not."""
     reward_std: NonNegativeFloat | None = None
-    """Sample standard deviation (n − 1) of the rewards of all scored members, those that are not trained included: the
-    set that the baseline was made of. ``None`` where there is only one, and in records from before this was kept."""
+    """Sample standard deviation (n − 1) of the rewards of all scored members, trained or not, from which the baseline
+    was computed. ``None`` if there is only one member, and in records of older releases."""
     members: list[Member]
-    """Those to train, by trajectory id."""
+    """Members to train, ordered by trajectory id."""
     oldest_version: NonNegativeInt
     """Oldest policy version among all members' tokens."""

@@ -1,9 +1,9 @@
-"""Derived records: everything that is a fold over facts and can be rebuilt from offsets.
+"""References between derived records, which are folds over facts and can be rebuilt from the log.
 
     facts → Trajectory → Reward → TrainingGroup | Rejection → Step → Weights → Applied
 
 Only a ``Trajectory`` holds tokens; later records point at it by ``Reference``, so a training batch is a list of
-offsets. Every trajectory ends as a member of a trained group or as a ``Rejection``; what is neither is pending.
+offsets. Every trajectory becomes a member of a trained group or gets a ``Rejection``; until then it is pending.
 """
 
 from headrace.schemas.bounds import Count, Offset
@@ -11,7 +11,7 @@ from headrace.schemas.model import Part
 
 
 class Reference(Part):
-    """Where a record stands in the log. The topic follows from the field's meaning."""
+    """Position of a record in the log. The field that holds the reference determines the topic."""
 
     partition: Count
     """Partition."""

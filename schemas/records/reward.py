@@ -14,11 +14,11 @@ class Component(Part):
     """One term of a reward."""
 
     value: RewardValue
-    """Raw value."""
+    """Value before weighting."""
     weight: RewardValue
-    """Its weight at the time, after any schedule."""
+    """Its weight when the trajectory was scored, after any schedule."""
     details: dict[str, float] = {}
-    """What the value was made of, where one number hides something: a judge's score by rubric."""
+    """Parts of the value, such as a judge's score for each rubric."""
 
 
 class Reward(Record):
@@ -29,41 +29,42 @@ class Reward(Record):
     trajectory_id: Name
     """The trajectory."""
     trajectory: Reference
-    """Where its record stands in ``trajectories``."""
+    """Position of its record in ``trajectories``."""
     agent: Name = ""
-    """Name of the agent; empty where the start is missing."""
+    """Name of the agent; empty if the start is missing."""
     run: Name = ""
-    """Training run; empty where the start is missing."""
+    """Training run; empty if the start is missing."""
     task_id: Name | None = None
     """Task."""
     group_id: Name | None = None
     """Group."""
     group_size: PositiveCount | None = None
-    """Expected members."""
+    """Expected number of members."""
     cohort_key: Name | None = None
-    """Groups single attempts in production, where no prompt is tried twice."""
+    """Key that groups single attempts in production, where no prompt is attempted twice."""
     purpose: Purpose = Purpose.TRAIN
-    """Training data or measurement."""
+    """Training data or evaluation."""
     role: Role = Role.TRAINABLE
     """Trainable or frozen."""
     tenant: Name | None = None
-    """Whose data it is."""
+    """Owner of the data."""
     spec: Name
     """Reward spec, with its version: ``search@1``."""
     components: dict[str, Component] = {}
-    """Every term."""
+    """All terms, by name."""
     total: RewardValue | None
-    """The reward; ``None`` where it could not be computed."""
+    """The reward; ``None`` if it could not be computed."""
     maximum: float | None = None
-    """Largest possible total, where the spec knows one: dashboards normalise by it."""
+    """Largest possible total, if the spec defines it; dashboards normalise by it."""
     unscored: str | None = None
     """Why there is no total."""
     revision: Total = 0
-    """0 for the first; feedback that came after the window makes another of the same trajectory and spec."""
+    """0 for the first score. Feedback that arrives after the window produces another revision for the same trajectory
+    and spec."""
     feedback: list[Reference] = []
-    """Where the feedback that it rests on stands in ``feedback``, in order."""
+    """Positions in ``feedback`` of the records that the score uses, in order."""
     defects: list[Defect] = []
-    """Labels of the trajectory."""
+    """Defects of the trajectory."""
     oldest_version: Total | None = None
     """Oldest policy version among its tokens."""
     newest_version: Total | None = None
@@ -71,8 +72,8 @@ class Reward(Record):
     sampled_tokens: Total = 0
     """Tokens sampled."""
     turns: Total = 0
-    """Model calls, and one more where a tool was called before the first."""
+    """Number of model calls, plus one if a tool was called before the first."""
     status: EndStatus | None = None
     """How it ended."""
     ended_ms: UnixMs
-    """When its last event happened, Unix milliseconds (log time)."""
+    """Stream time of its last event, Unix milliseconds."""

@@ -1,4 +1,4 @@
-"""The trainer's steps: what each was trained on, and how much may be sampled for the next."""
+"""The trainer's steps, with their training data, and the budget for sampling."""
 
 from typing import ClassVar
 
@@ -9,27 +9,27 @@ from headrace.schemas.records.reference import Reference
 
 
 class TrainedGroup(Part):
-    """A group in a step, with where everything stands."""
+    """A group of a step, with references to its records."""
 
     group_id: str
     """The group."""
     group: Reference
-    """Where it stands in ``training``."""
+    """Position of its record in ``training``."""
     trajectory_ids: list[str]
-    """Members trained."""
+    """Trained members."""
     trajectories: list[Reference]
-    """Where they stand in ``trajectories``, same order."""
+    """Positions of their records in ``trajectories``, in the same order."""
 
 
 class BatchRecipe(Part):
-    """What was done with a step's groups to make its batch: with their places, enough to make it again."""
+    """How a step's batch was built from its groups. Together with the references it suffices to rebuild the batch."""
 
     format: PositiveInt = 1
-    """How a batch is laid out; another number may give the same tokens another hash."""
+    """Layout of the batch. The same tokens may have different hashes in different formats."""
     advantage_scale: str = "none"
-    """What advantages were divided by: ``none`` or ``group_std``."""
+    """Divisor of the advantages: ``none`` or ``group_std``."""
     shuffle_seed: int | None = None
-    """Seed by which advantages were dealt out anew inside each group (the control); ``None``: they were not."""
+    """Seed for shuffling the advantages within each group (the control experiment); ``None``: not shuffled."""
 
 
 class Step(Record):
@@ -42,27 +42,27 @@ class Step(Record):
     step: PositiveInt
     """1 for the first."""
     version: PositiveInt
-    """Policy version that the step made."""
+    """Policy version that the step produced."""
     groups: list[TrainedGroup]
-    """What it was trained on, in the batch's order."""
+    """Groups it was trained on, in the order of the batch."""
     config_sha256: str
     """Hash of the trainer's settings."""
     data_sha256: str
     """Hash of the packed batch: tokens, masks, log-probs, advantages."""
     recipe: BatchRecipe | None = None
-    """How the batch was made of its groups; ``None`` in steps from before this was kept."""
+    """How the batch was built from its groups; ``None`` in records of older releases."""
     array_sha256: dict[str, str] = {}
-    """Hash of each of the batch's arrays, by name: tells which one differs where a rebuilt batch does."""
+    """Hash of each array of the batch, by name; identifies the array in which a rebuilt batch differs."""
     metrics: dict[str, float]
     """Loss, importance ratios, KL, entropy, grad norm, staleness, tokens, seconds …"""
 
 
 class Budget(Record):
-    """How much may be under way: samplers of the run begin new work only while they are below it.
+    """The number of groups that the samplers of a run may have in progress; they begin new groups only below it.
 
-    AReaL's admission rule: with B groups a step, group number N begins only while ⌊(N − 1) / B⌋ ≤ i + η, i being the
-    policy version. That version was made of i · B groups: so at most (η + 1) · B groups are under way. The newest
-    record of a run holds; a run without one is not bounded.
+    AReaL's admission rule: with B groups per step, group number N begins only while ⌊(N − 1) / B⌋ ≤ i + η, where i is
+    the policy version. That version was trained on i · B groups, so at most (η + 1) · B groups are in progress. The
+    newest record of a run applies; a run without one has no bound.
     """
 
     TYPE: ClassVar[str] = "headrace.budget.granted.v1"
@@ -70,11 +70,11 @@ class Budget(Record):
     run: str
     """Training run."""
     version: NonNegativeInt
-    """Policy version from which on it holds: i."""
+    """Policy version from which the budget applies: i."""
     groups_per_step: PositiveInt
-    """Groups that a step is trained on: B."""
+    """Groups per step: B."""
     max_steps_ahead: NonNegativeInt
-    """Steps' worth of groups that may be under way beyond those of the next step: η."""
+    """Number of steps beyond the next one whose groups may be in progress: η."""
     max_groups: NonNegativeInt
-    """Most groups under way, over all samplers of the run: begun, and neither trained nor rejected. 0 where the trainer
-    has trained its last step."""
+    """Largest number of groups in progress (begun, and neither trained nor rejected) over all samplers of the run. 0
+    after the trainer's last step."""

@@ -1,4 +1,4 @@
-"""A trajectory: one attempt, folded from its events, and what keeps it from being trained."""
+"""A trajectory: one attempt, folded from its events, with the defects that prevent training."""
 
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from headrace.schemas.records.reference import Reference
 
 
 class Defect(StrEnum):
-    """What keeps a trajectory from being trained. A label and never a filter: the trajectory goes on to be counted."""
+    """Why a trajectory cannot be trained. A defect is a label and not a filter: the trajectory is still counted."""
 
     CONFLICT = "conflict"
     MISSING_EVENTS = "missing_events"
@@ -38,19 +38,19 @@ class Defect(StrEnum):
 
 
 class Segment(Part):
-    """A run of model calls whose context only grew; axis legend: T tokens, S sampled tokens."""
+    """Consecutive model calls whose context only grew; axis legend: T tokens, S sampled tokens."""
 
     token_ids: TokenIds
     """(T,) context and sampled tokens in order."""
     loss_mask: LossMask
     """(T,) 1 on tokens that this segment's calls sampled, 0 on context."""
     logprobs: LogProbs | None
-    """(S,) behaviour log-probability of each token under the mask; ``None`` where any is missing."""
+    """(S,) behaviour log-probability of each sampled token; ``None`` if any is missing."""
     version_spans: list[VersionSpan]
-    """Policy versions over sampled-token indices ``[0, S)``; empty where any is missing."""
+    """Policy versions over sampled-token indices ``[0, S)``; empty if any is missing."""
     sampling_spans: list[SamplingSpan] = []
-    """Temperatures over sampled-token indices ``[0, S)``; empty in records from before they were kept: nobody
-    knows their temperature, and the trainer turns them away as ``unknown_sampling``."""
+    """Temperatures over sampled-token indices ``[0, S)``. Empty in records of older releases, whose temperature is
+    unknown; the trainer rejects them as ``unknown_sampling``."""
 
     @model_validator(mode="after")
     def _axes_agree(self) -> "Segment":
@@ -70,56 +70,56 @@ class ToolUse(Part):
     """A tool call with its return."""
 
     call_id: Name
-    """Pairs call and return."""
+    """Id that pairs call and return."""
     tool: Name
     """Name of the tool."""
     arguments: dict[str, Any] = {}
-    """Arguments as parsed."""
+    """Parsed arguments."""
     status: ToolStatus | None = None
-    """``None`` where no return was seen."""
+    """Success or failure; ``None`` if the return is missing."""
     error_class: ToolErrorClass | None = None
-    """Whose fault a failure is."""
+    """Cause of a failure."""
     result: Any = None
-    """What the tool gave back."""
+    """Result of the tool."""
     latency_s: Seconds | None = None
     """Seconds from call to return."""
 
 
 class Turn(Part):
-    """A model call and what followed from it before the next."""
+    """A model call and the events between it and the next model call."""
 
     sampled_tokens: Total = 0
     """Tokens sampled."""
     finish_reason: Name | None = None
     """Why sampling stopped."""
     messages: list[dict[str, Any]] | None = None
-    """New messages, in OpenAI's form, where recorded."""
+    """New messages, in OpenAI's format, if recorded."""
     tools: list[ToolUse] = []
     """Tool calls of the turn, in order."""
     pruned_ids: list[str] = []
-    """What the turn removed from the context."""
+    """Ids of the pieces that the turn removed from the context."""
     summarized: bool = False
-    """Whether the turn ended in a summary of the context."""
+    """Whether the turn ended with a summary of the context."""
 
 
 class ToolStatistics(Part):
-    """How a tool was used in a trajectory."""
+    """Use of one tool in a trajectory."""
 
     calls: Total = 0
-    """Calls."""
+    """Number of calls."""
     errors: dict[str, int] = {}
-    """Failures by error class."""
+    """Number of failures by error class."""
     seconds: NonNegativeFloat = 0.0
-    """Sum of latencies."""
+    """Sum of latencies, in seconds."""
 
 
 class SequenceRange(Part):
     """Sequence numbers ``[start, end)``."""
 
     start: Total
-    """First of them."""
+    """First number."""
     end: Total
-    """First after them."""
+    """First number after the range."""
 
 
 class Trajectory(Record):
@@ -130,78 +130,78 @@ class Trajectory(Record):
     trajectory_id: Name
     """The trajectory."""
     started: TrajectoryStarted | None
-    """How it began; ``None`` where the event is missing."""
+    """Its start event; ``None`` if the event is missing."""
     segments: list[Segment] = []
-    """Its tokens. Empty where any model call came without token ids."""
+    """Its tokens. Empty if any model call lacks token ids."""
     turns: list[Turn] = []
-    """What it did, in order."""
+    """Its turns, in order."""
     tools: dict[Name, ToolStatistics] = {}
-    """Use of each tool."""
+    """Use of each tool, by name."""
     critical_steps: Total = 0
     """Σ over stages of the main agent's step plus the slowest sub-agent's (Kimi K2.5)."""
     total_steps: Total = 0
-    """Model calls, those of sub-agents included."""
+    """Number of model calls, including those of sub-agents."""
     subagents_assigned: Total = 0
-    """Sub-agents started."""
+    """Number of sub-agents started."""
     subagents_finished: Total = 0
-    """Sub-agents that completed."""
+    """Number of sub-agents that completed."""
     sampled_tokens: Total = 0
-    """Tokens sampled, all segments."""
+    """Tokens sampled in all segments."""
     status: EndStatus | None = None
-    """How it ended; ``None`` where it did not."""
+    """How it ended; ``None`` if it did not end."""
     answer: Any = None
     """The final answer."""
     outcome: RewardValue | None = None
     """Verifiable outcome."""
     missing: list[Total] = []
-    """Sequence numbers that never came: the first 256 of them; ``missing_ranges`` has all."""
+    """The first 256 sequence numbers that never arrived; ``missing_ranges`` has all."""
     missing_ranges: list[SequenceRange] = []
-    """All sequence numbers that never came, ascending; empty, too, in records of older releases."""
+    """All sequence numbers that never arrived, ascending; always empty in records of older releases."""
     missing_count: Total = 0
-    """How many never came; 0, too, in records of older releases."""
+    """Number of sequence numbers that never arrived; always 0 in records of older releases."""
     unreadable: list[Total] = []
-    """Sequence numbers that came and could not be read: each is in ``dead-letters``."""
+    """Sequence numbers of events that arrived but could not be read; each event is in ``dead-letters``."""
     events: Total = 0
-    """Events folded, duplicates not counted."""
+    """Number of events, without duplicates."""
     duplicates: Total = 0
-    """Events seen twice."""
+    """Number of duplicate events."""
     defects: list[Defect] = []
-    """Why it cannot be trained; empty where it can."""
+    """Why it cannot be trained; empty if it can."""
     first: Reference
-    """First of its events in ``events``."""
+    """Position of its first event in ``events``."""
     last: Reference
-    """Last of its events in ``events``."""
+    """Position of its last event in ``events``."""
     closed_offset: Offset | None = None
-    """Offset in ``events`` from which on it was closed: what names it there or behind came late. ``None`` in records of
+    """Offset in ``events`` at which it was closed: its events at or after this offset are late. ``None`` in records of
     older releases."""
     start_id: Name | None = None
-    """``ce_id`` of its event 0, by which that event is told from another run's; ``None`` where it is missing or longer
+    """``ce_id`` of its event 0, which distinguishes that event from another run's; ``None`` if it is missing or longer
     than 512 bytes."""
     started_ms: UnixMs
     """Time of its earliest event, Unix milliseconds."""
     ended_ms: UnixMs
     """Time of its latest event, Unix milliseconds."""
     traceparent: str | None = None
-    """Trace context of the agent's own span: that of the first event that has one."""
+    """Trace context of the agent's span: that of the first event that has one."""
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """Sequence numbers that never came, as ranges ``[start, end)``, whichever release wrote the record."""
+        """Sequence numbers that never arrived, as ranges ``[start, end)``, for records of any release."""
         if self.missing_ranges:
             return [(gap.start, gap.end) for gap in self.missing_ranges]
         return [(number, number + 1) for number in self.missing]
 
     @property
-    def never_came(self) -> int:
-        """How many of its events never came, whichever release wrote the record."""
+    def never_arrived(self) -> int:
+        """Number of its events that never arrived, for records of any release."""
         return max(self.missing_count, len(self.missing))
 
     @property
     def versions(self) -> list[int]:
-        """Versions of its run that sampled it, ascending; unknown ones and other runs' are left out."""
+        """Versions of its run that sampled it, ascending; unknown versions and those of other runs are omitted."""
         spans = (span for segment in self.segments for span in segment.version_spans if not self.is_foreign(span))
         return sorted({span.version for span in spans if span.version is not None})
 
     def is_foreign(self, span: VersionSpan) -> bool:
-        """Whether ``span`` says that another run's policy sampled it: its version is no version of this run."""
+        """Return whether the policy of another run sampled ``span``, so that its version is not one of this run."""
         return span.run is not None and self.started is not None and span.run != self.started.run

@@ -1,4 +1,4 @@
-"""Policy versions: where their weights stand, how they are verified, who serves them."""
+"""Policy versions: location of their weights, verification, and the engines that serve them."""
 
 from typing import ClassVar
 
@@ -9,18 +9,18 @@ from headrace.schemas.model import Part, Record
 
 
 class Canary(Part):
-    """A prompt whose log-probabilities under a version are known: what an engine must reproduce."""
+    """A prompt with known log-probabilities under a version, which an engine must reproduce."""
 
     token_ids: TokenIds
     """(T,) the whole sequence."""
     logprobs: LogProbs
     """(T − 1,) the trainer's log-probability of each token after the first."""
     parent_logprobs: LogProbs | None = None
-    """(T − 1,) the same under the parent version; ``None`` where it has none, or was asked other tokens."""
+    """(T − 1,) the same under the parent version; ``None`` if there is no parent, or its canaries had other tokens."""
 
 
 class Manifest(Part):
-    """What stands beside an object of weights, and must be verified before it is loaded."""
+    """Description of the weights in the object store, against which they are verified before they are loaded."""
 
     run: str
     """Training run."""
@@ -35,15 +35,15 @@ class Manifest(Part):
     tensors: NonNegativeInt
     """Number of tensors."""
     canaries: list[Canary]
-    """What an engine must reproduce after the swap."""
+    """Log-probabilities that an engine must reproduce after the swap."""
     dtype: str = ""
-    """Type of the weights: ``float32`` or ``bfloat16``; empty: not said."""
+    """Type of the weights: ``float32`` or ``bfloat16``; empty: unknown."""
     exact: bool = False
-    """Whether the canaries were computed in float32 from the weights as they are published, whatever their type."""
+    """Whether the canaries were computed in float32 from the published weights, whatever the weights' type."""
 
 
 class Weights(Record):
-    """A policy version that can be had. The record is a pointer; the weights stand in the object store."""
+    """A published policy version. The record is a pointer; the weights are in the object store."""
 
     TYPE: ClassVar[str] = "headrace.weights.published.v1"
 
@@ -56,21 +56,22 @@ class Weights(Record):
     kind: str
     """``anchor`` (complete) or ``delta``."""
     manifest_uri: str
-    """Where the manifest stands."""
+    """Address of the manifest."""
     sha256: str
     """Hash of the manifest's bytes."""
     size: NonNegativeInt
-    """Bytes of the weights."""
+    """Size of the weights, in bytes."""
     step: NonNegativeInt
-    """The step that made it; 0 for the base."""
+    """The step that produced it; 0 for the base model."""
     signature: str = ""
     """Ed25519 signature (128 hex digits) of run, version, parent, kind, sha256, size and step; empty: not signed."""
     signed_by: str = ""
-    """Public key (64 hex digits) of whoever signed it. It proves nothing by itself: followers have keys they trust."""
+    """Public key (64 hex digits) of the signer. It proves nothing by itself: followers have their own list of trusted
+    keys."""
 
 
 class Applied(Record):
-    """An engine serves a version: swapped, and its log-probabilities compared with the canary's."""
+    """An engine serves a version, after its log-probabilities were compared with the canaries."""
 
     TYPE: ClassVar[str] = "headrace.weights.applied.v1"
 
@@ -83,14 +84,14 @@ class Applied(Record):
     download_s: NonNegativeFloat
     """Seconds to fetch and verify."""
     swap_s: NonNegativeFloat
-    """Seconds in which requests stood still."""
+    """Seconds during which requests were suspended."""
     canary_max_error: NonNegativeFloat
     """Largest absolute difference of log-probabilities over the canaries."""
     canary_rms_error: NonNegativeFloat | None = None
     """Root mean square of the differences, in nats."""
     canary_evidence: str = ""
-    """What the swap was believed for: ``position``, ``change`` or ``distance``; empty: not said."""
+    """Evidence on which the swap was accepted: ``position``, ``change`` or ``distance``; empty: unknown."""
     canary_position: float | None = None
-    """Where the engine lies between the version that it served before (0) and this one (1), by least squares."""
+    """Position of the engine between the previously served version (0) and this one (1), by least squares."""
     canary_position_error: NonNegativeFloat | None = None
     """Standard error of that position."""

@@ -121,7 +121,7 @@ def _trajectory(trajectory: Trajectory, subject: str) -> Rows:
         "subagents_finished": trajectory.subagents_finished,
         "events": trajectory.events,
         "duplicates": trajectory.duplicates,
-        "missing": trajectory.never_came,
+        "missing": trajectory.never_arrived,
         "defects": trajectory.defects,
         "versions": versions,
         "oldest_version": versions[0] if versions else None,

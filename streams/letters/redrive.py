@@ -92,7 +92,7 @@ class Closed:
     def of(cls, trajectory: Trajectory) -> "Closed":
         """As ``trajectory`` says."""
         unreadable = frozenset(trajectory.unreadable)
-        had = set(range(trajectory.events + trajectory.never_came + len(unreadable))) - unreadable
+        had = set(range(trajectory.events + trajectory.never_arrived + len(unreadable))) - unreadable
         for start, end in trajectory.gaps:
             had.difference_update(range(start, end))
         return cls(trajectory.first, trajectory.last, frozenset(had), unreadable)

@@ -6,7 +6,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
-from headrace.schemas.side_topics import Span
+from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import Topic
 from headrace.streams.replay.range import Bound, span_of
 
@@ -14,7 +14,7 @@ _AT_ONCE = 1_000
 """Records taken at a time."""
 
 
-async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bound | None) -> dict[int, Span]:
+async def find_spans(bootstrap: str, topic: Topic, begin: Bound | None, end: Bound | None) -> dict[int, OffsetRange]:
     """Partition → the range of ``topic`` in it, from ``begin`` to before ``end``; committed records only.
 
     Raises ``LookupError`` where there is no such topic, ``ValueError`` where the offsets are not in it.
@@ -63,7 +63,7 @@ async def _not_older(consumer: AIOKafkaConsumer, place: TopicPartition, start: i
 class RangeReader:
     """Reads spans of partitions, each as far as it is asked."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, Span]) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, spans: Mapping[TopicPartition, OffsetRange]) -> None:
         """``consumer`` is this reader's from now on."""
         self._consumer = consumer
         self._stops = {place: span.stop for place, span in spans.items()}

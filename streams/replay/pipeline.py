@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from aiokafka.partitioner import DefaultPartitioner
 
-from headrace.schemas.side_topics import ReplayStage, Span
+from headrace.schemas.side_topics import OffsetRange, ReplayStage
 from headrace.schemas.topics import EVENTS, FEEDBACK, REWARDS, TRAJECTORIES, Topic
 from headrace.streams.processors.decider import Verdicts
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
@@ -48,7 +48,7 @@ class ReplayPipeline:
         self,
         stage: ReplayStage,
         rules: Rules,
-        spans: Mapping[int, Span],
+        spans: Mapping[int, OffsetRange],
         partitions: Mapping[Topic, int],
         verdicts: Verdicts | None = None,
     ) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from headrace.schemas.side_topics import Span
+from headrace.schemas.side_topics import OffsetRange
 
 Bound: TypeAlias = int | Mapping[int, int]
 """A time, Unix milliseconds, or partition → offset."""
@@ -44,7 +44,7 @@ def parse_bound(text: str, now_ms: int) -> Bound:
 
 def span_of(
     partition: int, begin: int, end: int, start: Mapping[int, int] | None, stop: Mapping[int, int] | None
-) -> Span | None:
+) -> OffsetRange | None:
     """The range of a partition that holds ``[begin, end)``; ``start`` and ``stop`` are offsets by partition.
 
     ``None`` where offsets are given and this partition is not among them. Raises ``ValueError`` where they lie outside
@@ -56,4 +56,4 @@ def span_of(
     last = end if stop is None else stop[partition]
     if not begin <= first <= end or not begin <= last <= end:
         raise ValueError(f"partition {partition} holds the offsets {begin} to {end}; {first} to {last} is not in there")
-    return Span(partition=partition, start=first, stop=max(first, last), begins_log=first == 0)
+    return OffsetRange(partition=partition, start=first, stop=max(first, last), begins_log=first == 0)

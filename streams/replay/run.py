@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.kafka.reading import partitions_of
-from headrace.schemas.side_topics import LIVE, SIDE, ReplayFinished, ReplayStage, Span, side_topic
+from headrace.schemas.side_topics import LIVE, SIDE, OffsetRange, ReplayFinished, ReplayStage, side_topic
 from headrace.schemas.topics import EVENTS, FEEDBACK, TRAJECTORIES, Topic
 from headrace.streams.processors.decider import Verdicts
 from headrace.streams.replay.input import RangeReader, find_spans
@@ -118,7 +118,7 @@ async def _flow(
         await sink.write(*placed)
 
 
-async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, Span]) -> dict[int, Span]:
+async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]) -> dict[int, OffsetRange]:
     """What is read of ``feedback``: as long before the range as feedback is remembered, and up to the range's end.
 
     Where the range is given by offsets, all feedback there is.
@@ -136,7 +136,7 @@ async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, Span]) -> di
     return {number: span for number, span in found.items() if number in spans}
 
 
-async def _verdicts(config: ReplayConfig, places: Mapping[TopicPartition, Span]) -> Verdicts:
+async def _verdicts(config: ReplayConfig, places: Mapping[TopicPartition, OffsetRange]) -> Verdicts:
     """What judges said: asked now where the config has whom to ask, else as live rewards have it on record."""
     terms = [term for spec in config.rules.rewards.specs for term in spec.judges]
     if config.stage is ReplayStage.REWARDS or not terms:
@@ -152,7 +152,7 @@ async def _verdicts(config: ReplayConfig, places: Mapping[TopicPartition, Span])
         return await asked(records, config.rules.rewards, config.judging, wait_s=config.judge_wait_s)
 
 
-def _places(topic: Topic, spans: Mapping[int, Span]) -> dict[TopicPartition, Span]:
+def _places(topic: Topic, spans: Mapping[int, OffsetRange]) -> dict[TopicPartition, OffsetRange]:
     return {TopicPartition(topic.name, number): span for number, span in spans.items()}
 
 

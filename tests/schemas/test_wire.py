@@ -32,7 +32,7 @@ def test_fields_from_the_future_survive() -> None:
 
 
 def test_an_envelope_of_another_type_is_a_programming_error() -> None:
-    with pytest.raises(ValueError, match="envelope says"):
+    with pytest.raises(ValueError, match="the type of the envelope is"):
         message(CALL, TrajectoryEnded.TYPE)
 
 

@@ -203,7 +203,7 @@ def test_a_struct_has_what_the_model_has_beside_fields() -> None:
     assert call.TYPE == ModelCalled.TYPE
     assert call.sampling.truncates
     assert call.sampled_ids == array("i", [5, 6])
-    with pytest.raises(Doubt, match="prefix_sha256 is needed"):
+    with pytest.raises(Doubt, match="prefix_sha256 is required"):
         StructReader(ModelCalled).read(b'{"model": "m", "prefix_length": 3}')
 
 

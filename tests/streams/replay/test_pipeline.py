@@ -11,7 +11,7 @@ from headrace.schemas.envelope import from_headers
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
-from headrace.schemas.side_topics import ReplayStage, Span
+from headrace.schemas.side_topics import OffsetRange, ReplayStage
 from headrace.schemas.topics import DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode
 from headrace.streams.drive import drive
@@ -38,7 +38,7 @@ def replayed(
 ) -> tuple[list[Placed], dict[str, int]]:
     """What a replay of ``partitions`` writes, read ``portion`` records at a time, and its counts."""
     spans = {
-        number: Span(partition=number, start=0, stop=len(records), begins_log=begins_log)
+        number: OffsetRange(partition=number, start=0, stop=len(records), begins_log=begins_log)
         for number, records in partitions.items()
     }
     pipeline = ReplayPipeline(stage, rules or Rules(), spans, dict.fromkeys(stage.makes, 4))

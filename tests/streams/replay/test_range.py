@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.schemas.side_topics import Span
+from headrace.schemas.side_topics import OffsetRange
 from headrace.streams.replay.range import Bound, parse_bound, span_of
 
 NOW = 1_800_000_000_000
@@ -30,8 +30,8 @@ def test_what_is_neither_is_refused(text: str) -> None:
 
 
 def test_without_bounds_the_span_is_the_partition() -> None:
-    assert span_of(2, 5, 9, None, None) == Span(partition=2, start=5, stop=9, begins_log=False)
-    assert span_of(2, 0, 9, None, {2: 7}) == Span(partition=2, start=0, stop=7, begins_log=True)
+    assert span_of(2, 5, 9, None, None) == OffsetRange(partition=2, start=5, stop=9, begins_log=False)
+    assert span_of(2, 0, 9, None, {2: 7}) == OffsetRange(partition=2, start=0, stop=7, begins_log=True)
 
 
 def test_a_partition_that_is_not_named_is_not_read() -> None:
@@ -39,7 +39,7 @@ def test_a_partition_that_is_not_named_is_not_read() -> None:
 
 
 def test_a_span_that_ends_before_it_begins_is_empty() -> None:
-    assert span_of(0, 0, 9, {0: 6}, {0: 4}) == Span(partition=0, start=6, stop=6, begins_log=False)
+    assert span_of(0, 0, 9, {0: 6}, {0: 4}) == OffsetRange(partition=0, start=6, stop=6, begins_log=False)
 
 
 @pytest.mark.parametrize(("start", "stop"), [({0: 4}, None), (None, {0: 10}), ({0: 10}, None)])

@@ -350,7 +350,7 @@ def test_the_command_replays_and_says_what_came_of_it(live: str) -> None:
     assert manifest["counts"]["rewards"] == TRAJECTORIES_MADE
     for wrong, says in (
         (("told",), "is done"),
-        (("a.b",), "no name for a replay"),
+        (("a.b",), "not a valid name of a replay"),
         (("x", "--from", "yesterday"), "is neither a time"),
         (("x", "--rewards", "nosuch@1"), "no reward 'nosuch@1'"),
         (("x", "--rewards", "search@1", "--stage", "rewards"), "--stage rewards does not score"),
