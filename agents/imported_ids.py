@@ -14,9 +14,9 @@ from headrace.agents.openai_runs import IMPORT_SOURCES
 from headrace.schemas.envelope import ID, SOURCE
 from headrace.schemas.kafka.bookmarks import BookmarkedReader, Marks
 from headrace.schemas.kafka.clients import open_consumer
-from headrace.schemas.kafka.kept_fold import UnusableFoldError, digest_of
+from headrace.schemas.kafka.fold_cache import UnusableFoldError, digest_of
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
-from headrace.schemas.kafka.resumed_fold import read_on
+from headrace.schemas.kafka.resumed_fold import resume_fold
 from headrace.schemas.topics import EVENTS
 
 _DIGEST_BYTES = 16
@@ -78,11 +78,11 @@ class ImportedIds:
                     end = at + 8 * count
                     held = _Held(array("Q", body[at:end]), bytearray(body[end : end + _DIGEST_BYTES * count]))
                     if len(held.offsets) != count or len(held.digests) != _DIGEST_BYTES * count:
-                        raise UnusableFoldError("is damaged (too short)")
+                        raise UnusableFoldError("it is damaged (too short)")
                     made._held.setdefault(str(source), {})[int(partition)] = held
                     at = end + _DIGEST_BYTES * count
         except (ValueError, TypeError) as error:
-            raise UnusableFoldError(f"is damaged ({error})") from error
+            raise UnusableFoldError(f"it is damaged ({error})") from error
         return made
 
 
@@ -117,7 +117,7 @@ async def imported_ids(bootstrap: str, source: str, cache: Path | None) -> set[b
     ``cache``: the folder where the fold is kept for the next import, of whatever source; ``None``: it is not. Raises
     ``LookupError`` where there is no topic, and aiokafka's errors.
     """
-    reader = await read_on(
+    reader = await resume_fold(
         bootstrap,
         cache,
         "import",

@@ -1,8 +1,8 @@
-"""How far a fold has read a topic, so that a later process reads on from there, or notices that it cannot.
+"""Bookmarks: the position of a fold in a topic, from which a later process can resume reading if the log is the same.
 
-A bookmark is the last record of a partition that was folded: its offset, and a digest of what stands there. Reading on
-begins with that record. Where another one stands there, or none, the topic was made anew or cut, and the fold that the
-bookmark belongs to says nothing of it.
+A bookmark identifies the last folded record of a partition by its offset and a digest of its content. A resumed reader
+starts with that record. If the record is different or missing, the topic was recreated or truncated, and the stored
+fold is not valid for it.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from headrace.schemas.topics import Topic
 
 
 class BookmarkedRecord(Protocol):
-    """What of a record a bookmark needs; aiokafka's ``ConsumerRecord`` has it."""
+    """The attributes of a record that a bookmark needs; aiokafka's ``ConsumerRecord`` has them."""
 
     @property
     def partition(self) -> int:
@@ -44,28 +44,30 @@ class BookmarkedRecord(Protocol):
 R = TypeVar("R", bound=BookmarkedRecord)
 
 Read: TypeAlias = Callable[[Topic, Mapping[int, int]], AsyncIterator[R]]
-"""Committed records of a topic from these offsets (by partition; else all) to the end as of the call."""
+"""Reads the committed records of a topic, from these offsets (by partition; default: the start) to the end of the log
+at the time of the call."""
 
 
 class LogReplacedError(Exception):
-    """A topic does not hold the record that was read last: it was made anew, or retention took the record away."""
+    """A topic does not contain the last record that was read: the topic was recreated, or retention deleted the
+    record."""
 
 
 class Bookmark(NamedTuple):
-    """The last record of a partition that was folded."""
+    """The last folded record of a partition."""
 
     offset: int
     """Its offset."""
     digest: str
-    """Of its timestamp, key, headers and payload."""
+    """Digest of its timestamp, key, headers and payload."""
 
 
 Marks: TypeAlias = Mapping[str, Mapping[int, Bookmark]]
-"""Topic → partition → bookmark."""
+"""Bookmarks by topic and partition."""
 
 
 def bookmark(record: BookmarkedRecord) -> Bookmark:
-    """The bookmark at ``record``."""
+    """Return the bookmark for ``record``."""
     digest = blake2b(digest_size=16)
     fields = [record.key, record.value, *(part for name, value in record.headers for part in (name.encode(), value))]
     digest.update(b"%d" % record.timestamp)
@@ -76,20 +78,20 @@ def bookmark(record: BookmarkedRecord) -> Bookmark:
 
 
 class BookmarkedReader(Generic[R]):
-    """Reads topics on from where it was; no record comes twice."""
+    """Reads topics incrementally: each call continues where the previous one ended, and no record is returned twice."""
 
     def __init__(self, read: Read[R], marks: Marks | None = None) -> None:
-        """``marks``: where an earlier reader was; default the beginning."""
+        """``marks``: bookmarks of an earlier reader; default: the start of the log."""
         self._read = read
-        self._marks = {topic: dict(places) for topic, places in (marks or {}).items()}
-        self._unchecked = {topic: dict(places) for topic, places in (marks or {}).items()}
+        self._marks = {topic: dict(partitions) for topic, partitions in (marks or {}).items()}
+        self._unchecked = {topic: dict(partitions) for topic, partitions in (marks or {}).items()}
         self._newest: dict[str, dict[int, R]] = {}
         self._next: dict[str, dict[int, int]] = {}
 
     async def unread(self, topic: Topic) -> AsyncGenerator[R]:
-        """The records of ``topic`` behind those that have come before; one counts as read when the next is asked for.
+        """Yield the records of ``topic`` that were not read before; a record counts as read when the next is requested.
 
-        Raises :class:`LogReplacedError` where a record at a bookmark is not there any more.
+        Raises :class:`LogReplacedError` if the record at a bookmark is different or missing.
         """
         following = self._next.setdefault(topic.name, {})
         newest = self._newest.setdefault(topic.name, {})
@@ -98,40 +100,41 @@ class BookmarkedReader(Generic[R]):
         async for record in self._read(topic, starts):
             if record.partition in unchecked:
                 if bookmark(record) != unchecked.pop(record.partition):
-                    raise LogReplacedError(_gone(topic, record.partition))
+                    raise LogReplacedError(_missing(topic, record.partition))
             else:
                 yield record
                 newest[record.partition] = record
             following[record.partition] = record.offset + 1
         for partition in unchecked:
-            raise LogReplacedError(_gone(topic, partition))
+            raise LogReplacedError(_missing(topic, partition))
         self._bookmark(topic.name)
 
     @property
     def marks(self) -> dict[str, dict[int, Bookmark]]:
-        """Where this reader is; partitions without a record are missing."""
+        """Bookmarks of this reader; partitions without records have none."""
         for topic in list(self._newest):
             self._bookmark(topic)
-        return {topic: dict(places) for topic, places in self._marks.items()}
+        return {topic: dict(partitions) for topic, partitions in self._marks.items()}
 
     @property
     def positions(self) -> dict[str, dict[int, int]]:
-        """Topic → partition → offset of the next record; partitions that this reader has not read are missing."""
-        return {topic: dict(places) for topic, places in self._next.items()}
+        """Offset of the next record by topic and partition, for the partitions that this reader has read."""
+        return {topic: dict(partitions) for topic, partitions in self._next.items()}
 
     def _bookmark(self, topic: str) -> None:
-        """Let go of the records: they may be large."""
+        """Replace the newest records of ``topic`` by bookmarks, which releases the records: they may be large."""
         marks = self._marks.setdefault(topic, {})
         for partition, record in self._newest.pop(topic, {}).items():
             marks[partition] = bookmark(record)
 
 
-def _gone(topic: Topic, partition: int) -> str:
-    return f"{topic.name}[{partition}] does not hold what was read last"
+def _missing(topic: Topic, partition: int) -> str:
+    return f"{topic.name}[{partition}] does not contain the last record that was read"
 
 
 async def cluster_id(bootstrap: str) -> str | None:
-    """The id that the cluster at ``bootstrap`` was given when it was made; ``None`` where brokers are too old."""
+    """Return the id of the cluster at ``bootstrap``, which it got when it was created; ``None`` if its brokers are too
+    old to report it."""
     async with open_admin(bootstrap) as admin:
         described = await admin.describe_cluster()
     return described.get("cluster_id") or None

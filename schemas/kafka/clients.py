@@ -12,14 +12,14 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import BrokerNotAvailableError, InvalidProducerEpoch, KafkaTimeoutError, kafka_errors
 
 from headrace.schemas.kafka.inflation import bound_inflation
-from headrace.schemas.kafka.metadata_pace import steady_metadata
+from headrace.schemas.kafka.metadata_backoff import limit_metadata_requests
 from headrace.schemas.kafka.waits import STOP_S, end_task
 from headrace.schemas.topics import TOPICS, Topic
 
 _log = logging.getLogger(__name__)
 
 bound_inflation()
-steady_metadata()
+limit_metadata_requests()
 
 # Brokers since 2.8 answer PRODUCER_FENCED (90) where aiokafka only knows INVALID_PRODUCER_EPOCH (47) as fencing.
 kafka_errors.setdefault(90, InvalidProducerEpoch)

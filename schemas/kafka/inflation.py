@@ -1,9 +1,9 @@
-"""Batches of records that inflate to more than anybody may hold: every reader passes over them, and says so.
+"""Limits the decompressed size of record batches: consumers skip larger batches and log an error.
 
-A broker bounds a batch as it is compressed, and never asks what it inflates to: 14 kB of zstd are 150 MB, and 1 MiB may
-be 30 GB. aiokafka inflates whatever comes, so one such batch ends a process, which meets it again when it comes back.
-:func:`bound_inflation` gives aiokafka's consumers the bound that librdkafka has: for them a batch beyond it has no
-records, and they go on behind it.
+A broker limits the compressed size of a batch and does not check its decompressed size: 14 kB of zstd can be 150 MB,
+and 1 MiB can be 30 GB. aiokafka decompresses every batch, so one such batch kills a process, and kills it again after
+each restart. :func:`bound_inflation` gives aiokafka's consumers the limit of librdkafka: they treat a batch beyond it
+as empty and continue after it.
 """
 
 import gzip
@@ -23,7 +23,7 @@ from aiokafka.record.memory_records import MemoryRecords
 logger = logging.getLogger(__name__)
 
 MAX_INFLATED_BYTES = 100_000_000
-"""Largest batch, inflated: librdkafka's ``receive.message.max.bytes``. No record of ours is larger than 32 MiB."""
+"""Largest decompressed batch: librdkafka's ``receive.message.max.bytes``. headrace writes no record above 32 MiB."""
 
 _CHUNK_BYTES = 1024 * 1024
 _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
@@ -31,32 +31,32 @@ _LZ4_BLOCK_BYTES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1
 
 
 class InflatedError(Exception):
-    """A batch is larger than :data:`MAX_INFLATED_BYTES`. Raised before it is in memory."""
+    """A batch is larger than :data:`MAX_INFLATED_BYTES`. Raised before the whole batch is in memory."""
 
 
 def bound_inflation() -> None:
-    """Have every consumer of aiokafka in this process pass over batches that inflate to too much."""
+    """Make every aiokafka consumer in this process skip batches that decompress to more than the limit."""
     bounded = {"zstd_decode": zstd_inflated, "gzip_decode": gzip_inflated, "lz4_decode": lz4_inflated}
-    for batch in (DefaultRecordBatch, LegacyRecordBatch):  # Snappy needs no bound: three bytes of it are at most 64
+    for batch in (DefaultRecordBatch, LegacyRecordBatch):  # Snappy needs no limit: 3 bytes decompress to at most 64
         for name, decode in bounded.items():
             setattr(sys.modules[batch.__module__], name, decode)
     aiokafka.consumer.fetcher.MemoryRecords = BoundedRecords
 
 
 def zstd_inflated(payload: Any) -> bytes:
-    """``payload`` inflated; raises :class:`InflatedError`."""
+    """Decompress ``payload``; raise :class:`InflatedError` if it is too large."""
     with zstandard.ZstdDecompressor().stream_reader(payload, read_across_frames=True) as reader:
         return _read(reader.read)
 
 
 def gzip_inflated(payload: Any) -> bytes:
-    """``payload`` inflated; raises :class:`InflatedError`."""
+    """Decompress ``payload``; raise :class:`InflatedError` if it is too large."""
     with gzip.GzipFile(fileobj=io.BytesIO(payload)) as reader:
         return _read(reader.read)
 
 
 def lz4_inflated(payload: Any) -> bytes:
-    """``payload`` inflated; raises :class:`InflatedError`."""
+    """Decompress ``payload``; raise :class:`InflatedError` if it is too large."""
     if largest_lz4(payload) > MAX_INFLATED_BYTES:
         raise InflatedError
     inflated: bytes = aiokafka.codec.lz4_decode(payload)
@@ -64,7 +64,7 @@ def lz4_inflated(payload: Any) -> bytes:
 
 
 def largest_lz4(payload: Any) -> int:
-    """Bytes that LZ4 frames may inflate to, at most: what their blocks, of a size that each frame states, can hold."""
+    """Return an upper bound of the decompressed size of LZ4 frames, from the block sizes that the frames declare."""
     view, at, most = memoryview(payload), 0, 0
     while view[at : at + 4] == _LZ4_MAGIC and at + 6 < len(view):
         flags, block = view[at + 4], _LZ4_BLOCK_BYTES.get(view[at + 5] >> 4 & 7, 0)
@@ -87,7 +87,7 @@ def _read(read: Callable[[int], bytes]) -> bytes:
 
 
 class BoundedRecords:
-    """aiokafka's ``MemoryRecords``, whose compressed batches are :class:`BoundedBatch`."""
+    """aiokafka's ``MemoryRecords`` with its compressed batches wrapped in :class:`BoundedBatch`."""
 
     def __init__(self, fetched: bytes) -> None:
         self._records = MemoryRecords(fetched)
@@ -95,13 +95,13 @@ class BoundedRecords:
         self.size_in_bytes = self._records.size_in_bytes
 
     def next_batch(self) -> Any:
-        """The next batch, or ``None``."""
+        """Return the next batch, or ``None`` at the end."""
         batch = self._records.next_batch()
         return BoundedBatch(batch) if getattr(batch, "compression_type", 0) else batch
 
 
 class BoundedBatch:
-    """A batch without records where it inflates to too much."""
+    """A batch that is empty if it decompresses to more than the limit."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -114,7 +114,7 @@ class BoundedBatch:
             yield from self._batch
         except InflatedError:
             logger.error(
-                "a batch at the offsets %d to %d inflates to more than %d MB and is passed over: whoever wrote it can "
-                "write to this topic, and should not",
+                "the batch at offsets %d to %d decompresses to more than %d MB and is skipped: its producer should not "
+                "be allowed to write to this topic",
                 self._batch.base_offset, self._batch.next_offset - 1, MAX_INFLATED_BYTES // 1_000_000,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a consumer group has committed."""
+"""Committed offsets of consumer groups."""
 
 from collections.abc import Collection
 
@@ -10,22 +10,22 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_expo
 from headrace.schemas.kafka.clients import open_admin
 
 
-# The coordinator may be moving or loading, as after a restart of the broker.
+# The coordinator may be moving or loading, for example after a restart of the broker.
 @retry(
     retry=retry_if_exception_type(KafkaError), wait=wait_exponential(0.1, 2), stop=stop_after_delay(60), reraise=True
 )
 async def committed_offsets(
     bootstrap: str, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What ``group`` committed of each of ``partitions``, with metadata; offset −1 where it committed nothing.
+    """Return the committed offset and metadata of ``group`` for each of ``partitions``; offset −1 if it committed none.
 
-    Waits up to a minute for a coordinator that is loading, then raises aiokafka's error.
+    Retries for up to a minute while the coordinator is loading, then raises aiokafka's error.
     """
     async with open_admin(bootstrap) as admin:
         commits: dict[TopicPartition, OffsetAndMetadata] = await admin.list_consumer_group_offsets(
             group, partitions=list(partitions)
         )
     if missing := set(partitions) - commits.keys():
-        # So answers a coordinator that is still loading: the client overlooks its error. "Nothing yet" is an entry, −1.
-        raise GroupLoadInProgressError(f"the coordinator of {group!r} said nothing of {sorted(missing)}")
+        # The coordinator is still loading, and the client ignores its error. "Nothing committed" is an entry with −1.
+        raise GroupLoadInProgressError(f"the coordinator of {group!r} returned no offsets of {sorted(missing)}")
     return commits

@@ -1,4 +1,4 @@
-"""Reading single records of a topic again, by where they stand: few contiguous ranges, jumping over long gaps."""
+"""Reads individual records of a topic by partition and offset, in a few contiguous ranges that skip long gaps."""
 
 import asyncio
 from collections.abc import Collection
@@ -14,18 +14,18 @@ Place: TypeAlias = tuple[int, int]
 """Partition and offset."""
 
 FETCH_WAIT_MS = 10
-"""A fetch that waits for new records at the end of the log holds up the seek that follows; the default is 500."""
+"""A fetch that waits for new records at the end of the log delays the next seek; the client's default is 500."""
 
 READ_OVER = 64
-"""Records that are read over rather than jumped over: a jump costs a fetch, and throws away what was fetched."""
+"""Longest gap that is read instead of skipped by a seek: a seek costs a fetch and discards records already fetched."""
 
 _POLL_S = 0.1
 
 
 async def read_back(bootstrap: str, topic: Topic, places: Collection[Place]) -> dict[Place, KafkaRecord]:
-    """The committed records of ``topic`` at ``places``, by partition and in order, through a consumer of its own.
+    """Return the committed records of ``topic`` at ``places``, by partition and in order, using a new consumer.
 
-    What is no longer there (past its retention) is left out.
+    Records that retention has deleted are omitted.
     """
     async with open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS) as consumer:
         partitions = [TopicPartition(topic.name, partition) for partition in {partition for partition, _ in places}]
@@ -39,22 +39,20 @@ async def read_places(
     topic: Topic,
     places: Collection[Place],
     *,
-    patience_s: float = 0.0,
+    wait_s: float = 0.0,
     stalled_s: float = STALLED_S,
 ) -> dict[Place, KafkaRecord]:
-    """The committed records of ``topic`` at ``places``, through ``consumer``, all of whose partitions are paused.
+    """Return the committed records of ``topic`` at ``places``, using ``consumer``, all of whose partitions are paused.
 
-    A record that the log has not got to is waited for, up to ``patience_s``. What is not there then, is past its
-    retention or stands in a partition that is not assigned is left out. Raises aiokafka's errors, and
-    ``KafkaTimeoutError`` where the broker gives nothing for ``stalled_s``.
+    Waits up to ``wait_s`` for records beyond the end of the log. Omits records that are still missing then, that
+    retention has deleted, or whose partition is not assigned. Raises aiokafka's errors, and ``KafkaTimeoutError`` if
+    the broker returns nothing for ``stalled_s``.
     """
     found: dict[Place, KafkaRecord] = {}
     for partition, offsets in _by_partition(places).items():
         for first, last in contiguous_ranges(offsets, READ_OVER):
             place = TopicPartition(topic.name, partition)
-            for record in await read_range(
-                consumer, place, first, last + 1, patience_s=patience_s, stalled_s=stalled_s
-            ):
+            for record in await read_range(consumer, place, first, last + 1, wait_s=wait_s, stalled_s=stalled_s):
                 if record.offset in offsets:
                     found[partition, record.offset] = record
     return found
@@ -66,20 +64,20 @@ async def read_range(
     start: int,
     end: int,
     *,
-    patience_s: float = 0.0,
+    wait_s: float = 0.0,
     stalled_s: float = STALLED_S,
 ) -> list[KafkaRecord]:
-    """Committed records of ``[start, end)``; fewer where the log has not got that far after ``patience_s``.
+    """Return the committed records of ``[start, end)``; fewer if the log is still shorter after ``wait_s``.
 
-    The partition is paused before and after, as all others are: nothing is fetched that was not asked for. Raises as
-    :func:`read_places`.
+    The partition is paused before and after, like all others, so that the client fetches nothing else. Raises the same
+    errors as :func:`read_places`.
     """
     records: list[KafkaRecord] = []
     if start >= end or partition not in consumer.assignment():
         return records
     clock = asyncio.get_running_loop().time
-    deadline = clock() + patience_s
-    # Seeking past the end would be answered with the beginning of the log.
+    deadline = clock() + wait_s
+    # A seek past the end would reset the consumer to the start of the log.
     while (known := (await consumer.end_offsets([partition]))[partition]) < end and clock() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
     end = min(end, known)
@@ -89,7 +87,7 @@ async def read_range(
     consumer.resume(partition)
     stall = Stall(stalled_s)
     try:
-        # The position passes what is not there: markers of transactions, what is past its retention.
+        # The position advances past offsets without a record: transaction markers, records that retention deleted.
         while (position := await consumer.position(partition)) < end:
             stall.moved_to(position)
             batches = await consumer.getmany(partition, timeout_ms=200)
@@ -100,7 +98,8 @@ async def read_range(
 
 
 def contiguous_ranges(offsets: Collection[int], max_gap: int) -> list[tuple[int, int]]:
-    """``offsets`` as ascending inclusive ranges; two join where at most ``max_gap`` unwanted offsets lie between."""
+    """Return ``offsets`` as ascending inclusive ranges; ranges with at most ``max_gap`` offsets between them are
+    merged."""
     ranges: list[tuple[int, int]] = []
     for offset in sorted(set(offsets)):
         if ranges and offset - ranges[-1][1] - 1 <= max_gap:

@@ -1,4 +1,4 @@
-"""Sending one message, with a timestamp that every broker accepts."""
+"""Sends one message with a timestamp that every broker accepts."""
 
 import time
 from typing import Any
@@ -20,9 +20,9 @@ async def send(
     *,
     timestamp_ms: int | None = None,
 ) -> Any:
-    """Hand ``message`` to the producer; the awaitable it returns resolves once the broker has it.
+    """Hand ``message`` to the producer; return an awaitable that resolves once the broker has stored it.
 
-    ``timestamp_ms`` (Unix) is log time, written as :func:`acceptable_ms`; ``None``: the time of sending.
+    ``timestamp_ms`` (Unix) is stream time, limited by :func:`acceptable_ms`; ``None``: the time of sending.
     """
     return await producer.send(
         topic.name,
@@ -35,7 +35,9 @@ async def send(
 
 
 def acceptable_ms(timestamp_ms: int) -> int:
-    """``timestamp_ms`` (Unix), from 0 and at most :data:`AHEAD_MS` ahead of the wall's clock: brokers refuse a record
-    that is further ahead (``message.timestamp.after.max.ms``), and a commit with one in it would fail for ever.
+    """Limit ``timestamp_ms`` (Unix) to at least 0 and at most :data:`AHEAD_MS` ahead of the wall clock.
+
+    Brokers refuse a record that is further ahead (``message.timestamp.after.max.ms``), and a transaction with such a
+    record would fail at every retry.
     """
     return min(max(0, timestamp_ms), time.time_ns() // 1_000_000 + AHEAD_MS)

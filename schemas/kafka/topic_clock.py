@@ -1,11 +1,13 @@
-"""Whose clock a topic's timestamps are: the broker's where agents write, so that no agent's clock moves shared time.
+"""The clock of a topic's timestamps. Topics that agents write use the broker's clock, so that no agent's clock can move
+the stream time that all agents share.
 
-    events, feedback, sdk-stats  LogAppendTime    the broker stamps what comes in
-    what is derived of them      CreateTime       records bear the log time of what they were made of
+    events, feedback, sdk-stats  LogAppendTime    the broker stamps records on arrival
+    derived records              CreateTime       records carry the stream time of their inputs
 
-A broker refuses records that bear a time more than an hour ahead of its own, unless it stamps them itself.
+A broker refuses records with a time more than an hour ahead of its own clock, unless it stamps them itself.
 
-Topics that headrace creates are set up so; those of somebody else's cluster are looked at before a process starts.
+headrace creates its topics with these settings. On a cluster with existing topics, processes check the settings at
+start.
 """
 
 import asyncio
@@ -25,21 +27,21 @@ from headrace.schemas.topics import TIMESTAMP_TYPE, TOPICS, Topic
 _log = logging.getLogger(__name__)
 
 OFFSETS_RETENTION = "offsets.retention.minutes"
-"""Setting of a broker."""
+"""A setting of brokers."""
 
-SEEN_S = 30.0
-"""A changed setting that the broker does not go by after so many seconds is an error."""
+IN_EFFECT_S = 30.0
+"""A changed setting that is not in effect after this many seconds is an error."""
 
 
 class WrongClockError(OperatorError, ValueError):
-    """A topic's timestamps are not whose they must be; the message has the command that mends it."""
+    """A topic's timestamps use the wrong clock; the message contains the command that fixes it."""
 
 
 async def check_clocks(bootstrap: str, topics: Iterable[Topic], *, override: str) -> None:
-    """Raise :class:`WrongClockError` where one of ``topics`` has another ``message.timestamp.type`` than it must have.
+    """Raise :class:`WrongClockError` if one of ``topics`` has the wrong ``message.timestamp.type``.
 
-    ``override`` names the option that goes on nevertheless. Where the cluster does not let us look, a warning is
-    logged.
+    ``override`` is the name of the option that skips this check, for the message. If the cluster does not permit
+    reading the setting, a warning is logged.
     """
     topics, wrong = list(topics), []
     found = await timestamp_types(bootstrap, topics)
@@ -50,17 +52,17 @@ async def check_clocks(bootstrap: str, topics: Iterable[Topic], *, override: str
         elif found[topic.name] != wanted:
             wrong.append((topic, wanted))
     if wrong:
-        commands = "\n".join(mending(bootstrap, topic) for topic, _ in wrong)
+        commands = "\n".join(repair_command(bootstrap, topic) for topic, _ in wrong)
         names = ", ".join(f"{topic.name} must have {TIMESTAMP_TYPE}={wanted}" for topic, wanted in wrong)
         raise WrongClockError(
-            f"{names}: with producers' clocks one agent could let other agents' trajectories time out. Set it "
-            f"(nothing is lost, and it can be done while everything runs):\n{commands}\nor, where only trusted "
+            f"{names}: with producers' clocks, one agent could make other agents' trajectories time out. Change the "
+            f"setting (nothing is lost, and all processes may keep running):\n{commands}\nor, if only trusted "
             f"producers write, set {override}=true."
         )
 
 
-def mending(bootstrap: str, topic: Topic) -> str:
-    """The command of Kafka's own tools that sets the clock of ``topic``."""
+def repair_command(bootstrap: str, topic: Topic) -> str:
+    """Return the command of Kafka's own tools that sets the clock of ``topic``."""
     setting = f"{TIMESTAMP_TYPE}={topic.configs[TIMESTAMP_TYPE]}"
     return (
         f"kafka-configs.sh --bootstrap-server {bootstrap} --alter --entity-type topics "
@@ -69,14 +71,15 @@ def mending(bootstrap: str, topic: Topic) -> str:
 
 
 async def timestamp_types(bootstrap: str, topics: Iterable[Topic]) -> dict[str, str | None]:
-    """``message.timestamp.type`` by topic; ``None`` where the cluster does not say."""
+    """Return ``message.timestamp.type`` by topic; ``None`` if the cluster does not report it."""
     async with open_admin(bootstrap) as admin:
         described = await _describe(admin, {topic.name: [TIMESTAMP_TYPE] for topic in topics})
     return {name: values.get(TIMESTAMP_TYPE) for name, values in described.items()}
 
 
 async def _describe(admin: AIOKafkaAdminClient, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, str]]:
-    """Values of the ``wanted`` settings by topic, as the broker that was asked knows them; without what it refuses."""
+    """Return the values of the ``wanted`` settings by topic, as known to the broker that answers; settings that it
+    refuses to report are missing."""
     resources = [
         ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(settings, "")) for name, settings in wanted.items()
     ]
@@ -91,7 +94,8 @@ async def _describe(admin: AIOKafkaAdminClient, wanted: Mapping[str, Iterable[st
 
 
 async def offsets_retention_minutes(bootstrap: str) -> int | None:
-    """For how long a broker remembers the offsets of a group without members; ``None`` where it does not say."""
+    """Return how many minutes a broker keeps the offsets of a group without members; ``None`` if it does not report
+    it."""
     async with open_admin(bootstrap) as admin:
         broker = str(next(iter(admin._client.cluster.brokers())).nodeId)
         resource = ConfigResource(ConfigResourceType.BROKER, broker, {OFFSETS_RETENTION: ""})
@@ -101,7 +105,7 @@ async def offsets_retention_minutes(bootstrap: str) -> int | None:
 
 
 async def set_clocks(bootstrap: str, topics: Iterable[Topic] = TOPICS) -> None:
-    """Give those of the existing ``topics`` another clock whose timestamps are not whose they must be."""
+    """Set the clock of those existing ``topics`` that use the wrong one."""
     wanted = list(topics)
     found = await timestamp_types(bootstrap, wanted)
     wrong = [topic for topic in wanted if found.get(topic.name) not in (None, topic.configs[TIMESTAMP_TYPE])]
@@ -110,10 +114,11 @@ async def set_clocks(bootstrap: str, topics: Iterable[Topic] = TOPICS) -> None:
 
 
 async def set_configs(bootstrap: str, topics: Iterable[Topic]) -> None:
-    """Give existing ``topics`` the settings that headrace creates them with; others of theirs go back to defaults.
+    """Give existing ``topics`` the settings with which headrace creates them; their other settings return to defaults.
 
-    Returns when the broker goes by them: Kafka's controller acknowledges a change before the brokers have read it.
-    Raises Kafka's error for a refused change, ``KafkaTimeoutError`` where a change is not seen within ``SEEN_S``.
+    Returns when the settings are in effect: Kafka's controller acknowledges a change before the brokers apply it.
+    Raises Kafka's error for a refused change, and ``KafkaTimeoutError`` if a change is not in effect within
+    ``IN_EFFECT_S``.
     """
     wanted = {topic.name: topic.configs for topic in topics}
     async with open_admin(bootstrap) as admin:
@@ -124,8 +129,10 @@ async def set_configs(bootstrap: str, topics: Iterable[Topic]) -> None:
             for code, message, _, name in response.resources:
                 if code:
                     raise for_code(code)(f"settings of {name}: {message or ''}")
-        deadline = time.monotonic() + SEEN_S
+        deadline = time.monotonic() + IN_EFFECT_S
         while await _describe(admin, wanted) != wanted:
             if time.monotonic() > deadline:
-                raise KafkaTimeoutError(f"changed settings of {', '.join(wanted)} are not in force after {SEEN_S:g} s")
+                raise KafkaTimeoutError(
+                    f"changed settings of {', '.join(wanted)} are not in effect after {IN_EFFECT_S:g} s"
+                )
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Creating topics."""
+"""Creates topics."""
 
 from collections.abc import Iterable
 
@@ -9,15 +9,15 @@ from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.topics import TOPICS, Topic
 
 BROKERS_DEFAULT = -1
-"""Replication factor as the cluster is set up for."""
+"""The cluster's default replication factor."""
 
 
 async def create_topics(
     bootstrap: str, topics: Iterable[Topic] = TOPICS, *, replication: int = BROKERS_DEFAULT
 ) -> list[str]:
-    """Create the topics that are missing; returns their names. Existing ones are left as they are."""
+    """Create the topics that are missing; return their names. Existing topics are left unchanged."""
     async with open_admin(bootstrap) as admin:
-        # The client takes the cluster's default factor only together with an (empty) assignment of replicas.
+        # The client accepts the cluster's default factor only together with an (empty) assignment of replicas.
         assignment: dict[int, list[int]] | None = {} if replication == BROKERS_DEFAULT else None
         wanted = [
             NewTopic(topic.name, topic.partitions, replication, assignment, topic_configs=topic.configs)

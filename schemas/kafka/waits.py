@@ -1,4 +1,4 @@
-"""Waits for a client of Kafka that come to an end, whatever the client does."""
+"""Waits for Kafka clients that end after a bounded time, whatever the client does."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,11 +9,12 @@ from aiokafka.errors import KafkaTimeoutError
 T = TypeVar("T")
 
 STOP_S = 5.0
-"""A client that is given up waits so many seconds for its broker."""
+"""Seconds that an abandoned client may wait for its broker."""
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T], what: str) -> T:
-    """The result of ``work``; raises ``KafkaTimeoutError`` naming ``what`` where it has none after ``seconds``."""
+    """Return the result of ``work``; raise a ``KafkaTimeoutError`` that names ``what`` if there is none after
+    ``seconds``."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=seconds)
@@ -25,10 +26,10 @@ async def within(seconds: float, work: Coroutine[Any, Any, T], what: str) -> T:
 
 
 async def end_task(task: "asyncio.Future[Any]", within_s: float) -> None:
-    """Cancel ``task``, again every ``within_s`` seconds until it ends; what it came to is not raised.
+    """Cancel ``task``, and again every ``within_s`` seconds until it ends; its exception is not raised.
 
-    The first cancellation takes it out of what it waits for. aiokafka then aborts an open transaction, and waits for
-    that as long as the broker does not answer; the second takes it out of this.
+    The first cancellation interrupts its present wait. aiokafka then aborts an open transaction and waits until the
+    broker answers; the second cancellation interrupts that wait.
     """
     while not task.done():
         task.cancel()

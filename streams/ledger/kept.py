@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.schemas.kafka.kept_fold import UnusableFoldError, digest_of
-from headrace.schemas.kafka.resumed_fold import read_on
+from headrace.schemas.kafka.fold_cache import UnusableFoldError, digest_of
+from headrace.schemas.kafka.resumed_fold import resume_fold
 from headrace.streams.ledger import account, tally
 from headrace.streams.ledger.account import Account
 from headrace.streams.ledger.ledger import LedgerReader, kafka_reader
@@ -30,16 +30,16 @@ def unpack_tally(packed: bytes) -> Tally:
     try:
         state = _DECODER.decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise UnusableFoldError(f"is damaged ({error})") from error
+        raise UnusableFoldError(f"it is damaged ({error})") from error
     return Tally.of(state.accounts, state.unreadable)
 
 
 async def kept_ledger(bootstrap: str, folder: Path, *, from_start: bool = False) -> LedgerReader:
-    """A reader of the Kafka at ``bootstrap`` that has caught up, as :func:`read_on` has it, and kept in ``folder``.
+    """A reader of the Kafka at ``bootstrap`` that has caught up, as :func:`resume_fold` has it, and kept in ``folder``.
 
     Raises ``LookupError`` where a topic is missing, and aiokafka's errors.
     """
-    return await read_on(
+    return await resume_fold(
         bootstrap,
         folder,
         "ledger",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.agents.imported_ids import ImportedIds, id_digest
-from headrace.schemas.kafka.kept_fold import UnusableFoldError
+from headrace.schemas.kafka.fold_cache import UnusableFoldError
 
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["headrace/import/a", "headrace/import/ü\n"]), st.binary(max_size=40), st.integers(0, 2))

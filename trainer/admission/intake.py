@@ -111,7 +111,7 @@ class Intake:
             position = max(offsets.get(partition.partition, 0), begins[partition])
             start = max(position - self._window, begins[partition])
             for record in await read_range(
-                self._groups, partition, start, position, patience_s=self._patience_s, stalled_s=self._answer_s
+                self._groups, partition, start, position, wait_s=self._patience_s, stalled_s=self._answer_s
             ):
                 self._arrival(record)
             self._groups.seek(partition, position)
@@ -197,7 +197,7 @@ class Intake:
         """
         records = await self._reading(
             lambda: read_places(
-                self._trajectories, TRAJECTORIES, places, patience_s=self._patience_s, stalled_s=self._answer_s
+                self._trajectories, TRAJECTORIES, places, wait_s=self._patience_s, stalled_s=self._answer_s
             )
         )
         read = ((place, _trajectory(record)) for place, record in records.items())

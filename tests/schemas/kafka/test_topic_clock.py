@@ -96,9 +96,9 @@ async def test_a_change_is_waited_for_until_the_broker_goes_by_it(kafka: str, mo
     monkeypatch.setattr(topic_clock, "_describe", late)
     await set_configs(kafka, [replace(EVENTS, broker_time=False)])
     assert asked == 4
-    monkeypatch.setattr(topic_clock, "SEEN_S", 0.1)
+    monkeypatch.setattr(topic_clock, "IN_EFFECT_S", 0.1)
     asked = -1000
-    with pytest.raises(KafkaTimeoutError, match="settings of events are not in force"):
+    with pytest.raises(KafkaTimeoutError, match="settings of events are not in effect"):
         await set_configs(kafka, [replace(EVENTS, broker_time=False)])
     monkeypatch.undo()
     await set_clocks(kafka)

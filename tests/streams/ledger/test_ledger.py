@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.deploy.commands.ledger import command
 from headrace.schemas.kafka.bookmarks import Bookmark
 from headrace.schemas.kafka.clients import open_producer
-from headrace.schemas.kafka.kept_fold import UnusableFoldError
+from headrace.schemas.kafka.fold_cache import UnusableFoldError
 from headrace.schemas.kafka.reading import read_to_end
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.records.alert import Alert
@@ -290,7 +290,7 @@ async def test_the_next_count_reads_only_what_came_since(
     assert "damaged" in caplog.text
     monkeypatch.setattr("headrace.schemas.kafka.bookmarks.bookmark", lambda record: Bookmark(record.offset, "other"))
     assert await counted() == (second, every + 3)
-    assert "does not hold what was read last" in caplog.text
+    assert "does not contain the last record that was read" in caplog.text
 
 
 @pytest.mark.kafka

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from headrace.schemas.kafka import kept_fold
+from headrace.schemas.kafka import fold_cache
 from headrace.schemas.kafka.bookmarks import Bookmark
-from headrace.schemas.kafka.kept_fold import FoldIdentity, UnusableFoldError, digest_of, read_fold, write_fold
+from headrace.schemas.kafka.fold_cache import FoldIdentity, UnusableFoldError, digest_of, read_fold, write_fold
 
 IDENTITY = FoldIdentity("ledger", "some/cluster", "c0de")
 MARKS = {"events": {0: Bookmark(7, "ab"), 11: Bookmark(2**40, "cd")}, "steps": {}}
@@ -80,14 +80,14 @@ def test_what_is_no_fold_is_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_there_is_a_bound_on_what_is_kept_and_on_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
-    monkeypatch.setattr(kept_fold, "MAX_BYTES", 5_000)
+    monkeypatch.setattr(fold_cache, "MAX_BYTES", 5_000)
     assert not write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
     with pytest.raises(UnusableFoldError, match="larger"):
         read_fold(tmp_path, IDENTITY)
 
 
 def test_the_oldest_files_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_fold, "MAX_FILES", 3)
+    monkeypatch.setattr(fold_cache, "MAX_FILES", 3)
     identities = [replace(IDENTITY, cluster=str(number)) for number in range(5)]
     for age, identity in enumerate(identities):
         write_fold(tmp_path, identity, {}, b"")

@@ -1,7 +1,7 @@
-"""A fold over topics that outlives its process: one file in a user's cache, with the bookmarks that it was kept at.
+"""Cache for the state of a fold over topics: one file in the user's cache folder, with the fold's bookmarks.
 
-It is derived from the log and only saves time: whoever loses it reads the log again. It is bound to the cluster and to
-the code that folded, has a checksum, and is replaced as a whole, so of two writers one wins.
+A stored fold is derived from the log and only saves time: without it, the log is read again. It is bound to the cluster
+and to the code of the fold and has a checksum. The file is replaced atomically, so of two writers the last one wins.
 """
 
 import json
@@ -17,37 +17,37 @@ import zstandard
 from headrace.schemas.kafka.bookmarks import Bookmark, Marks
 
 MAX_BYTES = 1024**3
-"""Largest fold that is kept, in bytes before compression: the ledger's of some twenty million trajectories."""
+"""Largest fold that is stored, in bytes before compression: the ledger of about twenty million trajectories."""
 
 MAX_FILES = 16
-"""Folds that are kept, of all clusters; the oldest give way."""
+"""Largest number of stored folds, over all clusters; the oldest are deleted."""
 
 _SUFFIX = ".fold"
 
 
 class UnusableFoldError(Exception):
-    """A kept fold cannot be used, and why; the log has to be read from the start."""
+    """A stored fold cannot be used, for the reason in the message; the log has to be read from the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldIdentity:
-    """What a fold is of. Two folds of one identity and equal bookmarks are equal."""
+    """Identity of a fold. Two folds with the same identity and equal bookmarks are equal."""
 
     name: str
-    """Which fold: ``ledger``."""
+    """Name of the fold: ``ledger``."""
     cluster: str
     """Id of the Kafka cluster."""
     code: str
-    """Digest of the code that folds: another release may fold otherwise."""
+    """Digest of the fold's code: another release may compute another state."""
 
     def file(self, folder: Path) -> Path:
-        """Where it is kept in ``folder``."""
+        """Return the path of its file in ``folder``."""
         cluster = blake2b(self.cluster.encode(), digest_size=8).hexdigest()
         return folder / f"{self.name}-{cluster}{_SUFFIX}"
 
 
 def digest_of(*sources: str) -> str:
-    """A digest of the files ``sources``: what a fold's code is known by."""
+    """Return a digest of the files ``sources``, which identifies the code of a fold."""
     digest = blake2b(digest_size=16)
     for source in sources:
         content = Path(source).read_bytes()
@@ -57,16 +57,18 @@ def digest_of(*sources: str) -> str:
 
 
 def write_fold(folder: Path, identity: FoldIdentity, marks: Marks, state: bytes) -> bool:
-    """Keep ``state``, which was folded up to ``marks``; ``False`` where it is too large. Raises ``OSError``.
+    """Store ``state``, which was folded up to ``marks``; return ``False`` if it is too large. Raises ``OSError``.
 
-    The file is its owner's alone, as it holds ids and names out of the log.
+    Only the owner can read the file, because it contains ids and names from the log.
     """
     head = json.dumps(
         {
             "name": identity.name,
             "cluster": identity.cluster,
             "code": identity.code,
-            "marks": {topic: {str(number): mark for number, mark in places.items()} for topic, places in marks.items()},
+            "marks": {
+                topic: {str(number): mark for number, mark in partitions.items()} for topic, partitions in marks.items()
+            },
         }
     ).encode()
     if len(head) + len(state) >= MAX_BYTES:
@@ -87,9 +89,9 @@ def write_fold(folder: Path, identity: FoldIdentity, marks: Marks, state: bytes)
 
 
 def read_fold(folder: Path, identity: FoldIdentity) -> tuple[dict[str, dict[int, Bookmark]], bytes] | None:
-    """The bookmarks and state of the fold that was kept; ``None`` where there is none.
+    """Return the bookmarks and the state of a stored fold; ``None`` if there is none.
 
-    Raises :class:`UnusableFoldError` where it is damaged, too large or of other code, and ``OSError``.
+    Raises :class:`UnusableFoldError` if it is damaged, too large or was written by other code, and ``OSError``.
     """
     try:
         packed = identity.file(folder).read_bytes()
@@ -97,24 +99,24 @@ def read_fold(folder: Path, identity: FoldIdentity) -> tuple[dict[str, dict[int,
         return None
     try:
         if not 0 <= zstandard.frame_content_size(packed) <= MAX_BYTES:
-            raise UnusableFoldError("is larger than any that is kept")
+            raise UnusableFoldError("it exceeds the size limit")
         head, _, state = zstandard.ZstdDecompressor().decompress(packed).partition(b"\n")
-        said = json.loads(head)
-        if (said["name"], said["cluster"], said["code"]) != (identity.name, identity.cluster, identity.code):
-            raise UnusableFoldError("is of another release or cluster")
+        stored = json.loads(head)
+        if (stored["name"], stored["cluster"], stored["code"]) != (identity.name, identity.cluster, identity.code):
+            raise UnusableFoldError("it belongs to another release or cluster")
         marks = {
-            topic: {int(number): Bookmark(int(offset), str(digest)) for number, (offset, digest) in places.items()}
-            for topic, places in said["marks"].items()
+            topic: {int(number): Bookmark(int(offset), str(digest)) for number, (offset, digest) in partitions.items()}
+            for topic, partitions in stored["marks"].items()
         }
     except (zstandard.ZstdError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnusableFoldError(f"is damaged ({error})") from error
+        raise UnusableFoldError(f"it is damaged ({error})") from error
     return marks, state
 
 
 def _drop_oldest(folder: Path) -> None:
     ages: list[tuple[float, Path]] = []
     for path in folder.glob(f"*{_SUFFIX}"):
-        with suppress(FileNotFoundError):  # another process drops too
+        with suppress(FileNotFoundError):  # another process may delete files, too
             ages.append((path.stat().st_mtime, path))
     for _, path in sorted(ages)[:-MAX_FILES]:
         path.unlink(missing_ok=True)

@@ -12,34 +12,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.schemas.ids import uuid7
-from headrace.schemas.kafka import metadata_pace
+from headrace.schemas.kafka import metadata_backoff
 from headrace.schemas.kafka.clients import open_admin, open_producer
-from headrace.schemas.kafka.metadata_pace import LONGEST_PAUSE_S, MetadataPace
+from headrace.schemas.kafka.metadata_backoff import LONGEST_PAUSE_S, MetadataBackoff
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import Topic
 
 
 def topic() -> Topic:
-    return Topic(f"pace-{uuid7()}", "none", (), 1, "Of a test.")
+    return Topic(f"backoff-{uuid7()}", "none", (), 1, "Of a test.")
 
 
 TOPICS = ("a", "b")
 
 
-def asked(pace: MetadataPace, times: Iterable[float]) -> list[float]:
+def asked(backoff: MetadataBackoff, times: Iterable[float]) -> list[float]:
     """At which of ``times`` it may ask."""
-    return [now for now in times if pace.may_ask(now, TOPICS)]
+    return [now for now in times if backoff.may_request(now, TOPICS)]
 
 
 def test_pauses_double_while_the_asking_goes_on_and_begin_anew_after_a_silence() -> None:
-    pace = MetadataPace(0.1, 0.5)
-    assert asked(pace, [n / 100 for n in range(300)]) == pytest.approx([0, 0.1, 0.3, 0.7, 1.2, 1.7, 2.2, 2.7], abs=0.05)
-    assert asked(pace, [5.0, 5.05, 5.11]) == pytest.approx([5.0, 5.11])
+    backoff = MetadataBackoff(0.1, 0.5)
+    assert asked(backoff, [n / 100 for n in range(300)]) == pytest.approx(
+        [0, 0.1, 0.3, 0.7, 1.2, 1.7, 2.2, 2.7], abs=0.05
+    )
+    assert asked(backoff, [5.0, 5.05, 5.11]) == pytest.approx([5.0, 5.11])
 
 
 def test_a_client_that_asks_for_other_topics_is_not_held_up() -> None:
-    pace = MetadataPace(0.1)
-    assert [pace.may_ask(0.01 * n, topics) for n, topics in enumerate([("a",), ("a",), ("a", "b"), ("b", "a")])] == [
+    backoff = MetadataBackoff(0.1)
+    assert [
+        backoff.may_request(0.01 * n, topics) for n, topics in enumerate([("a",), ("a",), ("a", "b"), ("b", "a")])
+    ] == [
         True,
         False,
         True,
@@ -51,7 +55,7 @@ def test_a_client_that_asks_for_other_topics_is_not_held_up() -> None:
 def test_however_it_is_asked_two_requests_are_at_least_the_shortest_pause_apart(
     first_s: float, gaps: list[float]
 ) -> None:
-    times = asked(MetadataPace(first_s, 0.5), accumulate(gaps))
+    times = asked(MetadataBackoff(first_s, 0.5), accumulate(gaps))
     assert all(later - earlier >= first_s - 1e-9 for earlier, later in pairwise(times))
 
 
@@ -72,7 +76,7 @@ async def test_a_partition_without_a_leader_costs_few_requests_and_does_not_hold
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = 0
-    update = metadata_pace._update
+    update = metadata_backoff._update
 
     async def counted(client: AIOKafkaClient, *args: Any) -> Any:
         nonlocal requests
@@ -85,7 +89,7 @@ async def test_a_partition_without_a_leader_costs_few_requests_and_does_not_hold
         await producer.send_and_wait(gone.name, b"x")
         async with open_admin(kafka) as admin:
             await admin.delete_topics([gone.name])
-        monkeypatch.setattr(metadata_pace, "_update", counted)
+        monkeypatch.setattr(metadata_backoff, "_update", counted)
         begin = time.monotonic()
         waiting = await producer.send(gone.name, b"y")
         others = 0
