@@ -82,7 +82,7 @@ def test_there_is_a_bound_on_what_is_kept_and_on_what_is_read(tmp_path: Path, mo
     write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
     monkeypatch.setattr(fold_cache, "MAX_BYTES", 5_000)
     assert not write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
-    with pytest.raises(UnusableFoldError, match="larger"):
+    with pytest.raises(UnusableFoldError, match="size limit"):
         read_fold(tmp_path, IDENTITY)
 
 
