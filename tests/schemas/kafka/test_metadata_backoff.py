@@ -41,14 +41,8 @@ def test_pauses_double_while_the_asking_goes_on_and_begin_anew_after_a_silence()
 
 def test_a_client_that_asks_for_other_topics_is_not_held_up() -> None:
     backoff = MetadataBackoff(0.1)
-    assert [
-        backoff.may_request(0.01 * n, topics) for n, topics in enumerate([("a",), ("a",), ("a", "b"), ("b", "a")])
-    ] == [
-        True,
-        False,
-        True,
-        False,
-    ]
+    requested = [("a",), ("a",), ("a", "b"), ("b", "a")]
+    assert [backoff.may_request(0.01 * n, each) for n, each in enumerate(requested)] == [True, False, True, False]
 
 
 @given(st.floats(0.01, 1), st.lists(st.floats(0, 3), max_size=60))
