@@ -1,7 +1,7 @@
-"""The Kafka client's log lines, rationed: those of the SDK's thread in an agent, all of them in a worker.
+"""Rate limit for the log lines of the Kafka client: those of the SDK's thread in an agent, all of them in a worker.
 
-While a broker is away the client logs every attempt to reach it, at times hundreds of lines a second; an agent's log
-is not ours to fill, and a worker's has better things to say. The host's own use of the same client is not touched.
+While a broker is unavailable the client logs every attempt to connect, sometimes hundreds of lines per second, which
+would flood the log of an agent or a worker. In an agent, the host's own use of the same client is not affected.
 """
 
 import logging
@@ -9,53 +9,53 @@ import time
 from collections.abc import Callable
 
 THREAD_NAME = "headrace-sdk"
-"""Name of the SDK's thread, by which its log lines are told from the host's."""
+"""Name of the SDK's thread, which distinguishes its log lines from the host's."""
 
 LOGGERS = (
     *("aiokafka", "aiokafka.conn", "aiokafka.cluster", "aiokafka.producer.sender", "aiokafka.producer.producer"),
     *("aiokafka.consumer.fetcher", "aiokafka.consumer.group_coordinator", "aiokafka.consumer.consumer"),
 )
-"""Loggers that the client writes to when it does not reach its broker."""
+"""Loggers of the client that report connection problems."""
 
-EVERY_S = 60.0
-"""A message of the same form comes through once in this time."""
+INTERVAL_S = 60.0
+"""Shortest time between two messages with the same template."""
 
-MAX_FORMS = 1_000
-"""Forms that are remembered; beyond it all are forgotten."""
+MAX_TEMPLATES = 1_000
+"""Largest number of templates to remember; when it is reached, all are forgotten."""
 
 
-class Ration(logging.Filter):
-    """Lets a message of a form (its text before arguments are filled in) through once in ``EVERY_S`` seconds."""
+class LogRateLimit(logging.Filter):
+    """Passes one message per template (the message before its arguments are filled in) every ``INTERVAL_S`` seconds."""
 
-    def __init__(self, concerns: Callable[[logging.LogRecord], bool]) -> None:
-        """Rations the records that it ``concerns``."""
+    def __init__(self, applies_to: Callable[[logging.LogRecord], bool]) -> None:
+        """``applies_to``: whether a record is subject to the limit."""
         super().__init__()
-        self._concerns = concerns
-        self._seen: dict[str, float] = {}
+        self._applies_to = applies_to
+        self._logged_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether ``record`` is logged."""
-        if not self._concerns(record) or record.levelno < logging.WARNING:
+        """Return whether ``record`` is logged."""
+        if not self._applies_to(record) or record.levelno < logging.WARNING:
             return True
-        form, now = str(record.msg), time.monotonic()
-        if now - self._seen.get(form, -EVERY_S) < EVERY_S:
+        template, now = str(record.msg), time.monotonic()
+        if now - self._logged_at.get(template, -INTERVAL_S) < INTERVAL_S:
             return False
-        if len(self._seen) >= MAX_FORMS:
-            self._seen.clear()
-        self._seen[form] = now
+        if len(self._logged_at) >= MAX_TEMPLATES:
+            self._logged_at.clear()
+        self._logged_at[template] = now
         return True
 
 
-def of_the_sdk(record: logging.LogRecord) -> bool:
-    """Whether the SDK's thread wrote it."""
+def from_sdk_thread(record: logging.LogRecord) -> bool:
+    """Return whether the SDK's thread created ``record``."""
     return record.threadName == THREAD_NAME
 
 
-_OF_THE_SDK = Ration(of_the_sdk)
-_ALL = Ration(lambda record: True)
+_SDK_THREAD = LogRateLimit(from_sdk_thread)
+_ALL_THREADS = LogRateLimit(lambda record: True)
 
 
-def ration_client_log(*, everywhere: bool = False) -> None:
-    """Put the ration in place, for the SDK's thread or ``everywhere``; again and again does no harm."""
+def limit_client_log(*, everywhere: bool = False) -> None:
+    """Install the limit, for the SDK's thread or ``everywhere``. Repeated calls have no further effect."""
     for name in LOGGERS:
-        logging.getLogger(name).addFilter(_ALL if everywhere else _OF_THE_SDK)
+        logging.getLogger(name).addFilter(_ALL_THREADS if everywhere else _SDK_THREAD)

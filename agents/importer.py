@@ -112,7 +112,7 @@ async def import_runs(
     time_ms = time.time_ns() // 1_000_000
     sent = skipped = 0
     async with open_producer(bootstrap) as producer:
-        flying: list[asyncio.Future[Any]] = []
+        in_flight: list[asyncio.Future[Any]] = []
         for number, line in _lines(path):
             if number not in found.trials:
                 continue
@@ -123,13 +123,13 @@ async def import_runs(
                 if id_digest(dict(message.headers)[ID]) in known:
                     skipped += 1
                 else:
-                    flying.append(await send(producer, EVENTS, message))
+                    in_flight.append(await send(producer, EVENTS, message))
                     sent += 1
-            if len(flying) >= IN_FLIGHT:
-                await asyncio.gather(*flying)
-                flying = []
+            if len(in_flight) >= IN_FLIGHT:
+                await asyncio.gather(*in_flight)
+                in_flight = []
             advance(1)
-        await asyncio.gather(*flying)
+        await asyncio.gather(*in_flight)
     return Imported(found, sent, skipped)
 
 

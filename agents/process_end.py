@@ -1,7 +1,7 @@
-"""Ends of a process that do not run ``atexit``, and what to use there instead.
+"""Hooks for processes that end without running ``atexit``.
 
-Children of ``multiprocessing`` and workers of Celery's prefork pool end with ``os._exit``; each has a hook of its own.
-A process that calls ``os._exit`` by itself, or is ended by a signal that nobody handles, has none: close the SDK first.
+Children of ``multiprocessing`` and workers of Celery's prefork pool end with ``os._exit``, but each has a hook of its
+own. A process that calls ``os._exit`` itself, or is ended by an unhandled signal, runs no hook: close the SDK first.
 """
 
 import multiprocessing.util
@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 
 def call_at_end(close: Callable[[], object]) -> None:
-    """Have ``close`` called where this process ends as a child of ``multiprocessing`` or as a worker of Celery."""
+    """Call ``close`` when this process ends as a child of ``multiprocessing`` or as a worker of Celery."""
     multiprocessing.util.Finalize(None, close, exitpriority=0)
-    # Where the process is a worker of Celery, that is imported by now. Elsewhere there is no need to import it.
+    # A worker of Celery has imported this module already; other processes do not need it.
     worker_ends = getattr(sys.modules.get("celery.signals"), "worker_process_shutdown", None)
     if worker_ends is not None:
         worker_ends.connect(lambda **_: close(), weak=False)

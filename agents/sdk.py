@@ -27,10 +27,10 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from opentelemetry.context import get_current
 
+from headrace.agents.counters import LOG_THREAD_NAME, DropReason, SdkCounters
 from headrace.agents.identifier import BadIdentifier
 from headrace.agents.raised import type_name
 from headrace.agents.sender import CLOSE_S, Sender, SenderConfig
-from headrace.agents.tally import TELLER_NAME, DropReason, Tally
 from headrace.agents.trajectory import CURRENT, Trajectory, open_trajectory, snapshot, text_of
 from headrace.schemas.events import FeedbackGiven, Purpose, Role, SdkStatsReported
 from headrace.schemas.topics import FEEDBACK
@@ -100,7 +100,7 @@ class Headrace:
             stats_interval_s=stats_interval_s,
             kafka_options=kafka_options or {},
         )
-        self._sender = Sender(self._config, Tally())
+        self._sender = Sender(self._config, SdkCounters())
         self._inherited: list[Sender] = []
         key = id(self)
         _OPEN[key] = weakref.ref(self, lambda _: _OPEN.pop(key, None))
@@ -243,15 +243,15 @@ class Headrace:
         sender = self._sender
         try:
             if sender.refusal is not None:
-                sender.tally.drop(sender.refusal, FeedbackGiven.TYPE)
+                sender.counters.drop(sender.refusal, FeedbackGiven.TYPE)
                 return
             about, kind = text_of(sender, trajectory_id, "trajectory_id"), text_of(sender, signal, "signal")
             fields = {"signal": kind, "value": value, "delay_s": delay_s, "comment": comment, **extra}
             sender.put((FEEDBACK, about, None, time_ns(), get_current(), FeedbackGiven, fields))
         except BadIdentifier as error:
-            sender.tally.drop(DropReason.BAD_IDENTIFIER, f"{error}. The feedback is not sent")
+            sender.counters.drop(DropReason.BAD_IDENTIFIER, f"{error}. The feedback is not sent")
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
-            sender.tally.drop(DropReason.INTERNAL, type_name(type(error)))
+            sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
     @property
     def stats(self) -> SdkStatsReported:
@@ -296,10 +296,10 @@ class Headrace:
 
     def _start_afresh(self) -> None:
         """In a forked child: the parent has the thread, the queue and the open trajectories; begin anew."""
-        old, self._sender = self._sender, Sender(self._config, Tally())
+        old, self._sender = self._sender, Sender(self._config, SdkCounters())
         # Handles that the parent opened must not number events here too. The old sender is kept: collecting it would
         # run the destructors of connections that the parent still uses.
-        old.refusal, old.tally = DropReason.FORKED, self._sender.tally
+        old.refusal, old.counters = DropReason.FORKED, self._sender.counters
         self._inherited.append(old)
 
 
@@ -357,7 +357,7 @@ def _close_all() -> None:
     for headrace in _open():
         headrace.close()
     for thread in threading.enumerate():
-        if thread.name == TELLER_NAME:  # a daemon that holds the log's lock at the end would stop the interpreter
+        if thread.name == LOG_THREAD_NAME:  # a daemon that holds the log's lock at the end would stop the interpreter
             thread.join(CLOSE_S)
 
 

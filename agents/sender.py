@@ -2,10 +2,11 @@
 
     host thread: put(note) ──deque──▶ sender thread: encode ──▶ Delivery ──▶ broker
 
-The host's thread only appends. Validation, serialisation and all I/O happen here, on an event loop of the thread's own.
+The host's thread only appends to the queue. Validation, serialisation and all I/O run on the sender's thread, in an
+event loop of its own.
 
-``put`` and ``stats`` take no lock and write no log line: a signal handler or a ``__del__`` may note an event while the
-same thread is anywhere inside them.
+``put`` and ``stats`` take no lock and write no log line, because a signal handler or a ``__del__`` may emit an event
+while the same thread is inside them.
 """
 
 import asyncio
@@ -25,13 +26,13 @@ from typing import Any
 
 from aiokafka.errors import KafkaError
 
-from headrace.agents.client_log import THREAD_NAME, ration_client_log
+from headrace.agents.client_log import THREAD_NAME, limit_client_log
+from headrace.agents.counters import LOG, Alteration, DropReason, SdkCounters
 from headrace.agents.delivery import Delivery
 from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note
 from headrace.agents.json_form import LABEL, TooLarge
 from headrace.agents.process_end import call_at_end
 from headrace.agents.sender_loop import GATES, Gate, SenderLoop, place_of
-from headrace.agents.tally import LOG, Alteration, DropReason, Tally
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import SdkStatsReported
 from headrace.schemas.ids import uuid7
@@ -39,25 +40,25 @@ from headrace.schemas.topics import SDK_STATS
 from headrace.schemas.wire import encode
 
 CHUNK = 16
-"""Events encoded before the thread lets go of the GIL: the host never waits longer for it than these take."""
+"""Events encoded before the thread releases the GIL: the host waits no longer for it than these take."""
 
 IDLE_MIN_S, IDLE_MAX_S = 0.005, 0.1
-"""Pauses between looks at the queue, growing while it stays empty. Waking the thread instead costs the host 5-10 µs."""
+"""Pauses between checks of the queue, growing while it is empty. Waking the thread would cost the host 5-10 µs."""
 
 POLL_S = 0.005
-"""Pause between looks at whether a flush is complete."""
+"""Pause between checks whether a flush is complete."""
 
 STATS_S = 1.0
-"""Longest wait for a report of statistics to be acknowledged."""
+"""Longest wait for the acknowledgement of a statistics record."""
 
 CLOSE_S = 6.0
-"""Longest wait for the thread to end after its last flush. It ends at once unless a connection hangs."""
+"""Longest wait for the thread to end after its final flush. It ends immediately unless a connection hangs."""
 
 STALLED_S = 30.0
-"""A thread that came to no wait for so many seconds stands still, and that is told."""
+"""A thread that has not waited for I/O for this many seconds is stalled, which is logged."""
 
 RESTART_S = 1.0
-"""Pause before the work of a thread is begun again after a failure; doubled each time up to a minute."""
+"""Pause before the thread's work restarts after a failure; it doubles with each failure, up to a minute."""
 
 START_AGAIN_S = 1.0
 """Pause between two attempts to start the thread."""
@@ -76,89 +77,92 @@ NEVER_QUEUED = {
 
 @dataclass(frozen=True, slots=True)
 class SenderConfig:
-    """What the sender must know."""
+    """Settings of the sender."""
 
     bootstrap: str
     """Kafka address, ``host:port`` with commas between several."""
     source: str
     """Name of the emitting program: ``ce_source``, and the key of its statistics."""
     queue_size: int = 10_000
-    """Events that may wait, encoded or not; beside them the one that is being encoded."""
+    """Largest number of waiting events, encoded or not, in addition to the one that is being encoded."""
     queue_bytes: int = 64 * 1024 * 1024
-    """Bytes of encoded events that may wait."""
+    """Largest total size of waiting encoded events, in bytes."""
     max_event_bytes: int = 1024 * 1024
-    """Largest event, serialised."""
+    """Size of the largest event in bytes, serialised."""
     flush_deadline_s: float = 5.0
-    """Longest wait for the last flush."""
+    """Longest wait for the final flush."""
     stats_interval_s: float = 10.0
-    """Seconds between two reports to ``sdk-stats``."""
+    """Seconds between two records in ``sdk-stats``."""
     kafka_options: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the aiokafka producer: security, timeouts."""
 
 
 class Sender:
-    """One process's queue and thread. A forked child gets a new one."""
+    """The queue and the thread of one process. A forked child gets its own."""
 
-    def __init__(self, config: SenderConfig, tally: Tally) -> None:
+    def __init__(self, config: SenderConfig, counters: SdkCounters) -> None:
         self.config = config
-        self.tally = tally
+        self.counters = counters
         self.refusal: DropReason | None = None
-        """Why nothing more is taken; ``None`` while open."""
+        """Reason for which all further events are dropped; ``None`` while open."""
         self._queue: deque[NoteFields] = deque()
         self._limit = config.queue_size
-        self._delivery = Delivery(config.bootstrap, config.kafka_options, tally)
+        self._delivery = Delivery(config.bootstrap, config.kafka_options, counters)
         self._tickets = itertools.count()
         self._taken = 0
-        self._nudge = asyncio.Event()
+        self._wake = asyncio.Event()
         self._stop = asyncio.Event()
         self._running: dict[str, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
         self._start_again_at = 0.0
         self._closes_at_exit = False
         self._gate = Gate()
-        self._stall_told = 0.0
+        self._stall_logged_at = 0.0
 
     def put(self, note: NoteFields) -> None:
-        """Take the fields of a :class:`Note` on, or count them as dropped; returns at once either way. Any thread."""
+        """Queue the fields of a :class:`Note`, or count them as dropped. Never blocks; callable from any thread."""
         queue = self._queue
-        if len(queue) + self._delivery.unsettled >= self._limit:
-            self._look()
-            self.tally.drop(DropReason.QUEUE_FULL, f"{self._limit} events wait for {self.config.bootstrap}")
+        if len(queue) + self._delivery.pending >= self._limit:
+            self._check_for_stall()
+            self.counters.drop(DropReason.QUEUE_FULL, f"{self._limit} events wait for {self.config.bootstrap}")
             return
         queue.append(note)
         if not self._running:
             self._start()
         elif self._gate.busy_since:
-            self._look()
+            self._check_for_stall()
 
     def stats(self) -> SdkStatsReported:
-        """Counts since the start of the process. Exact once the agent is quiet; any thread."""
-        dropped = self.tally.dropped()
+        """Return the counts since the start of the process. They are exact while no event is emitted; callable from any
+        thread."""
+        dropped = self.counters.dropped()
         never_queued = sum(count for reason, count in dropped.items() if reason in NEVER_QUEUED)
         waiting = len(self._queue)
         return SdkStatsReported(
             emitted=self._taken + waiting + never_queued,
             sent=self._delivery.sent,
-            queued=waiting + self._delivery.unsettled,
+            queued=waiting + self._delivery.pending,
             dropped=dropped,
-            altered=self.tally.altered(),
+            altered=self.counters.altered(),
         )
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was put before is acknowledged or dropped; ``False`` where ``timeout_s`` passed first."""
-        self._look()
+        """Wait until all events put so far are acknowledged or dropped; return ``False`` if ``timeout_s`` passed
+        first."""
+        self._check_for_stall()
         if self._queue and not self._running:
             self._start()
         thread, loop = self._thread_and_loop()
         if thread is None or loop is None or not thread.is_alive():
             return not self._queue
-        waiting = asyncio.run_coroutine_threadsafe(self._flushed(time.monotonic() + timeout_s), loop)
+        waiting = asyncio.run_coroutine_threadsafe(self._wait_until_flushed(time.monotonic() + timeout_s), loop)
         try:
             return waiting.result(timeout_s + 1.0)
         except (FutureTimeoutError, CancelledError):
             return False
 
     def close(self, timeout_s: float) -> bool:
-        """Take no more, flush, report the last statistics, end the thread; ``False`` where events were left unsent."""
+        """Refuse further events, flush, send the final statistics and end the thread; return ``False`` if events were
+        left unsent."""
         if self.refusal is not None:
             return True
         self.refusal = DropReason.CLOSED
@@ -167,29 +171,29 @@ class Sender:
         if thread is not None and loop is not None and thread.is_alive():
             loop.call_soon_threadsafe(self._stop.set)
             thread.join(CLOSE_S)
-        left = len(self._queue) + self._delivery.unsettled
+        left = len(self._queue) + self._delivery.pending
         if left:
             self._taken += len(self._queue)
             self._queue.clear()
-            self._delivery.unsettled = 0
-            self.tally.drop(
+            self._delivery.pending = 0
+            self.counters.drop(
                 DropReason.UNSENT_AT_CLOSE,
                 f"{left} events were not acknowledged by {self.config.bootstrap} in {timeout_s:g} s",
                 events=left,
             )
-        self.tally.wait_until_told(CLOSE_S)
-        self.tally.remind(at_once=True)
+        self.counters.wait_until_logged(CLOSE_S)
+        self.counters.log_counts(all_reasons=True)
         return complete and not left
 
-    def _look(self) -> None:
-        """Tell where the thread is, if it stands still, once a minute; called by the host's threads."""
+    def _check_for_stall(self) -> None:
+        """Log the position of a stalled thread, once a minute; called by the host's threads."""
         now, since, (thread, _) = time.monotonic(), self._gate.busy_since, self._thread_and_loop()
-        if not since or thread is None or now - since < STALLED_S or now - self._stall_told < 2 * STALLED_S:
+        if not since or thread is None or now - since < STALLED_S or now - self._stall_logged_at < 2 * STALLED_S:
             return
-        self._stall_told = now
-        self.tally.say(
+        self._stall_logged_at = now
+        self.counters.log(
             logging.ERROR,
-            f"the SDK's sender has stood still for {now - since:.0f} s, {place_of(thread)}; "
+            f"the SDK's sender has been stalled for {now - since:.0f} s, {place_of(thread)}; "
             f"{len(self._queue)} events wait",
         )
 
@@ -197,9 +201,10 @@ class Sender:
         return self._running.get("sender", (None, None))
 
     def _start(self) -> None:
-        """Start the thread; where that fails, the next call after ``START_AGAIN_S`` tries again, and events wait.
+        """Start the thread; if that fails, events wait and the next call after ``START_AGAIN_S`` tries again.
 
-        Two calls at once may start two: the one that is entered first in ``_running`` works, the other ends at once.
+        Concurrent calls may start two threads: the one that is first registered in ``_running`` works, and the other
+        ends immediately.
         """
         now = time.monotonic()
         if now < self._start_again_at:
@@ -210,17 +215,17 @@ class Sender:
             if not self._closes_at_exit:
                 self._closes_at_exit = True
                 call_at_end(partial(self.close, self.config.flush_deadline_s))
-            ration_client_log()
+            limit_client_log()
             loop = SenderLoop(self._gate)
             thread = threading.Thread(target=self._run, args=(loop,), name=THREAD_NAME, daemon=True)
             thread.start()
             self._running.setdefault("sender", (thread, loop))
-        except Exception as error:  # noqa: BLE001 - out of threads, files or memory: there may be more later
+        except Exception as error:  # noqa: BLE001 - out of threads, files or memory: a later attempt may succeed
             if loop is not None:
                 loop.close()
             why = f"{type(error).__name__}: {error}"
-            self.tally.say(
-                logging.WARNING, f"the SDK's sender cannot be started ({why}): events wait, a later one tries again"
+            self.counters.log(
+                logging.WARNING, f"the SDK's sender cannot be started ({why}): events wait, and a later event retries"
             )
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -235,10 +240,10 @@ class Sender:
                 try:
                     loop.run_until_complete(self._main())
                     return
-                except Exception:  # noqa: BLE001 - the host must not see it, whatever it is
-                    self.tally.say(
+                except Exception:  # noqa: BLE001 - no error may reach the host
+                    self.counters.log(
                         logging.ERROR,
-                        f"the SDK's sender failed, and begins again in {pause:g} s\n{traceback.format_exc()}",
+                        f"the SDK's sender failed and restarts in {pause:g} s\n{traceback.format_exc()}",
                     )
                 loop.run_until_complete(asyncio.sleep(pause))
                 pause = min(2 * pause, 60.0)
@@ -258,7 +263,7 @@ class Sender:
                 task.cancel()
             await asyncio.gather(stop, *work, return_exceptions=True)
         for task in done - {stop}:
-            task.result()  # none of them ends by itself: this raises what ended it
+            task.result()  # none of them ends normally: this raises its error
 
     async def _encode(self) -> None:
         """Move notes from the queue to the delivery, in order."""
@@ -272,8 +277,8 @@ class Sender:
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
-                        await self._nudge.wait()
-                self._nudge.clear()
+                        await self._wake.wait()
+                self._wake.clear()
                 pause = min(2 * pause, IDLE_MAX_S)
 
     def _take(self, note: Note) -> None:
@@ -282,26 +287,26 @@ class Sender:
         try:
             message, altered, described = encode_note(note, self.config.source, self.config.max_event_bytes)
         except TooLarge:
-            self.tally.drop(DropReason.OVERSIZE, f"{note.model.TYPE} over {self.config.max_event_bytes} bytes")
+            self.counters.drop(DropReason.OVERSIZE, f"{note.model.TYPE} over {self.config.max_event_bytes} bytes")
             return
         except InvalidEvent as error:
-            self.tally.drop(DropReason.INVALID, error)
+            self.counters.drop(DropReason.INVALID, error)
             return
         except Exception as error:  # noqa: BLE001 - one event must not stop the others
-            self.tally.drop(DropReason.INTERNAL, f"{note.model.TYPE}: {error!r}")
+            self.counters.drop(DropReason.INTERNAL, f"{note.model.TYPE}: {error!r}")
             return
         for kind, values in altered.items():
-            why = f"{note.model.TYPE} holds a {described}, which is not read" if kind == LABEL else note.model.TYPE
-            self.tally.alter(Alteration(kind), why, values=values)
-        if self._delivery.unsettled_bytes + len(message.value) > self.config.queue_bytes:
-            self.tally.drop(DropReason.QUEUE_BYTES, f"queue_bytes is {self.config.queue_bytes}")
+            why = f"{note.model.TYPE} contains a {described}, which is not read" if kind == LABEL else note.model.TYPE
+            self.counters.alter(Alteration(kind), why, values=values)
+        if self._delivery.pending_bytes + len(message.value) > self.config.queue_bytes:
+            self.counters.drop(DropReason.QUEUE_BYTES, f"queue_bytes is {self.config.queue_bytes}")
         else:
             self._delivery.offer(ticket, note.topic, message)
 
-    async def _flushed(self, deadline: float) -> bool:
+    async def _wait_until_flushed(self, deadline: float) -> bool:
         last = self._taken + len(self._queue) - 1
-        self._nudge.set()
-        while self._taken <= last or not self._delivery.settled_up_to(last):
+        self._wake.set()
+        while self._taken <= last or not self._delivery.resolved_up_to(last):
             if time.monotonic() > deadline:
                 return False
             await asyncio.sleep(POLL_S)
@@ -311,13 +316,14 @@ class Sender:
         reported = SdkStatsReported()
         while True:
             await asyncio.sleep(self.config.stats_interval_s)
-            self.tally.remind()
+            self.counters.log_counts()
             if self.stats() != reported:
                 reported = self.stats()
                 await self._send_stats()
 
     async def _send_stats(self) -> None:
-        """Report once, where there is a connection. Statistics are not worth a retry: the next report has them all."""
+        """Send the statistics once if there is a connection. They are not retried, because the next record includes
+        them."""
         producer = self._delivery.producer
         if producer is None:
             return
@@ -334,4 +340,4 @@ class Sender:
             async with asyncio.timeout(STATS_S):
                 await producer.send_and_wait(SDK_STATS.name, message.value, message.key, headers=message.headers)
         except (KafkaError, TimeoutError) as error:
-            LOG.debug("statistics were not reported: %r", error)
+            LOG.debug("statistics were not sent: %r", error)

@@ -15,11 +15,11 @@ from typing import Any, Self
 
 from opentelemetry.context import get_current
 
+from headrace.agents.counters import Alteration, DropReason
 from headrace.agents.encoding import HUGE
 from headrace.agents.identifier import BadIdentifier, identifier, is_plain
 from headrace.agents.raised import Raised, type_name
 from headrace.agents.sender import Sender
-from headrace.agents.tally import Alteration, DropReason
 from headrace.schemas.events import (
     ContextPruned,
     ContextSummarized,
@@ -83,14 +83,14 @@ class Trajectory:
         try:
             refusal = self._refusal or sender.refusal
             if refusal is not None:
-                sender.tally.drop(refusal, model.TYPE)
+                sender.counters.drop(refusal, model.TYPE)
                 return
             if extra:
                 fields.update(extra)
             # The number is taken before the queue is asked: an event that finds no room leaves a visible hole.
             sender.put((EVENTS, self.id, next(self._numbers), time_ns(), get_current(), model, fields))
         except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
-            sender.tally.drop(DropReason.INTERNAL, type_name(type(error)))
+            sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
     def model_called(
         self,
@@ -171,7 +171,7 @@ class Trajectory:
         if type(status) is not EndStatus and not (type(status) is str and status in _STATUSES):
             said = repr(status[:40]) if type(status) is str else f"of type {type_name(type(status))}"
             why = f"status is {said}: expected one of {', '.join(_STATUSES)}"
-            self._sender.tally.alter(Alteration.END_STATUS, why)
+            self._sender.counters.alter(Alteration.END_STATUS, why)
             status, extra = EndStatus.FAILED, {"error": why} | extra
         fields = {"status": status, "answer": snapshot(answer, self._items), "outcome": outcome, **extra}
         self._note(TrajectoryEnded, fields, {})
@@ -322,7 +322,7 @@ def open_trajectory(sender: Sender, start: dict[str, Any], trajectory_id: str | 
         if trajectory_id is not None and not is_plain(trajectory_id):
             trajectory_id = text_of(sender, trajectory_id, "trajectory_id")
     except BadIdentifier as error:
-        sender.tally.drop(DropReason.BAD_IDENTIFIER, f"{error}. The trajectory is not recorded")
+        sender.counters.drop(DropReason.BAD_IDENTIFIER, f"{error}. The trajectory is not recorded")
         return Trajectory(sender, uuid7(), DropReason.BAD_IDENTIFIER)
     trajectory = Trajectory(sender, trajectory_id or uuid7())
     trajectory._note(TrajectoryStarted, start, {})
@@ -333,7 +333,7 @@ def text_of(sender: Sender, value: object, argument: str) -> str:
     """``value`` as an identifier, with a line in the log where it is another type's; raises :class:`BadIdentifier`."""
     text = identifier(value, argument)
     if not issubclass(type(value), str):
-        sender.tally.alter(
+        sender.counters.alter(
             Alteration.IDENTIFIER, f"{argument} is of type {type_name(type(value))}, and became the str {text[:40]!r}"
         )
     return text
@@ -344,7 +344,7 @@ def _identified(sender: Sender, value: object, argument: str) -> str | None:
     try:
         return text_of(sender, value, argument)
     except BadIdentifier as error:
-        sender.tally.alter(Alteration.IDENTIFIER, f"{error}. One was made up")
+        sender.counters.alter(Alteration.IDENTIFIER, f"{error}. One was made up")
         return None
 
 

@@ -7,7 +7,7 @@ commits its batch when it is stopped, and logs the reason if it cannot continue.
 from collections.abc import Callable
 from functools import partial
 
-from headrace.agents.client_log import ration_client_log
+from headrace.agents.client_log import limit_client_log
 from headrace.deploy.configuration.settings import PREFIX, Settings
 from headrace.deploy.errors import StackError
 from headrace.deploy.log_format import log_to_stderr
@@ -47,7 +47,7 @@ def run_process(name: str, settings: Settings, run: Callable[[], int]) -> int:
     """
     keep_files_private()
     log_to_stderr(settings.log_level)
-    ration_client_log(everywhere=True)
+    limit_client_log(everywhere=True)
     try:
         start_telemetry(name_of_rank(name), settings)  # Only rank 0 has the part's name: its port can be bound once.
         return run()

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headrace.agents.client_log import THREAD_NAME, Ration, of_the_sdk
+from headrace.agents.client_log import THREAD_NAME, LogRateLimit, from_sdk_thread
 from headrace.agents.sdk import Headrace
 
 
@@ -18,17 +18,17 @@ def line(text: str, *values: object, thread: str = THREAD_NAME) -> logging.LogRe
 def test_a_message_of_a_form_comes_through_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
     monkeypatch.setattr("headrace.agents.client_log.time.monotonic", lambda: now)
-    ration = Ration(of_the_sdk)
-    assert ration.filter(line("no connection to %s", "a"))
-    assert not ration.filter(line("no connection to %s", "b"))
-    assert ration.filter(line("no metadata"))
+    limit = LogRateLimit(from_sdk_thread)
+    assert limit.filter(line("no connection to %s", "a"))
+    assert not limit.filter(line("no connection to %s", "b"))
+    assert limit.filter(line("no metadata"))
     now += 61
-    assert ration.filter(line("no connection to %s", "a"))
+    assert limit.filter(line("no connection to %s", "a"))
 
 
 def test_the_host_s_own_use_of_the_client_is_not_touched() -> None:
-    ration = Ration(of_the_sdk)
-    assert all(ration.filter(line("no connection", thread="MainThread")) for _ in range(5))
+    limit = LogRateLimit(from_sdk_thread)
+    assert all(limit.filter(line("no connection", thread="MainThread")) for _ in range(5))
 
 
 def test_a_broker_that_is_away_costs_the_host_s_log_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:

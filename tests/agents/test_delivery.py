@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidTimestampError, KafkaError, TopicAuthorizationFailedError
 
 from headrace.agents import delivery as delivery_module
+from headrace.agents.counters import SdkCounters
 from headrace.agents.delivery import RECONNECT_MAX_S, Delivery
-from headrace.agents.tally import Tally
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import Message
 
@@ -42,8 +42,8 @@ async def test_a_broker_that_takes_nothing_is_asked_ever_less_often_and_that_is_
     error: KafkaError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    tally, taken, pauses = Tally(), list[bytes](), list[float]()
-    delivery = Delivery("broker:9092", {}, tally)
+    counters, taken, pauses = SdkCounters(), list[bytes](), list[float]()
+    delivery = Delivery("broker:9092", {}, counters)
     errors = [error] * 9
     sleep = asyncio.sleep
 
@@ -59,15 +59,15 @@ async def test_a_broker_that_takes_nothing_is_asked_ever_less_often_and_that_is_
     for ticket in range(3):
         delivery.offer(ticket, EVENTS, Message(b"k", b"%d" % ticket, ()))
     running = asyncio.create_task(delivery.run())
-    while delivery.unsettled and not running.done():
+    while delivery.pending and not running.done():
         await sleep(0)
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
     assert taken == [b"0", b"1", b"2"]
-    assert (delivery.sent, delivery.unsettled_bytes, tally.dropped()) == (3, 0, {})
+    assert (delivery.sent, delivery.pending_bytes, counters.dropped()) == (3, 0, {})
     assert pauses == sorted(pauses)
     assert pauses[0] < 1 < pauses[-1] == RECONNECT_MAX_S
-    tally.wait_until_told(20)
+    counters.wait_until_logged(20)
     said = [record.getMessage() for record in caplog.records]
-    assert said == [f"Kafka at broker:9092 does not take events ({error!r}): 3 events wait, retrying"]
+    assert said == [f"Kafka at broker:9092 does not accept events ({error!r}): 3 events wait, retrying"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaError
 
+from headrace.agents.counters import SdkCounters
 from headrace.agents.delivery import Delivery, producer_id
 from headrace.agents.sdk import Headrace
-from headrace.agents.tally import Tally
 from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.system.children import Child
 from headrace.deploy.system.ports import free_port
@@ -230,7 +230,7 @@ def test_a_new_broker_that_gives_out_the_old_one_s_producer_id_does_not_take_new
                 await asyncio.sleep(0.01)
 
     async def deliver() -> None:
-        delivery = Delivery(broker.bootstrap, {"metadata_max_age_ms": 500}, Tally())
+        delivery = Delivery(broker.bootstrap, {"metadata_max_age_ms": 500}, SdkCounters())
         running = asyncio.create_task(delivery.run())
         try:
             delivery.offer(0, EVENTS, Message(b"another partition", b"before", ()))

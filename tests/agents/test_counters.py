@@ -1,0 +1,135 @@
+"""No reason for a loss goes unsaid: the first at once, the rest once a minute, what is left at the end."""
+
+import logging
+import threading
+
+import pytest
+
+from headrace.agents import counters as module
+from headrace.agents.counters import LOG_INTERVAL_S, LOG_THREAD_NAME, Alteration, DropReason, SdkCounters
+
+
+class Clock:
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    for thread in threading.enumerate():
+        if thread.name == LOG_THREAD_NAME:
+            thread.join(20)
+    found = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_the_first_of_a_reason_is_told_at_once_and_the_others_once_a_minute(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters = SdkCounters()
+    counters.drop(DropReason.INVALID, "field 0")
+    assert lines(caplog) == [
+        "an event was dropped (invalid): field 0; further ones are counted and logged once a minute"
+    ]
+    for number in range(1, 5):
+        counters.drop(DropReason.INVALID, f"field {number}")
+    counters.log_counts()
+    assert lines(caplog) == [], "the minute is not over"
+    clock.now += LOG_INTERVAL_S
+    counters.log_counts()
+    assert lines(caplog) == ["4 more events were dropped (invalid), 5 in total: field 4"]
+    clock.now += LOG_INTERVAL_S
+    counters.log_counts()
+    assert lines(caplog) == [], "nothing new"
+
+
+def test_a_log_that_raises_stops_nobody(
+    clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter of the host's may; what it let through before and afterwards is told, and numbers are kept."""
+
+    class Raises(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            raise RuntimeError("the host's filter")
+
+    counters, raises = SdkCounters(), Raises()
+    monkeypatch.setattr(counters, "_log_soon", lambda: None)  # so that this thread, as the sender's, writes
+    module.LOG.addFilter(raises)
+    try:
+        counters.drop(DropReason.INVALID, "field 0")
+        counters.log(logging.ERROR, "said")
+        counters.log_counts()
+    finally:
+        module.LOG.removeFilter(raises)
+    counters.drop(DropReason.INVALID, "field 1")
+    counters.log_counts(all_reasons=True)
+    assert lines(caplog) == ["1 more events were dropped (invalid), 2 in total: field 1"]
+
+
+def test_a_later_drop_reminds_by_itself(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    counters = SdkCounters()
+    counters.drop(DropReason.AFTER_END, "a")
+    lines(caplog)
+    counters.drop(DropReason.AFTER_END, "a")
+    clock.now += LOG_INTERVAL_S
+    lines(caplog)
+    counters.drop(DropReason.AFTER_END, "b")
+    assert lines(caplog) == ["2 more events were dropped (after_end), 3 in total: b"]
+
+
+def test_at_the_end_everything_is_told(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    counters = SdkCounters()
+    counters.drop(DropReason.OVERSIZE, "x", events=3)
+    counters.alter(Alteration.UNSERIALISABLE, "a generator")
+    told = lines(caplog)
+    counters.alter(Alteration.UNSERIALISABLE, "a map", values=2)
+    assert lines(caplog) == []
+    assert told == [
+        "3 events were dropped (oversize), 3 in total: x",
+        "a value was sent in another form (unserialisable): a generator; "
+        "further ones are counted and logged once a minute",
+    ]
+    counters.log_counts(all_reasons=True)
+    assert lines(caplog) == ["2 more values were sent in another form (unserialisable), 3 in total: a map"]
+    assert (counters.dropped(), counters.altered()) == ({"oversize": 3}, {"unserialisable": 3})
+
+
+def test_counts_are_exact_whichever_threads_count() -> None:
+    counters = SdkCounters()
+
+    def count() -> None:
+        for _ in range(2_000):
+            counters.drop(DropReason.QUEUE_FULL)
+            counters.alter(Alteration.SURROGATE, values=3)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (counters.dropped(), counters.altered()) == ({"queue_full": 8_000}, {"surrogate": 24_000})
+
+
+def test_no_thread_for_the_log_is_no_reason_to_fail_and_the_end_tells_all(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    counters = SdkCounters()
+    counters.drop(DropReason.CLOSED, "x")
+    counters.log(30, "a line")
+    assert caplog.records == []
+    counters.log_counts(all_reasons=True)
+    assert caplog.records[0].getMessage() == "a line"
+    assert "(closed): x" in caplog.text
