@@ -1,19 +1,19 @@
-"""Back-pressure: sampling waits for training, by what stands in the log.
+"""Back-pressure: sampling waits for training, controlled by the log.
 
     async with Backpressure("localhost:9092", run="search-7", limit=64) as backpressure:
         await backpressure.begin(trajectory_ids)  # waits until another group may begin, and counts it
 
-For samplers of rollouts alone: an agent in production works for somebody who waits, and is never held up.
+It is only for rollout samplers: an agent in production serves a user and is never delayed.
 
-The topic ``budget`` says how much may be under way, ``steps`` and ``rejected`` what no longer is (``under_way``
-has the rule). So a trainer that stands still holds samplers up, and one that goes on lets them go on; a run whose
-trainer never granted a budget is bounded by the sampler's own limit alone. Rejected trajectories make room as trained
-ones do: groups without a gradient must not starve the trainer.
+The topic ``budget`` limits the number of open groups; the topics ``steps`` and ``rejected`` close groups
+(``open_groups`` has the rule). So samplers stop while the trainer is stopped, and continue when it continues. Without a
+budget from the trainer, only the sampler's own limit applies. Rejected trajectories make room just as trained ones do:
+groups without a gradient must not starve the trainer.
 
-Several samplers of a run divide the budget by their ``share``; where shares add up to more than 1, more is sampled than
-can be fresh, and the trainer turns the excess away. No sampler can see that; the log shows it, and the dashboard's
-trainer page says it: groups under way beside those granted. A sampler that starts again no longer counts what it had
-begun.
+Several samplers of a run divide the budget by their ``share``. If the shares add up to more than 1, samplers produce
+more than can be trained while it is fresh, and the trainer rejects the excess. A sampler cannot detect that, but the
+trainer page of the dashboard shows open groups next to granted ones. A restarted sampler does not count the groups of
+its predecessor.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from typing import Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from headrace.agents.under_way import UnderWay, settled_by
+from headrace.agents.open_groups import OpenGroups, concluded_by
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of
 from headrace.schemas.model import Record
@@ -38,68 +38,70 @@ from headrace.schemas.wire import UnreadableRecord, decode
 LOG = logging.getLogger(__name__)
 
 READS = (BUDGET, STEPS, REJECTED)
-"""Topics that a sampler reads: first the one that grants, then those that settle."""
+"""Topics that a sampler reads: first the one with budgets, then those that conclude trajectories."""
 
 
 class Backpressure:
-    """``UnderWay``, kept by the topics ``budget``, ``steps`` and ``rejected``. For one event loop, in an
-    ``async with``."""
+    """:class:`OpenGroups` that follow the topics ``budget``, ``steps`` and ``rejected``. For use in one event loop, in
+    an ``async with``."""
 
     def __init__(
         self, bootstrap: str, *, run: str, limit: int, share: float = 1.0, report_after_s: float = 60.0
     ) -> None:
-        """``run``: training run. ``limit``: most groups under way, whatever the budget. ``share``: part of the run's
-        budget that is this sampler's. ``report_after_s``: how long there may be no room before that is said in the log,
-        each time."""
+        """``run``: training run. ``limit``: largest number of open groups, whatever the budget. ``share``: this
+        sampler's share of the run's budget. ``report_after_s``: interval of the log lines while no group may begin, in
+        seconds."""
         self._bootstrap = bootstrap
         self._run = run
         self._report_after_s = report_after_s
-        self._under_way = UnderWay(limit, share)
+        self._groups = OpenGroups(limit, share)
         self._changed = asyncio.Condition()
         self._follower: asyncio.Task[None] | None = None
 
     @property
-    def under_way(self) -> int:
-        """Groups begun and not settled."""
-        return len(self._under_way)
+    def open_groups(self) -> int:
+        """Number of open groups."""
+        return len(self._groups)
 
     @property
     def allowed(self) -> int:
-        """Most groups that may be under way at present."""
-        return self._under_way.allowed
+        """Largest number of open groups at present."""
+        return self._groups.allowed
 
     async def begin(self, trajectory_ids: Collection[str]) -> None:
-        """Wait until another group may begin, and count one of these trajectories as begun.
+        """Wait until another group may begin, and count a group of these trajectories as open.
 
-        Call it before the first of their events is noted. Raises ``RuntimeError`` when the log can no longer be
-        followed.
+        Call it before the first of their events is emitted. Raises ``RuntimeError`` if the topics can no longer be
+        read.
         """
         began = time.monotonic()
         async with self._changed:
-            while not self._under_way.has_room:
+            while not self._groups.has_room:
                 if self._follower is None or self._follower.done():
-                    raise RuntimeError(f"budget and fates at {self._bootstrap} are not followed") from self._failure()
+                    raise RuntimeError(
+                        f"the topics {', '.join(topic.name for topic in READS)} at {self._bootstrap} cannot be read"
+                    ) from self._failure()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._report_after_s):
                         await self._changed.wait()
                     continue
                 self._report(time.monotonic() - began)
-            self._under_way.begun(trajectory_ids)
+            self._groups.begin(trajectory_ids)
 
     async def forget(self, trajectory_id: str) -> None:
-        """A trajectory will never have a fate, because none of its events was sent."""
+        """Stop counting a trajectory that will be neither trained nor rejected, because none of its events was sent."""
         async with self._changed:
-            self._under_way.settled(trajectory_id)
+            self._groups.conclude(trajectory_id)
             self._changed.notify_all()
 
     def _report(self, waited_s: float) -> None:
         if self.allowed:
-            why = "is the trainer running? `headrace status` and `headrace ledger` tell"
+            why = "is the trainer running? See `headrace status` and `headrace ledger`"
         else:
             why = "the trainer has trained its last step (its setting steps)"
         LOG.warning(
-            "run %s: no new group for %.0f s, %d of %d allowed ones are under way: %s",
-            self._run, waited_s, self.under_way, self.allowed, why,
+            "run %s: no new group for %.0f s, %d of %d allowed groups are open: %s",
+            self._run, waited_s, self.open_groups, self.allowed, why,
         )  # fmt: skip
 
     def _failure(self) -> BaseException | None:
@@ -108,8 +110,8 @@ class Backpressure:
         return self._follower.exception()
 
     async def __aenter__(self) -> Self:
-        """Read the budget and begin to follow. Only what is settled from here on counts, so enter before the first
-        group begins."""
+        """Read the budget and start to follow the topics. Only steps and rejections after this point are seen, so enter
+        before the first group begins."""
         following: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._follower = asyncio.create_task(self._follow(following))
         await asyncio.wait([following, self._follower], return_when=asyncio.FIRST_COMPLETED)
@@ -129,37 +131,37 @@ class Backpressure:
     async def _follow(self, following: "asyncio.Future[None]") -> None:
         try:
             async with open_consumer(self._bootstrap) as consumer:
-                await self._take_position(consumer)
+                await self._seek(consumer)
                 following.set_result(None)
                 while True:
-                    await self._take(consumer)
+                    await self._poll(consumer)
         finally:
             async with self._changed:
-                self._changed.notify_all()  # whoever waits for room learns that it will not come
+                self._changed.notify_all()  # waiting callers of begin() must raise
 
-    async def _take_position(self, consumer: AIOKafkaConsumer) -> None:
-        """At the end of what settles, and at the end of ``budget`` once it is read."""
-        budget, *settling = READS
-        fates = [place for topic in settling for place in await partitions_of(consumer, topic)]
+    async def _seek(self, consumer: AIOKafkaConsumer) -> None:
+        """Seek to the end of ``steps`` and ``rejected``, and read ``budget`` up to its end."""
+        budget, *concluding = READS
+        conclusions = [place for topic in concluding for place in await partitions_of(consumer, topic)]
         budgets = await partitions_of(consumer, budget)
-        consumer.assign([*fates, *budgets])
-        ends = await consumer.end_offsets([*fates, *budgets])
-        for partition in fates:
+        consumer.assign([*conclusions, *budgets])
+        ends = await consumer.end_offsets([*conclusions, *budgets])
+        for partition in conclusions:
             consumer.seek(partition, ends[partition])
         await consumer.seek_to_beginning(*budgets)
         while await _is_behind(consumer, budgets, ends):
-            await self._take(consumer)
+            await self._poll(consumer)
 
-    async def _take(self, consumer: AIOKafkaConsumer) -> None:
+    async def _poll(self, consumer: AIOKafkaConsumer) -> None:
         changed = False
         for records in (await consumer.getmany(timeout_ms=1_000)).values():
             for record in records:
                 payload = _readable(record)
                 if isinstance(payload, Budget):
-                    changed |= payload.run == self._run and self._under_way.granted(payload)
+                    changed |= payload.run == self._run and self._groups.grant(payload)
                 elif payload is not None:
-                    for trajectory_id in settled_by(payload):
-                        changed |= self._under_way.settled(trajectory_id)
+                    for trajectory_id in concluded_by(payload):
+                        changed |= self._groups.conclude(trajectory_id)
         if changed:
             async with self._changed:
                 self._changed.notify_all()

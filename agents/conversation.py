@@ -1,7 +1,7 @@
-"""A conversation in tokens: the exact ids of every turn, and one ``model.called`` for every answer.
+"""A conversation as token ids: the exact ids of every turn, and one ``model.called`` event for every answer.
 
-A context only grows, by what is appended and by what the policy samples, until it is rewritten (a prune, a summary). So
-an event needs no more than the tokens that are new: the rest is named by its length and its hash.
+A context only grows, by appended and sampled tokens, until it is rewritten (a prune, a summary). So an event contains
+only the new tokens; the prefix is identified by its length and its hash.
 """
 
 from array import array
@@ -18,18 +18,18 @@ from headrace.schemas.tokens import prefix_hash
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What a call's context adds to the prefix that the log knows already."""
+    """A call's context as an extension of the prefix that earlier events contain."""
 
     prefix_length: int
-    """Tokens of the prefix; 0 says that ``context_ids`` are the whole context."""
+    """Number of tokens in the prefix; with 0, ``context_ids`` are the whole context."""
     prefix_sha256: str | None
-    """Their hash; ``None`` where there are none."""
+    """Hash of the prefix; ``None`` if it is empty."""
     context_ids: IntArray
     """Tokens after the prefix."""
 
 
 class Context:
-    """The tokens that the policy sees, and how many of them the log knows."""
+    """The tokens that the policy sees, and the length of the prefix that earlier events contain."""
 
     def __init__(self) -> None:
         self._ids: IntArray = array("i")
@@ -37,7 +37,7 @@ class Context:
 
     @property
     def ids(self) -> IntArray:
-        """All of it; a copy."""
+        """A copy of all tokens."""
         return self._ids[:]
 
     def __len__(self) -> int:
@@ -48,23 +48,23 @@ class Context:
         self._ids.extend(token_ids)
 
     def rewrite(self, token_ids: Sequence[int]) -> None:
-        """Replace everything: the next call starts a new segment, of which the log knows nothing yet."""
+        """Replace all tokens: the next call starts a new segment without a prefix."""
         self._ids = array("i", token_ids)
         self._logged = 0
 
     def extension(self) -> Extension:
-        """What the next call must say of its context."""
+        """Return the context for the next ``model.called`` event."""
         digest = prefix_hash(self._ids[: self._logged]) if self._logged else None
         return Extension(self._logged, digest, self._ids[self._logged :])
 
     def answered(self, token_ids: IntArray) -> None:
-        """The policy sampled ``token_ids``: they are part of the context, and the log knows all of it now."""
+        """Append ``token_ids``, which the policy sampled. The call's event makes the whole context the next prefix."""
         self._ids.extend(token_ids)
         self._logged = len(self._ids)
 
 
 class Policy(Protocol):
-    """What a conversation asks; :class:`headrace.agents.policy.PolicyClient` is one."""
+    """The interface of a policy; :class:`headrace.agents.policy.PolicyClient` implements it."""
 
     @property
     def model(self) -> str:
@@ -79,7 +79,7 @@ class Policy(Protocol):
 
 
 class Conversation:
-    """A context, the policy that answers it, and the trajectory that has a record of it."""
+    """Connects a context, the policy that continues it, and the trajectory that records the calls."""
 
     def __init__(self, policy: Policy, trajectory: Trajectory) -> None:
         self._policy = policy
@@ -88,24 +88,24 @@ class Conversation:
 
     @property
     def ids(self) -> IntArray:
-        """The context as it stands; a copy."""
+        """A copy of the current context."""
         return self._context.ids
 
     def __len__(self) -> int:
         return len(self._context)
 
     def append(self, token_ids: Sequence[int]) -> None:
-        """Add tokens that the policy did not sample: a question, a tool's result."""
+        """Add tokens that the policy did not sample, such as a question or a tool's result."""
         self._context.append(token_ids)
 
     def rewrite(self, token_ids: Sequence[int]) -> None:
-        """Replace the context after a prune or a summary. Note that by ``trajectory.pruned`` or ``.summarized``."""
+        """Replace the context after a prune or a summary. The caller emits ``trajectory.pruned`` or ``.summarized``."""
         self._context.rewrite(token_ids)
 
     async def sample(self, sampling: Sampling, *, stop_token_ids: Sequence[int] = ()) -> Completion:
-        """Sample a turn, note ``model.called`` and add the turn to the context.
+        """Sample a turn, emit ``model.called`` and add the turn to the context.
 
-        Where the policy raises ``PolicyError`` nothing is noted and the context is as before.
+        If the policy raises ``PolicyError``, no event is emitted and the context is unchanged.
         """
         extension = self._context.extension()
         completion = await self._policy.generate(self._context.ids, sampling, stop_token_ids=stop_token_ids)

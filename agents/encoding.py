@@ -1,4 +1,4 @@
-"""From what the host's thread noted to a Kafka record: validated, serialised and measured, off the host's thread."""
+"""Encodes an event as a Kafka record: validates, serialises and measures it, on the sender's thread."""
 
 import json
 import math
@@ -26,14 +26,14 @@ from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message
 
 SURROGATE = "surrogate"
-"""What an event is counted as whose text was not Unicode: the broken characters became ``?``."""
+"""Kind under which an event with invalid Unicode is counted; ``?`` replaces the invalid characters."""
 
 
 class Note(NamedTuple):
-    """An event as the host's thread leaves it: references only, nothing computed."""
+    """An event as queued by the host's thread: only references, nothing computed."""
 
     topic: Topic
-    """Where it goes."""
+    """Destination."""
     trajectory_id: str
     """Key and subject."""
     seq: int | None
@@ -41,7 +41,7 @@ class Note(NamedTuple):
     time_ns: int
     """When it happened, Unix nanoseconds."""
     context: Context
-    """The host's OpenTelemetry context at the call; it holds a span where one was active."""
+    """The host's OpenTelemetry context at the call, with the active span, if any."""
     model: type[Record]
     """Type of the payload."""
     fields: dict[str, Any]
@@ -49,26 +49,26 @@ class Note(NamedTuple):
 
 
 NoteFields: TypeAlias = tuple[Topic, str, int | None, int, Context, type[Record], dict[str, Any]]
-"""A :class:`Note` as the host's thread makes it: a bare tuple costs a sixth of a named one."""
+"""A :class:`Note` as created by the host's thread: a plain tuple costs a sixth of a named one."""
 
 
 class InvalidEvent(ValueError):
-    """The noted fields do not make an event; the message says which field and why."""
+    """The fields are not valid for the event; the message names the field and the problem."""
 
 
 class Encoded(NamedTuple):
-    """An event ready to be sent."""
+    """An encoded event."""
 
     message: Message
     """The Kafka record."""
     altered: dict[str, int]
-    """Values that it holds in another form than the host gave, by kind: ``unserialisable``, ``surrogate``."""
+    """Number of values in another form than the host gave, by kind: ``unserialisable``, ``surrogate``."""
     described: str
-    """Type of the first value that is described; empty where none is."""
+    """Type of the first described value; empty if there is none."""
 
 
 class _Huge:
-    """In the place of a list or dict that no event has room for, so that nobody copies or reads it."""
+    """Placeholder for a list or dict that is too large for any event, so that it is neither copied nor read."""
 
 
 HUGE: Final = _Huge()
@@ -76,17 +76,17 @@ HUGE: Final = _Huge()
 _ENUMS = frozenset(
     field.type.enum for fact in FACTS for field in shape_of(fact).fields if isinstance(field.type, Choice)
 )
-"""Enums of events: their values are plain."""
+"""Enums of events, whose values can be used as they are."""
 
 
 def encode_note(note: Note, source: str, limit: int) -> Encoded:
-    """``note`` as a Kafka record from ``source``.
+    """Encode ``note`` as a Kafka record from ``source``.
 
-    Fields for any JSON (``result``, ``arguments``, ``messages``, ``answer``, ``task``, and what an event has beyond the
-    fields of its type) are written by :class:`~headrace.agents.json_form.JsonForm`, which describes what it must not
-    read. Other fields have a type, and no room for a description: where the value is of another type, an iterator, no
-    finite number or one of more than 64 bits, :class:`InvalidEvent` is raised and names the field. Raises ``TooLarge``
-    where the payload exceeds ``limit`` bytes.
+    Fields for any JSON (``result``, ``arguments``, ``messages``, ``answer``, ``task``, and fields that are unknown to
+    the event's type) are written by :class:`~headrace.agents.json_form.JsonForm`, which replaces values that it must
+    not read by descriptions. Other fields have a type that does not allow a description: if the value has another type,
+    is an iterator, is not a finite number or needs more than 64 bits, :class:`InvalidEvent` is raised and names the
+    field. Raises ``TooLarge`` if the payload exceeds ``limit`` bytes.
     """
     model, form = note.model, JsonForm(limit)
     typed: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def encode_note(note: Note, source: str, limit: int) -> Encoded:
         problems = error.errors(include_url=False, include_input=False, include_context=False)[:3]
         text = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
         raise InvalidEvent(f"{model.TYPE}: {text}") from error
-    except Exception as error:  # a class that claims to be a plain one and is not
+    except Exception as error:  # a class that pretends to be a plain one
         raise InvalidEvent(f"{model.TYPE}: {type_name(type(error))}") from error
     body, broken = _bytes("".join((value[:-1], *_members(written, value == "{}"), "}")))
     if len(body) > limit:
@@ -135,7 +135,7 @@ def encode_note(note: Note, source: str, limit: int) -> Encoded:
 
 
 def traceparent(context: Context) -> str | None:
-    """The W3C trace context of the span in ``context``; ``None`` where there is no valid one."""
+    """Return the W3C trace context of the span in ``context``; ``None`` if there is no valid one."""
     span = get_current_span(context).get_span_context()
     if not span.is_valid:
         return None
@@ -144,7 +144,7 @@ def traceparent(context: Context) -> str | None:
 
 @lru_cache
 def _forms(model: type[Record]) -> dict[str, ArrayType | str]:
-    """How each field of ``model`` is written: an array's type, ``any``, ``object``, ``objects`` or ``typed``."""
+    """Return how each field of ``model`` is encoded: an array type, ``any``, ``object``, ``objects`` or ``typed``."""
     open_forms = {AnyJson(): "any", OBJECT: "object", ListOf(OBJECT): "objects"}
     return {
         field.name: field.type.array if isinstance(field.type, Tokens) else open_forms.get(field.type, "typed")
@@ -153,7 +153,7 @@ def _forms(model: type[Record]) -> dict[str, ArrayType | str]:
 
 
 def _open(form: JsonForm, name: str, value: Any, shape: str) -> str:
-    """The text of a field for any JSON, or for an object, or for a list of objects."""
+    """Return the JSON text of a field for any JSON, an object, or a list of objects."""
     if shape == "objects" and value is not None:
         items = list(value) if type(value) in (list, tuple) else [value]
         texts = [_open(form, f"{name}.{place}", item, "object") for place, item in enumerate(items)]
@@ -165,7 +165,7 @@ def _open(form: JsonForm, name: str, value: Any, shape: str) -> str:
 
 
 def _typed(form: JsonForm, model: type[Record], name: str, value: Any) -> Any:
-    """``value`` made of plain parts, for the model to validate."""
+    """Return ``value`` as plain values that the model can validate."""
     kind = type(value)
     if value is model.model_fields[name].default or kind is bool or kind in _ENUMS:
         return value
@@ -178,17 +178,18 @@ def _typed(form: JsonForm, model: type[Record], name: str, value: Any) -> Any:
         return text.decode()
     if kind is float:
         if not math.isfinite(value):
-            raise InvalidEvent(f"{name}: {value} is no finite number")
+            raise InvalidEvent(f"{name}: {value} is not a finite number")
         return value
     if kind is int:
         if not is_int64(value):
-            raise InvalidEvent(f"{name}: a number of more than 64 bits")
+            raise InvalidEvent(f"{name}: the number needs more than 64 bits")
         return value
     return json.loads(form.text(value))
 
 
 def _numbers(form: ArrayType, name: str, value: Any, limit: int) -> Any:
-    """``value`` as an array, made slice by slice; the wire form, arrays of the right type and ``None`` as they are."""
+    """Convert ``value`` to an array, slice by slice; the wire form, arrays of the right type and ``None`` are returned
+    unchanged."""
     kind = type(value)
     if value is None or (kind is str and len(value) <= limit) or (kind is array and value.typecode == form.typecode):
         return value
@@ -224,14 +225,14 @@ def _number(name: str, item: Any) -> Any:
 
 
 def _members(written: dict[str, str], first: bool) -> Iterator[str]:
-    """``written`` as members of an object that has others before them, unless they come ``first``."""
+    """Yield ``written`` as JSON object members, each preceded by a comma, except a member that comes ``first``."""
     for name, text in written.items():
         yield f"{'' if first else ','}{encode_basestring(name)}:{text}"
         first = False
 
 
 def _bytes(text: str) -> tuple[bytes, int]:
-    """``text`` as UTF-8, and whether it had to be changed for that (0 or 1)."""
+    """Return ``text`` as UTF-8, and 1 if it had to be changed, otherwise 0."""
     try:
         return text.encode(), 0
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""What may identify something in an event: text that stands in keys and headers, and means the same to everyone.
+"""Identifiers in events: valid Unicode text of bounded length, which can be used in record keys and headers.
 
-``7`` → ``"7"`` (said once in the log), ``"order-17"`` as it is; ``None``, ``""`` and ``["a"]`` identify nothing.
+``7`` → ``"7"`` (logged), ``"order-17"`` unchanged; ``None``, ``""`` and ``["a"]`` are not identifiers.
 """
 
 from enum import Enum
@@ -11,19 +11,20 @@ from headrace.agents.json_form import is_int64
 from headrace.agents.raised import type_name
 
 MAX_CHARACTERS: Final = 512
-"""Longest identifier; events with longer ones would be dead letters."""
+"""Longest identifier; events with longer identifiers would become dead letters."""
 
 
 class BadIdentifier(ValueError):
-    """The value cannot identify anything; the message says which argument it was and what is expected."""
+    """The value is not an identifier; the message names the argument and what is expected."""
 
 
 def identifier(value: object, argument: str) -> str:
-    """``value`` as an identifier: Unicode text of 1 to ``MAX_CHARACTERS`` characters; integers and UUIDs as text.
+    """Convert ``value`` to an identifier, a Unicode text of 1 to ``MAX_CHARACTERS`` characters; integers and UUIDs
+    become text.
 
     Raises :class:`BadIdentifier`, which names the ``argument``.
     """
-    kind, unchecked = type(value), cast(Any, value)  # isinstance() would ask a lazy object for its class
+    kind, unchecked = type(value), cast(Any, value)  # isinstance() would run code of a lazy object
     if issubclass(kind, str):
         text = str.__str__(unchecked)
     elif issubclass(kind, int) and kind is not bool and not issubclass(kind, Enum):
@@ -38,10 +39,10 @@ def identifier(value: object, argument: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadIdentifier(f"{argument} is {text[:40]!a}, which is no Unicode text: expected a str") from None
+        raise BadIdentifier(f"{argument} is {text[:40]!a}, which is not valid Unicode: expected a str") from None
     return text
 
 
 def is_plain(value: object) -> bool:
-    """Whether ``value`` is an identifier as it stands, as nearly all are: the quick question of the host's thread."""
+    """Return whether ``value`` is an ASCII identifier, as almost all are: a fast check for the host's thread."""
     return type(value) is str and 0 < len(value) <= MAX_CHARACTERS and value.isascii()

@@ -1,4 +1,4 @@
-"""Which events of imports the log holds: a fold over the headers of ``events``, kept from one import to the next."""
+"""The imported events that the log contains: a fold over the headers of ``events``, cached between imports."""
 
 import json
 import sys
@@ -24,8 +24,8 @@ _PREFIX = IMPORT_SOURCES.encode()
 
 
 @dataclass(slots=True)
-class _Held:
-    """Events of one source in one partition: 24 bytes each."""
+class _PartitionEvents:
+    """Events of one source in one partition, 24 bytes each."""
 
     offsets: "array[int]" = field(default_factory=lambda: array("Q"))
     digests: bytearray = field(default_factory=bytearray)
@@ -35,59 +35,61 @@ class ImportedIds:
     """The events of all imports, by source and partition."""
 
     def __init__(self) -> None:
-        self._held: dict[str, dict[int, _Held]] = {}
+        self._events: dict[str, dict[int, _PartitionEvents]] = {}
 
     def add(self, source: str, event_id: bytes, partition: int, offset: int) -> None:
-        """The event ``event_id`` stands at ``offset``, behind all that were added of its partition."""
-        held = self._held.setdefault(source, {}).setdefault(partition, _Held())
-        held.offsets.append(offset)
-        held.digests += id_digest(event_id)
+        """Add the event ``event_id`` at ``offset``, which is higher than all earlier offsets of the partition."""
+        events = self._events.setdefault(source, {}).setdefault(partition, _PartitionEvents())
+        events.offsets.append(offset)
+        events.digests += id_digest(event_id)
 
-    def of(self, source: str, begins: Mapping[int, int]) -> set[bytes]:
-        """Digests (:func:`id_digest`) of the events of ``source`` that the log still holds, from ``begins`` on."""
+    def of(self, source: str, first_offsets: Mapping[int, int]) -> set[bytes]:
+        """Return the digests (:func:`id_digest`) of the events of ``source`` at or after ``first_offsets``, the first
+        offsets that the partitions still contain."""
         found = set()
-        for partition, held in self._held.get(source, {}).items():
-            begin = begins.get(partition, 0)
-            for number, offset in enumerate(held.offsets):
-                if offset >= begin:
-                    found.add(bytes(held.digests[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]))
+        for partition, events in self._events.get(source, {}).items():
+            first = first_offsets.get(partition, 0)
+            for number, offset in enumerate(events.offsets):
+                if offset >= first:
+                    found.add(bytes(events.digests[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]))
         return found
 
     def packed(self) -> bytes:
-        """All of it as bytes."""
+        """Return the state as bytes."""
         head = [
-            [source, [[partition, len(held.offsets)] for partition, held in places.items()]]
-            for source, places in self._held.items()
+            [source, [[partition, len(events.offsets)] for partition, events in partitions.items()]]
+            for source, partitions in self._events.items()
         ]
         body = [
             part
-            for places in self._held.values()
-            for held in places.values()
-            for part in (held.offsets.tobytes(), bytes(held.digests))
+            for partitions in self._events.values()
+            for events in partitions.values()
+            for part in (events.offsets.tobytes(), bytes(events.digests))
         ]
         return b"".join([json.dumps(head).encode(), b"\n", *body])
 
     @classmethod
     def unpacked(cls, packed: bytes) -> "ImportedIds":
-        """What :meth:`packed` made; raises :class:`UnusableFoldError` for other bytes."""
+        """Restore the state that :meth:`packed` returned; raise :class:`UnusableFoldError` for other bytes."""
         head, _, body = packed.partition(b"\n")
-        made, at = cls(), 0
+        restored, at = cls(), 0
         try:
-            for source, places in json.loads(head):
-                for partition, count in places:
+            for source, partitions in json.loads(head):
+                for partition, count in partitions:
                     end = at + 8 * count
-                    held = _Held(array("Q", body[at:end]), bytearray(body[end : end + _DIGEST_BYTES * count]))
-                    if len(held.offsets) != count or len(held.digests) != _DIGEST_BYTES * count:
+                    digests = bytearray(body[end : end + _DIGEST_BYTES * count])
+                    events = _PartitionEvents(array("Q", body[at:end]), digests)
+                    if len(events.offsets) != count or len(events.digests) != _DIGEST_BYTES * count:
                         raise UnusableFoldError("it is damaged (too short)")
-                    made._held.setdefault(str(source), {})[int(partition)] = held
+                    restored._events.setdefault(str(source), {})[int(partition)] = events
                     at = end + _DIGEST_BYTES * count
         except (ValueError, TypeError) as error:
             raise UnusableFoldError(f"it is damaged ({error})") from error
-        return made
+        return restored
 
 
 def id_digest(event_id: bytes) -> bytes:
-    """What is kept of an event's id: 16 bytes."""
+    """Return the digest that represents an event's id: 16 bytes."""
     return blake2b(event_id, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -112,10 +114,10 @@ class _Reader:
 
 
 async def imported_ids(bootstrap: str, source: str, cache: Path | None) -> set[bytes]:
-    """Digests (:func:`id_digest`) of the ids of the events from ``source`` that the log holds.
+    """Return the digests (:func:`id_digest`) of the ids of the events from ``source`` that the log contains.
 
-    ``cache``: the folder where the fold is kept for the next import, of whatever source; ``None``: it is not. Raises
-    ``LookupError`` where there is no topic, and aiokafka's errors.
+    ``cache``: folder in which the fold is stored for the next import from any source; ``None``: it is not stored.
+    Raises ``LookupError`` if the topic does not exist, and aiokafka's errors.
     """
     reader = await resume_fold(
         bootstrap,
@@ -126,7 +128,7 @@ async def imported_ids(bootstrap: str, source: str, cache: Path | None) -> set[b
         resume=lambda packed, marks: _Reader(bootstrap, ImportedIds.unpacked(packed), marks),
         pack=lambda reader: reader.ids.packed(),
     )
-    # Asked afterwards: retention goes on while we read. What has passed it may be imported again.
+    # Requested last: retention may delete events while they are read. Deleted events may be imported again.
     async with open_consumer(bootstrap) as consumer:
-        begins = await consumer.beginning_offsets(await partitions_of(consumer, EVENTS))
-    return reader.ids.of(source, {place.partition: offset for place, offset in begins.items()})
+        first_offsets = await consumer.beginning_offsets(await partitions_of(consumer, EVENTS))
+    return reader.ids.of(source, {place.partition: offset for place, offset in first_offsets.items()})

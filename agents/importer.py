@@ -1,7 +1,7 @@
-"""A file of recorded runs, into Kafka: once, whatever happens in between.
+"""Imports a file of recorded runs into Kafka exactly once, even if the import is interrupted and repeated.
 
-The ids of all events follow from the data set's name, the task and the trial. An import first looks which of them the
-log has, then sends the others; so a second import changes nothing, and one that was interrupted is completed.
+The ids of all events are derived from the data set's name, the task and the trial. An import reads which of them the
+log contains and sends the others. So a second import changes nothing, and completes an interrupted one.
 """
 
 import asyncio
@@ -20,55 +20,55 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import EVENTS
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Longest line that is read."""
+"""Longest line that is read, in bytes."""
 
 MAX_EVENT_BYTES = 1024 * 1024
-"""Largest event that the assembler takes: a run with a larger one is reported rather than sent to the dead letters."""
+"""Largest event that the assembler accepts: a run with a larger event is reported instead of becoming a dead letter."""
 
 IN_FLIGHT = 1_000
-"""Events sent and not yet acknowledged."""
+"""Number of sent events from which the import waits for their acknowledgement."""
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that was left out."""
+    """A line that is not imported."""
 
     number: int
     """Its number in the file, from 1."""
     reason: str
-    """What is wrong with it."""
+    """Why it cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a file holds, found out before anything is sent."""
+    """Content of a file, determined before anything is sent."""
 
     lines: int
-    """Lines that are not empty."""
+    """Number of lines that are not empty."""
     trials: dict[int, int]
-    """Line number → trial, for every line that can be imported."""
+    """Trial by line number, for every line that can be imported."""
     group_sizes: dict[str, int]
-    """Task → attempts at it."""
+    """Number of attempts by task."""
     bad: list[BadLine]
-    """Lines that cannot."""
+    """Lines that cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import did."""
+    """Result of an import."""
 
     survey: Survey
     """The file."""
     sent: int
-    """Events that are in the log because of this import."""
+    """Number of events that this import sent."""
     skipped: int
-    """Events that were there before."""
+    """Number of events that the log already contained."""
 
 
 def survey(path: Path, dataset: Dataset, report: Callable[[BadLine], None] = lambda bad: None) -> Survey:
-    """Read all of ``path``; ``report`` is told of each line that cannot be imported as it is met."""
+    """Read all of ``path``; call ``report`` for each line that cannot be imported, as soon as it is read."""
     lines = 0
     trials: dict[int, int] = {}
     first_lines: dict[tuple[str, int], int] = {}
@@ -81,7 +81,7 @@ def survey(path: Path, dataset: Dataset, report: Callable[[BadLine], None] = lam
             task_id = str(run.task_id)
             trial = sizes[task_id] if run.trial is None else run.trial
             if (task_id, trial) in first_lines:
-                raise BadRun(f"task {task_id}, trial {trial} stands on line {first_lines[task_id, trial]} already")
+                raise BadRun(f"task {task_id}, trial {trial} is already on line {first_lines[task_id, trial]}")
             _check_sizes(run, dataset, trial)
         except BadRun as error:
             bad.append(BadLine(number, str(error)))
@@ -102,11 +102,12 @@ async def import_runs(
     *,
     cache: Path | None = None,
 ) -> Imported:
-    """Send what the log at ``bootstrap`` does not have yet; ``advance`` is told of every trajectory that is done.
+    """Send the events that the log at ``bootstrap`` does not contain yet; call ``advance`` for every completed
+    trajectory.
 
-    ``found`` is the :func:`survey` of the same file; ``cache`` the folder that keeps what the log has until the next
-    import, which then reads only what came since. Raises aiokafka's ``KafkaError`` where the broker fails; the same
-    import can then be run again.
+    ``found`` is the :func:`survey` of the same file. ``cache`` is the folder that stores which events the log contains,
+    so that the next import reads only newer records. Raises aiokafka's ``KafkaError`` if the broker fails; the import
+    can then be repeated.
     """
     known = await imported_ids(bootstrap, dataset.source, cache)
     time_ms = time.time_ns() // 1_000_000
@@ -137,11 +138,12 @@ def _check_sizes(run: RecordedRun, dataset: Dataset, trial: int) -> None:
     facts = run_to_facts(run, dataset, trial, 1)
     for message, fact in zip(fact_messages(facts, dataset, "-" * 36, 0), facts, strict=True):
         if len(message.value) > MAX_EVENT_BYTES:
-            raise BadRun(f"its {fact.TYPE} has {len(message.value)} bytes, more than the {MAX_EVENT_BYTES} of an event")
+            raise BadRun(f"its {fact.TYPE} has {len(message.value)} bytes: an event may have at most {MAX_EVENT_BYTES}")
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and content of every line that is not empty; one over ``MAX_LINE_BYTES`` comes cut off after that many."""
+    """Yield the number and the content of every line that is not empty; a line longer than ``MAX_LINE_BYTES`` is cut
+    one byte after that limit."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):

@@ -14,7 +14,7 @@ from headrace.schemas.kafka.sending import send
 from headrace.schemas.model import Record
 from headrace.schemas.topics import BUDGET, REJECTED, STEPS, Topic
 from headrace.schemas.wire import record_message
-from tests.agents.test_under_way import granting, rejection_of, step_of
+from tests.agents.test_open_groups import granting, rejection_of, step_of
 
 pytestmark = pytest.mark.kafka
 
@@ -42,7 +42,7 @@ async def test_steps_and_rejections_in_the_log_make_room(kafka: str) -> None:
         assert await waits(third), "half a group is no room"
         await write(kafka, REJECTED, rejection_of("x1"), rejection_of("x0"))
         await asyncio.wait_for(third, 20)
-        assert backpressure.under_way == 2
+        assert backpressure.open_groups == 2
         await backpressure.forget("x4")
         await asyncio.wait_for(backpressure.begin(["x5"]), 20)
 
@@ -90,7 +90,7 @@ async def test_a_long_wait_is_said_in_the_log(kafka: str, caplog: pytest.LogCapt
         second = asyncio.create_task(backpressure.begin(["z2"]))
         assert await waits(second)
         second.cancel()
-    assert "no new group for 0 s, 1 of 1 allowed ones are under way: is the trainer running?" in caplog.text
+    assert "no new group for 0 s, 1 of 1 allowed groups are open: is the trainer running?" in caplog.text
 
 
 async def test_whoever_waits_when_following_ends_is_told(kafka: str) -> None:
@@ -156,6 +156,8 @@ async def test_a_trainer_that_stands_still_stops_a_sampler_and_one_that_goes_on_
             trained = len(await records(kafka, STEPS, "paced"))
             await until_begun(trained + 2)
             await asyncio.sleep(1)
-            assert (begun, backpressure.under_way) == (trained + 2, 2), "nobody trains, and still a group was begun"
+            assert (begun, backpressure.open_groups) == (trained + 2, 2), (
+                "a group was begun although nothing was trained"
+            )
         sampler.cancel()
         await asyncio.gather(sampler, return_exceptions=True)

@@ -95,8 +95,8 @@ def test_text_that_is_no_unicode_is_mended_and_counted() -> None:
         (ToolReturned, {"call_id": "c", "tool": "t", "error_class": "mine"}, "error_class: .*invalid_arguments"),
         (ContextPruned, {"pruned_ids": (n for n in "ab"), "tokens_before": 1, "tokens_after": 1}, "pruned_ids"),
         (ContextPruned, {"pruned_ids": [], "tokens_before": 2**70, "tokens_after": 1}, "tokens_before: .* 64 bits"),
-        (TrajectoryEnded, {"outcome": float("nan")}, "outcome: nan is no finite number"),
-        (FeedbackGiven, {"signal": "s", "value": float("inf")}, "value: inf is no finite number"),
+        (TrajectoryEnded, {"outcome": float("nan")}, "outcome: nan is not a finite number"),
+        (FeedbackGiven, {"signal": "s", "value": float("inf")}, "value: inf is not a finite number"),
         (FeedbackGiven, {"signal": "s", "value": iter([1.0])}, "value"),
     ],
 )  # fmt: skip

@@ -1,12 +1,12 @@
-"""What a sampler has under way, and whether it may begin more. Pure.
+"""The open groups of a sampler, and whether it may begin more. Pure.
 
-A group is under way from its beginning until each of its trajectories is trained or rejected. A sampler begins another
+A group is open from its beginning until each of its trajectories is trained or rejected. A sampler begins another group
 only while
 
-    groups under way < min(limit, share · budget)
+    open groups < min(limit, share · budget)
 
-``budget`` is what the trainer grants all samplers of the run together: AReaL's admission rule, by which nothing is
-sampled that will be too stale to train. ``limit`` is the sampler's own; while no budget is known it alone holds.
+``budget`` is what the trainer grants all samplers of the run together: AReaL's admission rule, by which no sample will
+be too stale to train. ``limit`` is the sampler's own; it alone applies while no budget is known.
 """
 
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from headrace.schemas.records.group import Rejection
 from headrace.schemas.records.step import Budget, Step
 
 
-class UnderWay:
-    """Groups begun and not settled, by the ids of their trajectories: telling the same fact twice changes nothing."""
+class OpenGroups:
+    """The open groups, by the ids of their trajectories. Repeating a call has no further effect."""
 
     def __init__(self, limit: int, share: float = 1.0) -> None:
-        """``limit``: most groups under way here. ``share``: this sampler's part of the run's budget, in (0, 1]; those
-        of all samplers should add up to 1. Raises ``ValueError`` for others."""
+        """``limit``: largest number of open groups. ``share``: this sampler's share of the run's budget, in (0, 1]; the
+        shares of all samplers should add up to 1. Raises ``ValueError`` for other values."""
         if limit < 1:
             raise ValueError(f"limit is {limit}: expected at least 1 group")
         if not 0 < share <= 1:
-            raise ValueError(f"share is {share}: expected a part of the run's budget, above 0 and up to 1")
+            raise ValueError(f"share is {share}: expected a share of the run's budget, above 0 and at most 1")
         self.budget: Budget | None = None
-        """What the trainer granted last; ``None`` where it never did."""
+        """The latest budget from the trainer; ``None`` if there is none."""
         self._limit = limit
         self._share = share
         self._group_of: dict[str, str] = {}
@@ -38,7 +38,8 @@ class UnderWay:
 
     @property
     def allowed(self) -> int:
-        """Most groups under way at present. A share too small for a group is one group, unless none is granted."""
+        """Largest number of open groups at present. A share of less than one group allows one group, unless the budget
+        is 0."""
         if self.budget is None:
             return self._limit
         granted = max(int(self._share * self.budget.max_groups), min(1, self.budget.max_groups))
@@ -49,21 +50,22 @@ class UnderWay:
         """Whether another group may begin."""
         return len(self._open) < self.allowed
 
-    def granted(self, budget: Budget) -> bool:
-        """The trainer granted ``budget``; whether that changes anything."""
+    def grant(self, budget: Budget) -> bool:
+        """Apply ``budget``; return whether that changes the number of allowed groups."""
         before, self.budget = self.allowed, budget
         return self.allowed != before
 
-    def begun(self, trajectory_ids: Iterable[str]) -> None:
-        """A group of these was begun. Ids are not used twice."""
+    def begin(self, trajectory_ids: Iterable[str]) -> None:
+        """Open a group of these trajectories, whose ids must be new."""
         ids = list(dict.fromkeys(trajectory_ids))
         for trajectory_id in ids:
             self._group_of[trajectory_id] = ids[0]
         if ids:
             self._open[ids[0]] = len(ids)
 
-    def settled(self, trajectory_id: str) -> bool:
-        """A trajectory has its fate; whether that ends its group. Those of other samplers do not concern us."""
+    def conclude(self, trajectory_id: str) -> bool:
+        """Mark a trajectory as trained or rejected; return whether that closes its group. Trajectories of other
+        samplers are ignored."""
         group = self._group_of.pop(trajectory_id, None)
         if group is None:
             return False
@@ -74,8 +76,8 @@ class UnderWay:
         return True
 
 
-def settled_by(record: Record) -> list[str]:
-    """The trajectories whose fate ``record`` tells: those of a step, or the one that was rejected."""
+def concluded_by(record: Record) -> list[str]:
+    """Return the trajectories that ``record`` concludes: those of a step, or the rejected one."""
     if isinstance(record, Step):
         return [trajectory_id for group in record.groups for trajectory_id in group.trajectory_ids]
     return [record.trajectory_id] if isinstance(record, Rejection) else []
