@@ -157,7 +157,7 @@ async def test_a_trainer_that_stands_still_stops_a_sampler_and_one_that_goes_on_
             await until_begun(trained + 2)
             await asyncio.sleep(1)
             assert (begun, backpressure.open_groups) == (trained + 2, 2), (
-                "a group was begun although nothing was trained"
+                "a group was begun without training"
             )
         sampler.cancel()
         await asyncio.gather(sampler, return_exceptions=True)
