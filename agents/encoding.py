@@ -14,7 +14,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import get_current_span
 from pydantic import ValidationError
 
-from headrace.agents.json_form import SLICE, JsonForm, TooLarge, array_size, is_int64
+from headrace.agents.host_values import SLICE, array_size
+from headrace.agents.json_form import JsonForm, TooLarge, is_int64
 from headrace.agents.raised import Raised, type_name
 from headrace.schemas.arrays import ArrayType
 from headrace.schemas.envelope import Envelope, to_headers

@@ -156,8 +156,6 @@ async def test_a_trainer_that_stands_still_stops_a_sampler_and_one_that_goes_on_
             trained = len(await records(kafka, STEPS, "paced"))
             await until_begun(trained + 2)
             await asyncio.sleep(1)
-            assert (begun, backpressure.open_groups) == (trained + 2, 2), (
-                "a group was begun without training"
-            )
+            assert (begun, backpressure.open_groups) == (trained + 2, 2), "a group was begun without training"
         sampler.cancel()
         await asyncio.gather(sampler, return_exceptions=True)
