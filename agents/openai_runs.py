@@ -1,9 +1,9 @@
-"""Recorded runs in OpenAI's chat form become facts, the same ones every time.
+"""Converts recorded runs in OpenAI's chat format to facts, deterministically.
 
     {"task_id": 7, "trial": 0, "reward": 1.0, "info": {…}, "traj": [{"role": "user", "content": "Hi"}, …]}
 
-Such runs have neither token ids nor log-probabilities (the model was closed), so nothing is made up for them: they feed
-rewards, filters, analytics and supervised data, and are rejected from training with that reason.
+Such runs have neither token ids nor log-probabilities (the model was closed), and none are invented. The runs are used
+for rewards, filters, analytics and supervised data; training rejects them for that reason.
 """
 
 from collections import defaultdict, deque
@@ -28,32 +28,32 @@ from headrace.schemas.model import Record
 from headrace.schemas.wire import Message, encode
 
 ERROR_PREFIX = "Error"
-"""How tools of the recorded benchmarks begin a result that says they failed: ``Error: …``."""
+"""Prefix with which tools of the recorded benchmarks report a failure: ``Error: …``."""
 
 UNKNOWN_MODEL = "unknown"
-"""Model name where neither the line nor the user names one."""
+"""Model name if neither the line nor the user specifies one."""
 
 
 class BadRun(ValueError):
-    """A line that is no recorded run; the message says what is wrong with it."""
+    """A line that is not a recorded run; the message describes the problem."""
 
 
-class _Shape(BaseModel):
-    # Fields that we do not read are kept: messages go into events as they were recorded.
+class _ChatModel(BaseModel):
+    # Unknown fields are kept, so that events contain messages as recorded.
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
 
-class _Function(_Shape):
+class _Function(_ChatModel):
     name: str
     arguments: str | dict[str, Any] = "{}"
 
 
-class _ToolCall(_Shape):
+class _ToolCall(_ChatModel):
     id: str
     function: _Function
 
 
-class _ChatMessage(_Shape):
+class _ChatMessage(_ChatModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Any = None
     tool_calls: list[_ToolCall] | None = None
@@ -61,37 +61,37 @@ class _ChatMessage(_Shape):
     name: str | None = None
 
 
-class RecordedRun(_Shape):
-    """One line: an attempt at a task, as it was recorded."""
+class RecordedRun(_ChatModel):
+    """One line: a recorded attempt at a task."""
 
     task_id: int | str
     """The task."""
     trial: int | None = None
-    """Which attempt at it."""
+    """Number of the attempt."""
     reward: float | None = None
-    """Verifiable outcome, where there is one."""
+    """Verifiable outcome, if there is one."""
     model: str | None = None
-    """Model that was asked, where recorded."""
+    """Model that was called, if recorded."""
     info: dict[str, Any] | None = None
-    """What the recorder added: the expected actions, costs …"""
+    """Additions of the recorder: the expected actions, costs …"""
     messages: list[_ChatMessage] = Field(validation_alias=AliasChoices("traj", "messages"), min_length=1)
-    """The chat, from the system message on."""
+    """The chat, including the system message."""
 
 
 IMPORT_SOURCES = "headrace/import/"
-"""What ``ce_source`` of imported events begins with."""
+"""Prefix of ``ce_source`` of imported events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What all runs of an import have in common."""
+    """Properties that all runs of an import share."""
 
     name: str
-    """Stands in every id and as the trajectories' run."""
+    """Part of every id, and the trajectories' run."""
     agent: str = "imported"
-    """Name of the agent that was recorded."""
+    """Name of the recorded agent."""
     model: str = UNKNOWN_MODEL
-    """Model that was asked, where the lines do not say."""
+    """Model that was called, for lines that do not name one."""
 
     @property
     def source(self) -> str:
@@ -99,16 +99,16 @@ class Dataset:
         return f"{IMPORT_SOURCES}{self.name}"
 
     def group_id(self, task_id: str) -> str:
-        """The group of a task's attempts."""
+        """Return the id of the group of a task's attempts."""
         return f"{self.name}/{task_id}"
 
     def trajectory_id(self, task_id: str, trial: int) -> str:
-        """The trajectory of an attempt."""
+        """Return the trajectory id of an attempt."""
         return derived_id("import", self.name, task_id, trial)
 
 
 def parse_run(line: bytes) -> RecordedRun:
-    """The run in a line of JSON; raises :class:`BadRun` that says what is wrong and where."""
+    """Parse a line of JSON; raise a :class:`BadRun` that describes the problem and its position."""
     try:
         run = RecordedRun.model_validate_json(line)
     except ValidationError as error:
@@ -124,11 +124,11 @@ def parse_run(line: bytes) -> RecordedRun:
 
 
 def run_to_facts(run: RecordedRun, dataset: Dataset, trial: int, group_size: int) -> list[Record]:
-    """The facts of ``run``, in order; a fact's place in the list is its sequence number.
+    """Return the facts of ``run``, in order; the index of a fact is its sequence number.
 
-    ``trial`` is the run's own or, where it has none, its place among the task's attempts; ``group_size`` counts those.
-    Every message is in exactly one event: those of a turn in its ``model.called``, what follows the last answer in
-    ``trajectory.ended``.
+    ``trial`` is the run's own or, if it has none, its index among the task's attempts; ``group_size`` is the number of
+    these attempts. Every message is in exactly one event: the messages of a turn in its ``model.called``, those after
+    the last answer in ``trajectory.ended``.
     """
     task_id = str(run.task_id)
     facts: list[Record] = [
@@ -142,25 +142,25 @@ def run_to_facts(run: RecordedRun, dataset: Dataset, trial: int, group_size: int
         )
     ]
     calls = _CallIds()
-    unheard: list[dict[str, Any]] = []
+    new_messages: list[dict[str, Any]] = []
     answer: Any = None
     for message in run.messages:
-        unheard.append(message.model_dump(exclude_unset=True))
+        new_messages.append(message.model_dump(exclude_unset=True))
         if message.role == "assistant":
             answer = message.content
-            facts.append(ModelCalled(model=run.model or dataset.model, messages=unheard))
+            facts.append(ModelCalled(model=run.model or dataset.model, messages=new_messages))
             facts += [_tool_called(call, calls) for call in message.tool_calls or ()]
-            unheard = []
+            new_messages = []
         elif message.role == "tool":
             facts.append(_tool_returned(message, calls))
     ended: dict[str, Any] = {"answer": answer, "outcome": run.reward}
-    facts.append(TrajectoryEnded.model_validate(ended | {"messages": unheard} if unheard else ended))
+    facts.append(TrajectoryEnded.model_validate(ended | {"messages": new_messages} if new_messages else ended))
     return facts
 
 
 def fact_messages(facts: list[Record], dataset: Dataset, trajectory_id: str, time_ms: int) -> Iterator[Message]:
-    """``facts`` as Kafka records. Their ids and payloads are the same at every import; ``time_ms`` (Unix milliseconds)
-    is when this one began, for the recording does not say when it happened."""
+    """Encode ``facts`` as Kafka records. Their ids and payloads are the same at every import. ``time_ms`` (Unix
+    milliseconds) is the start of the import, because recordings contain no times."""
     for seq, fact in enumerate(facts):
         envelope = Envelope(
             id=derived_id(trajectory_id, seq),
@@ -174,20 +174,20 @@ def fact_messages(facts: list[Record], dataset: Dataset, trajectory_id: str, tim
 
 
 class _CallIds:
-    """Call ids made unique inside a run: recorded agents use the same id again in a later turn."""
+    """Makes call ids unique within a run: recorded agents reuse an id in a later turn."""
 
     def __init__(self) -> None:
         self._uses: defaultdict[str, int] = defaultdict(int)
         self._open: defaultdict[str, deque[tuple[str, str]]] = defaultdict(deque)
 
     def called(self, call_id: str, tool: str) -> str:
-        """A unique id for a new call."""
+        """Return a unique id for a new call."""
         unique = self._unique(call_id)
         self._open[call_id].append((unique, tool))
         return unique
 
     def returned(self, call_id: str, tool: str | None) -> tuple[str, str]:
-        """The unique id and the tool of the oldest call under ``call_id`` that still waits for its result."""
+        """Return the unique id and the tool of the oldest call under ``call_id`` that has no result yet."""
         waiting = self._open[call_id]
         return waiting.popleft() if waiting else (self._unique(call_id), tool or "")
 
@@ -211,6 +211,6 @@ def _tool_called(call: _ToolCall, calls: _CallIds) -> ToolCalled:
 def _tool_returned(message: _ChatMessage, calls: _CallIds) -> ToolReturned:
     call_id, tool = calls.returned(message.tool_call_id or "", message.name)
     failed = isinstance(message.content, str) and message.content.startswith(ERROR_PREFIX)
-    # Whose fault a failure was is not recorded: the error class stays empty.
+    # The cause of a failure is not recorded: the error class stays empty.
     status = ToolStatus.ERROR if failed else ToolStatus.OK
     return ToolReturned(call_id=call_id, tool=tool, status=status, result=message.content)

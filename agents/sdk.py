@@ -1,4 +1,4 @@
-"""The SDK: three lines in an agent, and its work becomes events in Kafka.
+"""The SDK, which sends an agent's work as events to Kafka. An agent needs three lines:
 
     headrace = Headrace("localhost:9092", source="checkout-helper")
 
@@ -7,10 +7,10 @@
             call.result = search("size 44")
         t.end(answer="in stock", outcome=1.0)
 
-Sync and async code use the same calls (``async with`` works too), because none of them waits: they note the event in a
-bounded queue, and a background thread does the rest. After construction nothing raises into the agent; what is lost is
-counted by reason in ``headrace.stats`` and in the topic ``sdk-stats``, and shows downstream as a hole in the sequence.
-Keep one ``Headrace`` a process.
+Sync and async code use the same calls (``async with`` works too), because no call blocks: it appends the event to a
+bounded queue, and a background thread does the rest. After construction nothing raises into the agent. Lost events are
+counted by reason in ``headrace.stats`` and in the topic ``sdk-stats``, and appear downstream as gaps in the sequence.
+Create one ``Headrace`` per process.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 KAFKA_VARIABLE = "HEADRACE_KAFKA"
-"""Environment variable with the Kafka address, for programs that do not name one."""
+"""Environment variable with the Kafka address, for programs that do not specify one."""
 
 _OPEN: "dict[int, weakref.ref[Headrace]]" = {}
-"""Those that are not closed. A dict, because a copy of it is made in one step, whatever other threads add."""
+"""Instances that are not closed. A dict, because it can be copied in one step while other threads add to it."""
 
 
 class Headrace:
-    """The agent's end of the channel."""
+    """The agent's connection to headrace."""
 
     def __init__(
         self,
@@ -60,27 +60,27 @@ class Headrace:
         stats_interval_s: float = 10.0,
         kafka_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Nothing is connected yet: the first event starts the background thread.
+        """Open no connection yet: the first event starts the background thread.
 
-        ``bootstrap``: Kafka address, ``host:port`` with commas between several; default the environment variable
-        ``HEADRACE_KAFKA``. ``source``: name of this program in every event. ``queue_size``, ``queue_bytes``: what may
-        wait while the broker is away. ``flush_deadline_s``: longest delay of the program's exit. ``kafka_options``:
-        further settings of the aiokafka producer, such as ``security_protocol``. Raises ``ValueError`` on settings
-        that cannot work.
+        ``bootstrap``: Kafka address, ``host:port``, several separated by commas; default: the environment variable
+        ``HEADRACE_KAFKA``. ``source``: name of this program in every event. ``queue_size``, ``queue_bytes``: limits of
+        the events that wait while the broker is unavailable. ``flush_deadline_s``: longest delay of the program's exit.
+        ``kafka_options``: further settings of the aiokafka producer, such as ``security_protocol``. Raises
+        ``ValueError`` for invalid settings.
         """
         address = bootstrap or os.environ.get(KAFKA_VARIABLE, "")
         if not address:
             raise ValueError(
-                f'no address of Kafka: give Headrace("host:port", …), or set {KAFKA_VARIABLE} '
+                f'no Kafka address: pass it as Headrace("host:port", …), or set {KAFKA_VARIABLE} '
                 "(`headrace status` prints the address of a local stack)"
             )
         for server in address.split(","):
             host, _, port = server.strip().rpartition(":")
             if not host or not port.isdigit():
                 where = "bootstrap" if bootstrap else KAFKA_VARIABLE
-                raise ValueError(f"{where} is {address!r}: expected host:port, with commas between several")
+                raise ValueError(f"{where} is {address!r}: expected host:port, several separated by commas")
         if not source:
-            raise ValueError("source is empty: name the program, as it should stand in every event")
+            raise ValueError("source is empty: expected the name of the program, which is part of every event")
         for name, value in (
             ("queue_size", queue_size),
             ("queue_bytes", queue_bytes),
@@ -125,12 +125,12 @@ class Headrace:
         trajectory_id: str | None = None,
         **extra: Any,
     ) -> Trajectory:
-        """An attempt at ``task_id`` begins; fields as in :class:`headrace.schemas.events.TrajectoryStarted`.
+        """Begin an attempt at ``task_id``; fields as in :class:`headrace.schemas.events.TrajectoryStarted`.
 
-        Use it in a ``with`` (or ``async with``), which ends it, or call ``.end()`` yourself. ``trajectory_id`` is made
-        up (UUIDv7) unless given. Identifiers are text of 1 to 512 characters; numbers and UUIDs become text. With any
-        other the trajectory is not recorded: the log says which argument it is, and its events are counted as dropped
-        (``bad_identifier``).
+        Use it in a ``with`` (or ``async with``), which ends it, or call ``.end()`` yourself. The default of
+        ``trajectory_id`` is a new UUIDv7. Identifiers are texts of 1 to 512 characters; numbers and UUIDs are converted
+        to text. With any other identifier the trajectory is not recorded: the argument is logged, and the trajectory's
+        events are counted as dropped (``bad_identifier``).
         """
         fields = {
             "task_id": task_id,
@@ -154,7 +154,7 @@ class Headrace:
     def current(self) -> Trajectory:
         """The trajectory of the innermost ``with`` around the running code, in its task or thread.
 
-        Where there is none, a stand-in whose events are dropped (``no_trajectory``).
+        If there is none, returns a placeholder whose events are dropped (``no_trajectory``).
         """
         found = CURRENT.get()
         return Trajectory(self._sender, "", DropReason.NO_TRAJECTORY) if found is None else found
@@ -162,10 +162,10 @@ class Headrace:
     def traced(
         self, *, agent: str, task_id: Callable[..., str] | str | None = None, **start: Any
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Decorator: every call of the function, sync or async, is a trajectory. ``current()`` gives it inside.
+        """Decorator: every call of the function, sync or async, is a trajectory, which ``current()`` returns inside.
 
-        ``task_id``: the task, or a function of the call's arguments that names it; by default the function's name.
-        ``start`` as in :meth:`trajectory`. Raises ``TypeError`` on a generator function: its body runs after the call.
+        ``task_id``: the task, or a function that returns it for the call's arguments; default: the function's name.
+        ``start`` as in :meth:`trajectory`. Raises ``TypeError`` for a generator function: its body runs after the call.
         """
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -195,7 +195,7 @@ class Headrace:
     def tool(self, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """Decorator: every call of the function, sync or async, is a tool call of the current trajectory.
 
-        ``name`` defaults to the function's. Raises ``TypeError`` on a generator function.
+        ``name`` defaults to the function's name. Raises ``TypeError`` for a generator function.
         """
         if callable(name):
             raise TypeError("write @headrace.tool(), with parentheses")
@@ -235,10 +235,10 @@ class Headrace:
         comment: str | None = None,
         **extra: Any,
     ) -> None:
-        """Somebody, or something, judged a trajectory: now, or long after it ended, from any process.
+        """Send feedback on a trajectory, at any time after it began and from any process.
 
-        Without a trajectory's id and a signal, or with a ``value`` that is no finite number, nothing is sent; that is
-        counted (``bad_identifier``, ``invalid``) and told in the log.
+        Without a valid trajectory id and signal, or with a ``value`` that is not a finite number, nothing is sent; the
+        loss is counted (``bad_identifier``, ``invalid``) and logged.
         """
         sender = self._sender
         try:
@@ -250,16 +250,16 @@ class Headrace:
             sender.put((FEEDBACK, about, None, time_ns(), get_current(), FeedbackGiven, fields))
         except BadIdentifier as error:
             sender.counters.drop(DropReason.BAD_IDENTIFIER, f"{error}. The feedback is not sent")
-        except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
+        except Exception as error:  # noqa: BLE001 - nothing may raise into the host
             sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
     @property
     def stats(self) -> SdkStatsReported:
-        """What this process emitted, sent, has queued and dropped, by reason."""
+        """Number of events that this process emitted, sent, queued and dropped (by reason)."""
         return self._sender.stats()
 
     def flush(self, deadline_s: float | None = None) -> bool:
-        """Wait until all events so far are acknowledged (or dropped): ``False`` where the deadline passed first."""
+        """Wait until all events so far are acknowledged or dropped; return ``False`` if the deadline passed first."""
         return self._sender.flush(self._config.flush_deadline_s if deadline_s is None else deadline_s)
 
     async def aflush(self, deadline_s: float | None = None) -> bool:
@@ -269,7 +269,7 @@ class Headrace:
     def close(self, deadline_s: float | None = None) -> bool:
         """Flush and end the background thread; further events are dropped (``closed``).
 
-        Done by itself at exit, but not where a signal ends the process at once: handle SIGTERM (``sys.exit``) for that.
+        Called automatically at exit, but not if a signal ends the process: handle SIGTERM (``sys.exit``) for that.
         """
         _OPEN.pop(id(self), None)
         return self._sender.close(self._config.flush_deadline_s if deadline_s is None else deadline_s)
@@ -294,11 +294,11 @@ class Headrace:
     ) -> None:
         await self.aclose()
 
-    def _start_afresh(self) -> None:
-        """In a forked child: the parent has the thread, the queue and the open trajectories; begin anew."""
+    def _reset_after_fork(self) -> None:
+        """Replace the sender in a forked child: thread, queue and open trajectories belong to the parent."""
         old, self._sender = self._sender, Sender(self._config, SdkCounters())
-        # Handles that the parent opened must not number events here too. The old sender is kept: collecting it would
-        # run the destructors of connections that the parent still uses.
+        # The parent's handles must not emit events in the child, too. The old sender is kept: collecting it would run
+        # the destructors of connections that the parent still uses.
         old.refusal, old.counters = DropReason.FORKED, self._sender.counters
         self._inherited.append(old)
 
@@ -311,22 +311,22 @@ def _refuse_generators(function: Callable[..., Any], instead: str) -> None:
 def _name(function: Callable[..., Any]) -> str:
     try:
         return str(getattr(function, "__name__", type_name(type(function))))
-    except Exception:  # noqa: BLE001 - a callable of the host's may fail at any question
+    except Exception:  # noqa: BLE001 - a callable of the host may raise on any access
         return type_name(type(function))
 
 
 def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Names of the arguments that may be given by position; none where the function does not tell, as many of C do."""
+    """Return the names of positional arguments; none if the function has no signature, like many functions in C."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     try:
         parameters = inspect.signature(function).parameters
-    except Exception:  # noqa: BLE001 - ValueError where there is none, anything where the host's code makes it
+    except Exception:  # noqa: BLE001 - ValueError if there is none, any error if the host's code computes it
         return ()
     return tuple(name for name, each in parameters.items() if each.kind in kinds)
 
 
 def _named(parameters: tuple[str, ...], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
-    """A call's arguments by name; the object of a method is none of them."""
+    """Return a call's arguments by name, without ``self`` and ``cls``."""
     named = dict(zip(parameters, arguments, strict=False)) | keywords
     if len(arguments) > len(parameters):
         named["*"] = arguments[len(parameters) :]
@@ -345,7 +345,7 @@ def _task(
         return task_id or _name(function)
     try:
         return task_id(*arguments, **keywords)
-    except Exception as error:  # noqa: BLE001 - naming the task must not fail the host's call
+    except Exception as error:  # noqa: BLE001 - a failure to name the task must not fail the host's call
         return f"unnamed ({type_name(type(error))})"
 
 
@@ -357,13 +357,13 @@ def _close_all() -> None:
     for headrace in _open():
         headrace.close()
     for thread in threading.enumerate():
-        if thread.name == LOG_THREAD_NAME:  # a daemon that holds the log's lock at the end would stop the interpreter
+        if thread.name == LOG_THREAD_NAME:  # a daemon thread that holds the lock of the log would block the exit
             thread.join(CLOSE_S)
 
 
 def _after_fork() -> None:
     for headrace in _open():
-        headrace._start_afresh()
+        headrace._reset_after_fork()
 
 
 atexit.register(_close_all)

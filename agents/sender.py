@@ -80,7 +80,7 @@ class SenderConfig:
     """Settings of the sender."""
 
     bootstrap: str
-    """Kafka address, ``host:port`` with commas between several."""
+    """Kafka address, ``host:port``, several separated by commas."""
     source: str
     """Name of the emitting program: ``ce_source``, and the key of its statistics."""
     queue_size: int = 10_000

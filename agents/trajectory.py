@@ -1,8 +1,8 @@
-"""Handles that an agent holds: a trajectory, a tool call, a sub-agent. Every method notes an event and returns.
+"""An agent's handles: a trajectory, a tool call, a sub-agent. Every method queues an event and returns immediately.
 
-Arguments are noted by reference (plain lists and dicts are copied, one level deep): what is nested inside them should
-not be changed for the tenth of a second until the sender has read them; the event has what it reads then, which may be
-neither the old nor the new. No method raises, whatever it is given; what goes wrong is counted, and told in the log.
+Arguments are passed by reference (plain lists and dicts are copied, one level deep). Do not change values nested inside
+them for the tenth of a second until the sender has read them: the event contains what the sender reads, which may be a
+mix of old and new values. No method raises, whatever its arguments; problems are counted and logged.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ from headrace.schemas.ids import uuid7
 from headrace.schemas.model import Record
 from headrace.schemas.topics import EVENTS
 
-_UNSAID: Sampling = ModelCalled.model_fields["sampling"].default
-_UNCOUNTED: Usage = ModelCalled.model_fields["usage"].default
+_DEFAULT_SAMPLING: Sampling = ModelCalled.model_fields["sampling"].default
+_DEFAULT_USAGE: Usage = ModelCalled.model_fields["usage"].default
 
 REQUIRED = ("task_id", "agent")
 """Identifiers that every trajectory has."""
 
 OPTIONAL = ("group_id", "cohort_key", "run", "parent_trajectory_id", "tenant")
-"""Identifiers that may be left out."""
+"""Identifiers that may be omitted."""
 
 _STATUSES = tuple(EndStatus)
 
@@ -58,9 +58,9 @@ CURRENT: "ContextVar[Trajectory | None]" = ContextVar("headrace_trajectory", def
 
 
 class Trajectory:
-    """One attempt at a task. ``with`` ends it: as completed, or as failed by the exception that passes through.
+    """One attempt at a task. A ``with`` block ends it: as completed, or as failed if an exception leaves the block.
 
-    Thread-safe. Belongs to the process that opened it: after a fork the child's events are dropped (``forked``).
+    Thread-safe. It belongs to the process that opened it: after a fork, the child's events are dropped (``forked``).
     """
 
     __slots__ = ("_calls", "_inside", "_items", "_numbers", "_outer", "_refusal", "_sender", "id", "model_calls")
@@ -69,7 +69,7 @@ class Trajectory:
         self.id = trajectory_id
         """Key of all its events."""
         self.model_calls = 0
-        """Model calls noted so far."""
+        """Number of model calls so far."""
         self._sender = sender
         self._refusal = refusal
         self._items = sender.config.max_event_bytes
@@ -87,9 +87,9 @@ class Trajectory:
                 return
             if extra:
                 fields.update(extra)
-            # The number is taken before the queue is asked: an event that finds no room leaves a visible hole.
+            # The number is taken before the queue is checked, so that a dropped event leaves a visible gap.
             sender.put((EVENTS, self.id, next(self._numbers), time_ns(), get_current(), model, fields))
-        except Exception as error:  # noqa: BLE001 - the host comes first: nothing may raise into it
+        except Exception as error:  # noqa: BLE001 - nothing may raise into the host
             sender.counters.drop(DropReason.INTERNAL, type_name(type(error)))
 
     def model_called(
@@ -102,14 +102,14 @@ class Trajectory:
         sampled_ids: Sequence[int] | None = None,
         logprobs: Sequence[float] | None = None,
         version_spans: Sequence[VersionSpan] = (),
-        sampling: Sampling = _UNSAID,
+        sampling: Sampling = _DEFAULT_SAMPLING,
         finish_reason: str | None = None,
         messages: list[dict[str, Any]] | None = None,
         latency_s: float | None = None,
-        usage: Usage = _UNCOUNTED,
+        usage: Usage = _DEFAULT_USAGE,
         **extra: Any,
     ) -> None:
-        """The model was asked and answered; fields as in :class:`headrace.schemas.events.ModelCalled`."""
+        """Record a model call and its answer; fields as in :class:`headrace.schemas.events.ModelCalled`."""
         self.model_calls += 1
         items = self._items
         fields = {
@@ -129,7 +129,7 @@ class Trajectory:
         self._note(ModelCalled, fields, extra)
 
     def tool(self, name: str, arguments: dict[str, Any] | None = None, *, call_id: str | None = None) -> "ToolCall":
-        """A call of tool ``name``, for a ``with`` around the code that does it; set ``.result`` inside."""
+        """Record a call of the tool ``name``: use it in a ``with`` around the call and set ``.result`` inside."""
         if call_id is None:
             unique = f"c{next(self._calls)}"
         elif is_plain(call_id):
@@ -139,20 +139,21 @@ class Trajectory:
         return ToolCall(self, name, {} if arguments is None else arguments, unique)
 
     def pruned(self, pruned_ids: Sequence[str], tokens_before: int, tokens_after: int, **extra: Any) -> None:
-        """Pieces of the context were removed."""
+        """Record that pieces of the context were removed."""
         ids = snapshot(pruned_ids, self._items)
         fields = {"pruned_ids": ids, "tokens_before": tokens_before, "tokens_after": tokens_after}
         self._note(ContextPruned, fields, extra)
 
     def summarized(self, tokens_before: int, tokens_after: int, summary: str | None = None, **extra: Any) -> None:
-        """The context was replaced by ``summary``."""
+        """Record that the context was replaced by ``summary``."""
         fields = {"summary": summary, "tokens_before": tokens_before, "tokens_after": tokens_after}
         self._note(ContextSummarized, fields, extra)
 
     def subagent(
         self, name: str, *, task_id: str, stage: int = 0, role: Role | str = Role.FROZEN, **start: Any
     ) -> "Subagent":
-        """A sub-agent with its own trajectory, for a ``with`` around its work. ``start`` as in ``trajectory()``."""
+        """Record a sub-agent with its own trajectory: use it in a ``with`` around its work. ``start`` as in
+        ``trajectory()``."""
         return Subagent(self, name, stage, {"task_id": task_id, "role": role, **start})
 
     def end(
@@ -162,15 +163,15 @@ class Trajectory:
         outcome: float | None = None,
         **extra: Any,
     ) -> None:
-        """The attempt is over; what is noted afterwards is dropped (``after_end``).
+        """End the attempt; later events are dropped (``after_end``).
 
-        ``status``: an :class:`~headrace.schemas.events.EndStatus` or its text, ``"completed"``. With any other the
-        trajectory ends as failed, and its ``error`` says so. ``outcome``: a finite number; with any other the event is
-        dropped (``invalid``), because no number could be made up for it.
+        ``status``: an :class:`~headrace.schemas.events.EndStatus` or its text, ``"completed"``. With any other value
+        the trajectory ends as failed, with an explanation in ``error``. ``outcome``: a finite number; with any other
+        value the event is dropped (``invalid``), because no number could replace it.
         """
         if type(status) is not EndStatus and not (type(status) is str and status in _STATUSES):
-            said = repr(status[:40]) if type(status) is str else f"of type {type_name(type(status))}"
-            why = f"status is {said}: expected one of {', '.join(_STATUSES)}"
+            given = repr(status[:40]) if type(status) is str else f"of type {type_name(type(status))}"
+            why = f"status is {given}: expected one of {', '.join(_STATUSES)}"
             self._sender.counters.alter(Alteration.END_STATUS, why)
             status, extra = EndStatus.FAILED, {"error": why} | extra
         fields = {"status": status, "answer": snapshot(answer, self._items), "outcome": outcome, **extra}
@@ -179,7 +180,7 @@ class Trajectory:
 
     def __enter__(self) -> Self:
         if self._outer is None and not self._inside:
-            self._outer = _open_one(CURRENT.get())
+            self._outer = _innermost_open(CURRENT.get())
         self._inside = True
         CURRENT.set(self)
         return self
@@ -188,9 +189,9 @@ class Trajectory:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._inside = False
-        # A generator may be closed inside the block of another trajectory, or in another task: that one stays current.
+        # A generator may be closed in another task or inside the block of another trajectory, which stays current.
         if CURRENT.get() is self:
-            CURRENT.set(_open_one(self._outer))
+            CURRENT.set(_innermost_open(self._outer))
         if self._refusal is None:
             if error is None:
                 self.end()
@@ -207,7 +208,7 @@ class Trajectory:
 
 
 class ToolCall:
-    """A tool call. ``with`` notes the call, then its return; an exception is noted and goes on to the host."""
+    """A tool call. A ``with`` block records the call and its return; an exception is recorded and propagates."""
 
     __slots__ = ("_error_class", "_started", "_trajectory", "arguments", "call_id", "result", "tool")
 
@@ -216,13 +217,13 @@ class ToolCall:
         self.arguments = arguments
         self.call_id = call_id
         self.result: Any = None
-        """What the tool gave back: set it inside the ``with``."""
+        """The tool's result: set it inside the ``with``."""
         self._trajectory = trajectory
         self._error_class: ToolErrorClass | str | None = None
         self._started = 0.0
 
     def error(self, error_class: ToolErrorClass | str, result: Any = None) -> None:
-        """The tool failed, in a way that the agent handles itself. ``error_class``: a
+        """Record a failure of the tool that the agent handles itself. ``error_class``: a
         :class:`~headrace.schemas.events.ToolErrorClass` or its text, ``"timeout"``."""
         self._error_class = error_class
         self.result = result
@@ -263,7 +264,8 @@ class ToolCall:
 
 
 class Subagent:
-    """A sub-agent's work. ``with`` gives the sub-agent's own trajectory; the parent's gets its start and finish."""
+    """A sub-agent's work. Its ``with`` block returns the sub-agent's own trajectory and records start and finish in the
+    parent's."""
 
     __slots__ = ("_name", "_parent", "_stage", "_sub")
 
@@ -305,11 +307,11 @@ class Subagent:
 
 
 def open_trajectory(sender: Sender, start: dict[str, Any], trajectory_id: str | None = None) -> Trajectory:
-    """A new trajectory with its first event, ``trajectory.started``, noted. Never raises.
+    """Open a trajectory and queue its first event, ``trajectory.started``. Never raises.
 
-    Where an identifier is none (``None``, empty, longer than ``MAX_CHARACTERS``, of another type), the log says which
-    and what is expected, and every event of the trajectory is counted as dropped (``bad_identifier``): under another
-    identifier it would be data about something else. Numbers and UUIDs become text, and the log says that too.
+    If an argument is not a valid identifier (``None``, empty, longer than ``MAX_CHARACTERS``, of another type), it is
+    logged with what is expected, and every event of the trajectory is counted as dropped (``bad_identifier``): with
+    another identifier, the data would be about something else. Numbers and UUIDs are converted to text and logged.
     """
     try:
         for name in REQUIRED:
@@ -330,28 +332,28 @@ def open_trajectory(sender: Sender, start: dict[str, Any], trajectory_id: str | 
 
 
 def text_of(sender: Sender, value: object, argument: str) -> str:
-    """``value`` as an identifier, with a line in the log where it is another type's; raises :class:`BadIdentifier`."""
+    """Convert ``value`` to an identifier, and log a change of its type; raises :class:`BadIdentifier`."""
     text = identifier(value, argument)
     if not issubclass(type(value), str):
         sender.counters.alter(
-            Alteration.IDENTIFIER, f"{argument} is of type {type_name(type(value))}, and became the str {text[:40]!r}"
+            Alteration.IDENTIFIER, f"{argument} is of type {type_name(type(value))}; it became the str {text[:40]!r}"
         )
     return text
 
 
 def _identified(sender: Sender, value: object, argument: str) -> str | None:
-    """:func:`text_of`, or ``None`` where ``value`` identifies nothing, which is counted."""
+    """Return :func:`text_of`, or ``None`` if ``value`` is not a valid identifier, which is counted."""
     try:
         return text_of(sender, value, argument)
     except BadIdentifier as error:
-        sender.counters.alter(Alteration.IDENTIFIER, f"{error}. One was made up")
+        sender.counters.alter(Alteration.IDENTIFIER, f"{error}. A generated one replaces it")
         return None
 
 
 def snapshot(value: Any, most: int) -> Any:
-    """``value``, copied one level deep where hosts are wont to go on changing it: plain lists and dicts.
+    """Return a copy of ``value``, one level deep, if it is a plain list or dict, which hosts tend to change later.
 
-    One whose text is longer than ``most`` characters, however short its items are, is not copied either.
+    A list or dict whose text must be longer than ``most`` characters becomes :data:`HUGE` instead.
     """
     kind = type(value)
     if kind is list:
@@ -361,15 +363,15 @@ def snapshot(value: Any, most: int) -> Any:
     return value
 
 
-def _open_one(trajectory: Trajectory | None) -> Trajectory | None:
-    """``trajectory``, or the nearest around it, whose ``with`` was not left."""
+def _innermost_open(trajectory: Trajectory | None) -> Trajectory | None:
+    """Return ``trajectory`` or the innermost one around it whose ``with`` block is still active."""
     while trajectory is not None and not trajectory._inside:
         trajectory = trajectory._outer
     return trajectory
 
 
 def _is_abort(error: BaseException) -> bool:
-    kind = type(error)  # isinstance() would ask an exception for its class
+    kind = type(error)  # isinstance() could run code of the exception's class
     return issubclass(kind, asyncio.CancelledError) or not issubclass(kind, Exception)
 
 

@@ -1,9 +1,9 @@
-"""What the model's tokens mean.
+"""Parses the model's tokens as actions.
 
     search_corpus ada employer <end>  →  Action("search_corpus", ("ada", "employer"))
 
-Tokens that mean nothing become ``Malformed``, with a reason: an observation for the model and a labelled fact in the
-log, never a dropped sample.
+Tokens that are not an action become ``Malformed``, with a reason: an observation for the model and a labelled fact in
+the log. No sample is dropped.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Action:
 
     @property
     def named_arguments(self) -> dict[str, Any]:
-        """As JSON, by the tool's own parameter names."""
+        """The arguments as JSON, by the names of the tool's parameters."""
         match self.tool:
             case words.SEARCH:
                 return {"query": " ".join(self.arguments)}
@@ -42,17 +42,17 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Tokens that are no action."""
+    """Tokens that are not an action."""
 
     tool: str
-    """The tool that was named, else ``unknown``."""
+    """The named tool, otherwise ``unknown``."""
     raw: str
-    """The tokens as text; ids outside the vocabulary as ``#id``."""
+    """The tokens as text; ids outside the vocabulary appear as ``#id``."""
     reason: str
 
 
 def parse(sampled: Sequence[int]) -> Action | Malformed:
-    """The action that ``sampled`` tokens spell. Never raises: any ids at all are a policy's right to sample."""
+    """Parse ``sampled`` tokens. Never raises: a policy may sample any ids."""
     text = [words.VOCABULARY[item] if 0 <= item < len(words.VOCABULARY) else f"#{item}" for item in sampled]
     tool = text[0] if text and text[0] in _NAMES else "unknown"
     reason = _fault(text)
@@ -75,5 +75,5 @@ def _fault(text: Sequence[str]) -> str | None:
         case words.ANSWER:
             fits = _CHUNKS.issuperset(arguments)
         case _:
-            return f"{tool!r} is no tool"
-    return None if fits else f"{' '.join(arguments)!r} are no arguments of {tool}"
+            return f"{tool!r} is not a tool"
+    return None if fits else f"{' '.join(arguments)!r} are not valid arguments of {tool}"

@@ -1,7 +1,8 @@
-"""Scripted episodes to imitate before any reinforcement: they know the evidence, and still err on purpose, often.
+"""Scripted episodes for supervised training before reinforcement learning. The script knows the evidence and makes
+frequent mistakes on purpose.
 
-A model that imitates them speaks the tools' language, copies ids, and is sloppy: most often it stops before the last
-hop, asks vaguely, and lets the budget run out. What RL must find is there, at a third of the probability.
+A model that imitates them can call the tools and copy ids, but is sloppy: most often it stops before the last hop,
+searches vaguely, and lets the budget run out. It does what RL has to reinforce with a probability of about a third.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,60 +17,60 @@ from headrace.agents.search.tasks import Split, Task, make_task, task_id
 
 @dataclass(frozen=True, slots=True)
 class Mistakes:
-    """How often the demonstrator errs, each a probability at its own decision."""
+    """Probabilities of the demonstrator's mistakes, each at its own decision."""
 
     stop_early: float = 0.55
     """Answers after the first hop of several."""
     stop_late: float = 0.25
     """Answers after a later hop, with evidence still missing."""
     stop_empty: float = 0.15
-    """Answers with what it sees before it has found any evidence."""
+    """Answers with the visible chunks before it has found any evidence."""
     query_subject_only: float = 0.45
-    """Searches for the entity and not for what is asked of it."""
+    """Searches for the entity without the relation."""
     query_relation_only: float = 0.2
-    """Searches for the relation and not for whose."""
+    """Searches for the relation without the entity."""
     ignore_budget: float = 0.3
-    """Calls another tool where pruning is due."""
+    """Calls another tool when it should prune."""
     prune_evidence: float = 0.15
-    """Prunes all it sees."""
+    """Prunes all visible chunks."""
     prune_too_little: float = 0.15
-    """Prunes one chunk of several that are of no use."""
+    """Prunes only one of several useless chunks."""
     answer_everything: float = 0.3
-    """Names all it sees."""
+    """Answers with all visible chunks."""
     answer_last_only: float = 0.2
-    """Names the last hop's chunk and not those that led there."""
+    """Answers with the last hop's chunk only."""
     answer_wrong: float = 0.15
-    """Names a chunk that is no evidence."""
+    """Answers with a chunk that is not evidence."""
     malformed: float = 0.03
-    """Says what is no action."""
+    """Emits tokens that are not an action."""
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class Demonstration:
     """A context that only grew, with the tokens to imitate; axis T tokens."""
 
     token_ids: tuple[int, ...]
     """(T,)"""
     mask: tuple[int, ...]
-    """(T,) 1 on tokens the demonstrator chose here, 0 on what it read."""
+    """(T,) 1 on tokens that the demonstrator chose, 0 on tokens that it read."""
 
 
 READ_INSTEAD = 0.1
-"""Reads the subject's page, where its id is known, instead of searching."""
+"""Probability of reading the subject's page, if its id is known, instead of searching."""
 GREP_INSTEAD = 0.05
-"""Greps the subject instead of searching."""
+"""Probability of grepping for the subject instead of searching."""
 
 HELD_OUT_FIRST = 999_000_000
-"""Training tasks from this number on are never imitated: the loss on demonstrations of them is the held-out loss."""
+"""First training task that is never imitated: demonstrations from here on measure the held-out loss."""
 
 
 def demonstrate(
     task: Task, rng: Random, mistakes: Mistakes | None = None, limits: Limits | None = None
-) -> list[Example]:
-    """One scripted episode as sequences to imitate: one, and one more for every prune that rewrote the context."""
+) -> list[Demonstration]:
+    """Return one scripted episode as sequences to imitate: one, plus one for every prune that rewrote the context."""
     harness = Harness(task, limits)
     errs = mistakes or Mistakes()
-    examples: list[Example] = []
+    examples: list[Demonstration] = []
     token_ids = list(harness.observe())
     mask = [0] * len(token_ids)
     while True:
@@ -78,24 +79,24 @@ def demonstrate(
         mask += [1] * len(sampled)
         step = harness.act(sampled)
         if isinstance(step, Done):
-            examples.append(Example(tuple(token_ids), tuple(mask)))
+            examples.append(Demonstration(tuple(token_ids), tuple(mask)))
             return examples
         if step.pruned:
-            examples.append(Example(tuple(token_ids), tuple(mask)))
+            examples.append(Demonstration(tuple(token_ids), tuple(mask)))
             token_ids, mask = [], []
         token_ids += step.ids
         mask += [0] * len(step.ids)
 
 
-def demonstrations(first: int, count: int, mistakes: Mistakes | None = None) -> Iterator[list[Example]]:
-    """Scripted episodes of ``count`` training tasks from number ``first`` on, one a task."""
+def demonstrations(first: int, count: int, mistakes: Mistakes | None = None) -> Iterator[list[Demonstration]]:
+    """Yield scripted episodes of ``count`` training tasks from number ``first`` on, one per task."""
     for number in range(first, first + count):
         identifier = task_id(Split.TRAIN, number)
         yield demonstrate(make_task(identifier), Random(f"demonstration/{identifier}"), mistakes)
 
 
 def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
-    """The next action's words."""
+    """Return the words of the next action."""
     task, view = harness.task, harness.view
     visible = {chunk.chunk_id for chunk in view}
     missing = [chunk for chunk in task.chain if chunk.chunk_id not in harness.seen]
@@ -105,9 +106,9 @@ def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
         return _answer(task, view, rng, errs)
     found = len(task.chain) - len(missing)
     stops = errs.stop_late if found > 1 else errs.stop_early if found else errs.stop_empty if visible else 0.0
-    known = {task.chain[0].fact.subject, *(chunk.fact.value for chunk in view)}
-    # What was pruned away is gone: nobody can ask for a name that is no longer there.
-    if missing[0].fact.subject not in known or rng.random() < stops:
+    known = {task.chain[0].statement.subject, *(chunk.statement.value for chunk in view)}
+    # The demonstrator cannot search for a name that was pruned from the context.
+    if missing[0].statement.subject not in known or rng.random() < stops:
         return _answer(task, view, rng, errs)
     distractors = [chunk.chunk_id for chunk in view if chunk.chunk_id not in task.targets]
     pruning_due = harness.used >= harness.limits.soft and len(distractors) > 1
@@ -117,9 +118,9 @@ def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
 
 
 def _look_for(wanted: Chunk, view: Sequence[Chunk], rng: Random, errs: Mistakes) -> Sequence[str]:
-    subject, relation = wanted.fact.subject, wanted.fact.relation
+    subject, relation = wanted.statement.subject, wanted.statement.relation
     chance = rng.random()
-    page = next((chunk.doc_id for chunk in view if chunk.fact.subject == subject), None)
+    page = next((chunk.doc_id for chunk in view if chunk.statement.subject == subject), None)
     if page and chance < READ_INSTEAD:
         return (words.READ, page)
     if chance < GREP_INSTEAD:
@@ -142,7 +143,7 @@ def _prune(view: Sequence[Chunk], distractors: Sequence[str], rng: Random, errs:
 
 
 def _answer(task: Task, view: Sequence[Chunk], rng: Random, errs: Mistakes) -> Sequence[str]:
-    """Answers name what the context shows: nobody can copy an id that is no longer there."""
+    """Return an answer from visible chunks: an id that is no longer in the context cannot be copied."""
     evidence = [chunk.chunk_id for chunk in view if chunk.chunk_id in task.targets]
     evidence.sort(key=task.targets.index)
     others = [chunk.chunk_id for chunk in view if chunk.chunk_id not in task.targets]

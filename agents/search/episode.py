@@ -1,4 +1,4 @@
-"""One live attempt: the harness's rules, a policy's tokens, and every step of it noted as facts.
+"""One live attempt: the harness's rules, a policy's tokens, and an event for every step.
 
 with headrace.trajectory(task_id=…, agent="search", task=task.facts, …) as trajectory:
     await run_episode(conversation, task, trajectory)
@@ -15,16 +15,17 @@ from headrace.schemas.events import Sampling
 
 
 class Sampled(Protocol):
-    """What a policy gave back; :class:`headrace.agents.policy.Completion` is one."""
+    """A sampled turn; :class:`headrace.agents.policy.Completion` implements it."""
 
     @property
     def token_ids(self) -> Sequence[int]:
-        """Tokens of the turn, its ``<end>`` included."""
+        """Tokens of the turn, including its ``<end>``."""
         ...
 
 
-class Policy(Protocol):
-    """A model with a context; :class:`headrace.agents.conversation.Conversation` is one, and notes ``model.called``."""
+class PolicyWithContext(Protocol):
+    """A policy with a context; :class:`headrace.agents.conversation.Conversation` implements it and emits
+    ``model.called``."""
 
     def append(self, token_ids: Sequence[int]) -> None:
         """Add observed tokens to the context."""
@@ -40,12 +41,17 @@ class Policy(Protocol):
 
 
 async def run_episode(
-    policy: Policy, task: Task, trajectory: Trajectory, *, temperature: float = 1.0, limits: Limits | None = None
+    policy: PolicyWithContext,
+    task: Task,
+    trajectory: Trajectory,
+    *,
+    temperature: float = 1.0,
+    limits: Limits | None = None,
 ) -> Done:
-    """Attempt ``task``; ends ``trajectory`` with the status and the answer, and returns them.
+    """Attempt ``task``; end ``trajectory`` with the status and the answer, and return them.
 
-    What the policy samples never raises. What does raise (the engine is gone) passes through: the ``with`` around the
-    trajectory then labels it as failed.
+    No sampled tokens raise. Errors of the policy (the engine is unavailable) propagate, and the ``with`` block of the
+    trajectory records it as failed.
     """
     harness = Harness(task, limits)
     sampling = Sampling(temperature=temperature, max_tokens=harness.limits.sampled_tokens)
@@ -66,7 +72,7 @@ async def run_episode(
 
 
 def _note(trajectory: Trajectory, observation: Observation) -> None:
-    """The tool call that the harness carried out, and the prune if it was one."""
+    """Record the tool call that the harness executed, and the prune if it was one."""
     result: dict[str, Any] = observation.result
     with trajectory.tool(observation.tool, observation.arguments) as call:
         if observation.error_class is None:

@@ -1,12 +1,12 @@
-"""The rules around the model, without the model: what it sees, what its tokens do, when it must stop.
+"""The rules of an episode, without the model: what the model sees, what its tokens do, and when the episode ends.
 
     <task> what is the seat of the employer of ada ? [Token usage: 1 1 / 1 2 0 ] <agent>
     search_corpus ada employer <end>
     <result> c17 d03 employer of ada is acme … [Token usage: 4 9 / 1 2 0 ] <agent>
 
-A pure state machine over token ids: the live episode, the demonstrations and a simulator all drive this one. Chunks
-that were ever shown are left out of later searches, which the model is not told. A prune rewrites the context: the
-question, the calls whose results still show something, and a fresh usage line.
+A pure state machine over token ids, which the live episode, the demonstrations and a simulator share. Searches omit
+chunks that were already shown; the model is not informed of that. A prune rewrites the context to the question, the
+calls whose results still show chunks, and a new usage line.
 """
 
 from collections.abc import Sequence
@@ -20,27 +20,27 @@ from headrace.agents.search.tasks import Task
 from headrace.schemas.events import EndStatus, ToolErrorClass
 
 HARNESS_VERSION = "search-1"
-"""Goes into every ``trajectory.started``; changes whenever what the model sees or is allowed changes."""
+"""Part of every ``trajectory.started``; changes whenever the model's observations or permissions change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of an episode, in tokens of context unless said otherwise."""
+    """Limits of an episode, in tokens of context unless stated otherwise."""
 
     budget: int = 120
-    """Context that ends the episode when it is used up."""
+    """Size of the context at which the episode ends."""
     soft: int = 60
-    """From here on the usage line suggests pruning."""
+    """Size from which the usage line suggests pruning."""
     hard: int = 76
-    """From here on every tool but pruning is refused."""
+    """Size from which every tool but pruning is refused."""
     search_tokens: int = 3 * CHUNK_TOKENS
-    """What one search may show."""
+    """Largest result of a search."""
     grep_chunks: int = 5
-    """Chunks that one grep may show."""
+    """Largest number of chunks in the result of a grep."""
     turns: int = 8
-    """Model calls that end the episode."""
+    """Number of model calls after which the episode ends."""
     sampled_tokens: int = 16
-    """Tokens a model call may sample; a longer one was cut off and counts as malformed."""
+    """Largest number of tokens per model call; a longer turn is cut off and malformed."""
 
     def __post_init__(self) -> None:
         if not 0 < self.soft <= self.hard <= self.budget:
@@ -49,80 +49,80 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """A context that was rewritten."""
+    """A prune of the context."""
 
     chunk_ids: tuple[str, ...]
-    """What was removed."""
+    """Removed chunks."""
     tokens_before: int
     tokens_after: int
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a tool call came to."""
+    """Result of a tool call."""
 
     tool: str
     arguments: dict[str, Any]
     result: dict[str, Any]
-    """``{"chunk_ids": […], "text": …}`` where chunks were shown."""
+    """``{"chunk_ids": […], "text": …}`` if chunks were shown."""
     error_class: ToolErrorClass | None
     ids: tuple[int, ...]
-    """What the model reads next: after its own tokens, or the whole new context where ``pruned`` is set."""
+    """Tokens to append after the model's own; if ``pruned`` is set, the whole new context."""
     pruned: Pruned | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The episode is over."""
+    """End of the episode."""
 
     status: EndStatus
     answer: dict[str, list[str]] | None
-    """``{"chunk_ids": […]}``; ``None`` where the model gave none."""
+    """``{"chunk_ids": […]}``; ``None`` if the model gave no answer."""
     observation: Observation | None = None
-    """The tool call that used up the budget or the turns."""
+    """The tool call that exhausted the budget or the turns."""
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """A tool call that showed chunks, as the context still holds it."""
+    """A tool call in the context, with the chunks that its result still shows."""
 
     sampled: tuple[int, ...]
     shown: list[Chunk] = field(default_factory=list)
 
 
 class Harness:
-    """One episode of one task. ``observe`` gives the context; ``act`` takes what the model sampled."""
+    """One episode of one task. ``observe`` returns the context; ``act`` applies the model's tokens."""
 
     def __init__(self, task: Task, limits: Limits | None = None) -> None:
         self.task = task
         self.limits = limits or Limits()
         self.turns = 0
-        """Model calls so far."""
+        """Number of model calls so far."""
         self.seen: dict[str, None] = {}
-        """Chunk ids ever shown, in order; survives pruning."""
+        """Ids of all chunks shown so far, in order, including pruned ones."""
         self.used = 0
-        """Tokens used as the last usage line states them: the context up to that line. What the thresholds compare."""
+        """Tokens of the context before the latest usage line, as that line states. The thresholds apply to it."""
         self._question = tuple(words.encode_words((words.TASK, *task.question)))
         self._exchanges: list[_Exchange] = []
         self._context: list[int] = [*self._question]
         self._close(self._context)
 
     def observe(self) -> tuple[int, ...]:
-        """The whole context as the model sees it now; ends in ``<agent>``."""
+        """Return the whole context of the model, which ends with ``<agent>``."""
         return tuple(self._context)
 
     @property
     def view(self) -> list[Chunk]:
-        """Chunks that the context shows, in order, each once."""
+        """Chunks in the context, in order, each once."""
         return list({chunk.chunk_id: chunk for exchange in self._exchanges for chunk in exchange.shown}.values())
 
     @property
     def context_tokens(self) -> int:
-        """Length of the context, its last usage line included."""
+        """Length of the context, including its last usage line."""
         return len(self._context)
 
     def act(self, sampled: Sequence[int]) -> Observation | Done:
-        """Carry out what the model sampled. Whatever it is, something defined happens: nothing is dropped."""
+        """Apply the model's tokens. Every sequence of tokens has a defined result; none is dropped."""
         self.turns += 1
         self._context.extend(sampled)
         action = parse(sampled)
@@ -149,7 +149,7 @@ class Harness:
         else:
             found = list(self.task.corpus.document(action.arguments[0]))
             room = self.limits.budget
-        # A result never goes past the budget by itself: whole chunks, as many as still fit after "<result>".
+        # A result alone never exceeds the budget: it has as many whole chunks as still fit after "<result>".
         room = min(room, self.limits.budget - self.context_tokens - 1)
         shown = found[: max(room, 0) // CHUNK_TOKENS]
         self.seen.update(dict.fromkeys(chunk.chunk_id for chunk in shown))
@@ -160,12 +160,12 @@ class Harness:
         return Observation(action.tool, action.named_arguments, result, None, self._append(words.RESULT, text))
 
     def _prune(self, action: Action) -> Observation:
-        gone = set(action.arguments)
-        if not gone <= {chunk.chunk_id for chunk in self.view}:
+        removed = set(action.arguments)
+        if not removed <= {chunk.chunk_id for chunk in self.view}:
             return self._error(action, ToolErrorClass.INVALID_ARGUMENTS, ("invalid", "action"))
         before = self.context_tokens
         for exchange in self._exchanges:
-            exchange.shown = [chunk for chunk in exchange.shown if chunk.chunk_id not in gone]
+            exchange.shown = [chunk for chunk in exchange.shown if chunk.chunk_id not in removed]
         self._exchanges = [exchange for exchange in self._exchanges if exchange.shown]
         self._context = [*self._question]
         for exchange in self._exchanges:
@@ -188,14 +188,14 @@ class Harness:
         return Observation(action.tool, action.named_arguments, {"error": " ".join(text)}, error_class, ids)
 
     def _append(self, marker: str, text: Sequence[str]) -> tuple[int, ...]:
-        """Add an observation and a usage line to the context; returns the tokens added."""
+        """Add an observation and a usage line to the context; return the added tokens."""
         start = len(self._context)
         self._context += words.encode_words((marker, *text))
         self._close(self._context)
         return tuple(self._context[start:])
 
     def _close(self, context: list[int]) -> None:
-        """End ``context`` with the usage line, advice past the thresholds, and ``<agent>``."""
+        """Append the usage line, with advice above the thresholds, and ``<agent>`` to ``context``."""
         self.used = len(context)
         opening, label, slash, closing = words.USAGE
         line = [opening, label, *str(self.used), slash, *str(self.limits.budget), closing]

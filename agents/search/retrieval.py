@@ -1,7 +1,7 @@
-"""Search over one corpus: BM25 and a character-overlap ranking, fused by reciprocal rank.
+"""Search over one corpus: BM25 and a ranking by shared trigrams, combined by reciprocal rank fusion.
 
-The second ranking stands where a dense retriever stands in a full harness: it sees spelling and no word frequencies,
-so the two disagree, and the fusion matters. Everything is deterministic; ties go to the lower chunk id.
+The second ranking takes the place of a dense retriever in a full harness: it depends on spelling and not on word
+frequencies, so the rankings differ and the fusion matters. The search is deterministic; ties go to the lower chunk id.
 """
 
 import math
@@ -18,7 +18,7 @@ RRF_K = 60
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[str]], k: int = RRF_K) -> list[str]:
-    """Ids by Σ 1 / (k + rank) over ``rankings`` (ranks from 1), best first; ties by id."""
+    """Return ids by Σ 1 / (k + rank) over ``rankings`` (ranks from 1), best first; ties by id."""
     scores: dict[str, float] = {}
     for ranking in rankings:
         for rank, item in enumerate(ranking, start=1):
@@ -27,31 +27,31 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[str]], k: int = RRF_K) ->
 
 
 class Index:
-    """A corpus made searchable. Immutable after construction, so attempts at the same task share it."""
+    """Search index of a corpus. Immutable after construction, so attempts at the same task share it."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
-        self._counts = {chunk.chunk_id: Counter(chunk.fact.words) for chunk in corpus.chunks}
+        self._counts = {chunk.chunk_id: Counter(chunk.statement.words) for chunk in corpus.chunks}
         self._lengths = {chunk_id: counts.total() for chunk_id, counts in self._counts.items()}
         self._mean_length = sum(self._lengths.values()) / max(len(self._lengths), 1)
         frequencies = Counter(word for counts in self._counts.values() for word in counts)
         total = len(self._counts)
-        # The +1 inside the logarithm keeps words that stand in most chunks from scoring below zero.
+        # The +1 inside the logarithm keeps the score of words that occur in most chunks above zero.
         self._idf = {word: math.log(1 + (total - n + 0.5) / (n + 0.5)) for word, n in frequencies.items()}
         self._postings: dict[str, list[str]] = {}
         for chunk_id, counts in self._counts.items():
             for word in counts:
                 self._postings.setdefault(word, []).append(chunk_id)
-        self._trigrams = {chunk.chunk_id: _trigrams(chunk.fact.words) for chunk in corpus.chunks}
+        self._trigrams = {chunk.chunk_id: _trigrams(chunk.statement.words) for chunk in corpus.chunks}
 
     def search(self, query: Sequence[str], exclude: Collection[str] = ()) -> list[Chunk]:
-        """Chunks by fused rank, best first, those in ``exclude`` left out; empty where nothing matches."""
+        """Return chunks by fused rank, best first, without those in ``exclude``; none if nothing matches."""
         fused = reciprocal_rank_fusion([self._bm25(query), self._overlap(query)])
         return [self._corpus.by_id[chunk_id] for chunk_id in fused if chunk_id not in exclude]
 
     def grep(self, pattern: str) -> list[Chunk]:
-        """Chunks whose text holds the word ``pattern``, by chunk id."""
-        return [chunk for chunk in self._corpus.chunks if pattern in chunk.fact.words]
+        """Return the chunks that contain the word ``pattern``, by chunk id."""
+        return [chunk for chunk in self._corpus.chunks if pattern in chunk.statement.words]
 
     def _bm25(self, query: Sequence[str]) -> list[str]:
         scores: dict[str, float] = {}
@@ -74,7 +74,7 @@ class Index:
 
 
 def _trigrams(words: Sequence[str]) -> frozenset[str]:
-    """Trigrams of every word by itself, two spaces around it."""
+    """Return the trigrams of the individual words, each padded with two spaces on both sides."""
     return frozenset().union(*map(_word_trigrams, words))
 
 

@@ -1,7 +1,7 @@
-"""Attempts at tasks, many at once: groups for training as fast as the trainer takes them, or a measurement.
+"""Runs concurrent attempts at tasks: groups for training, as fast as the trainer consumes them, or an evaluation.
 
-A group is eight attempts at one training task. New groups begin only within the budget that the trainer grants
-(``backpressure``), so that what is sampled is still fresh when it is trained.
+A group is eight attempts at one training task. New groups begin only within the trainer's budget (``backpressure``), so
+that samples are still fresh when they are trained.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from headrace.schemas.events import Purpose
 from headrace.schemas.ids import uuid7
 
 AGENT = "search"
-"""Name of the reference agent in every ``trajectory.started``; the reward is chosen by it."""
+"""Name of the reference agent in every ``trajectory.started``; it selects the reward."""
 
 TASKS_PER_SEED = 1_000_000
 
@@ -32,28 +32,28 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolloutConfig:
-    """Where to sample, and how much at once."""
+    """Settings of a sampler."""
 
     bootstrap: str
     """Kafka address."""
     vllm_url: str
-    """The inference engine."""
+    """Address of the inference engine."""
     run: str
     """Training run."""
     seed: int = 0
-    """Chooses the training tasks: each seed has a million of its own, none used by the base model's demonstrations."""
+    """Selects the training tasks: each seed has a million of its own, none used by the base model's demonstrations."""
     first_task: int = 0
-    """Tasks of the seed to skip: how many groups earlier samplers of the run began, so that no task comes twice."""
+    """Number of tasks to skip, one per group that earlier samplers of the run began, so that no task repeats."""
     group_size: int = 8
     """Attempts at each task."""
     concurrency: int = 64
     """Attempts in flight."""
     max_groups: int = 64
-    """Groups begun that are neither trained nor rejected yet: the sampler's own bound, beside the trainer's budget."""
+    """Largest number of open groups (neither trained nor rejected), in addition to the trainer's budget."""
     share: float = 1.0
-    """Part of the trainer's budget that is this sampler's; those of all samplers of a run should add up to 1."""
+    """This sampler's share of the trainer's budget; the shares of all samplers of a run should add up to 1."""
     max_failures: int = 32
-    """Attempts that fail one after another for want of the engine before the sampler gives up."""
+    """Number of consecutive attempts that fail because of the engine before the sampler gives up."""
     limits: Limits = field(default_factory=Limits)
     """Rules of an episode."""
 
@@ -67,17 +67,17 @@ class RolloutConfig:
             raise ValueError(f"share is {self.share}: it must be above 0 and at most 1")
 
     def training_task_id(self, number: int) -> str:
-        """The id of the seed's ``number``-th training task."""
-        # The first million is the demonstrations'.
+        """Return the id of the seed's ``number``-th training task."""
+        # Demonstrations use the first million.
         return task_id(Split.TRAIN, (self.seed + 1) * TASKS_PER_SEED + number % TASKS_PER_SEED)
 
 
 async def run_rollouts(config: RolloutConfig, *, stop: asyncio.Event) -> int:
-    """Attempt training tasks in groups until ``stop``; returns how many groups were begun.
+    """Attempt training tasks in groups until ``stop``; return the number of groups begun.
 
-    Attempts in flight at ``stop`` are finished, so that no group stays incomplete for want of patience. An attempt
-    that the engine fails ends as a failed trajectory and counts in its group; after ``max_failures`` of them in a
-    row an ``ExceptionGroup`` of ``PolicyError`` is raised.
+    Attempts in flight at ``stop`` are completed, so that their groups are complete. An attempt that fails because of
+    the engine becomes a failed trajectory of its group; after ``max_failures`` consecutive ones an ``ExceptionGroup``
+    of ``PolicyError`` is raised.
     """
     async with AsyncExitStack() as stack:
         attempts = await stack.enter_async_context(_Attempts(config))
@@ -99,10 +99,10 @@ async def run_rollouts(config: RolloutConfig, *, stop: asyncio.Event) -> int:
 async def run_evaluation(
     config: RolloutConfig, tasks: Sequence[Task], *, greedy: bool, labels: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """One attempt at each of ``tasks``, marked as a measurement that must never be trained on; returns their ids.
+    """Make one attempt at each of ``tasks``, marked as an evaluation that must never be trained on; return their ids.
 
-    ``greedy`` takes the likeliest token each time, else tokens are sampled at temperature 1; which one stands in the
-    trajectory's task labels as ``evaluation``, beside ``labels``.
+    With ``greedy`` the likeliest token is always chosen, otherwise tokens are sampled at temperature 1. The
+    trajectory's task labels contain the mode as ``evaluation``, along with ``labels``.
     """
     temperature, name = (0.0, "greedy") if greedy else (1.0, "sampled")
     trajectory_ids = [uuid7() for _ in tasks]
@@ -115,12 +115,12 @@ async def run_evaluation(
 
 
 def held_out_tasks(count: int, first: int = 0) -> list[Task]:
-    """Held-out tasks by number; their questions and corpora never occur in training."""
+    """Return held-out tasks by number; their questions and corpora never occur in training."""
     return [make_task(task_id(Split.HELD_OUT, number)) for number in range(first, first + count)]
 
 
 class _Attempts:
-    """The connections that attempts share, and how many may be in flight."""
+    """The connections that attempts share, and the limit of attempts in flight."""
 
     def __init__(self, config: RolloutConfig) -> None:
         self._config = config
@@ -128,14 +128,14 @@ class _Attempts:
         self._client = PolicyClient(config.vllm_url, max_connections=config.concurrency)
         self._slots = asyncio.Semaphore(config.concurrency)
         self._failures = 0
-        """Attempts that the engine failed since the last that it did not."""
+        """Number of consecutive attempts that failed because of the engine."""
 
     async def slot(self) -> None:
-        """Wait until one more attempt may be in flight; ``run`` gives the slot back."""
+        """Wait until one more attempt may be in flight; ``run`` releases the slot."""
         await self._slots.acquire()
 
     async def run(self, task: Task, trajectory_id: str, temperature: float, start: Mapping[str, Any]) -> None:
-        """One attempt, noted from start to end. ``start`` is what ``trajectory.started`` says beside the task."""
+        """Run and record one attempt. ``start``: further fields of ``trajectory.started``."""
         trajectory = self._sdk.trajectory(
             task_id=task.task_id,
             trajectory_id=trajectory_id,
@@ -169,7 +169,7 @@ class _Attempts:
 
 
 async def _begun(backpressure: Backpressure, trajectory_ids: Sequence[str], stop: asyncio.Event) -> bool:
-    """Wait until a group of these may begin or for ``stop``, whichever comes first; whether it may."""
+    """Wait until a group of these may begin, or for ``stop``; return whether it may begin."""
     beginning, stopped = asyncio.create_task(backpressure.begin(trajectory_ids)), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((beginning, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -1,16 +1,16 @@
-"""The search agent's words: one token each, in a fixed order, so that text and token ids are the same thing.
+"""The search agent's vocabulary: one token per word, in a fixed order, so that text and token ids are equivalent.
 
     encode("search_corpus ada employer <end>") → [24, 57, 41, 1]
 
-Nothing is learnt or guessed here. The order is frozen with the shipped base model: append, never insert.
-``tokenizer_json`` renders the same table for Hugging Face and vLLM; a test holds the two together.
+The shipped base model depends on the order: append words, never insert them. ``tokenizer_json`` renders the same table
+for Hugging Face and vLLM; a test compares the two.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 PAD, END, TASK, RESULT, ERROR, AGENT = "<pad>", "<end>", "<task>", "<result>", "<error>", "<agent>"
-"""``<end>`` closes a turn of the model; ``<agent>`` asks for one."""
+"""``<end>`` ends a turn of the model; ``<agent>`` starts one."""
 
 USAGE = ("[Token", "usage:", "/", "]")
 DIGITS = tuple("0123456789")
@@ -59,7 +59,7 @@ VOCABULARY: tuple[str, ...] = (
     *DOCUMENTS,
     *CHUNKS,
 )
-"""Every token; its position is its id."""
+"""All tokens; the position of a token is its id."""
 
 TOKEN_IDS: dict[str, int] = {word: number for number, word in enumerate(VOCABULARY)}
 END_ID = TOKEN_IDS[END]
@@ -68,11 +68,11 @@ PAD_ID = TOKEN_IDS[PAD]
 SEARCHABLE = frozenset(
     (*STOP_WORDS[:-1], *RELATIONS, *PEOPLE, *COMPANIES, *CITIES, *HOBBIES, *PRODUCTS, *COUNTRIES, *RIVERS)
 )
-"""Words that a query or a pattern may hold."""
+"""Words that a query or a pattern may contain."""
 
 
 def encode_words(words: Iterable[str]) -> list[int]:
-    """Token ids of ``words``; raises ``KeyError`` that names a word outside the vocabulary."""
+    """Return the token ids of ``words``; raise a ``KeyError`` that names a word outside the vocabulary."""
     try:
         return [TOKEN_IDS[word] for word in words]
     except KeyError as error:
@@ -80,22 +80,22 @@ def encode_words(words: Iterable[str]) -> list[int]:
 
 
 def encode(text: str) -> list[int]:
-    """Token ids of ``text``, whose words are separated by white space; ``KeyError`` for an unknown word."""
+    """Return the token ids of ``text``, whose words are separated by white space; ``KeyError`` for an unknown word."""
     return encode_words(text.split())
 
 
 def decode_words(token_ids: Iterable[int]) -> list[str]:
-    """Words of ``token_ids``; raises ``IndexError`` for an id outside the vocabulary."""
+    """Return the words of ``token_ids``; raise ``IndexError`` for an id outside the vocabulary."""
     return [VOCABULARY[token_id] for token_id in token_ids]
 
 
 def decode(token_ids: Iterable[int]) -> str:
-    """Text of ``token_ids``: the inverse of ``encode`` up to white space."""
+    """Return the text of ``token_ids``: the inverse of ``encode`` up to white space."""
     return " ".join(decode_words(token_ids))
 
 
 def tokenizer_json() -> dict[str, Any]:
-    """The vocabulary as a Hugging Face ``tokenizer.json``: a word-level model that splits at white space only."""
+    """Return the vocabulary as a Hugging Face ``tokenizer.json``: a word-level model, split at white space."""
     special = [PAD, END, TASK, RESULT, ERROR, AGENT]
     added = [
         {
@@ -123,7 +123,7 @@ def tokenizer_json() -> dict[str, Any]:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """The ``tokenizer_config.json`` that goes with ``tokenizer_json``."""
+    """Return the ``tokenizer_config.json`` for ``tokenizer_json``."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": PAD,

@@ -158,7 +158,7 @@ async def test_an_engine_is_asked_once_whose_log_probabilities_it_reports_and_on
 async def test_what_cannot_be_asked_for_is_refused() -> None:
     async with engine() as (policy, _):
         for sampling in (Sampling(altered_by=["logit_bias"]), Sampling(temperature=1.0, logit_bias={"1": 5})):
-            with pytest.raises(ValueError, match="sampling names logit_bias"):
+            with pytest.raises(ValueError, match="does not support the sampling parameters logit_bias"):
                 await policy.generate([1], sampling)
 
 

@@ -489,7 +489,7 @@ def test_settings_that_cannot_work_are_named_at_construction(settings: dict[str,
 
 def test_the_address_comes_from_the_environment_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADRACE_KAFKA", raising=False)
-    with pytest.raises(ValueError, match=r"no address of Kafka.*HEADRACE_KAFKA"):
+    with pytest.raises(ValueError, match=r"no Kafka address.*HEADRACE_KAFKA"):
         Headrace(source="test")
     monkeypatch.setenv("HEADRACE_KAFKA", "broker-1:9092, broker-2:9092")
     Headrace(source="test").close()

@@ -4,14 +4,14 @@ from collections import Counter
 from random import Random
 
 from headrace.agents.search import vocabulary as words
-from headrace.agents.search.demonstrations import Example, Mistakes, demonstrate, demonstrations
+from headrace.agents.search.demonstrations import Demonstration, Mistakes, demonstrate, demonstrations
 from headrace.agents.search.tasks import Split, Task, make_task, task_id
 
 TASKS = [make_task(task_id(Split.TRAIN, number)) for number in range(200)]
 FLAWLESS = Mistakes(**dict.fromkeys(Mistakes.__dataclass_fields__, 0.0))
 
 
-def actions(example: Example) -> list[list[str]]:
+def actions(example: Demonstration) -> list[list[str]]:
     """Calls that an example imitates, as words."""
     calls: list[list[str]] = [[]]
     for token_id, imitated in zip(example.token_ids, example.mask, strict=True):
