@@ -1,0 +1,21 @@
+"""Helpers of the tests of the SDK."""
+
+import time
+from collections.abc import Callable
+
+from headrace.agents.encoding import Note
+
+NOWHERE = "127.0.0.1:9"
+"""The discard port: nothing listens there, so every event stays in the queue."""
+
+
+def kinds(notes: list[Note]) -> list[str]:
+    return [note.model.TYPE.removeprefix("headrace.").removesuffix(".v1") for note in notes]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """The SDK writes its log lines on another thread: wait for what it says, with a bound only against hanging."""
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert condition()

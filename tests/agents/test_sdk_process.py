@@ -1,0 +1,132 @@
+"""The SDK's queue and thread in a process: limits, close, fork, and failures to start."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headrace.agents import sender as sender_module
+from headrace.agents.client_log import THREAD_NAME
+from headrace.agents.sdk import Headrace
+from tests.agents.sdk_helpers import NOWHERE, until
+
+
+def test_a_full_queue_drops_counts_and_leaves_a_hole() -> None:
+    headrace = Headrace(NOWHERE, source="test", queue_size=3, flush_deadline_s=0)
+    t = headrace.trajectory(task_id="q", agent="a")
+    headrace.flush(0.1)  # the thread runs, and is held: an event that it is encoding would be in neither queue
+    assert headrace._sender._gate.hold(time.monotonic() + 20)
+    for _ in range(5):
+        t.model_called("m")
+    stats = headrace.stats
+    assert (stats.emitted, stats.queued, stats.sent, stats.dropped) == (6, 3, 0, {"queue_full": 3})
+    headrace._sender._gate.release()
+    headrace.close()
+    stats = headrace.stats
+    assert (stats.emitted, stats.queued, stats.dropped) == (6, 0, {"queue_full": 3, "unsent_at_close": 3})
+
+
+def test_after_closing_events_are_counted_and_nothing_raises(headrace: Headrace) -> None:
+    t = headrace.trajectory(task_id="q", agent="a")
+    headrace.close(0)
+    t.model_called("m")
+    headrace.feedback("t", "accepted", 1.0)
+    assert headrace.close() is True
+    assert headrace.stats.dropped == {"unsent_at_close": 1, "closed": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"bootstrap": "nowhere"}, "bootstrap"),
+        ({"bootstrap": "a:1,b"}, "bootstrap"),
+        ({"source": ""}, "source"),
+        ({"queue_size": 0}, "queue_size"),
+        ({"max_event_bytes": 0}, "max_event_bytes"),
+        ({"stats_interval_s": 0.0}, "stats_interval_s"),
+    ],
+)
+def test_settings_that_cannot_work_are_named_at_construction(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Headrace(**{"bootstrap": NOWHERE, "source": "test"} | settings)
+
+
+def test_the_address_comes_from_the_environment_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADRACE_KAFKA", raising=False)
+    with pytest.raises(ValueError, match=r"no Kafka address.*HEADRACE_KAFKA"):
+        Headrace(source="test")
+    monkeypatch.setenv("HEADRACE_KAFKA", "broker-1:9092, broker-2:9092")
+    Headrace(source="test").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_starts_afresh_and_leaves_the_parent_s_trajectories_alone(headrace: Headrace) -> None:
+    inherited = headrace.trajectory(task_id="q", agent="a")
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        inherited.model_called("m")
+        headrace.trajectory(task_id="q2", agent="a")
+        headrace.flush(0.1)
+        os.write(write, headrace.stats.model_dump_json().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b'"emitted":2,"sent":0,"queued":1,"dropped":{"forked":1}' in os.read(read, 1000)
+    assert headrace.stats.dropped == {}
+
+
+def test_a_worker_of_celery_closes_the_sdk_before_it_ends(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes end with ``os._exit``. Celery's signal stands in for Celery, which is no dependency."""
+    receivers: list[Callable[..., object]] = []
+    signal = SimpleNamespace(connect=lambda receiver, weak: receivers.append(receiver))
+    monkeypatch.setitem(sys.modules, "celery.signals", SimpleNamespace(worker_process_shutdown=signal))
+    headrace.trajectory(task_id="q", agent="a")
+    for receiver in receivers:
+        receiver(signal=signal, sender="worker@host", pid=os.getpid(), exitcode=0)
+    headrace.trajectory(task_id="q", agent="a")
+    assert headrace.stats.dropped == {"unsent_at_close": 1, "closed": 1}
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again_and_its_events_wait(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, threads_left = threading.Thread.start, False
+
+    def start_if_any_are_left(thread: threading.Thread) -> None:
+        if not threads_left:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_any_are_left)
+    monkeypatch.setattr(sender_module, "START_AGAIN_S", 0.05)
+    t = headrace.trajectory(task_id="q", agent="a")
+    t.model_called("m")
+    assert headrace.flush(0.1) is False
+    assert (headrace.stats.emitted, headrace.stats.queued, headrace.stats.dropped) == (2, 2, {}), "once, as queued"
+    threads_left = True
+    time.sleep(0.06)
+    t.model_called("m")
+    headrace.flush(0.3)
+    assert headrace._sender._taken == 3, "all that waited was taken on"
+    assert (headrace.stats.emitted, headrace.stats.queued, headrace.stats.dropped) == (3, 3, {})
+    until(lambda: "cannot be started (RuntimeError: can't start new thread)" in caplog.text)
+
+
+def test_two_threads_that_note_the_first_event_at_once_start_one_sender(
+    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = headrace._sender
+    monkeypatch.setattr(sender_module, "START_AGAIN_S", 0.0)
+    for _ in range(3):
+        sender._start()
+    assert headrace.flush(5)
+    until(lambda: sum(thread.name == THREAD_NAME for thread in sender_threads(sender)) == 1)
+
+
+def sender_threads(sender: sender_module.Sender) -> list[threading.Thread]:
+    """Those that serve ``sender``."""
+    return [each for each in threading.enumerate() if getattr(each, "_target", None) == sender._run]
