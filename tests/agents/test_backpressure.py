@@ -47,7 +47,7 @@ async def test_steps_and_rejections_in_the_log_make_room(kafka: str) -> None:
         await asyncio.wait_for(backpressure.begin(["x5"]), 20)
 
 
-async def test_who_stops_waiting_while_others_are_told_of_a_change_has_stopped(kafka: str) -> None:
+async def test_a_waiter_that_is_cancelled_during_a_notification_stops(kafka: str) -> None:
     """In the last step of a run both come at once; a cancellation that got lost there held the demo up for ever."""
     async with Backpressure(kafka, run="stopped", limit=1) as backpressure:
         await backpressure.begin(["s0"])
@@ -61,7 +61,7 @@ async def test_who_stops_waiting_while_others_are_told_of_a_change_has_stopped(k
             assert not await waits(begin, 5), f"cancelled {turns} turns of the loop later"
 
 
-async def test_the_newest_budget_of_the_run_holds_from_the_first_group_on(kafka: str) -> None:
+async def test_the_newest_budget_of_the_run_applies_from_the_first_group(kafka: str) -> None:
     others = granting(0)
     await write(kafka, BUDGET, granting(9), granting(1), others.model_copy(update={"run": "another"}))
     async with Backpressure(kafka, run="r", limit=5) as backpressure:
@@ -75,7 +75,7 @@ async def test_the_newest_budget_of_the_run_holds_from_the_first_group_on(kafka:
         assert backpressure.allowed == 5
 
 
-async def test_a_record_that_cannot_be_read_does_not_stop_it(kafka: str) -> None:
+async def test_an_unreadable_record_is_skipped(kafka: str) -> None:
     async with Backpressure(kafka, run="broken", limit=1) as backpressure:
         await backpressure.begin(["y"])
         async with open_producer(kafka) as producer:
@@ -84,7 +84,7 @@ async def test_a_record_that_cannot_be_read_does_not_stop_it(kafka: str) -> None
         await asyncio.wait_for(backpressure.begin(["y2"]), 20)
 
 
-async def test_a_long_wait_is_said_in_the_log(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_long_wait_is_logged(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
     async with Backpressure(kafka, run="long", limit=1, report_after_s=0.05) as backpressure:
         await backpressure.begin(["z"])
         second = asyncio.create_task(backpressure.begin(["z2"]))
@@ -93,7 +93,7 @@ async def test_a_long_wait_is_said_in_the_log(kafka: str, caplog: pytest.LogCapt
     assert "no new group for 0 s, 1 of 1 allowed groups are open: is the trainer running?" in caplog.text
 
 
-async def test_whoever_waits_when_following_ends_is_told(kafka: str) -> None:
+async def test_waiters_raise_when_the_topics_can_no_longer_be_read(kafka: str) -> None:
     async with Backpressure(kafka, run="end", limit=1) as backpressure:
         await backpressure.begin(["z"])
         second = asyncio.create_task(backpressure.begin(["z2"]))
@@ -102,9 +102,7 @@ async def test_whoever_waits_when_following_ends_is_told(kafka: str) -> None:
         await second
 
 
-async def test_a_trainer_that_stands_still_stops_a_sampler_and_one_that_goes_on_lets_it_go_on(
-    kafka: str, tmp_path: Path
-) -> None:
+async def test_a_sampler_stops_while_the_trainer_is_stopped_and_continues_with_it(kafka: str, tmp_path: Path) -> None:
     from headrace.trainer.config import TrainerConfig
     from headrace.trainer.loop import run_trainer
     from tests.trainer.builders import tiny_model

@@ -15,7 +15,7 @@ def line(text: str, *values: object, thread: str = THREAD_NAME) -> logging.LogRe
     return record
 
 
-def test_a_message_of_a_form_comes_through_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_of_one_template_is_logged_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
     monkeypatch.setattr("headrace.agents.client_log.time.monotonic", lambda: now)
     limit = LogRateLimit(from_sdk_thread)
@@ -26,12 +26,12 @@ def test_a_message_of_a_form_comes_through_once_a_while(monkeypatch: pytest.Monk
     assert limit.filter(line("no connection to %s", "a"))
 
 
-def test_the_host_s_own_use_of_the_client_is_not_touched() -> None:
+def test_the_host_s_own_use_of_the_client_is_not_limited() -> None:
     limit = LogRateLimit(from_sdk_thread)
     assert all(limit.filter(line("no connection", thread="MainThread")) for _ in range(5))
 
 
-def test_a_broker_that_is_away_costs_the_host_s_log_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_broker_causes_few_lines_in_the_host_s_log(caplog: pytest.LogCaptureFixture) -> None:
     with Headrace("127.0.0.1:9", source="test", flush_deadline_s=0) as headrace:
         headrace.trajectory(task_id="q", agent="a")
         headrace.flush(2.0)

@@ -54,7 +54,7 @@ def calls(notes: list[Note]) -> list[ModelCalled]:
     return [ModelCalled.model_validate(note.fields) for note in notes if note.model is ModelCalled]
 
 
-async def test_each_call_tells_only_what_is_new(headrace: Headrace, notes: list[Note]) -> None:
+async def test_each_event_contains_only_the_new_tokens(headrace: Headrace, notes: list[Note]) -> None:
     policy = Scripted([10, 11], [12])
     conversation = Conversation(policy, headrace.trajectory(task_id="q", agent="a"))
     conversation.append([1, 2, 3])
@@ -71,7 +71,7 @@ async def test_each_call_tells_only_what_is_new(headrace: Headrace, notes: list[
     assert (first.model, first.sampling.max_tokens, first.version_spans[0].version) == ("scripted", 4, 1)
 
 
-async def test_a_rewritten_context_is_told_whole(headrace: Headrace, notes: list[Note]) -> None:
+async def test_a_rewritten_context_is_recorded_completely(headrace: Headrace, notes: list[Note]) -> None:
     conversation = Conversation(Scripted([10], [11], [12]), headrace.trajectory(task_id="q", agent="a"))
     conversation.append([1, 2])
     await conversation.sample(Sampling())
@@ -83,7 +83,7 @@ async def test_a_rewritten_context_is_told_whole(headrace: Headrace, notes: list
     assert (after.prefix_length, after.context_ids) == (3, array("i"))
 
 
-async def test_a_call_that_failed_leaves_no_trace(headrace: Headrace, notes: list[Note]) -> None:
+async def test_a_failed_call_emits_no_event_and_keeps_the_context(headrace: Headrace, notes: list[Note]) -> None:
     conversation = Conversation(Scripted(PolicyError("gone"), [10]), headrace.trajectory(task_id="q", agent="a"))
     conversation.append([1, 2])
     with pytest.raises(PolicyError):
@@ -100,7 +100,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_what_the_log_holds_is_always_what_the_policy_saw(history: list[tuple[str, list[int]]]) -> None:
+def test_the_recorded_context_equals_the_policy_s(history: list[tuple[str, list[int]]]) -> None:
     context, logged = Context(), array("i")
     for step, ids in history:
         if step == "append":

@@ -32,7 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-def test_the_first_of_a_reason_is_told_at_once_and_the_others_once_a_minute(
+def test_the_first_occurrence_of_a_reason_is_logged_immediately_and_others_once_a_minute(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     counters = SdkCounters()
@@ -52,7 +52,7 @@ def test_the_first_of_a_reason_is_told_at_once_and_the_others_once_a_minute(
     assert lines(caplog) == [], "nothing new"
 
 
-def test_a_log_that_raises_stops_nobody(
+def test_an_exception_in_the_host_s_log_is_ignored(
     clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter of the host's may; what it let through before and afterwards is told, and numbers are kept."""
@@ -75,7 +75,7 @@ def test_a_log_that_raises_stops_nobody(
     assert lines(caplog) == ["1 more events were dropped (invalid), 2 in total: field 1"]
 
 
-def test_a_later_drop_reminds_by_itself(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_later_drop_logs_the_count_of_the_last_minute(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     counters = SdkCounters()
     counters.drop(DropReason.AFTER_END, "a")
     lines(caplog)
@@ -86,7 +86,7 @@ def test_a_later_drop_reminds_by_itself(clock: Clock, caplog: pytest.LogCaptureF
     assert lines(caplog) == ["2 more events were dropped (after_end), 3 in total: b"]
 
 
-def test_at_the_end_everything_is_told(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_at_the_end_all_counts_are_logged(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     counters = SdkCounters()
     counters.drop(DropReason.OVERSIZE, "x", events=3)
     counters.alter(Alteration.UNSERIALISABLE, "a generator")
@@ -103,7 +103,7 @@ def test_at_the_end_everything_is_told(clock: Clock, caplog: pytest.LogCaptureFi
     assert (counters.dropped(), counters.altered()) == ({"oversize": 3}, {"unserialisable": 3})
 
 
-def test_counts_are_exact_whichever_threads_count() -> None:
+def test_counts_are_exact_with_many_threads() -> None:
     counters = SdkCounters()
 
     def count() -> None:
@@ -119,7 +119,7 @@ def test_counts_are_exact_whichever_threads_count() -> None:
     assert (counters.dropped(), counters.altered()) == ({"queue_full": 8_000}, {"surrogate": 24_000})
 
 
-def test_no_thread_for_the_log_is_no_reason_to_fail_and_the_end_tells_all(
+def test_if_no_log_thread_can_be_started_the_counts_are_logged_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def start(_: threading.Thread) -> None:

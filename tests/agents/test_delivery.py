@@ -38,7 +38,7 @@ class FailingProducer(AIOKafkaProducer):
 
 
 @pytest.mark.parametrize("error", [InvalidTimestampError(), TopicAuthorizationFailedError()])
-async def test_a_broker_that_takes_nothing_is_asked_ever_less_often_and_that_is_told(
+async def test_retries_slow_down_if_the_broker_accepts_nothing_and_the_problem_is_logged(
     error: KafkaError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -42,7 +42,7 @@ def returned(result: Any) -> Any:
     return json.loads(message.value)["result"]
 
 
-def test_the_envelope_carries_time_number_and_trajectory() -> None:
+def test_the_envelope_contains_time_number_and_trajectory() -> None:
     envelope, payload = decode(*_parts(encoded(TrajectoryStarted, {"task_id": "q", "agent": "a"})))
     assert (envelope.subject, envelope.sequence, envelope.time_ms) == ("t-1", 3, 1_700_000_000_123)
     assert (envelope.source, envelope.type, envelope.traceparent) == ("shop", TrajectoryStarted.TYPE, None)
@@ -61,7 +61,7 @@ def test_a_missing_field_is_named() -> None:
         encoded(TrajectoryStarted, {"task_id": "q"})
 
 
-def test_what_json_has_no_form_for_is_described_and_counted() -> None:
+def test_values_that_json_cannot_represent_are_described_and_counted() -> None:
     generator = (n for n in [1, 2])
     fields = {"call_id": "c1", "tool": "search", "result": {"a": {1}, "rows": generator, "n": float("nan")}}
     done = encode_note(note(ToolReturned, fields), "shop", LIMIT)
@@ -73,7 +73,7 @@ def test_what_json_has_no_form_for_is_described_and_counted() -> None:
     assert list(generator) == [1, 2], "the host's generator was not advanced"
 
 
-def test_text_that_is_no_unicode_is_mended_and_counted() -> None:
+def test_invalid_unicode_is_replaced_and_counted() -> None:
     done = encode_note(note(TrajectoryEnded, {"answer": "broken \ud800 text", "error": "\udc00"}), "shop", LIMIT)
     assert json.loads(done.message.value) | {"status": "completed"} == {
         "status": "completed", "answer": "broken ? text", "error": "?", "outcome": None,
@@ -100,7 +100,7 @@ def test_text_that_is_no_unicode_is_mended_and_counted() -> None:
         (FeedbackGiven, {"signal": "s", "value": iter([1.0])}, "value"),
     ],
 )  # fmt: skip
-def test_a_field_with_a_type_takes_nothing_else_and_no_iterator_is_advanced(
+def test_a_typed_field_accepts_no_other_type_and_advances_no_iterator(
     model: type[Record], fields: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidEvent, match=named):
@@ -108,7 +108,7 @@ def test_a_field_with_a_type_takes_nothing_else_and_no_iterator_is_advanced(
     assert all(list(value) for value in fields.values() if isinstance(value, Iterator)), "it still has all it had"
 
 
-def test_messages_that_are_a_stream_are_described_inside_their_list() -> None:
+def test_a_generator_as_messages_is_described_in_a_list() -> None:
     stream = map(dict, [])
     value = json.loads(encoded(ModelCalled, {"model": "m", "messages": stream}).value)
     assert value["messages"] == [{"unserialisable": "map"}]
@@ -123,12 +123,12 @@ def test_token_ids_come_as_any_sequence_of_numbers(kind: Any) -> None:
     assert payload.sampled_ids == array("i", [7, 8])
 
 
-def test_every_field_that_an_event_has_beyond_its_type_is_sent() -> None:
+def test_fields_that_are_unknown_to_the_type_are_sent() -> None:
     value = json.loads(encoded(TrajectoryEnded, {"answer": 1, 'quo"te': [1], "more": Path("/a")}).value)
     assert (value['quo"te'], value["more"], value["status"]) == ([1], "/a", "completed")
 
 
-def test_token_arrays_survive_the_slow_way() -> None:
+def test_token_arrays_can_be_encoded_from_any_form() -> None:
     fields = {"model": "m\ud800", "context_ids": array("i", [1, 2]), "sampled_ids": [3], "logprobs": array("f", [-1])}
     _, payload = decode(*_parts(encoded(ModelCalled, fields)))
     assert isinstance(payload, ModelCalled)
@@ -137,7 +137,7 @@ def test_token_arrays_survive_the_slow_way() -> None:
 
 
 @pytest.mark.parametrize("result", ["x" * LIMIT, {"a": [{"b": "x" * LIMIT}]}, [0] * LIMIT, "é" * (LIMIT - 100)])
-def test_what_is_larger_than_an_event_may_be_is_not_encoded(result: Any) -> None:
+def test_values_larger_than_an_event_are_not_encoded(result: Any) -> None:
     with pytest.raises(TooLarge):
         returned(result)
     with pytest.raises(TooLarge):

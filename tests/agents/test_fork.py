@@ -55,9 +55,7 @@ class Held:
         return self.lock.acquire(timeout=1.0)
 
 
-def test_a_lock_that_the_resolver_holds_is_free_in_the_child(
-    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_held_by_the_resolver_is_free_in_the_child(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(socket.getaddrinfo)
     monkeypatch.setattr(socket, "getaddrinfo", held)
     headrace.trajectory(task_id="q", agent="a")
@@ -65,7 +63,7 @@ def test_a_lock_that_the_resolver_holds_is_free_in_the_child(
     assert in_a_child(held.is_free)
 
 
-def test_a_lock_that_encoding_holds_is_free_in_the_child(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_held_by_the_encoder_is_free_in_the_child(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     held = Held(sender_module.encode_note)
     monkeypatch.setattr(sender_module, "encode_note", held)
     headrace.trajectory(task_id="q", agent="a")
@@ -73,13 +71,13 @@ def test_a_lock_that_encoding_holds_is_free_in_the_child(headrace: Headrace, mon
     assert in_a_child(held.is_free)
 
 
-def test_what_libraries_do_at_their_first_use_was_done_on_import() -> None:
+def test_importing_the_sdk_initialises_libraries() -> None:
     """In a fresh interpreter: importing the SDK is enough for the codec that names need."""
     code = "import headrace.agents.sdk, sys; sys.exit('encodings.idna' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_parent_goes_on_after_a_fork(headrace: Headrace) -> None:
+def test_the_parent_continues_after_a_fork(headrace: Headrace) -> None:
     for number in range(20):
         headrace.trajectory(task_id=f"q{number}", agent="a")
         assert in_a_child(lambda: not GATES)
@@ -90,7 +88,7 @@ def test_the_parent_goes_on_after_a_fork(headrace: Headrace) -> None:
         gate.release()
 
 
-def test_a_fork_waits_for_a_thread_no_longer_than_it_must() -> None:
+def test_a_fork_waits_for_a_thread_no_longer_than_the_limit() -> None:
     gate = Gate()
     let_go = threading.Event()
 
@@ -140,7 +138,7 @@ def gate() -> Iterator[Gate]:
     GATES.discard(gate)
 
 
-def test_a_fork_in_the_middle_of_the_hooks_of_another_leaves_the_sender_free(gate: Gate) -> None:
+def test_a_fork_between_the_hooks_of_another_fork_releases_the_sender(gate: Gate) -> None:
     """As a signal handler may, between the hooks of the SDK and those of other modules."""
     hold_all()
     assert in_a_child(lambda: not GATES)
@@ -170,7 +168,7 @@ os.wait()
 """
 
 
-def test_a_fork_in_a_hook_waits_for_no_lock_of_an_executor_that_is_imported_later() -> None:
+def test_a_fork_in_a_hook_does_not_deadlock_if_an_executor_is_imported_later() -> None:
     assert subprocess.run([sys.executable, "-c", FORKS_IN_A_HOOK], timeout=120, check=False).returncode == 0
 
 
@@ -183,7 +181,7 @@ class ForksWhenHeld(Gate):
         return held
 
 
-def test_a_fork_between_the_gates_of_another_leaves_the_sender_free() -> None:
+def test_a_fork_between_the_gates_of_another_fork_releases_the_sender() -> None:
     gates = [ForksWhenHeld(), ForksWhenHeld()]
     GATES.update(gates)
     began = time.monotonic()
@@ -201,7 +199,7 @@ class InterruptedWhenHeld(Gate):
         raise KeyboardInterrupt
 
 
-def test_a_fork_whose_hooks_are_interrupted_leaves_the_sender_free() -> None:
+def test_a_fork_whose_hooks_are_interrupted_releases_the_sender() -> None:
     """Ctrl+C: the interpreter prints what a hook raises, and forks all the same."""
     gates = [InterruptedWhenHeld(), InterruptedWhenHeld()]
     GATES.update(gates)
@@ -214,7 +212,7 @@ def test_a_fork_whose_hooks_are_interrupted_leaves_the_sender_free() -> None:
         GATES.difference_update(gates)
 
 
-def test_a_fork_without_its_first_hook_is_no_error(gate: Gate) -> None:
+def test_a_fork_without_its_first_hook_is_not_an_error(gate: Gate) -> None:
     """Programs in C that fork by themselves may run the hooks of the child and the parent alone (uWSGI)."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(release_all).result()

@@ -106,7 +106,7 @@ SIDE_EFFECTS: dict[str, Callable[[], Any]] = {
         lambda value: ValueError("no", value),
     ],
 )  # fmt: skip
-def test_what_has_side_effects_is_described_wherever_it_stands(kind: str, place: Callable[[Any], Any]) -> None:
+def test_values_with_side_effects_are_described_at_any_position(kind: str, place: Callable[[Any], Any]) -> None:
     value = SIDE_EFFECTS[kind]()
     form = JsonForm(LIMIT)
     text = form.text(place(value))
@@ -128,7 +128,7 @@ def test_a_coroutine_is_not_awaited_and_a_file_is_not_read(tmp_path: Path) -> No
         assert file.read() == "line"
 
 
-def test_a_model_keeps_its_secrets() -> None:
+def test_excluded_and_self_serialised_fields_of_a_model_are_not_read() -> None:
     class Secretive(BaseModel):
         name: str
         password: str = Field(exclude=True)
@@ -163,7 +163,7 @@ class HostsZone(tzinfo):
     dst = tzname = utcoffset  # type: ignore[assignment]
 
 
-def test_a_time_zone_of_the_host_s_own_is_not_asked() -> None:
+def test_a_time_zone_of_the_host_s_own_class_does_not_run() -> None:
     assert plain(datetime(2026, 1, 2, 3, tzinfo=HostsZone())) == described(
         "datetime", text="2026-01-02T03:00:00", reason="time zone"
     )
@@ -173,7 +173,7 @@ def test_a_time_zone_of_the_host_s_own_is_not_asked() -> None:
     assert plain(datetime(2026, 7, 2, tzinfo=ZoneInfo("Europe/Berlin"))) == "2026-07-02T00:00:00+02:00"
 
 
-def test_a_host_that_changes_its_value_meanwhile_does_no_harm() -> None:
+def test_concurrent_changes_of_a_value_are_harmless() -> None:
     value: dict[str, Any] = {"list": list(range(10_000)), "dict": {str(n): n for n in range(1_000)}}
     pauses = iter(range(10**9))
 

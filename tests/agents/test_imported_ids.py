@@ -23,7 +23,7 @@ def ids_of(events: list[tuple[str, bytes, int]]) -> ImportedIds:
 
 
 @given(EVENTS, st.integers(0, 10), st.integers(0, 2), EVENTS)
-def test_what_was_packed_is_what_was_added(
+def test_packing_and_unpacking_keeps_all_events(
     events: list[tuple[str, bytes, int]], begin: int, cut: int, later: list[tuple[str, bytes, int]]
 ) -> None:
     again = ImportedIds.unpacked(ids_of(events).packed())

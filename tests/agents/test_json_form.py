@@ -32,7 +32,7 @@ from tests.agents.host_objects import (
 )
 
 
-def test_keys_that_are_no_text_become_text_and_none_is_lost() -> None:
+def test_other_keys_become_distinct_texts() -> None:
     keys = {1: "a", "1": "b", None: "c", 2.5: "e", (1, 2): "f", (3, 4): "g", Color.RED: "h"}
     assert plain(keys) == {
         "1": "a", "1 (2)": "b", "None": "c", "2.5": "e", "<tuple>": "f", "<tuple> (2)": "g", "red": "h"
@@ -103,15 +103,15 @@ Point = namedtuple("Point", "x y")
         ({}, {}),
     ],
 )  # fmt: skip
-def test_what_is_plain_is_sent_as_it_is(value: Any, expected: Any) -> None:
+def test_plain_values_are_unchanged(value: Any, expected: Any) -> None:
     assert plain(value) == expected
 
 
-def test_an_integer_that_takes_long_to_write_out_is_not_written_out() -> None:
+def test_a_very_large_integer_is_described_by_its_size() -> None:
     assert plain(1 << 100_000) == described("int", text="100001 bits")
 
 
-def test_a_container_that_holds_itself_ends_at_itself() -> None:
+def test_a_container_that_contains_itself_is_described() -> None:
     loop: list[Any] = [1]
     loop.append({"again": loop})
     assert plain(loop) == [1, {"again": described("list", reason="cycle")}]
@@ -125,7 +125,7 @@ def test_a_container_that_holds_itself_ends_at_itself() -> None:
     assert plain(error)["unserialisable"] == "ValueError"
 
 
-def test_nesting_ends_at_a_depth() -> None:
+def test_nesting_is_limited() -> None:
     value: Any = 1
     for _ in range(MAX_DEPTH + 1):
         value = [value]
@@ -149,7 +149,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_every_value_has_a_form_that_any_reader_takes(value: Any) -> None:
+def test_every_value_has_a_form_that_any_reader_accepts(value: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         text = JsonForm(LIMIT).text(value)
@@ -168,7 +168,7 @@ def test_every_value_has_a_form_that_any_reader_takes(value: Any) -> None:
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=50,
 ))  # fmt: skip
-def test_json_is_itself(value: Any) -> None:
+def test_json_is_unchanged(value: Any) -> None:
     form = JsonForm(LIMIT)
     assert json.loads(form.text(value)) == value
     assert not form.altered

@@ -35,7 +35,7 @@ def billion_laughs() -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", LARGE)
-def test_what_has_no_room_is_left_alone_at_the_price_of_its_room(kind: str) -> None:
+def test_the_text_of_a_large_value_stops_at_the_limit(kind: str) -> None:
     """The work is bounded by the room, whatever the value: a hundredth of the room costs at most a fraction."""
     value = LARGE[kind]()
     form = JsonForm(10_000)
@@ -103,12 +103,12 @@ KEYS: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_twice_as_many_keys_are_twice_the_work(kind: str) -> None:
+def test_work_is_linear_in_the_number_of_keys(kind: str) -> None:
     few, many = (steps({KEYS[kind](number): 1 for number in range(size)} | {(1, 1): 2}) for size in (200, 800))
     assert many < 5 * few, (few, many)
 
 
-def test_what_a_key_holds_is_not_looked_into() -> None:
+def test_the_content_of_a_key_is_not_read() -> None:
     big = tuple(range(100_000))
     assert steps({(number, big): 1 for number in range(20)}) < 1.5 * steps({(number, (1,)): 1 for number in range(20)})
 
@@ -121,6 +121,6 @@ THROWN_AWAY: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("kind", THROWN_AWAY)
-def test_what_is_read_and_not_sent_is_bounded_as_well(kind: str) -> None:
+def test_work_without_text_is_limited(kind: str) -> None:
     with pytest.raises(TooLarge):
         JsonForm(LIMIT).text(THROWN_AWAY[kind]())

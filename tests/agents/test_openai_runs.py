@@ -69,7 +69,7 @@ def test_every_message_is_in_one_event_as_it_was_recorded(number: int) -> None:
     assert messages_of(facts(number)) == row.get("traj", row.get("messages"))
 
 
-def test_an_id_that_is_used_again_pairs_with_its_own_result() -> None:
+def test_a_reused_call_id_pairs_with_its_own_result() -> None:
     found = facts(2)
     assert [call.call_id for call in of_type(ToolCalled, found)] == ["call_9", "call_9#2"]
     assert [(back.call_id, back.tool) for back in of_type(ToolReturned, found)] == [
@@ -83,12 +83,12 @@ def test_calls_of_one_turn_pair_by_id_and_not_by_order() -> None:
     assert results == {"call_a": "done a", "call_b": "done b"}
 
 
-def test_a_result_that_says_error_is_a_failure_of_nobody_in_particular() -> None:
+def test_an_error_result_is_a_failure_without_an_error_class() -> None:
     fine, failed = of_type(ToolReturned, facts(2))
     assert (fine.status, failed.status, failed.error_class) == ("ok", "error", None)
 
 
-def test_arguments_that_are_no_json_are_kept_as_they_are() -> None:
+def test_arguments_that_are_not_json_are_kept_unchanged() -> None:
     assert of_type(ToolCalled, facts(5))[0].arguments == {"raw": "seats = 2"}
 
 
@@ -96,7 +96,7 @@ def test_a_missing_reward_stays_missing() -> None:
     assert of_type(TrajectoryEnded, facts(5))[0].outcome is None
 
 
-def test_ids_follow_from_data_set_task_and_trial_alone() -> None:
+def test_ids_depend_only_on_data_set_task_and_trial() -> None:
     def ids(dataset: Dataset, trial: int, time_ms: int) -> list[str]:
         run = parse_run(json.dumps(line(1)).encode())
         trajectory_id = dataset.trajectory_id(str(run.task_id), trial)
@@ -108,7 +108,7 @@ def test_ids_follow_from_data_set_task_and_trial_alone() -> None:
     assert not set(ids(DATASET, 0, 1)) & set(ids(Dataset("other"), 0, 1))
 
 
-def test_a_fact_s_place_is_its_sequence_number() -> None:
+def test_the_index_of_a_fact_is_its_sequence_number() -> None:
     sent = fact_messages(facts(1), DATASET, "t", 5)
     envelopes = [decode(message.headers, message.value)[0] for message in sent]
     assert [(envelope.sequence, envelope.subject) for envelope in envelopes] == [
@@ -130,12 +130,12 @@ def test_a_fact_s_place_is_its_sequence_number() -> None:
         ("\xff", "Invalid JSON"),
     ],
 )
-def test_a_line_that_is_no_run_says_why(text: str, said: str) -> None:
+def test_an_invalid_line_is_refused_with_a_reason(text: str, said: str) -> None:
     with pytest.raises(BadRun, match=said):
         parse_run(text.encode("latin-1"))
 
 
-def test_a_survey_counts_groups_and_names_every_bad_line() -> None:
+def test_a_survey_counts_groups_and_reports_every_bad_line() -> None:
     told: list[BadLine] = []
     found = survey(RUNS, DATASET, told.append)
     assert found.bad == told
@@ -161,7 +161,7 @@ def test_lines_and_events_that_are_too_long_are_bad_lines(tmp_path: Path, monkey
     not AIRLINE.exists() and "CI" not in os.environ,
     reason="the recorded airline runs are not beside this checkout (shared/data)",
 )
-def test_the_airline_runs_are_told_whole() -> None:
+def test_the_airline_runs_are_converted_completely() -> None:
     found = survey(AIRLINE, Dataset("airline"))
     assert (len(found.trials), len(found.group_sizes), set(found.group_sizes.values()), found.bad) == (100, 25, {4}, [])
     messages = tools = errors = 0

@@ -29,7 +29,7 @@ def answer(**changes: Any) -> bytes:
     return json.dumps({"choices": [choice | changes]}).encode()
 
 
-def test_ids_logprobs_and_versions_are_taken_together() -> None:
+def test_ids_logprobs_and_versions_are_parsed_together() -> None:
     completion = parse_completion(answer(), 0.5)
     assert completion.token_ids == array("i", [5, 6, 2])
     assert completion.logprobs == array("f", [-0.5] * 3)
@@ -37,7 +37,7 @@ def test_ids_logprobs_and_versions_are_taken_together() -> None:
     assert (completion.version_spans, completion.finish_reason, completion.latency_s) == (spans, "stop", 0.5)
 
 
-def test_a_version_that_is_not_said_is_unknown_and_not_guessed() -> None:
+def test_a_version_that_is_not_reported_is_unknown() -> None:
     unknown = (VersionSpan(version=None, start=0, end=3),)
     assert parse_completion(answer(weight_versions=None), 0).version_spans == unknown
     named = [{"version": "default", "start": 0, "end": 3}]
@@ -70,7 +70,7 @@ def test_an_answer_that_could_not_be_trained_on_is_refused(changes: dict[str, An
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"choices": []}', b'{"choices": [7]}'])
-def test_an_answer_that_is_none_is_refused(body: bytes) -> None:
+def test_an_answer_of_another_form_is_refused(body: bytes) -> None:
     with pytest.raises(PolicyError, match="cannot be read"):
         parse_completion(body, 0)
 
@@ -115,7 +115,7 @@ async def engine(*script: int, logprob: float = -0.5, **settings: Any) -> AsyncI
         await runner.cleanup()
 
 
-async def test_every_sampling_parameter_is_said() -> None:
+async def test_the_request_contains_every_sampling_parameter() -> None:
     async with engine() as (policy, requests):
         await policy.generate(array("i", [1, 2]), Sampling(max_tokens=4, temperature=0.0, top_k=-1), stop_token_ids=[9])
     assert requests == [
@@ -142,7 +142,7 @@ async def test_every_sampling_parameter_is_said() -> None:
 
 
 @pytest.mark.parametrize(("logprob", "mode"), [(0.0, "processed"), (-0.5, "raw"), (-1e-5, "raw")])
-async def test_an_engine_is_asked_once_whose_log_probabilities_it_reports_and_only_where_that_matters(
+async def test_the_kind_of_log_probabilities_is_requested_once_and_only_if_it_matters(
     logprob: float, mode: str
 ) -> None:
     async with engine(logprob=logprob) as (policy, requests):
@@ -155,21 +155,21 @@ async def test_an_engine_is_asked_once_whose_log_probabilities_it_reports_and_on
     assert warm.sampling.is_unknown == (mode == "raw")
 
 
-async def test_what_cannot_be_asked_for_is_refused() -> None:
+async def test_unsupported_sampling_parameters_are_refused() -> None:
     async with engine() as (policy, _):
         for sampling in (Sampling(altered_by=["logit_bias"]), Sampling(temperature=1.0, logit_bias={"1": 5})):
             with pytest.raises(ValueError, match="does not support the sampling parameters logit_bias"):
                 await policy.generate([1], sampling)
 
 
-async def test_an_engine_that_restarts_is_waited_for() -> None:
+async def test_requests_are_retried_while_an_engine_restarts() -> None:
     async with engine(HANG_UP, 503, 429) as (policy, requests):
         completion = await policy.generate([1], Sampling())
     assert len(completion.token_ids) == 3
     assert len(requests) == 4
 
 
-async def test_an_engine_that_stays_away_is_an_error_after_a_while() -> None:
+async def test_an_engine_that_stays_unavailable_is_an_error_after_a_while() -> None:
     async with PolicyClient("http://127.0.0.1:9", retry_for_s=0.3) as policy:
         with pytest.raises(PolicyError, match=r"no answer from the policy at http://127\.0\.0\.1:9"):
             await policy.generate([1], Sampling())

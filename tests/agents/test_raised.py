@@ -61,7 +61,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 
 
 @pytest.mark.parametrize("text", ERRORS)
-def test_the_host_s_code_does_not_run_and_the_exception_goes_on(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_s_code_does_not_run_and_the_exception_propagates(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     headrace, notes = Headrace("127.0.0.1:9", source="test", flush_deadline_s=0), list[Note]()
     monkeypatch.setattr(headrace._sender, "put", lambda fields: notes.append(Note(*fields)))
     error = ERRORS[text]()

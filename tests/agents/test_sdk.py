@@ -45,7 +45,7 @@ def test_leaving_the_with_block_ends_the_trajectory(headrace: Headrace, notes: l
         (asyncio.CancelledError(), "aborted", "aborted"),
     ],
 )
-def test_the_host_s_exception_is_noted_and_goes_on(
+def test_the_host_s_exception_is_recorded_and_propagates(
     headrace: Headrace, notes: list[Note], error: BaseException, status: str, error_class: str
 ) -> None:
     with pytest.raises(type(error)) as caught, headrace.trajectory(task_id="q", agent="a") as t, t.tool("search"):
@@ -56,7 +56,7 @@ def test_the_host_s_exception_is_noted_and_goes_on(
     assert (notes[3].fields["status"], type(error).__name__ in notes[3].fields["error"].plain()) == (status, True)
 
 
-def test_a_tool_error_that_the_agent_handles_is_noted_as_such(headrace: Headrace, notes: list[Note]) -> None:
+def test_a_tool_error_that_the_agent_handles_is_recorded(headrace: Headrace, notes: list[Note]) -> None:
     from headrace.schemas.events import ToolErrorClass
 
     with headrace.trajectory(task_id="q", agent="a") as t, t.tool("search") as call:
@@ -64,7 +64,7 @@ def test_a_tool_error_that_the_agent_handles_is_noted_as_such(headrace: Headrace
     assert (notes[2].fields["status"], notes[2].fields["error_class"]) == ("error", "invalid_arguments")
 
 
-async def test_async_code_uses_the_same_calls_and_tasks_keep_apart(headrace: Headrace, notes: list[Note]) -> None:
+async def test_async_code_uses_the_same_calls_and_tasks_are_separate(headrace: Headrace, notes: list[Note]) -> None:
     async def attempt(name: str) -> tuple[str, str]:
         async with headrace.trajectory(task_id=name, agent="a") as t, t.tool("search") as call:
             await asyncio.sleep(0)
@@ -76,7 +76,7 @@ async def test_async_code_uses_the_same_calls_and_tasks_keep_apart(headrace: Hea
         assert [note.seq for note in notes if note.trajectory_id == opened] == [0, 1, 2, 3]
 
 
-def test_a_subagent_has_a_trajectory_of_its_own_and_its_parent_knows(headrace: Headrace, notes: list[Note]) -> None:
+def test_a_subagent_has_its_own_trajectory_and_is_recorded_in_its_parent(headrace: Headrace, notes: list[Note]) -> None:
     with headrace.trajectory(task_id="q", agent="boss") as t:
         with t.subagent("reader", task_id="part 1", stage=2) as sub:
             assert headrace.current() is sub
@@ -105,7 +105,7 @@ def test_decorated_functions_are_trajectories_and_tool_calls(headrace: Headrace,
     assert notes[3].fields["result"] == ["shoes", "shoes"]
 
 
-def test_a_decorated_method_tells_its_arguments_and_not_its_object(headrace: Headrace, notes: list[Note]) -> None:
+def test_a_decorated_method_records_its_arguments_without_self(headrace: Headrace, notes: list[Note]) -> None:
     class Shop:
         @headrace.tool()
         def search(self, *queries: str, limit: int = 3) -> int:
@@ -131,7 +131,7 @@ async def test_decorated_coroutines_are_awaited_inside_their_trajectory(headrace
     assert (notes[0].fields["task_id"], notes[1].fields["tool"]) == ("answer", "lookup")
 
 
-def test_generators_are_refused_when_they_are_decorated(headrace: Headrace) -> None:
+def test_generators_cannot_be_decorated(headrace: Headrace) -> None:
     def stream() -> Iterator[int]:
         yield 1
 
@@ -141,7 +141,7 @@ def test_generators_are_refused_when_they_are_decorated(headrace: Headrace) -> N
         headrace.tool(stream)  # type: ignore[arg-type]
 
 
-def test_lists_that_the_host_goes_on_changing_are_noted_as_they_were(headrace: Headrace, notes: list[Note]) -> None:
+def test_later_changes_of_lists_and_dicts_are_not_recorded(headrace: Headrace, notes: list[Note]) -> None:
     messages, ids, arguments = [{"role": "user"}], [1], {"q": 1}
     with headrace.trajectory(task_id="q", agent="a") as t:
         t.model_called("m", messages=messages, context_ids=ids)
@@ -154,7 +154,7 @@ def test_lists_that_the_host_goes_on_changing_are_noted_as_they_were(headrace: H
     assert notes[2].fields["arguments"] == {"q": 1}
 
 
-def test_the_host_s_span_is_noted(headrace: Headrace, notes: list[Note]) -> None:
+def test_the_host_s_span_is_recorded(headrace: Headrace, notes: list[Note]) -> None:
     with TracerProvider().get_tracer("host").start_as_current_span("request") as span:
         headrace.trajectory(task_id="q", agent="a")
     headrace.trajectory(task_id="q", agent="a")
@@ -165,7 +165,7 @@ def test_the_host_s_span_is_noted(headrace: Headrace, notes: list[Note]) -> None
     assert traceparent(notes[1].context) is None
 
 
-def test_what_comes_after_the_end_or_outside_is_counted(headrace: Headrace) -> None:
+def test_events_after_the_end_or_outside_a_trajectory_are_counted(headrace: Headrace) -> None:
     t = headrace.trajectory(task_id="q", agent="a")
     t.end()
     t.end()
@@ -191,7 +191,7 @@ async def test_closing_the_generator_of_another_task_leaves_the_current_trajecto
     assert headrace.current().id == "", "none is open"
 
 
-def test_blocks_may_be_left_in_any_order(headrace: Headrace) -> None:
+def test_blocks_may_end_in_any_order(headrace: Headrace) -> None:
     def stream() -> Iterator[Trajectory]:
         with headrace.trajectory(task_id="stream", agent="a") as t:
             yield t

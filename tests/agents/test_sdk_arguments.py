@@ -15,7 +15,7 @@ from headrace.schemas.events import EndStatus
 from tests.agents.sdk_helpers import until
 
 
-def test_a_task_name_that_cannot_be_made_does_not_fail_the_call(headrace: Headrace, notes: list[Note]) -> None:
+def test_an_error_while_naming_the_task_does_not_fail_the_call(headrace: Headrace, notes: list[Note]) -> None:
     @headrace.traced(agent="a", task_id=lambda question: question["id"])
     def answer(question: Any) -> int:
         return 42
@@ -63,9 +63,7 @@ HOSTILE: list[Callable[[Headrace, Trajectory], object]] = [
 
 
 @pytest.mark.parametrize("call", HOSTILE)
-def test_nothing_that_the_host_passes_raises_into_it(
-    headrace: Headrace, call: Callable[[Headrace, Trajectory], object]
-) -> None:
+def test_no_arguments_raise_into_the_host(headrace: Headrace, call: Callable[[Headrace, Trajectory], object]) -> None:
     t = headrace.trajectory(task_id="q", agent="a")
     call(headrace, t)
     t.tool("search").__exit__(HostileError, HostileError(), None)
@@ -75,7 +73,7 @@ def test_nothing_that_the_host_passes_raises_into_it(
     assert stats.emitted == stats.sent + stats.queued + sum(stats.dropped.values())
 
 
-def test_what_is_no_event_is_counted_with_its_reason(headrace: Headrace, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_events_are_counted_by_reason(headrace: Headrace, caplog: pytest.LogCaptureFixture) -> None:
     t = headrace.trajectory(task_id="q", agent="a")
     t.pruned(["a"], -1, 0)
     t.pruned(["a"], -1, 0)
@@ -90,7 +88,7 @@ def test_what_is_no_event_is_counted_with_its_reason(headrace: Headrace, caplog:
 @pytest.mark.parametrize(
     ("given", "kept"), [("order-17", "order-17"), (7, "7"), (UUID(int=7), str(UUID(int=7))), ("näher", "näher")]
 )
-def test_numbers_that_are_identifiers_become_text_and_the_log_says_so(
+def test_numbers_as_identifiers_become_text_and_are_logged(
     headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, given: Any, kept: str
 ) -> None:
     t = headrace.trajectory(task_id=given, agent=given, group_id=given, trajectory_id=given)
@@ -105,7 +103,7 @@ def test_numbers_that_are_identifiers_become_text_and_the_log_says_so(
 
 @pytest.mark.parametrize("given", [None, "", "x" * 513, 2**64, True, 1.5, b"t", ["t"], object(), "\ud800"])
 @pytest.mark.parametrize("argument", ["task_id", "agent", "group_id", "trajectory_id", "parent_trajectory_id"])
-def test_what_identifies_nothing_is_named_at_the_call_and_nothing_is_recorded_under_another_name(
+def test_an_invalid_identifier_is_logged_and_nothing_is_recorded(
     headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, argument: str, given: Any
 ) -> None:
     if given is None and argument not in ("task_id", "agent"):
@@ -118,7 +116,7 @@ def test_what_identifies_nothing_is_named_at_the_call_and_nothing_is_recorded_un
 
 
 @pytest.mark.parametrize(("about", "signal"), [(None, "s"), ("", "s"), (object(), "s"), ("t", None), ("t", "")])
-def test_feedback_about_nothing_is_not_sent(
+def test_feedback_without_trajectory_or_signal_is_not_sent(
     headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, about: Any, signal: Any
 ) -> None:
     headrace.feedback(about, signal, 1.0)
@@ -133,7 +131,7 @@ def test_a_trajectory_ends_with_a_status_or_its_text(headrace: Headrace, notes: 
 
 
 @pytest.mark.parametrize("status", ["completd", "", None, 3, object()])
-def test_a_status_that_does_not_exist_ends_the_trajectory_as_failed_and_says_why(
+def test_an_unknown_status_ends_the_trajectory_as_failed_with_an_explanation(
     headrace: Headrace, notes: list[Note], caplog: pytest.LogCaptureFixture, status: Any
 ) -> None:
     headrace.trajectory(task_id="q", agent="a").end(status, answer="blue")
@@ -145,7 +143,7 @@ def test_a_status_that_does_not_exist_ends_the_trajectory_as_failed_and_says_why
 
 
 @pytest.mark.parametrize("make", [lambda: list(range(1024 * 512 + 1)), lambda: dict.fromkeys(range(1024 * 205))])
-def test_what_no_event_has_room_for_is_not_even_copied(
+def test_values_larger_than_any_event_are_not_copied(
     headrace: Headrace, notes: list[Note], make: Callable[[], Any]
 ) -> None:
     with headrace.trajectory(task_id="q", agent="a") as t, t.tool("read") as call:
@@ -164,7 +162,7 @@ class Nameless(metaclass=NamelessType):
         return number + 1
 
 
-def test_a_class_that_does_not_tell_its_name_stops_nothing(headrace: Headrace, notes: list[Note]) -> None:
+def test_a_class_whose_name_raises_is_harmless(headrace: Headrace, notes: list[Note]) -> None:
     odd: Any = Nameless()
     with headrace.trajectory(task_id="q", agent="a") as t:
         with t.tool("x", call_id=odd):
@@ -178,9 +176,7 @@ def test_a_class_that_does_not_tell_its_name_stops_nothing(headrace: Headrace, n
 
 
 @pytest.mark.parametrize("function", [max, int, dict.get, np.dot])
-def test_functions_that_do_not_tell_their_arguments_can_be_tools(
-    headrace: Headrace, notes: list[Note], function: Any
-) -> None:
+def test_functions_without_a_signature_can_be_tools(headrace: Headrace, notes: list[Note], function: Any) -> None:
     arguments: tuple[Any, ...] = ({"a": 1}, "a") if function is dict.get else (3,) if function is int else (3, 4)
     with headrace.trajectory(task_id="q", agent="a"):
         found = headrace.tool()(function)(*arguments)
@@ -189,7 +185,7 @@ def test_functions_that_do_not_tell_their_arguments_can_be_tools(
         assert (notes[1].fields["tool"], notes[1].fields["arguments"]) == ("max", {"*": (3, 4)})
 
 
-def test_a_host_keeps_the_generator_that_its_tool_returned(headrace: Headrace) -> None:
+def test_a_generator_returned_by_a_tool_is_not_consumed(headrace: Headrace) -> None:
     def numbers() -> Iterator[int]:
         yield from range(1_000)
 

@@ -16,7 +16,7 @@ from headrace.agents.sdk import Headrace
 from tests.agents.sdk_helpers import NOWHERE, until
 
 
-def test_a_full_queue_drops_counts_and_leaves_a_hole() -> None:
+def test_a_full_queue_drops_and_counts_events() -> None:
     headrace = Headrace(NOWHERE, source="test", queue_size=3, flush_deadline_s=0)
     t = headrace.trajectory(task_id="q", agent="a")
     headrace.flush(0.1)  # the thread runs, and is held: an event that it is encoding would be in neither queue
@@ -51,12 +51,12 @@ def test_after_closing_events_are_counted_and_nothing_raises(headrace: Headrace)
         ({"stats_interval_s": 0.0}, "stats_interval_s"),
     ],
 )
-def test_settings_that_cannot_work_are_named_at_construction(settings: dict[str, Any], named: str) -> None:
+def test_invalid_settings_are_refused_at_construction(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Headrace(**{"bootstrap": NOWHERE, "source": "test"} | settings)
 
 
-def test_the_address_comes_from_the_environment_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADRACE_KAFKA", raising=False)
     with pytest.raises(ValueError, match=r"no Kafka address.*HEADRACE_KAFKA"):
         Headrace(source="test")
@@ -65,7 +65,7 @@ def test_the_address_comes_from_the_environment_where_none_is_given(monkeypatch:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_starts_afresh_and_leaves_the_parent_s_trajectories_alone(headrace: Headrace) -> None:
+def test_a_forked_child_has_its_own_sender_and_drops_events_of_the_parent_s_trajectories(headrace: Headrace) -> None:
     inherited = headrace.trajectory(task_id="q", agent="a")
     read, write = os.pipe()
     if (child := os.fork()) == 0:
@@ -91,7 +91,7 @@ def test_a_worker_of_celery_closes_the_sdk_before_it_ends(headrace: Headrace, mo
     assert headrace.stats.dropped == {"unsent_at_close": 1, "closed": 1}
 
 
-def test_a_thread_that_cannot_be_started_is_tried_again_and_its_events_wait(
+def test_if_the_thread_cannot_be_started_events_wait_for_the_next_attempt(
     headrace: Headrace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start, threads_left = threading.Thread.start, False
@@ -116,9 +116,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again_and_its_events_wait(
     until(lambda: "cannot be started (RuntimeError: can't start new thread)" in caplog.text)
 
 
-def test_two_threads_that_note_the_first_event_at_once_start_one_sender(
-    headrace: Headrace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_first_events_start_one_sender(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
     sender = headrace._sender
     monkeypatch.setattr(sender_module, "START_AGAIN_S", 0.0)
     for _ in range(3):

@@ -81,7 +81,7 @@ async def test_async_programs_wait_for_the_flush_without_blocking_their_loop(kaf
         assert headrace.stats.sent == 4
 
 
-def test_a_record_the_broker_refuses_is_dropped_and_the_rest_goes_on(kafka: str) -> None:
+def test_a_record_that_the_broker_refuses_is_dropped_and_delivery_continues(kafka: str) -> None:
     source = uuid7()
     with Headrace(
         kafka, source=source, max_event_bytes=20_000_000, kafka_options={"compression_type": None}
@@ -127,7 +127,7 @@ process.join()
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_program_that_ends_sends_what_it_has(kafka: str, tmp_path: Path, ending: str) -> None:
+def test_a_program_sends_its_queued_events_before_it_ends(kafka: str, tmp_path: Path, ending: str) -> None:
     code, status, trajectories = ENDINGS[ending]
     source = uuid7()
     # A name and not an address: resolving it must work while the interpreter is shutting down.
@@ -167,9 +167,7 @@ def until_ready(broker: Broker) -> None:
     asyncio.run(create_topics(broker.bootstrap))
 
 
-def test_no_event_is_lost_while_the_broker_is_away_at_the_start_and_in_the_middle(
-    broker: Broker, processes: list[Child]
-) -> None:
+def test_no_event_is_lost_while_the_broker_is_unavailable(broker: Broker, processes: list[Child]) -> None:
     headrace = Headrace(broker.bootstrap, source="away", flush_deadline_s=60)
     ids = work(headrace, trajectories=10, calls=10)  # nothing listens yet
     assert headrace.flush(0.2) is False
@@ -197,9 +195,7 @@ def test_no_event_is_lost_while_the_broker_is_away_at_the_start_and_in_the_middl
     }
 
 
-def test_a_new_broker_without_memory_of_the_old_one_gets_what_is_queued(
-    broker: Broker, processes: list[Child], tmp_path: Path
-) -> None:
+def test_a_recreated_broker_receives_the_queued_events(broker: Broker, processes: list[Child], tmp_path: Path) -> None:
     headrace = Headrace(broker.bootstrap, source="reborn", flush_deadline_s=60)
     first = start(broker, processes)
     until_ready(broker)
@@ -218,7 +214,7 @@ def test_a_new_broker_without_memory_of_the_old_one_gets_what_is_queued(
     }
 
 
-def test_a_new_broker_that_gives_out_the_old_one_s_producer_id_does_not_take_new_events_for_repetitions(
+def test_a_recreated_broker_that_reuses_producer_ids_stores_new_events(
     broker: Broker, processes: list[Child], tmp_path: Path
 ) -> None:
     """The old session writes one record to the new cluster as producer 0, and breaks. The next one would be producer 0
@@ -267,7 +263,7 @@ def test_a_new_broker_that_gives_out_the_old_one_s_producer_id_does_not_take_new
     assert asyncio.run(stored()) == [b"by the old session", b"by the new session"]
 
 
-def test_the_exit_of_a_program_is_not_held_up_by_a_broker_that_is_away(tmp_path: Path) -> None:
+def test_an_unavailable_broker_does_not_delay_the_exit_of_a_program(tmp_path: Path) -> None:
     script = tmp_path / "agent.py"
     body = PROGRAM.format(kafka="127.0.0.1:9", source="away", ending="").replace(
         "flush_deadline_s=20", "flush_deadline_s=0.5"

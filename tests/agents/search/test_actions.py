@@ -48,5 +48,5 @@ def test_a_malformed_call_is_labelled_with_its_reason(text: str, tool: str, reas
 
 
 @given(st.lists(st.integers(-5, len(words.VOCABULARY) + 5), max_size=20))
-def test_nothing_a_policy_samples_raises(token_ids: list[int]) -> None:
+def test_no_sampled_tokens_raise(token_ids: list[int]) -> None:
     assert isinstance(parse(token_ids), Action | Malformed)

@@ -9,12 +9,12 @@ from headrace.agents.search import vocabulary as words
 from headrace.agents.search.corpus import CHUNK_TOKENS, Chunk, Corpus, Statement, draw_corpus
 
 
-def test_a_world_is_a_function_of_its_seed() -> None:
+def test_a_corpus_is_a_function_of_its_seed() -> None:
     assert draw_corpus(Random(1)) == draw_corpus(Random(1))
     assert draw_corpus(Random(1)) != draw_corpus(Random(2))
 
 
-def test_a_world_has_sixteen_pages_of_four_chunks_in_the_vocabulary() -> None:
+def test_a_corpus_has_sixteen_pages_of_four_chunks_in_the_vocabulary() -> None:
     corpus = draw_corpus(Random(3))
     assert len(corpus.chunks) == 64
     assert set(Counter(chunk.doc_id for chunk in corpus.chunks).values()) == {4}
@@ -28,12 +28,12 @@ def test_a_page_is_about_one_entity() -> None:
         assert len({chunk.statement.subject for chunk in corpus.document(doc_id)}) == 1
 
 
-def test_nothing_is_said_about_itself() -> None:
+def test_no_statement_relates_an_entity_to_itself() -> None:
     for seed in range(20):
         assert all(chunk.statement.subject != chunk.statement.value for chunk in draw_corpus(Random(seed)).chunks)
 
 
-def test_chunk_ids_say_nothing_about_content() -> None:
+def test_chunk_ids_are_independent_of_the_content() -> None:
     relation_of_c00 = {draw_corpus(Random(seed)).by_id["c00"].statement.relation for seed in range(40)}
     assert len(relation_of_c00) > 6
 

@@ -29,7 +29,7 @@ def episodes(mistakes: Mistakes | None = None) -> list[tuple[Task, list[list[str
     ]
 
 
-def test_an_example_imitates_whole_turns_right_after_the_agents_mark() -> None:
+def test_a_demonstration_imitates_complete_turns_after_each_agent_token() -> None:
     for example in (example for episode in demonstrations(0, 50) for example in episode):
         assert len(example.token_ids) == len(example.mask)
         for position, imitated in enumerate(example.mask):
@@ -37,7 +37,7 @@ def test_an_example_imitates_whole_turns_right_after_the_agents_mark() -> None:
                 assert example.token_ids[position - 1] == words.TOKEN_IDS[words.AGENT]
 
 
-def test_a_prune_starts_another_example_whose_context_is_not_imitated() -> None:
+def test_a_prune_starts_another_demonstration_whose_context_is_not_imitated() -> None:
     pruned = [examples for task in TASKS if len(examples := demonstrate(task, Random(1), FLAWLESS)) > 1]
     assert pruned
     for examples in pruned:
@@ -51,7 +51,7 @@ def test_without_mistakes_every_answer_is_the_evidence() -> None:
         assert calls[-1] == [words.ANSWER, *task.targets, words.END]
 
 
-def test_with_its_mistakes_most_questions_of_several_hops_go_wrong() -> None:
+def test_with_mistakes_most_questions_of_several_hops_fail() -> None:
     outcomes = Counter(
         calls[-1] == [words.ANSWER, *task.targets, words.END] for task, calls in episodes() if len(task.chain) > 1
     )

@@ -82,7 +82,7 @@ async def attempt(*lines: str, limits: Limits | None = None) -> tuple[ScriptedPo
     return policy, notes, done
 
 
-async def test_a_good_attempt_notes_its_searches_and_its_answer() -> None:
+async def test_a_good_attempt_records_its_searches_and_its_answer() -> None:
     _, notes, done = await attempt(query(0), query(1), f"answer {' '.join(TASK.targets)} <end>")
     assert [call.tool for call in notes.calls] == ["search_corpus", "search_corpus"]
     assert TASK.targets[0] in notes.calls[0].result["chunk_ids"]
@@ -97,7 +97,7 @@ async def test_the_policy_sees_what_the_harness_shows() -> None:
         harness.act(words.encode(line))
 
 
-async def test_a_prune_is_noted_and_rewrites_the_policys_context() -> None:
+async def test_a_prune_is_recorded_and_rewrites_the_policys_context() -> None:
     first = Harness(TASK)
     first.act(words.encode(query(0)))
     gone = next(chunk.chunk_id for chunk in first.view if chunk.chunk_id not in TASK.targets)
@@ -108,13 +108,13 @@ async def test_a_prune_is_noted_and_rewrites_the_policys_context() -> None:
     assert words.TOKEN_IDS[gone] not in policy.contexts[-1]
 
 
-async def test_an_error_is_noted_with_its_class() -> None:
+async def test_an_error_is_recorded_with_its_class() -> None:
     _, notes, _ = await attempt("found found <end>", "answer <end>")
     [call] = notes.calls
     assert (call.tool, call.error_class) == ("unknown", ToolErrorClass.INVALID_ARGUMENTS)
 
 
-async def test_the_call_that_uses_up_the_turns_is_noted_too() -> None:
+async def test_the_call_that_exhausts_the_turns_is_recorded_too() -> None:
     _, notes, _ = await attempt(query(0), limits=Limits(turns=1))
     assert [call.tool for call in notes.calls] == ["search_corpus"]
     assert notes.ended == (EndStatus.TURNS_EXHAUSTED, None)
@@ -126,7 +126,7 @@ async def test_a_turn_may_not_be_longer_than_the_limit() -> None:
     assert not policy.samplings[0].truncates
 
 
-async def test_an_engine_that_fails_is_not_hidden() -> None:
+async def test_an_error_of_the_engine_propagates() -> None:
     class Broken(ScriptedPolicy):
         async def sample(self, sampling: Sampling, *, stop_token_ids: Sequence[int]) -> SimpleNamespace:
             raise ConnectionError("gone")

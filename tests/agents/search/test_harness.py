@@ -38,7 +38,7 @@ def over_the_hard_threshold() -> Harness:
     return harness
 
 
-def test_the_prompt_is_the_question_a_usage_line_and_the_agents_mark() -> None:
+def test_the_prompt_is_the_question_a_usage_line_and_the_agent_token() -> None:
     text = words.decode(episode().observe())
     assert text.startswith(f"<task> {' '.join(THREE_HOPS.question)} [Token usage: 1 4 / 1 2 0 ]")
     assert text.endswith("<agent>")
@@ -58,7 +58,7 @@ def test_the_context_grows_by_what_was_sampled_and_what_was_shown() -> None:
     assert harness.observe() == (*before, *sampled, *step.ids)
 
 
-def test_a_chunk_that_was_seen_never_comes_back_by_search() -> None:
+def test_a_search_omits_chunks_that_were_already_shown() -> None:
     harness = episode(Limits(budget=400, soft=390, hard=395))
     shown: list[str] = []
     for _ in range(5):
@@ -94,7 +94,7 @@ def test_grep_shows_five_chunks_at_most() -> None:
     assert len(shown) == 5
 
 
-def test_a_search_that_finds_nothing_says_so() -> None:
+def test_a_search_without_results_is_reported() -> None:
     absent = sorted(
         {*words.PEOPLE, *words.CITIES} - {word for c in THREE_HOPS.corpus.chunks for word in c.statement.words}
     )
@@ -186,7 +186,7 @@ class TestPruning:
         assert say(harness, "prune_chunks c00 <end>").error_class is ToolErrorClass.INVALID_ARGUMENTS
 
 
-def test_a_malformed_action_is_an_error_that_the_model_sees_and_the_episode_goes_on() -> None:
+def test_a_malformed_action_is_an_error_that_the_model_sees_and_the_episode_continues() -> None:
     harness = episode()
     step = say(harness, "ada of c03 <end>")
     assert (step.tool, step.error_class) == ("unknown", ToolErrorClass.INVALID_ARGUMENTS)
@@ -217,7 +217,7 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(task=st.sampled_from(TASKS), actions=st.lists(ACTIONS, min_size=8, max_size=8))
-def test_any_policy_at_all_ends_within_its_limits(task: object, actions: list[Sequence[int]]) -> None:
+def test_every_policy_ends_within_the_limits(task: object, actions: list[Sequence[int]]) -> None:
     harness = Harness(task)  # type: ignore[arg-type]
     limits = harness.limits
     for sampled in actions:

@@ -13,7 +13,7 @@ CORPUS = draw_corpus(Random(1))
 INDEX = Index(CORPUS)
 
 
-def test_subject_and_relation_bring_the_fact_among_the_first_three() -> None:
+def test_a_query_of_subject_and_relation_finds_the_statement_among_the_first_three() -> None:
     found = [
         chunk
         for chunk in CORPUS.chunks
@@ -45,7 +45,7 @@ def test_the_rarer_word_weighs_more_in_bm25() -> None:
     assert Index(Corpus(chunks)).search(("ada", "ebro"))[0].statement.value == "ebro"
 
 
-def test_grep_finds_every_chunk_that_holds_the_word() -> None:
+def test_grep_finds_every_chunk_with_the_word() -> None:
     name = CORPUS.chunks[0].statement.subject
     assert [chunk for chunk in CORPUS.chunks if name in chunk.statement.words] == INDEX.grep(name)
 

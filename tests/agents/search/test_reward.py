@@ -140,7 +140,7 @@ async def test_every_prune_starts_a_segment() -> None:
     assert prunes
 
 
-async def test_naming_the_targets_without_looking_earns_nothing() -> None:
+async def test_answering_with_the_targets_without_searching_earns_nothing() -> None:
     task = TASKS[0]
     _, reward = await scored(task, [words.encode(f"answer {' '.join(task.targets)} <end>")])
     assert reward.total == 0

@@ -53,7 +53,7 @@ def test_seeds_never_share_a_task_and_leave_the_demonstrations_alone() -> None:
         ({"concurrency": 0}, "concur"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         replace(NOWHERE, **settings)
 
@@ -90,7 +90,7 @@ def assert_whole(events: list[Record]) -> None:
 
 @pytest.mark.kafka
 @pytest.mark.vllm
-async def test_rollouts_are_whole_groups_under_the_limit_and_stop_when_told(kafka: str, vllm: Any) -> None:
+async def test_rollouts_are_complete_groups_within_the_limit_and_can_be_stopped(kafka: str, vllm: Any) -> None:
     stop = asyncio.Event()
     config = RolloutConfig(kafka, vllm.url, "rollouts", seed=5, max_groups=3, concurrency=16)
     rollouts = asyncio.create_task(run_rollouts(config, stop=stop))

@@ -47,7 +47,7 @@ def test_training_and_held_out_never_share_a_question_or_a_corpus() -> None:
     assert not {task.task_id for task in train} & {task.task_id for task in held_out}
 
 
-def test_a_question_may_stand_in_the_split_its_task_is_of() -> None:
+def test_a_question_belongs_to_the_split_of_its_task() -> None:
     for split in Split:
         assert all(split_of(task.question) is split for task in tasks(split, 50))
 
@@ -55,7 +55,7 @@ def test_a_question_may_stand_in_the_split_its_task_is_of() -> None:
 @pytest.mark.parametrize(
     "identifier", ["", "search-train-1", "search-test-000001", "search-train-000001 ", "airline-3"]
 )
-def test_what_is_no_task_id_is_refused(identifier: str) -> None:
+def test_an_invalid_task_id_is_refused(identifier: str) -> None:
     with pytest.raises(ValueError, match="is not a task id"):
         make_task(identifier)
 

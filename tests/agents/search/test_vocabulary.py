@@ -12,12 +12,12 @@ from headrace.agents.search import vocabulary as words
 BASE = Path(words.__file__).with_name("base")
 
 
-def test_no_word_stands_twice() -> None:
+def test_no_word_occurs_twice() -> None:
     assert len(set(words.VOCABULARY)) == len(words.VOCABULARY)
 
 
 @given(st.lists(st.integers(0, len(words.VOCABULARY) - 1)))
-def test_decoding_and_encoding_give_the_same_ids_back(token_ids: list[int]) -> None:
+def test_decoding_and_encoding_is_the_identity(token_ids: list[int]) -> None:
     assert words.encode(words.decode(token_ids)) == token_ids
 
 
