@@ -18,7 +18,7 @@ def headrace() -> Iterator[Headrace]:
 
 @pytest.fixture
 def notes(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> list[Note]:
-    """What the host's thread puts into the queue, in order."""
+    """Events that the host's thread puts into the queue, in order."""
     seen: list[Note] = []
     monkeypatch.setattr(headrace._sender, "put", lambda fields: seen.append(Note(*fields)))
     return seen

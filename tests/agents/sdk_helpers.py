@@ -6,7 +6,7 @@ from collections.abc import Callable
 from headrace.agents.encoding import Note
 
 NOWHERE = "127.0.0.1:9"
-"""The discard port: nothing listens there, so every event stays in the queue."""
+"""The discard port: no broker listens there, so every event stays in the queue."""
 
 
 def kinds(notes: list[Note]) -> list[str]:
@@ -14,7 +14,7 @@ def kinds(notes: list[Note]) -> list[str]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """The SDK writes its log lines on another thread: wait for what it says, with a bound only against hanging."""
+    """Wait for ``condition``, such as a log line that the SDK writes on another thread; the limit only detects hanging."""
     deadline = time.monotonic() + 20
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Sampling waits for training, by what really stands in the log."""
+"""Sampling waits for training, with real topics."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,14 +32,14 @@ async def waits(begin: "asyncio.Task[None]", seconds: float = 0.3) -> bool:
 
 
 async def test_steps_and_rejections_in_the_log_make_room(kafka: str) -> None:
-    await write(kafka, REJECTED, rejection_of("x0"))  # before: of another time, and not ours
+    await write(kafka, REJECTED, rejection_of("x0"))  # before it started to follow
     async with Backpressure(kafka, run="fates", limit=2) as backpressure:
         await backpressure.begin(["x0", "x1"])
         await backpressure.begin(["x2", "x3"])
         third = asyncio.create_task(backpressure.begin(["x4"]))
         assert await waits(third)
         await write(kafka, STEPS, step_of("x1", "somebody else's"))
-        assert await waits(third), "half a group is no room"
+        assert await waits(third), "half a group makes no room"
         await write(kafka, REJECTED, rejection_of("x1"), rejection_of("x0"))
         await asyncio.wait_for(third, 20)
         assert backpressure.open_groups == 2
@@ -48,7 +48,7 @@ async def test_steps_and_rejections_in_the_log_make_room(kafka: str) -> None:
 
 
 async def test_a_waiter_that_is_cancelled_during_a_notification_stops(kafka: str) -> None:
-    """In the last step of a run both come at once; a cancellation that got lost there held the demo up for ever."""
+    """In the last step of a run both happen at the same time; a lost cancellation would block the demo for ever."""
     async with Backpressure(kafka, run="stopped", limit=1) as backpressure:
         await backpressure.begin(["s0"])
         for turns in range(10):
@@ -98,7 +98,7 @@ async def test_waiters_raise_when_the_topics_can_no_longer_be_read(kafka: str) -
         await backpressure.begin(["z"])
         second = asyncio.create_task(backpressure.begin(["z2"]))
         assert await waits(second)
-    with pytest.raises(RuntimeError, match="not followed"):
+    with pytest.raises(RuntimeError, match="cannot be read"):
         await second
 
 
@@ -146,7 +146,7 @@ async def test_a_sampler_stops_while_the_trainer_is_stopped_and_continues_with_i
 
     async with Backpressure(kafka, run="paced", limit=4) as backpressure:
         sampler = asyncio.create_task(sample(backpressure))
-        await until_begun(4)  # nobody granted anything: its own limit is all that holds
+        await until_begun(4)  # without a budget only its own limit applies
         for before in (4, 8):
             async with training():
                 await until_begun(before + 3)

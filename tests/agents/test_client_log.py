@@ -1,4 +1,4 @@
-"""An outage does not fill the host's log."""
+"""An outage does not flood the host's log."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Contexts that grow and are rewritten, told as differences that can be put together again, token by token."""
+"""Contexts that grow and are rewritten, recorded as differences from which they can be rebuilt exactly."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from headrace.schemas.tokens import prefix_hash
 
 
 class Scripted:
-    """A policy that answers with the next of ``turns`` and keeps what it was asked."""
+    """A policy that answers with the next of ``turns`` and keeps the requests."""
 
     model = "scripted"
 

@@ -1,4 +1,4 @@
-"""No reason for a loss goes unsaid: the first at once, the rest once a minute, what is left at the end."""
+"""Every loss is logged: the first of a reason immediately, others once a minute, the remaining ones at the end."""
 
 import logging
 import threading
@@ -43,7 +43,7 @@ def test_the_first_occurrence_of_a_reason_is_logged_immediately_and_others_once_
     for number in range(1, 5):
         counters.drop(DropReason.INVALID, f"field {number}")
     counters.log_counts()
-    assert lines(caplog) == [], "the minute is not over"
+    assert lines(caplog) == [], "the interval has not passed"
     clock.now += LOG_INTERVAL_S
     counters.log_counts()
     assert lines(caplog) == ["4 more events were dropped (invalid), 5 in total: field 4"]
@@ -55,18 +55,18 @@ def test_the_first_occurrence_of_a_reason_is_logged_immediately_and_others_once_
 def test_an_exception_in_the_host_s_log_is_ignored(
     clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A filter of the host's may; what it let through before and afterwards is told, and numbers are kept."""
+    """A filter of the host may raise; other lines are logged, and the counts are correct."""
 
     class Raises(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
             raise RuntimeError("the host's filter")
 
     counters, raises = SdkCounters(), Raises()
-    monkeypatch.setattr(counters, "_log_soon", lambda: None)  # so that this thread, as the sender's, writes
+    monkeypatch.setattr(counters, "_log_soon", lambda: None)  # so that this thread writes the log, as the sender's does
     module.LOG.addFilter(raises)
     try:
         counters.drop(DropReason.INVALID, "field 0")
-        counters.log(logging.ERROR, "said")
+        counters.log(logging.ERROR, "a line")
         counters.log_counts()
     finally:
         module.LOG.removeFilter(raises)
@@ -90,10 +90,10 @@ def test_at_the_end_all_counts_are_logged(clock: Clock, caplog: pytest.LogCaptur
     counters = SdkCounters()
     counters.drop(DropReason.OVERSIZE, "x", events=3)
     counters.alter(Alteration.UNSERIALISABLE, "a generator")
-    told = lines(caplog)
+    logged = lines(caplog)
     counters.alter(Alteration.UNSERIALISABLE, "a map", values=2)
     assert lines(caplog) == []
-    assert told == [
+    assert logged == [
         "3 events were dropped (oversize), 3 in total: x",
         "a value was sent in another form (unserialisable): a generator; "
         "further ones are counted and logged once a minute",

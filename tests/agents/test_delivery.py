@@ -1,4 +1,4 @@
-"""Sessions that end before anything is acknowledged: told, and tried again with pauses that grow."""
+"""Sessions that end without any acknowledgement are logged and retried with growing pauses."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from headrace.schemas.wire import Message
 
 
 class FailingProducer(AIOKafkaProducer):
-    """Takes records and answers with ``errors``, a session each; then acknowledges. Only injects faults."""
+    """Answers records with ``errors``, one session each, and then acknowledges them. Only injects faults."""
 
     def __init__(self, errors: list[KafkaError], taken: list[bytes]) -> None:
         super().__init__(bootstrap_servers="broker:9092")
@@ -69,5 +69,5 @@ async def test_retries_slow_down_if_the_broker_accepts_nothing_and_the_problem_i
     assert pauses == sorted(pauses)
     assert pauses[0] < 1 < pauses[-1] == RECONNECT_MAX_S
     counters.wait_until_logged(20)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [f"Kafka at broker:9092 does not accept events ({error!r}): 3 events wait, retrying"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == [f"Kafka at broker:9092 does not accept events ({error!r}): 3 events wait, retrying"]

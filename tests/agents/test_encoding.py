@@ -1,4 +1,4 @@
-"""Notes become records: validated, with their envelope; what JSON cannot carry is described, not lost."""
+"""Notes become validated records with an envelope; values that JSON cannot represent are described, not lost."""
 
 import json
 from array import array

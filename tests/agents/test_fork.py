@@ -1,4 +1,4 @@
-"""A fork finds the sender's thread where it holds nothing; parent and child both go on, each with its own events."""
+"""A fork pauses the sender's thread where it holds no lock; parent and child continue with their own events."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ def headrace() -> Iterator[Headrace]:
 
 
 def in_a_child(question: Callable[[], bool]) -> bool:
-    """What a forked child answers."""
+    """Return the answer of a forked child."""
     if (child := os.fork()) == 0:
         answer = False
         try:
@@ -38,7 +38,7 @@ def in_a_child(question: Callable[[], bool]) -> bool:
 
 
 class Held:
-    """A lock as a library has them: held for a moment by each call of ``function``."""
+    """A lock like those of libraries: each call of ``function`` holds it briefly."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.lock = threading.Lock()
@@ -72,7 +72,7 @@ def test_a_lock_held_by_the_encoder_is_free_in_the_child(headrace: Headrace, mon
 
 
 def test_importing_the_sdk_initialises_libraries() -> None:
-    """In a fresh interpreter: importing the SDK is enough for the codec that names need."""
+    """In a new interpreter: importing the SDK loads the codec for names."""
     code = "import headrace.agents.sdk, sys; sys.exit('encodings.idna' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -82,7 +82,7 @@ def test_the_parent_continues_after_a_fork(headrace: Headrace) -> None:
         headrace.trajectory(task_id=f"q{number}", agent="a")
         assert in_a_child(lambda: not GATES)
     headrace.flush(0.2)
-    assert headrace._sender._taken == 20, "its thread was let go each time"
+    assert headrace._sender._taken == 20, "its thread was released each time"
     assert [gate.hold(time.monotonic() + 5) for gate in GATES] == [True]
     for gate in GATES:
         gate.release()
@@ -113,12 +113,12 @@ def test_a_thread_that_forks_does_not_wait_for_itself() -> None:
     gate.enter()
     began = time.monotonic()
     assert gate.hold(began + 30) is False
-    assert time.monotonic() - began < 20, "a bound only against waiting"
+    assert time.monotonic() - began < 20, "the limit only detects a wait"
     gate.leave()
 
 
 def is_free(gate: Gate) -> bool:
-    """Whether another thread can pass ``gate``."""
+    """Return whether another thread can enter ``gate``."""
     passed = threading.Event()
 
     def work() -> None:
@@ -139,10 +139,10 @@ def gate() -> Iterator[Gate]:
 
 
 def test_a_fork_between_the_hooks_of_another_fork_releases_the_sender(gate: Gate) -> None:
-    """As a signal handler may, between the hooks of the SDK and those of other modules."""
+    """A signal handler may fork between the hooks of the SDK and those of other modules."""
     hold_all()
     assert in_a_child(lambda: not GATES)
-    assert not is_free(gate), "the outer fork is still to come"
+    assert not is_free(gate), "the outer fork is still in progress"
     release_all()
     assert is_free(gate)
 
@@ -188,7 +188,7 @@ def test_a_fork_between_the_gates_of_another_fork_releases_the_sender() -> None:
     try:
         assert in_a_child(lambda: not GATES)
         assert [is_free(each) for each in gates] == [True, True]
-        assert time.monotonic() - began < 20, "a bound only against waiting for its own thread, a second each time"
+        assert time.monotonic() - began < 20, "the limit only detects waits for its own thread, a second each"
     finally:
         GATES.difference_update(gates)
 
@@ -200,7 +200,7 @@ class InterruptedWhenHeld(Gate):
 
 
 def test_a_fork_whose_hooks_are_interrupted_releases_the_sender() -> None:
-    """Ctrl+C: the interpreter prints what a hook raises, and forks all the same."""
+    """Ctrl+C: the interpreter prints the exception of a hook and forks anyway."""
     gates = [InterruptedWhenHeld(), InterruptedWhenHeld()]
     GATES.update(gates)
     try:
@@ -213,7 +213,7 @@ def test_a_fork_whose_hooks_are_interrupted_releases_the_sender() -> None:
 
 
 def test_a_fork_without_its_first_hook_is_not_an_error(gate: Gate) -> None:
-    """Programs in C that fork by themselves may run the hooks of the child and the parent alone (uWSGI)."""
+    """Programs in C that fork themselves may run only the hooks of child and parent (uWSGI)."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(release_all).result()
     assert is_free(gate)
@@ -221,7 +221,7 @@ def test_a_fork_without_its_first_hook_is_not_an_error(gate: Gate) -> None:
 
 @pytest.mark.kafka
 def test_children_forked_at_random_moments_send_and_so_does_their_parent(kafka: str) -> None:
-    """In a fresh interpreter, where nothing was used before: about 100 ms after its start is when it went wrong."""
+    """In a new interpreter, without earlier use of any library: the failures occurred about 100 ms after its start."""
     argv = [sys.executable, "-m", "tests.chaos.forks", "--parents", "60", "--kafka", kafka]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

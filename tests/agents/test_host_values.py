@@ -36,7 +36,7 @@ def managed() -> Iterator[int]:
 
 
 class Watched:
-    """Notes every use that is made of it."""
+    """Records every use."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "uses", [])
@@ -54,7 +54,7 @@ class Watched:
 
 
 class Lazy:
-    """Claims to be something else, as Django's lazy objects do: asking for its class would evaluate it."""
+    """Pretends to be something else, like Django's lazy objects: reading its ``__class__`` would evaluate it."""
 
     @property
     def __class__(self) -> Any:  # type: ignore[override]

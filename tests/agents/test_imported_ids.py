@@ -1,4 +1,4 @@
-"""What is kept of the events of imports comes back as it was; what the log no longer holds does not count."""
+"""The cached ids of imported events are restored exactly; events that retention deleted do not count."""
 
 import json
 
@@ -15,7 +15,7 @@ EVENTS = st.lists(
 
 
 def ids_of(events: list[tuple[str, bytes, int]]) -> ImportedIds:
-    """Each event at its number as offset."""
+    """Add each event at its index as offset."""
     ids = ImportedIds()
     for offset, (source, event_id, partition) in enumerate(events):
         ids.add(source, event_id, partition, offset)

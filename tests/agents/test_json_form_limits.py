@@ -36,7 +36,7 @@ def billion_laughs() -> list[Any]:
 
 @pytest.mark.parametrize("kind", LARGE)
 def test_the_text_of_a_large_value_stops_at_the_limit(kind: str) -> None:
-    """The work is bounded by the room, whatever the value: a hundredth of the room costs at most a fraction."""
+    """The text stays within the limit, whatever the value."""
     value = LARGE[kind]()
     form = JsonForm(10_000)
     with pytest.raises(TooLarge):
@@ -50,14 +50,14 @@ class Cell:
 
 
 class Wide:
-    """A class with more fields than any text of it shows."""
+    """A class with many fields that have no value."""
 
     __slots__ = tuple(f"f{number}" for number in range(2_000))
     __dataclass_fields__ = dict.fromkeys(__slots__)
 
 
 def steps(value: Any) -> int:
-    """Lines of Python and calls of C that a text takes, up to the end or to :class:`TooLarge`."""
+    """Count the lines of Python and calls of C for a text, up to its end or to :class:`TooLarge`."""
     count = 0
 
     def line(frame: Any, event: str, argument: Any) -> Any:

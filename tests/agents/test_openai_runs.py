@@ -1,4 +1,4 @@
-"""Recorded runs become facts: every message once, every call with its own result, nothing made up."""
+"""Recorded runs become facts: every message once, every call with its own result, nothing invented."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def test_the_index_of_a_fact_is_its_sequence_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "Invalid JSON"),
         ("[]", "should be an object"),
@@ -130,8 +130,8 @@ def test_the_index_of_a_fact_is_its_sequence_number() -> None:
         ("\xff", "Invalid JSON"),
     ],
 )
-def test_an_invalid_line_is_refused_with_a_reason(text: str, said: str) -> None:
-    with pytest.raises(BadRun, match=said):
+def test_an_invalid_line_is_refused_with_a_reason(text: str, message: str) -> None:
+    with pytest.raises(BadRun, match=message):
         parse_run(text.encode("latin-1"))
 
 

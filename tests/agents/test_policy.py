@@ -1,4 +1,4 @@
-"""The policy client: what an answer must hold, what is retried, and the real engine."""
+"""The policy client: required content of an answer, retries, and the real engine."""
 
 import asyncio
 import json
@@ -15,11 +15,11 @@ from headrace.agents.policy import GENERATE, PolicyClient, PolicyError, parse_co
 from headrace.schemas.events import Sampling, VersionSpan
 
 NO_LOGPROBS = [7.25, math.nan, -math.inf, math.inf]
-"""Logits (vLLM's ``--logprobs-mode raw_logits``), and what broken weights give."""
+"""Invalid log-probabilities: logits (vLLM's ``--logprobs-mode raw_logits``) and results of broken weights."""
 
 
 def answer(**changes: Any) -> bytes:
-    """An answer as vLLM gives it, for three tokens of two versions."""
+    """An answer of vLLM with three tokens of two versions."""
     choice = {
         "token_ids": [5, 6, 2],
         "logprobs": {"content": [{"token_id": i, "logprob": -0.5} for i in (5, 6, 2)]},
@@ -83,12 +83,12 @@ def test_an_aborted_answer_without_tokens_is_an_answer() -> None:
 
 
 HANG_UP = 0
-"""In a script: the connection is closed without an answer."""
+"""In a script: close the connection without an answer."""
 
 
 @asynccontextmanager
 async def engine(*script: int, logprob: float = -0.5, **settings: Any) -> AsyncIterator[tuple[PolicyClient, list[Any]]]:
-    """A client, and the requests it made, of a server that answers with ``script``'s statuses, then always well."""
+    """A client and its requests to a server that answers with the statuses of ``script`` and then succeeds."""
     requests: list[Any] = []
     statuses = list(script)
     content = {"logprobs": {"content": [{"token_id": i, "logprob": logprob} for i in (5, 6, 2)]}}
@@ -175,17 +175,17 @@ async def test_an_engine_that_stays_unavailable_is_an_error_after_a_while() -> N
             await policy.generate([1], Sampling())
 
 
-@pytest.mark.parametrize(("status", "said"), [(400, "refused"), (404, "--enable-scale-out")])
-async def test_a_refusal_is_not_retried(status: int, said: str) -> None:
+@pytest.mark.parametrize(("status", "message"), [(400, "refused"), (404, "--enable-scale-out")])
+async def test_a_refusal_is_not_retried(status: int, message: str) -> None:
     async with engine(status) as (policy, requests):
-        with pytest.raises(PolicyError, match=said):
+        with pytest.raises(PolicyError, match=message):
             await policy.generate([1], Sampling())
     assert len(requests) == 1
 
 
 @pytest.mark.vllm
 class TestRealEngine:
-    """vLLM with our plugin, on the base model."""
+    """vLLM with headrace's plugin, on the base model."""
 
     async def test_it_samples_what_was_asked_for(self, vllm: Any) -> None:
         async with PolicyClient(vllm.url) as policy:
@@ -211,7 +211,7 @@ class TestRealEngine:
                 assert one.token_ids == two.token_ids
 
     async def test_logprobs_are_those_of_the_model_at_temperature_one(self, vllm: Any) -> None:
-        """Against a plain forward pass of the same weights."""
+        """Compared with a plain forward pass of the same weights."""
         torch = pytest.importorskip("torch")
         transformers = pytest.importorskip("transformers")
         prompt = [1, 5, 9, 7, 3]

@@ -1,4 +1,4 @@
-"""An exception is described by its type and its arguments; what the host wrote to describe it does not run."""
+"""An exception is described by its type and its arguments; the host's code for that does not run."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from headrace.agents.sdk import Headrace
 
 
 class Query:
-    """As an object-relational mapper's: showing it runs it."""
+    """A query of an object-relational mapper, which runs when it is printed."""
 
     def __repr__(self) -> str:
         raise AssertionError("the host's code ran")
@@ -21,7 +21,7 @@ class Query:
 
 
 class Bad(Exception):
-    """An exception that raises another when it is asked what it is."""
+    """An exception whose attributes and methods raise another one."""
 
     def __str__(self) -> str:
         raise SystemExit("the host's code ran")
@@ -34,7 +34,7 @@ class Bad(Exception):
 
 
 class Meta(type):
-    """A metaclass with a name that cannot be asked for."""
+    """A metaclass whose name raises."""
 
     @property
     def __name__(cls) -> str:  # type: ignore[override]
@@ -42,7 +42,7 @@ class Meta(type):
 
 
 class Nameless(Exception, metaclass=Meta):
-    """Its class does not tell its name."""
+    """An exception of a class whose name raises."""
 
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -69,7 +69,7 @@ def test_the_host_s_code_does_not_run_and_the_exception_propagates(text: str, mo
     try:
         with headrace.trajectory(task_id="q", agent="a") as t, t.tool("search"):
             raise error
-    except BaseException as raised:  # noqa: BLE001 - SystemExit is what must not come instead
+    except BaseException as raised:  # noqa: BLE001 - must not be the SystemExit of the name
         caught = raised
     assert (caught is error) is True
     returned, ended = (json.loads(encode_note(note, "test", 1_000_000).message.value) for note in notes[2:])

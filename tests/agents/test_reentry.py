@@ -1,7 +1,6 @@
-"""A signal handler and a ``__del__`` run on the host's thread wherever it is, inside the SDK too: nothing freezes.
+"""A signal handler or a ``__del__`` that emits events while the same thread is inside the SDK does not deadlock.
 
-Each program below runs in an interpreter of its own. Before, one that noted an event while the same thread was inside
-the SDK waited for itself for ever.
+Each program below runs in its own interpreter.
 """
 
 import subprocess
@@ -13,7 +12,7 @@ PROGRAM = """
 import gc, logging, logging.handlers, queue, random, signal, sys, threading, time
 from headrace.agents.sdk import Headrace
 
-# A handler with a lock that the same thread cannot take twice, as the standard library's own.
+# A handler with a lock that is not reentrant, like those of the standard library.
 records = queue.Queue()
 logging.getLogger().addHandler(logging.handlers.QueueHandler(records))
 chance, noted = random.Random(5), 0
@@ -29,7 +28,7 @@ def note(headrace, t, which):
     elif kind == 1:
         headrace.feedback("t", "alarm", 1.0)
     elif kind == 2:
-        headrace.feedback("", "alarm", 1.0)  # no identifier: dropped
+        headrace.feedback("", "alarm", 1.0)  # not an identifier: dropped
     elif kind == 3:
         t.pruned([], 1, 1)
     elif kind == 4:
@@ -114,7 +113,7 @@ print("survived")
 )
 def test_the_host_s_thread_never_waits_for_itself(call: str, queue_size: int) -> None:
     program = PROGRAM.format(call=call, queue_size=queue_size)
-    done = subprocess.run(  # the limit is only against hanging
+    done = subprocess.run(  # the limit only detects hanging
         [sys.executable, "-X", "faulthandler", "-c", program], capture_output=True, text=True, timeout=90, check=False
     )
     assert (done.stdout, done.returncode) == ("survived\n", 0), done.stderr

@@ -19,7 +19,7 @@ from tests.agents.sdk_helpers import NOWHERE, until
 def test_a_full_queue_drops_and_counts_events() -> None:
     headrace = Headrace(NOWHERE, source="test", queue_size=3, flush_deadline_s=0)
     t = headrace.trajectory(task_id="q", agent="a")
-    headrace.flush(0.1)  # the thread runs, and is held: an event that it is encoding would be in neither queue
+    headrace.flush(0.1)  # the running thread is held: an event that it is encoding would be in neither queue
     assert headrace._sender._gate.hold(time.monotonic() + 20)
     for _ in range(5):
         t.model_called("m")
@@ -80,7 +80,7 @@ def test_a_forked_child_has_its_own_sender_and_drops_events_of_the_parent_s_traj
 
 
 def test_a_worker_of_celery_closes_the_sdk_before_it_ends(headrace: Headrace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its processes end with ``os._exit``. Celery's signal stands in for Celery, which is no dependency."""
+    """Its processes end with ``os._exit``. A fake signal replaces Celery, which is not a dependency."""
     receivers: list[Callable[..., object]] = []
     signal = SimpleNamespace(connect=lambda receiver, weak: receivers.append(receiver))
     monkeypatch.setitem(sys.modules, "celery.signals", SimpleNamespace(worker_process_shutdown=signal))
@@ -106,12 +106,14 @@ def test_if_the_thread_cannot_be_started_events_wait_for_the_next_attempt(
     t = headrace.trajectory(task_id="q", agent="a")
     t.model_called("m")
     assert headrace.flush(0.1) is False
-    assert (headrace.stats.emitted, headrace.stats.queued, headrace.stats.dropped) == (2, 2, {}), "once, as queued"
+    assert (headrace.stats.emitted, headrace.stats.queued, headrace.stats.dropped) == (2, 2, {}), (
+        "counted once, as queued"
+    )
     threads_left = True
     time.sleep(0.06)
     t.model_called("m")
     headrace.flush(0.3)
-    assert headrace._sender._taken == 3, "all that waited was taken on"
+    assert headrace._sender._taken == 3, "all waiting events were encoded"
     assert (headrace.stats.emitted, headrace.stats.queued, headrace.stats.dropped) == (3, 3, {})
     until(lambda: "cannot be started (RuntimeError: can't start new thread)" in caplog.text)
 
@@ -126,5 +128,5 @@ def test_concurrent_first_events_start_one_sender(headrace: Headrace, monkeypatc
 
 
 def sender_threads(sender: sender_module.Sender) -> list[threading.Thread]:
-    """Those that serve ``sender``."""
+    """Return the threads that run ``sender``."""
     return [each for each in threading.enumerate() if getattr(each, "_target", None) == sender._run]

@@ -1,4 +1,4 @@
-"""From the SDK into a real Kafka, read back by an ordinary consumer: complete, in order, whatever the broker does."""
+"""Events from the SDK in a real Kafka, read by an ordinary consumer: complete and in order in spite of outages."""
 
 import asyncio
 import subprocess
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.kafka
 
 
 def records(bootstrap: str, topic: Topic, source: str) -> list[tuple[Envelope, Record]]:
-    """What ``source`` has in ``topic``, in the order of each partition."""
+    """Return the records of ``source`` in ``topic``, in the order of each partition."""
 
     async def read() -> list[tuple[Envelope, Record]]:
         return [decode(record.headers, record.value) async for record in read_to_end(bootstrap, topic)]
@@ -169,11 +169,11 @@ def until_ready(broker: Broker) -> None:
 
 def test_no_event_is_lost_while_the_broker_is_unavailable(broker: Broker, processes: list[Child]) -> None:
     headrace = Headrace(broker.bootstrap, source="away", flush_deadline_s=60)
-    ids = work(headrace, trajectories=10, calls=10)  # nothing listens yet
+    ids = work(headrace, trajectories=10, calls=10)  # the broker is not running yet
     assert headrace.flush(0.2) is False
     deadline = time.monotonic() + 60
     while headrace.stats.queued < 120 and time.monotonic() < deadline:
-        time.sleep(0.01)  # the last may still be encoded
+        time.sleep(0.01)  # the last one may still be in the encoder
     assert headrace.stats.queued == 120
 
     first = start(broker, processes)
@@ -217,8 +217,8 @@ def test_a_recreated_broker_receives_the_queued_events(broker: Broker, processes
 def test_a_recreated_broker_that_reuses_producer_ids_stores_new_events(
     broker: Broker, processes: list[Child], tmp_path: Path
 ) -> None:
-    """The old session writes one record to the new cluster as producer 0, and breaks. The next one would be producer 0
-    too, with the same sequence number of the same partition."""
+    """The old session writes one record to the new cluster as producer 0 and fails. The next session would also be
+    producer 0, with the same sequence number in the same partition."""
 
     async def until(happened: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
@@ -238,7 +238,7 @@ def test_a_recreated_broker_that_reuses_producer_ids_stores_new_events(
             delivery.offer(1, EVENTS, Message(b"k", b"by the old session", ()))
             await until(lambda: delivery.sent == 2)
             assert delivery.producer is not None
-            assert producer_id(delivery.producer) == first, "the old session has broken too early"
+            assert producer_id(delivery.producer) == first, "the old session failed too early"
             delivery._failure = KafkaError("planted")
             delivery._wake.set()
             delivery.offer(2, EVENTS, Message(b"k", b"by the new session", ()))
@@ -274,4 +274,4 @@ def test_an_unavailable_broker_does_not_delay_the_exit_of_a_program(tmp_path: Pa
     assert done.returncode == 0
     assert "unsent_at_close" in done.stderr
     assert "202 events" in done.stderr
-    assert time.monotonic() - started < 30, "a bound only against hanging"
+    assert time.monotonic() - started < 30, "the limit only detects hanging"

@@ -1,4 +1,4 @@
-"""Whatever a policy samples means something defined."""
+"""All sequences of sampled tokens have a defined meaning."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Worlds are fresh, complete and unambiguous."""
+"""Corpora are random, complete and unambiguous."""
 
 from collections import Counter
 from random import Random

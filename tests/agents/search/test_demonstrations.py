@@ -1,4 +1,4 @@
-"""Demonstrations speak the harness's language, show every behaviour, and err as often as they are told to."""
+"""Demonstrations are valid actions, show every behaviour, and contain mistakes at the specified rates."""
 
 from collections import Counter
 from random import Random
@@ -12,7 +12,7 @@ FLAWLESS = Mistakes(**dict.fromkeys(Mistakes.__dataclass_fields__, 0.0))
 
 
 def actions(example: Demonstration) -> list[list[str]]:
-    """Calls that an example imitates, as words."""
+    """Return the calls that a demonstration imitates, as words."""
     calls: list[list[str]] = [[]]
     for token_id, imitated in zip(example.token_ids, example.mask, strict=True):
         if imitated:

@@ -1,4 +1,4 @@
-"""A live attempt notes every call, error, prune and end, and feeds the policy exactly what the harness shows."""
+"""A live attempt records every call, error, prune and end, and passes the policy exactly what the harness shows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ def query(hop: int) -> str:
 
 @dataclass
 class ScriptedPolicy:
-    """Says its lines; keeps the context as a conversation does."""
+    """Samples given turns and keeps the context like a conversation."""
 
     lines: list[str]
     context: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class ScriptedPolicy:
 
 
 class Notes:
-    """Stands for the SDK's trajectory."""
+    """Replaces the SDK's trajectory."""
 
     def __init__(self) -> None:
         self.calls: list[SimpleNamespace] = []

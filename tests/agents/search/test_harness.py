@@ -1,4 +1,4 @@
-"""The rules bind: budget, thresholds, exclusion, pruning, turns; and nothing a policy samples is dropped."""
+"""The rules apply: budget, thresholds, exclusion, pruning, turns; and no sampled token is dropped."""
 
 from collections.abc import Sequence
 
@@ -103,7 +103,7 @@ def test_a_search_without_results_is_reported() -> None:
 
 
 class TestThresholds:
-    """The budget binds: two searches are enough to meet it."""
+    """The budget applies: two searches exhaust it."""
 
     def test_past_the_soft_threshold_the_usage_line_suggests_pruning(self) -> None:
         harness = episode(Limits(soft=30))
@@ -151,7 +151,7 @@ class TestThresholds:
 
 
 class TestPruning:
-    """A prune rewrites the context and forgets nothing else."""
+    """A prune rewrites the context and changes nothing else."""
 
     def test_the_new_context_shows_the_question_and_what_was_kept(self) -> None:
         harness = over_the_hard_threshold()

@@ -1,4 +1,4 @@
-"""Search finds what a good query names, leaves out what it is told to, and never guesses."""
+"""Search finds what a good query names, omits excluded chunks, and is deterministic."""
 
 from random import Random
 

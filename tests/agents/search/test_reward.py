@@ -1,4 +1,4 @@
-"""What the agent notes is what the streams score: attempts through the whole topology, in memory."""
+"""The streams score the events of the agent: attempts through the whole topology, in memory."""
 
 from array import array
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ TASKS = [make_task(task_id(Split.TRAIN, number)) for number in range(40)]
 
 
 class ScriptedModel:
-    """An engine that says its turns, at log-probability −0.5 a token."""
+    """An engine that samples given turns, with log-probability −0.5 per token."""
 
     model = "policy"
 
@@ -43,7 +43,7 @@ class ScriptedModel:
 
 
 class Noted:
-    """Stands for the SDK's trajectory: keeps facts in order."""
+    """Replaces the SDK's trajectory: keeps facts in order."""
 
     def __init__(self, task: Task) -> None:
         self.facts: list[Record] = [
@@ -88,7 +88,7 @@ class NotedCall:
 
 
 def turns_of(task: Task, mistakes: Mistakes) -> list[list[int]]:
-    """What a demonstrator says, turn by turn."""
+    """Return the turns of a demonstrator."""
     turns: list[list[int]] = [[]]
     for example in demonstrate(task, Random(task.task_id), mistakes):
         for token, imitated in zip(example.token_ids, example.mask, strict=True):
@@ -100,7 +100,7 @@ def turns_of(task: Task, mistakes: Mistakes) -> list[list[int]]:
 
 
 async def scored(task: Task, turns: list[list[int]]) -> tuple[Trajectory, Reward]:
-    """An attempt that says ``turns``, assembled and scored."""
+    """Return the reward of an attempt that samples ``turns``, after assembly and scoring."""
     noted = Noted(task)
     await run_episode(Conversation(ScriptedModel(turns), noted), task, noted)  # type: ignore[arg-type]
     events = [

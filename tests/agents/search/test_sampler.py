@@ -1,4 +1,4 @@
-"""Groups through the real parts, and settings that cannot work."""
+"""Groups with the real components, and invalid settings."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ def test_seeds_never_share_a_task_and_leave_the_demonstrations_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"seed": 998}, "seed"),
         ({"max_groups": 0}, "max_groups"),
@@ -53,13 +53,13 @@ def test_seeds_never_share_a_task_and_leave_the_demonstrations_alone() -> None:
         ({"concurrency": 0}, "concur"),
     ],
 )
-def test_invalid_settings_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         replace(NOWHERE, **settings)
 
 
 async def facts_of(bootstrap: str, run: str) -> dict[str, list[Record]]:
-    """Events of ``run`` by trajectory, in order."""
+    """Return the events of ``run`` by trajectory, in order."""
     facts: dict[str, list[Record]] = {}
     async for record in read_to_end(bootstrap, EVENTS):
         envelope, payload = decode(record.headers, record.value)
@@ -68,7 +68,7 @@ async def facts_of(bootstrap: str, run: str) -> dict[str, list[Record]]:
 
 
 def assert_whole(events: list[Record]) -> None:
-    """Start, calls that agree with the tools they name, end."""
+    """Check that the trajectory has a start, a return for every tool call, and an end."""
     started, ended = events[0], events[-1]
     assert isinstance(started, TrajectoryStarted)
     assert isinstance(ended, TrajectoryEnded)

@@ -1,4 +1,4 @@
-"""Tasks are verified, the same everywhere, and never on both sides of the split."""
+"""Tasks are verified, reproducible, and never in both splits."""
 
 from collections import Counter
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_a_number_outside_the_range_is_refused(number: int) -> None:
 
 
 class TestVerification:
-    """A question is only as good as its evidence."""
+    """Verification rejects questions without exact evidence."""
 
     task = next(task for task in tasks(Split.TRAIN) if len(task.chain) == 2)
 

@@ -1,4 +1,4 @@
-"""Words and ids are the same thing, here and in the tokenizer file that ships with the base model."""
+"""Words and ids are equivalent, here and in the tokenizer file of the shipped base model."""
 
 import json
 from pathlib import Path
