@@ -14,7 +14,7 @@ def kinds(notes: list[Note]) -> list[str]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for ``condition``, such as a log line that the SDK writes on another thread; the limit only detects hanging."""
+    """Wait for ``condition``, such as a log line that another thread writes; the limit only detects hanging."""
     deadline = time.monotonic() + 20
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.005)
