@@ -42,7 +42,7 @@ def placed(number: str) -> list[bytes]:
 @pytest.mark.parametrize("number", BAD)
 def test_what_is_not_finite_is_refused_wherever_it_stands(number: str) -> None:
     for value in placed(number):
-        with pytest.raises(NotFinite, match="no finite number"):
+        with pytest.raises(NotFinite, match="not a finite number"):
             refuse_not_finite(value)
 
 
