@@ -65,7 +65,7 @@ EVENTS = Topic(
     "trajectory id",
     events.FACTS,
     PARTITIONS,
-    "What agents did: model calls, tool calls, context changes, endings.",
+    "What agents did.",
     retention_ms=30 * _DAY_MS,
     max_bytes=4 * _MIB,
     broker_time=True,
