@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from pydantic import BaseModel
 
 SLICE = 1_024
-"""Items of a list that are read at once. After each slice the GIL is offered to the host, which waits no longer."""
+"""Items of a list that are read in one step. The GIL is offered to the host after each slice."""
 
 MAX_CLASSES = 16
 """Number of base classes of a value beyond which searching them counts as work."""
