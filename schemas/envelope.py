@@ -158,6 +158,6 @@ def _from_rfc3339(text: str) -> int:
     whole = (moment.replace(microsecond=0) - _EPOCH) // _SECOND
     unix_ms = whole * 1000 + moment.microsecond // 1000
     if not is_time(unix_ms):
-        first_year = _second(MAX_TIME_MS // 1000)[:4]
-        raise BadTimeError(f"header {TIME} is {text[:40]!r}: expected a time from 1970 on and before {first_year}")
+        bound = _second(MAX_TIME_MS // 1000)[:4]
+        raise BadTimeError(f"header {TIME} is {text[:40]!r}: expected a time from 1970 on and before {bound}")
     return unix_ms

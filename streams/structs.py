@@ -30,12 +30,12 @@ from headrace.schemas.shape import (
     Flag,
     ListOf,
     MapOf,
+    ModelShape,
     Null,
     Number,
     OneOf,
     Other,
     PartOf,
-    Shape,
     Text,
     Tokens,
     shape_of,
@@ -203,7 +203,7 @@ def _default(info: FieldInfo, nested: Callable[[Any], type[Any]]) -> tuple[Any, 
     return (info.default,)
 
 
-def _checks(shape: Shape) -> Callable[[Any], None] | None:
+def _checks(shape: ModelShape) -> Callable[[Any], None] | None:
     """What follows once the fields are there: arrays are unpacked, and the model's own validators look."""
     arrays = [(field.name, field.type.array) for field in shape.fields if isinstance(field.type, Tokens)]
     validators = [function for _, function in shape.validators]

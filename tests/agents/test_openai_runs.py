@@ -136,11 +136,11 @@ def test_an_invalid_line_is_refused_with_a_reason(text: str, message: str) -> No
 
 
 def test_a_survey_counts_groups_and_reports_every_bad_line() -> None:
-    told: list[BadLine] = []
-    found = survey(RUNS, DATASET, told.append)
-    assert found.bad == told
+    reported: list[BadLine] = []
+    found = survey(RUNS, DATASET, reported.append)
+    assert found.bad == reported
     assert [bad.number for bad in found.bad] == [3, 6, 7, 8]
-    assert "line 2 already" in found.bad[2].reason
+    assert "already on line 2" in found.bad[2].reason
     assert (found.lines, found.group_sizes) == (9, {"0": 2, "late": 2, "3": 1})
     assert found.trials == {1: 0, 2: 1, 4: 0, 5: 1, 9: 0}
 

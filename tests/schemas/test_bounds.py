@@ -131,7 +131,7 @@ def test_no_number_of_an_event_is_without_a_bound(model: type[Record]) -> None:
 )
 def test_a_time_out_of_bounds_is_named_bad_time(time: str) -> None:
     record = with_header(event("s1", 0, started()), TIME, time.encode())
-    with pytest.raises(BadTimeError, match="1970 until 2200"):
+    with pytest.raises(BadTimeError, match="from 1970 on and before 2200"):
         from_headers(record.headers)
     with pytest.raises(UnreadableRecord) as caught:
         decode(record.headers, record.value)
