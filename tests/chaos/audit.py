@@ -1,4 +1,4 @@
-"""The ledger, taken all the time while things break: at every moment every trajectory is in one place."""
+"""The ledger, computed continuously during the faults: at every moment each trajectory has one state."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ from headrace.streams.ledger.ledger import Ledger, kafka_reader
 
 _EVERY_S = 0.5
 _ROUND_S = 30.0
-"""A round that takes longer waits for a broker that is away."""
+"""A pass that takes longer is waiting for an unavailable broker."""
 _MAX_WRONG = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger and its moment."""
+    """A ledger and its time."""
 
     at_s: float
     """Seconds from the start of the run."""
@@ -25,24 +25,24 @@ class Entry:
 
 @dataclass(slots=True)
 class Audit:
-    """Takes the ledger until it is cancelled."""
+    """Computes the ledger until it is cancelled."""
 
     bootstrap: str
     begin: float = field(default_factory=time.monotonic)
-    """Moment that ``at_s`` counts from."""
+    """Monotonic time from which ``at_s`` counts."""
     entries: list[Entry] = field(default_factory=list)
-    """Ledgers so far; none while the broker is away."""
+    """Ledgers so far; none are added while the broker is unavailable."""
     wrong: list[str] = field(default_factory=list)
-    """What did not add up, in words: there must be nothing."""
+    """Descriptions of ledgers that did not add up: must stay empty."""
 
     async def run(self) -> None:
-        """Take it until cancelled. Not one ledger may contradict itself: no patience here."""
+        """Compute the ledger until cancelled. Every single ledger must add up, without retries."""
         reader = kafka_reader(self.bootstrap)
         while True:
             try:
                 async with asyncio.timeout(_ROUND_S):
                     await reader.catch_up()
-            except (KafkaError, LookupError, OSError):  # a broker that is not all there yet may know no topics
+            except (KafkaError, LookupError, OSError):  # a broker that is still starting may know no topics
                 await asyncio.sleep(_EVERY_S)
                 continue
             entry = Entry(time.monotonic() - self.begin, reader.tally.ledger())
@@ -55,7 +55,7 @@ class Audit:
             await asyncio.sleep(_EVERY_S)
 
     async def until_decided(self, timeout_s: float) -> None:
-        """Return once every trajectory is trained or rejected; raises ``TimeoutError`` that says what waits."""
+        """Return once every trajectory is trained or rejected; the ``TimeoutError`` names what is pending."""
         begin = len(self.entries)
         try:
             async with asyncio.timeout(timeout_s):

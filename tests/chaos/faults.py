@@ -1,4 +1,4 @@
-"""What is broken, how and for how long, from a seed. Nothing here touches a process."""
+"""Kinds of faults, and their schedule from a seed. Pure: no process is touched here."""
 
 import random
 from collections.abc import Iterator
@@ -10,23 +10,23 @@ class Kind(StrEnum):
     """A kind of fault."""
 
     KILL = "kill"
-    """SIGKILL of a worker, which is started again."""
+    """SIGKILL of a worker, which is restarted."""
     TERM = "term"
-    """SIGTERM of a worker, which is started again."""
+    """SIGTERM of a worker, which is restarted."""
     FREEZE = "freeze"
     """SIGSTOP of a worker until others have its partitions, then SIGCONT: a zombie."""
     CUT = "cut"
-    """A worker's connections are reset; it may connect again at once."""
+    """A worker's connections are reset; it may reconnect immediately."""
     STALL = "stall"
-    """A worker's connections stay and carry nothing."""
+    """A worker's connections stay open and transfer nothing."""
     REFUSE = "refuse"
     """A worker's connections are reset and new ones refused."""
     REBALANCE = "rebalance"
-    """One more worker comes, and goes again."""
+    """One more worker joins, and leaves again."""
     BROKER_KILL = "broker-kill"
-    """SIGKILL of the broker, which is started again on the same data."""
+    """SIGKILL of the broker, which is restarted on the same data."""
     BROKER_TERM = "broker-term"
-    """SIGTERM of the broker, which is started again on the same data."""
+    """SIGTERM of the broker, which is restarted on the same data."""
 
 
 BROKER_KINDS = frozenset({Kind.BROKER_KILL, Kind.BROKER_TERM})
@@ -42,18 +42,18 @@ _HOLD_S = {
     Kind.BROKER_KILL: (0.0, 2.0),
     Kind.BROKER_TERM: (0.0, 2.0),
 }
-"""How long it lasts, from and to. A frozen worker must outlast the session timeout of 10 s; a stalled one may."""
+"""Shortest and longest duration. A freeze must outlast the session timeout of 10 s; a stall may."""
 
 _WEIGHT = {Kind.KILL: 4, Kind.CUT: 3}
-"""How often a kind is drawn after the first round; 2 where nothing is said."""
+"""Weight with which a kind is drawn after every kind came once; 2 by default."""
 
 _BROKER_PAUSES = 6
-"""The broker is left alone for so many of the gaps between workers' faults."""
+"""Number of gaps between workers' faults for which the broker is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault to come."""
+    """One scheduled fault."""
 
     kind: Kind
     """What."""
@@ -62,11 +62,11 @@ class Fault:
     hold_s: float
     """How long it lasts."""
     choice: float
-    """In [0, 1): which of the workers that are whole by then."""
+    """In [0, 1): selects among the workers that have no fault by then."""
 
 
 def worker_faults(seed: int, *, gap_s: float = 2.5) -> Iterator[Fault]:
-    """Faults of workers without end, ``gap_s`` apart in the mean: every kind once, then at random.
+    """An endless sequence of worker faults, ``gap_s`` apart on average: every kind once, then at random.
 
     A freeze comes first, as it takes the longest.
     """
@@ -82,7 +82,7 @@ def worker_faults(seed: int, *, gap_s: float = 2.5) -> Iterator[Fault]:
 
 
 def broker_faults(seed: int, *, gap_s: float = 2.5) -> Iterator[Fault]:
-    """Faults of the broker without end, one after several of the workers', each kind in turn."""
+    """An endless sequence of broker faults, one after several worker faults, each kind in turn."""
     chance = random.Random(f"broker-{seed}")
     kinds = sorted(BROKER_KINDS)
     chance.shuffle(kinds)

@@ -2,8 +2,8 @@
 
 Each parent is a process of its own that sends its first event and forks within the next moments, as ``gunicorn
 --preload`` does, from its main thread or another, while its sender is resolving the broker's name, connecting, or
-sending. Every process has a few seconds to have its events acknowledged; then each must stand in the log once, and a
-child's sender that never sends is named. Costs about 30 ms a process on a core.
+sending. Every process has a few seconds to have its events acknowledged; then each event must be in the log once, and
+a child whose sender never sends is named. Costs about 30 ms per process on one core.
 """
 
 import argparse
@@ -26,12 +26,12 @@ from tests.conftest import RunningKafka
 CHILDREN = 3
 """Forks of a parent; the last child forks once more."""
 
-PATIENCE_S = 15.0
-"""What a process has for its events. It takes some 30 ms, and much longer on a machine that is busy."""
+SEND_LIMIT_S = 15.0
+"""Time limit of a process for its events. They take some 30 ms, and much longer on a busy machine."""
 
 
 def storm(bootstrap: str, source: str, parents: int, seed: int, longest_s: float = 0.001) -> list[str]:
-    """What went wrong with ``parents`` and their children, in words; all of them are over when this returns.
+    """Fork ``parents`` and their children; returns descriptions of failures, after all processes have ended.
 
     ``longest_s``: longest pause between the first event and the first fork.
     """
@@ -47,19 +47,19 @@ def storm(bootstrap: str, source: str, parents: int, seed: int, longest_s: float
             finally:
                 os._exit(0)
         os.close(write)
-        said = b""
+        lines_read = b""
         while part := os.read(read, 4096):
-            said += part
+            lines_read += part
         os.close(read)
         os.waitpid(parent, 0)
-        lines = said.decode().splitlines()
+        lines = lines_read.decode().splitlines()
         if len(lines) != CHILDREN + 2 or any(not line.endswith(" sent") for line in lines):
             wrong.append(f"parent {number}, forked after {1e6 * moment:.0f} µs: {'; '.join(lines)}")
     return wrong
 
 
 def _parent(bootstrap: str, source: str, number: int, moment: float, threaded: bool, write: int) -> None:
-    # A fresh client each: what is remembered between forks would hide what happens at the first one.
+    # A new client for each parent: state kept between forks would hide failures of the first fork.
     headrace = Headrace(bootstrap, source=source)
     headrace.trajectory(task_id="q", agent="a", trajectory_id=f"{source}-{number}")
     until = time.perf_counter() + moment
@@ -79,26 +79,26 @@ def _parent(bootstrap: str, source: str, number: int, moment: float, threaded: b
         thread.join()
     else:
         fork()
-    _say(write, "parent", headrace.flush(PATIENCE_S))
+    _report_sent(write, "parent", headrace.flush(SEND_LIMIT_S))
     for child in children:
         os.waitpid(child, 0)
 
 
 def _child(headrace: Headrace, name: str, write: int, *, again: bool) -> None:
-    """Sends an event; ends the process. ``again``: has a child of its own in the middle of it."""
+    """Sends an event and ends the process. ``again``: forks a child of its own in between."""
     try:
         headrace.trajectory(task_id="q", agent="a", trajectory_id=name)
         if again and (grandchild := os.fork()) == 0:
             _child(headrace, f"{name}-0", write, again=False)
-        _say(write, name, headrace.flush(PATIENCE_S))
+        _report_sent(write, name, headrace.flush(SEND_LIMIT_S))
         if again:
             os.waitpid(grandchild, 0)
     finally:
         os._exit(0)
 
 
-def _say(write: int, who: str, sent: bool) -> None:
-    os.write(write, f"{who} {'sent' if sent else 'DID NOT SEND'}\n".encode())
+def _report_sent(write: int, name: str, sent: bool) -> None:
+    os.write(write, f"{name} {'sent' if sent else 'DID NOT SEND'}\n".encode())
 
 
 def in_the_log(bootstrap: str, source: str) -> Counter[str]:
@@ -112,18 +112,18 @@ def in_the_log(bootstrap: str, source: str) -> Counter[str]:
 
 
 def expected(source: str, parents: int) -> Counter[str]:
-    """What must be in the log after :func:`storm`: each event once."""
+    """The expected content of the log after :func:`storm`: each event once."""
     last = CHILDREN - 1
     suffixes = ["", *(f"-{child}" for child in range(CHILDREN)), f"-{last}-0"]
     return Counter(f"{source}-{number}{suffix}" for number in range(parents) for suffix in suffixes)
 
 
 def main() -> int:
-    """0 where every event of every process is in the log once."""
+    """Returns 0 if every event of every process is in the log once."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.forks", description=__doc__)
     parser.add_argument("--parents", type=int, default=1000, help="each forks four times")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kafka", help="a broker that runs; without it one is started")
+    parser.add_argument("--kafka", help="address of a running broker; by default one is started")
     args = parser.parse_args()
     if args.kafka:
         return _report(args.kafka, args.parents, args.seed)
@@ -138,7 +138,7 @@ def main() -> int:
 
 def _report(bootstrap: str, parents: int, seed: int) -> int:
     began, source = time.monotonic(), f"storm-{os.getpid()}"
-    # A name, which has to be resolved.
+    # A host name, which has to be resolved.
     wrong = storm(bootstrap.replace("127.0.0.1", "localhost"), source, parents, seed)
     complete = in_the_log(bootstrap, source) == expected(source, parents)
     for line in wrong:

@@ -1,7 +1,7 @@
-"""The load: agents' events as they come in a bad week, from a seed. Nothing here touches a broker.
+"""The load: agents' events with all kinds of faults, from a seed. Pure: no broker is touched here.
 
-Many trajectories at a time. Of them some have duplicates, neighbours in the wrong order, a hole, no start, no end, an
-event that comes long after the end, an event that no one can read; some come whole a second time.
+Many trajectories at a time. Some have duplicates, neighbours in the wrong order, a gap, no start, no end, an event long
+after the end, or an unreadable event; some are sent a second time as a whole.
 """
 
 import heapq
@@ -27,27 +27,27 @@ class Sending(NamedTuple):
     producer: int
     """Which of the producers sends it."""
     record: StoredRecord
-    """Key, value and headers; its place and time are Kafka's to give."""
+    """Key, value and headers; Kafka assigns offset and timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How fast it comes, and the share of trajectories that something is wrong with."""
+    """Rate of events, and the shares of trajectories with each fault."""
 
     per_s: float
     """Events a second, about."""
     producers: int = 4
-    """Processes that send: events of a trajectory may come from two of them."""
+    """Number of producers: events of a trajectory may come from two of them."""
     group_size: int = 4
     """Trajectories of a group."""
     gap_s: float = 0.25
     """Mean time between two events of a trajectory."""
     late_s: float = 6.0
-    """What is late comes so long after its time, at least."""
+    """Least delay of a late event, seconds."""
     duplicated: float = 0.08
-    """Every fifth event of it twice."""
+    """Every fifth event is sent twice."""
     repeated: float = 0.02
-    """All of it again, later."""
+    """All events are sent again later."""
     shuffled: float = 0.15
     """Neighbours in the wrong order."""
     holed: float = 0.03
@@ -63,13 +63,13 @@ class Mix:
     poisoned: float = 0.05
     """An event cannot be read."""
     split: float = 0.1
-    """Its events come from two producers, without an order between them."""
+    """Its events come from two producers, without a common order."""
     oversize_bytes: int = 80 * 1024
     """Size of an event that is too large."""
 
 
 def load(seed: int, mix: Mix) -> Iterator[Sending]:
-    """The records in the order of their time, without end. The same seed and mix give the same."""
+    """An endless sequence of records in time order, deterministic by seed and mix."""
     chance = random.Random(f"load-{seed}")
     waiting: list[tuple[float, int, Sending]] = []
     start_s, order = 0.0, count()
@@ -83,7 +83,7 @@ def load(seed: int, mix: Mix) -> Iterator[Sending]:
 
 
 def poison(record: StoredRecord, chance: random.Random, oversize_bytes: int) -> StoredRecord:
-    """``record`` with one thing wrong, or odd, about it."""
+    """``record`` with one fault or oddity."""
     value = record.value or b""
     return chance.choice(
         (

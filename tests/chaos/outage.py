@@ -1,9 +1,10 @@
-"""What each long-lived process does while its Kafka is away: ``python -m tests.chaos.outage --away 120 --report DIR``.
+"""Behaviour of each long-lived process while Kafka is unavailable: ``python -m tests.chaos.outage --away 120 --report
+DIR``.
 
-An agent sends events through the SDK all the time, 40 a second, with the SDK's default queue of 10,000: beyond some 250
-seconds it drops and counts. The broker is frozen, thawed, killed and started again on what it has; a process that ends
-is started again, as a supervisor would. Printed: how often each ended and with which words, and whether every
-trajectory that the agent began stands in the log, once.
+An agent sends 40 events per second through the SDK, with the SDK's default queue of 10,000: beyond some 250 seconds it
+drops and counts events. The broker is frozen, resumed, killed and restarted on its data; a process that ends is
+restarted, as by a supervisor. Prints how often each process ended, with its last log line, and whether every trajectory
+that the agent began is in the log once.
 """
 
 import argparse
@@ -47,12 +48,12 @@ print("BEGUN", begun, headrace.stats, flush=True)
 
 
 START_S = 60.0
-"""The slowest, which import torch, serve by then: an outage in the middle of a start is another matter."""
+"""The slowest processes, which import torch, are ready by then: outages during a start are not tested here."""
 
 
 @dataclass
 class Kept:
-    """A process that is started again whenever it ends."""
+    """A process that is restarted whenever it ends."""
 
     name: str
     argv: list[str]
@@ -60,7 +61,7 @@ class Kept:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     ends: list[str] = field(default_factory=list)
-    """Last words of each life that ended unasked."""
+    """Last log line of each unexpected end."""
 
     def start(self) -> None:
         file: IO[bytes]
@@ -68,7 +69,7 @@ class Kept:
             self.process = subprocess.Popen(self.argv, env=os.environ | self.env, stdout=file, stderr=file)
 
     def tend(self, during: str) -> None:
-        """Note an end, and start it again."""
+        """Record an end, and restart the process."""
         if self.process is not None and self.process.poll() is not None:
             words = self.log.read_text(errors="replace").strip().splitlines()[-1:]
             self.ends.append(f"{during}, status {self.process.returncode}: {''.join(words)[:200]}")
@@ -85,7 +86,7 @@ class Kept:
 
 
 async def inflict(folder: Path, away_s: float, calm_s: float) -> bool:
-    """Both outages; returns whether every trajectory is there once."""
+    """Both outages; returns whether every trajectory is present exactly once."""
     broker = RunningKafka(folder / "kafka")
     await asyncio.to_thread(broker.start)
     port = free_port()
@@ -145,7 +146,7 @@ async def _payloads(bootstrap: str, topic: Topic) -> list:  # type: ignore[type-
 
 
 def main() -> int:
-    """0 where every trajectory is there once."""
+    """Returns 0 if every trajectory is present exactly once."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.outage", description=__doc__)
     parser.add_argument("--away", type=float, default=120.0, help="seconds that each outage lasts")
     parser.add_argument("--calm", type=float, default=45.0, help="seconds between them")

@@ -1,4 +1,4 @@
-"""What a run was and showed."""
+"""Plan and results of a run."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,50 +13,50 @@ from tests.chaos.watch import Sample
 
 @dataclass(slots=True)
 class Outcome:
-    """One run, over."""
+    """A finished run."""
 
     plan: Plan
     faults: list[Inflicted]
     samples: list[Sample]
     exits: list[Exit]
     """Ends of worker processes."""
-    setbacks: list[str]
+    regressions: list[str]
     """Commits that went backwards."""
     verdict: Verdict
     audit: Audit | None
-    """The ledger over time, where there was more than the assembler."""
+    """The ledger over time, if more than the assembler ran."""
     markers_skipped: int
-    """Transactions whose markers the broker itself left out somewhere: see :attr:`Rig.markers_skipped`."""
+    """Transactions whose markers the broker omitted: see :attr:`Rig.markers_skipped`."""
     seconds: float
-    """From the first event until nothing was left to do."""
+    """Seconds from the first event until all work was done."""
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """Kind of fault → how often."""
+        """Kind of fault → number of faults."""
         return dict(sorted(Counter(each.kind.value for each in self.faults).items()))
 
     @property
     def zombies(self) -> int:
-        """Frozen workers whose partitions others had when they woke."""
+        """Number of frozen workers whose partitions others owned when they resumed."""
         return sum(each.taken_over for each in self.faults)
 
     @property
     def fenced(self) -> int:
-        """Those of them that were refused and said so."""
+        """Number of zombies that were refused and logged that."""
         return sum(each.taken_over and each.fenced for each in self.faults)
 
     @property
     def problems(self) -> list[str]:
-        """What must not be, in words."""
-        found = [*self.verdict.differences, *self.setbacks, *(self.audit.wrong if self.audit else ())]
+        """Descriptions of everything that must not happen."""
+        found = [*self.verdict.differences, *self.regressions, *(self.audit.wrong if self.audit else ())]
         if self.markers_skipped and not self.verdict.is_exact:
             found.append(
-                f"the broker left out markers of {self.markers_skipped} transactions: what differs may be its doing"
+                f"the broker omitted markers of {self.markers_skipped} transactions, which may explain the differences"
             )
-        if not self.fenced and not self.plan.whole:  # of the whole, others are frozen too
-            found.append("no frozen worker was refused when it woke: nothing is shown of zombies")
+        if not self.fenced and not self.plan.whole:  # a whole run freezes other workers too
+            found.append("no frozen worker was refused when it resumed: the run shows nothing about zombies")
         found += [
-            f"{each.kind.value} of {each.target} at {each.began_s:.0f} s was never overcome"
+            f"{each.kind.value} of {each.target} at {each.began_s:.0f} s: the system never recovered"
             for each in self.faults
             if each.recovered_s is None
         ]

@@ -1,4 +1,4 @@
-"""A run as a picture: faults over time; under them what flowed, what was left to do and, of a whole run, the ledger."""
+"""A run as a picture: faults over time; below them throughput, lag and, for a whole run, the ledger."""
 
 import math
 from collections.abc import Callable
@@ -34,9 +34,9 @@ _PLACES = {
     "open": "#4477aa",
 }
 _SHORTEST_S = 0.6
-"""A fault of a moment is drawn so long."""
+"""Drawn length of an instantaneous fault."""
 _BLIND_S = 3.0
-"""Between looks that are further apart the broker was away, and nothing is drawn."""
+"""Between samples further apart the broker was unavailable, and nothing is drawn."""
 
 
 def draw(outcome: Outcome, path: Path) -> None:
@@ -119,7 +119,7 @@ def _ledger(outcome: Outcome, axes: "Axes") -> None:
 
 
 def _rates(samples: list[Sample], count: Callable[[Sample], int]) -> tuple[list[float], list[float]]:
-    """Middle of each two looks, and how many a second came between them."""
+    """Middle of each pair of samples, and the rate per second between them."""
     times, rates = [], []
     for before, after in pairwise(samples):
         seconds = after.at_s - before.at_s

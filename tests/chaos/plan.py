@@ -1,4 +1,4 @@
-"""What one run of the chaos test does: everything that its command decides."""
+"""Settings of one run of the chaos test: everything that its command decides."""
 
 from dataclasses import dataclass
 
@@ -7,30 +7,30 @@ from tests.chaos.load import Mix
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run. With the same plan the same events and the same faults come; the operating system decides the rest."""
+    """One run. The same plan gives the same events and faults; the rest depends on the operating system."""
 
     seed: int
-    """Of events and faults."""
+    """Seed of events and faults."""
     events: int
-    """Events in all, or more: they flow until every kind of fault has been."""
+    """Least number of events: they continue until every kind of fault was applied."""
     per_s: float = 2000.0
     """Events a second, about."""
     workers: int = 3
-    """Assembler processes; one more comes and goes."""
+    """Assembler processes; one more joins and leaves."""
     partitions: int = 6
     """Of ``events`` and ``trajectories``."""
     gap_s: float = 2.5
     """Mean time between two faults."""
     idle_timeout_s: float = 12.0
-    """A trajectory without an event for so long is closed."""
+    """A trajectory without an event for this time is closed."""
     hole_grace_s: float = 1.0
-    """How long an ended trajectory waits for what is missing."""
+    """How long an ended trajectory waits for missing events."""
     max_event_bytes: int = 64 * 1024
-    """Largest event that the workers take; the load goes beyond it."""
+    """Largest event that the workers accept; the load contains larger ones."""
     group_timeout_s: float = 15.0
-    """A group that is not complete so long after its first reward is given up."""
+    """A group that is incomplete this long after its first reward expires."""
     whole: bool = False
-    """Not only the assembler: also score, group and a consumer of groups, under a ledger that is always taken."""
+    """Also run score, group and a consumer of groups, and compute the ledger throughout."""
 
     def __post_init__(self) -> None:
         for name in ("events", "per_s", "gap_s", "idle_timeout_s", "hole_grace_s", "group_timeout_s"):
@@ -41,12 +41,12 @@ class Plan:
 
     @property
     def named(self) -> bool:
-        """Whether workers have names in the group (static membership): runs of odd seeds have."""
+        """Whether workers are static members of the consumer group, as in runs with odd seeds."""
         return self.seed % 2 == 1
 
     @property
     def command(self) -> str:
-        """What does the same again."""
+        """The command that repeats this run."""
         shown = (
             f"--seed {self.seed} --events {self.events} --rate {self.per_s:g} --workers {self.workers} "
             f"--partitions {self.partitions} --gap {self.gap_s:g}"

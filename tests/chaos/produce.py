@@ -1,4 +1,4 @@
-"""Send the load, in time, from several producers at once."""
+"""Send the load on schedule, from several producers at the same time."""
 
 import asyncio
 import time
@@ -14,22 +14,22 @@ from tests.chaos.load import Sending
 _QUEUE = 500
 _UNACKNOWLEDGED = 2000
 _NEVER_EXPIRES_MS = 600_000
-"""A producer waits for a broker that is away: what is lost on the way in would not be the assembler's doing."""
+"""A producer waits for an unavailable broker: an event lost before the log would not be the assembler's fault."""
 
 
 class Producers:
-    """Sends, and counts what the broker has."""
+    """Sends records, and counts the acknowledged ones."""
 
     def __init__(self, bootstrap: str, number: int) -> None:
         self.acknowledged = 0
-        """Records that the broker has."""
+        """Records that the broker has acknowledged."""
         self._bootstrap = bootstrap
         self._queues: list[asyncio.Queue[Sending | None]] = [asyncio.Queue(_QUEUE) for _ in range(number)]
 
     async def send(self, sendings: Iterable[Sending]) -> None:
-        """Send all, each at its time or as soon after as the broker takes it; returns when the broker has them.
+        """Send all, each at its time or as soon afterwards as the broker accepts it; returns once all are acknowledged.
 
-        Raises the client's error where one could not be delivered.
+        Raises the client's error if a record could not be delivered.
         """
         async with asyncio.TaskGroup() as group:
             for queue in self._queues:
@@ -49,7 +49,7 @@ class Producers:
         waiting: deque[asyncio.Future[object]] = deque()
         async with open_producer(self._bootstrap, request_timeout_ms=_NEVER_EXPIRES_MS) as producer:
             while sending := await queue.get():
-                waiting.append(await self._hand_over(producer, sending))
+                waiting.append(await self._send(producer, sending))
                 while waiting and (waiting[0].done() or len(waiting) > _UNACKNOWLEDGED):
                     await waiting.popleft()
                     self.acknowledged += 1
@@ -57,7 +57,7 @@ class Producers:
                 await acknowledgement
                 self.acknowledged += 1
 
-    async def _hand_over(self, producer: AIOKafkaProducer, sending: Sending) -> "asyncio.Future[object]":
+    async def _send(self, producer: AIOKafkaProducer, sending: Sending) -> "asyncio.Future[object]":
         record = sending.record
         handed: asyncio.Future[object] = await producer.send(
             EVENTS.name, key=record.key, value=record.value, headers=list(record.headers)

@@ -1,4 +1,4 @@
-"""A TCP proxy that can be told to fail: cut what is connected, carry nothing, or refuse what comes."""
+"""A TCP proxy with faults on demand: reset connections, transfer nothing, or refuse new connections."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ _CHUNK = 256 * 1024
 
 
 class Proxy:
-    """Everything sent to ``port`` goes to ``target_port``, both on the loopback interface, and back."""
+    """Forwards connections to ``port`` to ``target_port``, both on the loopback interface."""
 
     def __init__(self, port: int, target_port: int) -> None:
         self.port = port
@@ -21,11 +21,11 @@ class Proxy:
         self._flowing.set()
 
     async def listen(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self._server = await asyncio.start_server(self._connected, HOST, self.port, limit=_CHUNK)
 
     def refuse(self) -> None:
-        """Take no new connections, until :meth:`listen`."""
+        """Refuse new connections until :meth:`listen`."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -36,15 +36,15 @@ class Proxy:
             writer.transport.abort()
 
     def stall(self) -> None:
-        """Carry nothing, in either direction, until :meth:`flow`. Connections stay, and new ones are taken."""
+        """Transfer nothing in either direction until :meth:`flow`. Connections stay open, and new ones are accepted."""
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Carry again what was held back."""
+        """Resume the transfer of held data."""
         self._flowing.set()
 
     async def close(self) -> None:
-        """Refuse, cut and be done."""
+        """Refuse new connections, reset open ones and stop."""
         self.refuse()
         self.cut()
         for pump in self._pumps:
@@ -67,7 +67,7 @@ class Proxy:
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, both: tuple[asyncio.StreamWriter, ...]
     ) -> None:
-        """Carry one direction; when it ends, so does the connection."""
+        """Forward one direction; when it ends, the connection ends."""
         with contextlib.suppress(OSError):
             while data := await source.read(_CHUNK):
                 await self._flowing.wait()

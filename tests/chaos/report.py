@@ -1,4 +1,4 @@
-"""A run as a folder: ``report.md`` to read, ``report.json`` to compare, ``timeline.png`` to look at."""
+"""A run as a folder: ``report.md``, ``report.json`` and ``timeline.png``."""
 
 import json
 import platform
@@ -19,7 +19,7 @@ _PACKAGES = ("aiokafka", "confluent-kafka", "faust-streaming", "headrace")
 
 
 def write_report(outcome: Outcome, folder: Path) -> None:
-    """Write the three files into ``folder``, which is made where it is missing."""
+    """Write the three files into ``folder``, which is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(as_dict(outcome), indent=1) + "\n")
     (folder / "report.md").write_text("\n".join(as_text(outcome)) + "\n")
@@ -37,7 +37,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
         "problems": outcome.problems,
         "events": outcome.verdict.events,
         "trajectories": asdict(outcome.verdict.trajectories),
-        "dead_letters": asdict(outcome.verdict.letters),
+        "dead_letters": asdict(outcome.verdict.dead_letters),
         "faults": [
             {name: value for name, value in asdict(each).items() if name != "before"} for each in outcome.faults
         ],
@@ -66,11 +66,11 @@ def as_text(outcome: Outcome) -> Iterator[str]:
     yield "| | expected | found | lost | doubled | strange | other bytes | other order |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     yield _row("trajectories", verdict.trajectories)
-    yield _row("dead letters", verdict.letters)
+    yield _row("dead letters", verdict.dead_letters)
     yield ""
     yield (
         f"Zombies: {outcome.zombies} times a frozen assembler woke after others had taken its partitions. "
-        f"{outcome.fenced} times it had something to commit, was refused and said so."
+        f"{outcome.fenced} times it had something to commit, was refused and logged that."
     )
     yield ""
     yield "| fault | times | seconds until all that stood in the log at its begin was committed: median | most |"
@@ -99,7 +99,7 @@ def as_text(outcome: Outcome) -> Iterator[str]:
 
 
 def _ledgers(outcome: Outcome) -> dict[str, Any]:
-    """Of the ledgers that were taken: how many, how many did not add up, and the last."""
+    """Number of ledgers, number that did not add up, and the last one."""
     if outcome.audit is None or not outcome.audit.entries:
         return {}
     entries = outcome.audit.entries
@@ -108,7 +108,7 @@ def _ledgers(outcome: Outcome) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that took part."""
+    """Versions of all components."""
     return {"kafka": KAFKA_VERSION, "python": platform.python_version()} | {name: version(name) for name in _PACKAGES}
 
 

@@ -1,7 +1,8 @@
-"""The real thing to break: a broker, workers that are started again when they end, and a proxy between them for each.
+"""The system under test: a broker, workers that are restarted when they end, and a proxy between each worker and the
+broker.
 
-Producers and whoever checks reach the broker directly; a worker knows only its proxy's address, and the broker
-advertises that address to it.
+Producers and checks reach the broker directly; a worker knows only its proxy's address, and the broker advertises that
+address to it.
 """
 
 import asyncio
@@ -25,10 +26,10 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.slot import Role, Slot
 
 CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace"))
-"""Where Kafka's jars are, or come to be."""
+"""Folder of Kafka's jars, which are downloaded there if missing."""
 
 TAKEN_OVER = "took over"
-"""What a fenced assembler says."""
+"""Part of a fenced assembler's log message."""
 
 _MARKERS_SKIPPED = "likely deleted already and hence can be skipped"
 _RECOVERED = re.compile(r"^(\S+ \S+) .* events\[(\d+)\] goes on at", re.MULTILINE)
@@ -47,27 +48,27 @@ class Rig:
         self._broker_child: Child | None = None
         self._listeners = [(ports.pop(), ports.pop()) for _ in roles]  # the broker's, the proxy's
         self.broker_busy = False
-        """Whether a fault is upon the broker."""
+        """Whether the broker has a fault."""
         self.slots = [self._slot(*each, *pair) for each, pair in zip(roles, self._listeners, strict=True)]
-        """The workers; the last one is an assembler that comes and goes."""
+        """The workers; the last one is an assembler that joins and leaves."""
 
     @property
     def bootstrap(self) -> str:
-        """The broker's address for producers and for whoever checks: not through a proxy."""
+        """The broker's address for producers and checks, without a proxy."""
         return self._broker.bootstrap
 
     @property
     def regulars(self) -> list[Slot]:
-        """The workers that are always there."""
+        """The workers that always run."""
         return self.slots[:-1]
 
     @property
     def spare(self) -> Slot:
-        """The worker that comes and goes."""
+        """The worker that joins and leaves."""
         return self.slots[-1]
 
     async def start_broker(self) -> None:
-        """Start the broker on what is in its folder; returns once it answers."""
+        """Start the broker on its data folder; returns once it answers."""
         command = await prepare_broker(self._broker, await kafka_jars(CACHE))
         command = replace(command, env={"JAVA_TOOL_OPTIONS": _TRANSACTIONS_LOGGED})
         properties = self._broker.folder / "server.properties"
@@ -76,7 +77,7 @@ class Rig:
         await wait_until_answers(self.bootstrap, 90)
 
     async def end_broker(self, *, at_once: bool) -> None:
-        """SIGKILL or SIGTERM of the broker; returns once it is gone."""
+        """Send SIGKILL or SIGTERM to the broker; returns once it has ended."""
         if self._broker_child is None:
             raise RuntimeError("the broker was not started")
         if at_once:
@@ -101,15 +102,15 @@ class Rig:
 
     @property
     def markers_skipped(self) -> int:
-        """How often the broker took a partition for deleted, and left a transaction without its marker there.
+        """How often the broker took a partition for deleted and omitted a transaction's marker there.
 
-        Kafka 4.3.0 does so where it is stopped between a decision and its markers, and is loading when it comes back.
+        Kafka 4.3.0 does this if it is stopped between a commit or abort and its markers, and loads after its restart.
         """
         log = self.folder / "kafka.log"
         return log.read_text(errors="replace").count(_MARKERS_SKIPPED) if log.exists() else 0
 
     def kill_broker(self) -> None:
-        """Leave nothing running."""
+        """Kill the broker if it runs."""
         if self._broker_child is not None:
             self._broker_child.kill()
 
@@ -143,7 +144,7 @@ class Rig:
 
 @asynccontextmanager
 async def running_rig(plan: Plan, folder: Path, say: Callable[[str], None]) -> AsyncIterator[Rig]:
-    """Broker, topics, proxies and workers; nothing is left when it ends."""
+    """Broker, topics, proxies and workers; all are stopped at the end."""
     rig = Rig(plan, folder)
     keepers: list[asyncio.Task[None]] = []
     try:

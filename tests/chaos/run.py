@@ -1,4 +1,4 @@
-"""One run: load, faults and watch together; then quiet, and the verdict."""
+"""One run: load, faults and watch in parallel; then a quiet phase and the verdict."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,12 +16,12 @@ from tests.chaos.rig import running_rig
 from tests.chaos.verdict import judge
 from tests.chaos.watch import Watch
 
-_SETTLES_S = 180.0
+_COMMIT_LIMIT_S = 180.0
 _PROGRESS_S = 10.0
 
 
 async def run_chaos(plan: Plan, folder: Path, say: Callable[[str], None]) -> Outcome:
-    """Break things in ``folder``; ``say`` is told what happens. Raises where the run itself could not go on."""
+    """Run in ``folder``; ``say`` prints progress. Raises if the run itself fails."""
     async with running_rig(plan, folder, say) as rig:
         producers = Producers(rig.bootstrap, plan.mix.producers)
         watch = Watch(rig.bootstrap, plan.partitions, producers)
@@ -30,15 +30,15 @@ async def run_chaos(plan: Plan, folder: Path, say: Callable[[str], None]) -> Out
         background = [watch.run(), _progress(watch, audit, say), *([audit.run()] if audit else [])]
         tasks = [asyncio.create_task(each) for each in background]
         try:
-            await watch.until_seen()
+            await watch.until_sampled()
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(producers.send(_enough(load(plan.seed, plan.mix), plan.events, havoc)))
                 for faults in (worker_faults, broker_faults):
-                    group.create_task(havoc.go_on(faults(plan.seed, gap_s=plan.gap_s), enough=sending.done))
+                    group.create_task(havoc.apply(faults(plan.seed, gap_s=plan.gap_s), enough=sending.done))
             say(f"{watch.now_s:6.1f} s  all {producers.acknowledged} events are in the log: waiting for the rest")
-            await watch.until_settled(_SETTLES_S)
+            await watch.until_committed(_COMMIT_LIMIT_S)
             if audit:
-                await audit.until_decided(_SETTLES_S)
+                await audit.until_decided(_COMMIT_LIMIT_S)
         finally:
             for task in tasks:
                 task.cancel()
@@ -46,9 +46,9 @@ async def run_chaos(plan: Plan, folder: Path, say: Callable[[str], None]) -> Out
         for error in ended:
             if isinstance(error, Exception):
                 raise error
-        havoc.note_recoveries()
+        havoc.record_recoveries()
         seconds = watch.now_s
-        say(f"{seconds:6.1f} s  settled: comparing with the batch")
+        say(f"{seconds:6.1f} s  all committed: comparing with the batch")
         limits = AssemblerConfig(
             rig.bootstrap,
             idle_timeout_s=plan.idle_timeout_s,
@@ -58,14 +58,14 @@ async def run_chaos(plan: Plan, folder: Path, say: Callable[[str], None]) -> Out
         verdict = await judge(rig.bootstrap, plan.partitions, limits)
         exits = [end for slot in rig.slots for end in slot.exits]
         return Outcome(
-            plan, havoc.done, watch.samples, exits, watch.setbacks, verdict, audit, rig.markers_skipped, seconds
+            plan, havoc.done, watch.samples, exits, watch.regressions, verdict, audit, rig.markers_skipped, seconds
         )
 
 
 def _enough(sendings: Iterator[Sending], events: int, havoc: Havoc) -> Iterator[Sending]:
-    """As many as are asked for, and on until every kind of fault has been: a fault must have something to break."""
+    """At least ``events`` records, and more until every kind of fault was applied: faults need a running load."""
     for number, sending in enumerate(sendings):
-        if number >= events and havoc.was_everything:
+        if number >= events and havoc.all_kinds_applied:
             return
         yield sending
 

@@ -1,4 +1,4 @@
-"""A place for one worker process, which is started again whenever it ends."""
+"""A slot for one worker process, which is restarted whenever it ends."""
 
 import asyncio
 import os
@@ -10,19 +10,19 @@ from pathlib import Path
 from headrace.deploy.system.children import Child, Command, end_of, wait_for_exit
 from tests.chaos.proxy import Proxy
 
-_START_AGAIN_S = 0.3
+_RESTART_PAUSE_S = 0.3
 _TERM_GRACE_S = 20.0
 
 
 class Role(StrEnum):
-    """What a worker does."""
+    """A worker's role."""
 
     ASSEMBLE = "assembler"
     """``headrace worker assemble``."""
     DECIDE = "decider"
     """``headrace worker workers``: score and group."""
     TRAIN = "trainer"
-    """A stand-in that trains or turns away every group."""
+    """A test trainer that trains or rejects every group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Exit:
 
 
 class Slot:
-    """A place for one worker process, kept filled while it is wanted."""
+    """A slot for one worker process, which is kept running while it is wanted."""
 
     def __init__(self, name: str, role: Role, command: Command, log: Path, proxy: Proxy) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Slot:
         self.exits: list[Exit] = []
         """Every end so far."""
         self.busy = False
-        """Whether a fault is upon it."""
+        """Whether the worker has a fault."""
         self._command = command
         self._wanted = asyncio.Event()
         self._child: Child | None = None
@@ -64,7 +64,7 @@ class Slot:
         return self.log.stat().st_size if self.log.exists() else 0
 
     def log_since(self, size: int) -> str:
-        """What its log said after its first ``size`` bytes."""
+        """The text of its log after the first ``size`` bytes."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
@@ -72,24 +72,24 @@ class Slot:
             return file.read().decode(errors="replace")
 
     async def keep(self) -> None:
-        """Start the process whenever it is wanted and there is none; for ever."""
+        """Start the process whenever it is wanted and does not run; never returns."""
         try:
             while True:
                 await self._wanted.wait()
                 self._child = Child(self._command, self.log)
                 status = await wait_for_exit(self._child)
                 self.exits.append(Exit(self.name, status, (end_of(self.log, lines=1) or "").strip()))
-                await asyncio.sleep(_START_AGAIN_S)
+                await asyncio.sleep(_RESTART_PAUSE_S)
         finally:
             if self._child is not None:
                 self._child.kill()
 
     def want(self) -> None:
-        """Start it, and again whenever it ends."""
+        """Start the process, and restart it whenever it ends."""
         self._wanted.set()
 
     def leave(self) -> None:
-        """Do not start it again."""
+        """Do not restart the process."""
         self._wanted.clear()
 
     def kill(self) -> None:
@@ -98,7 +98,7 @@ class Slot:
             self._child.kill_command()
 
     async def terminate(self) -> None:
-        """SIGTERM, and wait for the end; SIGKILL where it does not come."""
+        """Send SIGTERM and wait for the end; send SIGKILL after a grace period."""
         child = self._child
         if child is None:
             return
@@ -109,11 +109,11 @@ class Slot:
             child.kill_command()
 
     def freeze(self) -> bool:
-        """SIGSTOP; whether there was a process."""
+        """Send SIGSTOP; returns whether a process was running."""
         return self._signal(signal.SIGSTOP)
 
     def thaw(self) -> bool:
-        """SIGCONT; whether there was a process."""
+        """Send SIGCONT; returns whether a process was running."""
         return self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> bool:

@@ -1,4 +1,4 @@
-"""The proxy fails as it is told, and is a mere wire otherwise."""
+"""The proxy fails on demand, and otherwise forwards unchanged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,44 +37,44 @@ class Client:
     async def to(cls, proxy: Proxy) -> "Client":
         return cls(*await asyncio.open_connection(HOST, proxy.port))
 
-    async def hears(self, word: bytes) -> bytes:
+    async def echo_of(self, word: bytes) -> bytes:
         self.writer.write(word)
         return await self.reader.read(1024)
 
 
-async def test_what_is_sent_comes_back() -> None:
+async def test_data_is_forwarded_both_ways() -> None:
     async with echo_behind_a_proxy() as proxy:
         client = await Client.to(proxy)
-        assert await client.hears(b"one") == b"one"
-        assert await client.hears(b"x" * 1000) == b"x" * 1000
+        assert await client.echo_of(b"one") == b"one"
+        assert await client.echo_of(b"x" * 1000) == b"x" * 1000
         client.writer.close()
 
 
-async def test_cut_connections_are_gone_and_new_ones_work() -> None:
+async def test_cut_connections_are_reset_and_new_ones_work() -> None:
     async with echo_behind_a_proxy() as proxy:
         client = await Client.to(proxy)
-        assert await client.hears(b"one") == b"one"
+        assert await client.echo_of(b"one") == b"one"
         proxy.cut()
         with suppress(ConnectionError):
-            assert await client.hears(b"two") == b""
-        assert await (await Client.to(proxy)).hears(b"three") == b"three"
+            assert await client.echo_of(b"two") == b""
+        assert await (await Client.to(proxy)).echo_of(b"three") == b"three"
 
 
 async def test_a_stalled_connection_carries_nothing_and_loses_nothing() -> None:
     async with echo_behind_a_proxy() as proxy:
         client = await Client.to(proxy)
-        assert await client.hears(b"one") == b"one"
+        assert await client.echo_of(b"one") == b"one"
         proxy.stall()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.hears(b"two"), 0.2)
+            await asyncio.wait_for(client.echo_of(b"two"), 0.2)
         proxy.flow()
         assert await client.reader.read(1024) == b"two"
 
 
-async def test_it_refuses_until_it_listens_again() -> None:
+async def test_connections_are_refused_until_the_proxy_listens_again() -> None:
     async with echo_behind_a_proxy() as proxy:
         proxy.refuse()
         with pytest.raises(ConnectionRefusedError):
             await Client.to(proxy)
         await proxy.listen()
-        assert await (await Client.to(proxy)).hears(b"one") == b"one"
+        assert await (await Client.to(proxy)).echo_of(b"one") == b"one"

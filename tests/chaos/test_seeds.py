@@ -1,4 +1,4 @@
-"""A seed says what is sent and what is broken: the same seed the same, and nothing is missing from it."""
+"""A seed determines load and faults; both contain every kind of fault."""
 
 from collections import Counter
 from itertools import islice
@@ -11,7 +11,7 @@ from tests.chaos.load import Mix, load
 MIX = Mix(per_s=1000, oversize_bytes=2000)
 
 
-def test_the_same_seed_sends_the_same_in_order_of_time() -> None:
+def test_the_same_seed_gives_the_same_load_in_time_order() -> None:
     first, again, other = (list(islice(load(seed, MIX), 2000)) for seed in (3, 3, 4))
     assert first == again
     assert first != other
@@ -19,12 +19,12 @@ def test_the_same_seed_sends_the_same_in_order_of_time() -> None:
     assert {sending.producer for sending in first} == set(range(MIX.producers))
 
 
-def test_so_many_events_come_a_second() -> None:
+def test_the_load_has_the_configured_rate() -> None:
     sendings = list(islice(load(1, MIX), 20_000))
     assert 0.8 < len(sendings) / sendings[-1].at_s / MIX.per_s < 1.2
 
 
-def test_the_load_has_everything_that_can_be_wrong() -> None:
+def test_the_load_contains_every_kind_of_damage() -> None:
     sendings = list(islice(load(1, MIX), 20_000))
     limits = FoldLimits(max_event_bytes=1500)
     problems = Counter(

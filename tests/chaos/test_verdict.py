@@ -1,4 +1,4 @@
-"""A verdict that would not see a lost, doubled or changed record is none."""
+"""The verdict detects lost, doubled and changed records."""
 
 from dataclasses import replace
 
@@ -23,11 +23,11 @@ def compared(found: list[Bytes]) -> tuple[int, int, int, int, int]:
     return seen.lost, seen.doubled, seen.strange, seen.changed, seen.out_of_order
 
 
-def test_the_same_is_exact() -> None:
+def test_equal_records_are_exact() -> None:
     assert compared(list(RECORDS)) == (0, 0, 0, 0, 0)
 
 
-def test_each_difference_is_told_from_the_others() -> None:
+def test_each_kind_of_difference_is_counted_separately() -> None:
     a, b, c, d = RECORDS
     assert compared([a, b, d]) == (1, 0, 0, 0, 0)
     assert compared([a, b, c, d, b]) == (0, 1, 0, 0, 0)
@@ -36,12 +36,12 @@ def test_each_difference_is_told_from_the_others() -> None:
 
 
 @pytest.mark.parametrize("change", [{"key": b"x"}, {"value": b"x"}, {"timestamp_ms": 8}])
-def test_a_byte_is_a_difference(change: dict[str, object]) -> None:
+def test_a_changed_byte_is_a_difference(change: dict[str, object]) -> None:
     a, b, c, d = RECORDS
     assert compared([a, b, c._replace(**change), d]) == (0, 0, 0, 1, 0)  # type: ignore[arg-type]  # fields of Bytes
 
 
-def test_fold_and_oracle_are_held_against_each_other() -> None:
+def test_fold_and_oracle_are_compared() -> None:
     events = log([*session("s1", "ask"), *session("s2", "tool")])
     made = batch(events, FoldLimits())
     assert list(disagreements(0, events, made, FoldLimits())) == []

@@ -1,8 +1,8 @@
-"""A stand-in for the trainer that can be killed at any moment: every group becomes part of a step, or is turned away.
+"""A test trainer that can be killed at any moment: every group becomes part of a step or is rejected.
 
     HEADRACE_KAFKA=… python -m tests.chaos.trainer
 
-It decides in transactions and finds what it decided in the log, so it keeps what the real one promises: no group twice.
+It decides in transactions and reads its decisions from the log, so like the real trainer it decides no group twice.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from headrace.schemas.wire import record_message
 RUN = "default"
 _SOURCE = "/tests/trainer"
 _STEP_S = 0.5
-_TURNED_AWAY = 5
+_REJECTED_ONE_IN = 5
 """One group of so many is stale."""
 
 
 async def train(bootstrap: str) -> None:
-    """Decide on groups for ever."""
+    """Decide on groups until the process ends."""
     async with open_producer(bootstrap, transactional_id="chaos-trainer", transaction_timeout_ms=10_000) as producer:
         decided, step = await _decided(bootstrap)
         async with open_consumer(bootstrap) as consumer:
@@ -68,7 +68,7 @@ async def _decided(bootstrap: str) -> tuple[set[str], int]:
 
 
 async def _decide(producer: AIOKafkaProducer, found: list[tuple[TrainingGroup, KafkaRecord]], number: int) -> None:
-    """One transaction: a step of the groups that are taken, rejections of the others' members."""
+    """One transaction: a step of the accepted groups, and rejections of the other groups' members."""
     now_ms = time.time_ns() // 1_000_000
     taken = [pair for pair in found if not _is_stale(pair[0])]
     step = Step(
@@ -96,7 +96,7 @@ async def _decide(producer: AIOKafkaProducer, found: list[tuple[TrainingGroup, K
 
 
 def _is_stale(group: TrainingGroup) -> bool:
-    return zlib.crc32(group.group_id.encode()) % _TURNED_AWAY == 0
+    return zlib.crc32(group.group_id.encode()) % _REJECTED_ONE_IN == 0
 
 
 def _trained(group: TrainingGroup, record: KafkaRecord) -> TrainedGroup:

@@ -1,7 +1,7 @@
-"""The verdict: what stands in the log, read committed, against what ``events`` say must stand there.
+"""The verdict: the committed log against the result expected from ``events``.
 
-Twice: every record whole (key, value, headers, timestamp, and in ``trajectories`` the order) against one pass of the
-assembler's own fold that nothing interrupts; and what that pass says against the oracle, which knows no fold.
+Two comparisons: every record in full (key, value, headers, timestamp, and in ``trajectories`` the order) against one
+uninterrupted pass of the assembler's own fold; and that pass against the oracle, which does not use the fold.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ _SHOWN_CHARACTERS = 400
 
 
 class Bytes(NamedTuple):
-    """All that a reader gets of a record, but for its place."""
+    """A record as a reader gets it, without its offset."""
 
     key: bytes | None
     value: bytes | None
@@ -36,30 +36,30 @@ class Bytes(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id in its envelope."""
+        """The ID in its envelope."""
         return (dict(self.headers).get(ID) or b"").decode(errors="replace")
 
 
 @dataclass(slots=True)
 class Comparison:
-    """Of one topic. ``lost``, ``doubled``, ``strange`` and ``changed`` count records, and must be 0."""
+    """Comparison of one topic. ``lost``, ``doubled``, ``strange`` and ``changed`` count records, and must be 0."""
 
     expected: int = 0
-    """Records that must be there."""
+    """Records expected."""
     found: int = 0
-    """Records that are there."""
+    """Records found."""
     lost: int = 0
-    """Must be there and are not."""
+    """Expected and missing."""
     doubled: int = 0
-    """Are there again."""
+    """Found more often than expected."""
     strange: int = 0
-    """Are there and must not."""
+    """Found and not expected."""
     changed: int = 0
-    """Are there with other bytes."""
+    """Found with other bytes."""
     out_of_order: int = 0
     """Partitions with the right records in another order."""
     differences: list[str] = field(default_factory=list)
-    """The first of them, in words."""
+    """Descriptions of the first differences."""
 
     @property
     def is_exact(self) -> bool:
@@ -99,47 +99,47 @@ class Comparison:
 
 @dataclass(slots=True)
 class Verdict:
-    """Of a whole run."""
+    """Verdict on a whole run."""
 
     events: int
-    """Records that stand in ``events``, ticks among them."""
+    """Records in ``events``, including ticks."""
     trajectories: Comparison
-    letters: Comparison
+    dead_letters: Comparison
     disputed: list[str]
-    """Where fold and oracle disagree, in words."""
+    """Descriptions of disagreements between fold and oracle."""
 
     @property
     def is_exact(self) -> bool:
-        """0 lost, 0 doubled, nothing else, every byte as it must be."""
-        return self.trajectories.is_exact and self.letters.is_exact and not self.disputed
+        """Whether no record is lost, doubled or unexpected, and every byte is as expected."""
+        return self.trajectories.is_exact and self.dead_letters.is_exact and not self.disputed
 
     @property
     def differences(self) -> list[str]:
-        """The first differences, in words."""
-        return [*self.trajectories.differences, *self.letters.differences, *self.disputed]
+        """Descriptions of the first differences."""
+        return [*self.trajectories.differences, *self.dead_letters.differences, *self.disputed]
 
 
 async def judge(bootstrap: str, partitions: int, limits: FoldLimits) -> Verdict:
-    """Compare what was written with what must have been, one partition in memory at a time."""
+    """Compare written with expected records, one partition in memory at a time."""
     verdict = Verdict(0, Comparison(), Comparison(), [])
-    expected_letters: list[Bytes] = []
+    expected_dead_letters: list[Bytes] = []
     for number in range(partitions):
         events = await read_partition(bootstrap, EVENTS, number)
         verdict.events += len(events)
         expected = batch(events, limits)
         verdict.disputed += disagreements(number, events, expected, limits)
-        expected_letters += of_topic(DEAD_LETTERS, expected)
+        expected_dead_letters += of_topic(DEAD_LETTERS, expected)
         found = [stored(record) for record in await read_partition(bootstrap, TRAJECTORIES, number)]
         verdict.trajectories.compare(f"trajectories[{number}]", of_topic(TRAJECTORIES, expected), found)
-    letters = [record async for record in read_to_end(bootstrap, DEAD_LETTERS)]
-    ours = [stored(record) for record in letters if _is_of_events(record)]
-    # Their one partition is written by every assembler: only each source partition's order is given, and by offset.
-    verdict.letters.compare("dead-letters", sorted(expected_letters, key=_place), sorted(ours, key=_place))
+    dead_letters = [record async for record in read_to_end(bootstrap, DEAD_LETTERS)]
+    ours = [stored(record) for record in dead_letters if _is_of_events(record)]
+    # Every assembler writes to their one partition: the order is defined only per source partition, by offset.
+    verdict.dead_letters.compare("dead-letters", sorted(expected_dead_letters, key=_place), sorted(ours, key=_place))
     return verdict
 
 
 def batch(events: Iterable[LogRecord], limits: FoldLimits) -> list[Outgoing]:
-    """What must come of a partition's ``events``, in order."""
+    """The expected output for a partition's ``events``, in order."""
     assembly = PartitionAssembly.resume(limits, None, [], position=0, output_end=0)
     for event in events:
         assembly.take(event)
@@ -149,14 +149,14 @@ def batch(events: Iterable[LogRecord], limits: FoldLimits) -> list[Outgoing]:
 def disagreements(
     number: int, events: Sequence[LogRecord], outgoing: Iterable[Outgoing], limits: FoldLimits
 ) -> Iterator[str]:
-    """Where what the fold made of partition ``number`` is not what the oracle says."""
+    """Descriptions of differences between fold and oracle for partition ``number``."""
     oracle = expected_of({number: events}, limits)
     values = [record.value for record in of_topic(TRAJECTORIES, outgoing)]
     if values != oracle.trajectories[number]:
         differing = sum(ours != theirs for ours, theirs in zip_longest(values, oracle.trajectories[number]))
         yield f"events[{number}]: fold and oracle differ in {differing} of {len(values)} trajectories"
-    letters = [DeadLetter.model_validate_json(record.value or b"") for record in of_topic(DEAD_LETTERS, outgoing)]
-    if Counter((each.partition, each.offset, each.error) for each in letters) != Counter(
+    dead_letters = [DeadLetter.model_validate_json(record.value or b"") for record in of_topic(DEAD_LETTERS, outgoing)]
+    if Counter((each.partition, each.offset, each.error) for each in dead_letters) != Counter(
         (*place, error) for place, error in oracle.letters.items()
     ):
         yield f"events[{number}]: fold and oracle differ in dead letters"
@@ -178,12 +178,12 @@ async def read_partition(bootstrap: str, topic: Topic, number: int) -> list[Kafk
 
 
 def stored(record: KafkaRecord) -> Bytes:
-    """``record`` without its place."""
+    """``record`` without its offset."""
     return Bytes(record.key, record.value, tuple(record.headers), record.timestamp)
 
 
 def of_topic(topic: Topic, outgoing: Iterable[Outgoing]) -> list[Bytes]:
-    """What of ``outgoing`` goes to ``topic``."""
+    """The records of ``outgoing`` for ``topic``."""
     return [
         Bytes(each.message.key, each.message.value, tuple(each.message.headers), max(0, each.timestamp_ms))
         for each in outgoing

@@ -1,4 +1,4 @@
-"""What is seen of the assembler from outside while it is broken: how far it is, twice a second."""
+"""Samples of the assembler's progress from outside during faults, twice a second."""
 
 import asyncio
 import time
@@ -20,12 +20,12 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look. Offsets are of ``events``, by partition."""
+    """One sample. Offsets are of ``events``, by partition."""
 
     at_s: float
     """Seconds from the start of the run."""
     acknowledged: int
-    """Events that the broker had taken."""
+    """Events that the broker had acknowledged."""
     ends: dict[int, int]
     """Next offset to be written."""
     folded: dict[int, int]
@@ -35,32 +35,32 @@ class Sample:
 
     @property
     def lag(self) -> int:
-        """Records that were not folded."""
+        """Records that were not folded yet."""
         return sum(self.ends.values()) - sum(self.folded.values())
 
     @property
-    def is_settled(self) -> bool:
-        """Nothing is left to fold, and nothing open."""
+    def is_committed(self) -> bool:
+        """Whether everything is folded, and no trajectory is open."""
         return self.committed == self.folded and all(self.folded[p] >= end for p, end in self.ends.items())
 
     def is_past(self, earlier: "Sample") -> bool:
-        """Whether everything is folded that stood in the log at ``earlier``."""
+        """Whether every record in the log at ``earlier`` is folded."""
         return all(self.folded[partition] >= end for partition, end in earlier.ends.items())
 
 
 @dataclass(slots=True)
 class Watch:
-    """Looks until it is cancelled, and keeps what it saw."""
+    """Takes samples until it is cancelled."""
 
     bootstrap: str
     partitions: int
     producers: Producers
     begin: float = field(default_factory=time.monotonic)
-    """Moment that ``at_s`` counts from."""
+    """Monotonic time from which ``at_s`` counts."""
     samples: list[Sample] = field(default_factory=list)
-    """Looks so far; none while the broker is away."""
-    setbacks: list[str] = field(default_factory=list)
-    """Commits that went backwards, in words: there must be none."""
+    """Samples so far; none are added while the broker is unavailable."""
+    regressions: list[str] = field(default_factory=list)
+    """Descriptions of commits that went backwards: must stay empty."""
 
     @property
     def now_s(self) -> float:
@@ -68,11 +68,11 @@ class Watch:
         return time.monotonic() - self.begin
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Take samples until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(_ANSWER_S):
-                    sample = await self._look()
+                    sample = await self._sample()
             except (KafkaError, TimeoutError, OSError):
                 await asyncio.sleep(_EVERY_S)
                 continue
@@ -81,22 +81,22 @@ class Watch:
             self.samples.append(sample)
             await asyncio.sleep(_EVERY_S)
 
-    async def until_seen(self) -> None:
-        """Return after the first look."""
+    async def until_sampled(self) -> None:
+        """Return after the first sample."""
         while not self.samples:  # noqa: ASYNC110 - a look has no event to wait for
             await asyncio.sleep(0.05)
 
-    async def until_settled(self, timeout_s: float) -> None:
-        """Return once nothing is left to do; raises ``TimeoutError`` that says what is left."""
+    async def until_committed(self, timeout_s: float) -> None:
+        """Return once all work is committed; the ``TimeoutError`` names what is left."""
         begin = len(self.samples)
         try:
             async with asyncio.timeout(timeout_s):
-                while not any(sample.is_settled for sample in self.samples[begin:]):  # noqa: ASYNC110
+                while not any(sample.is_committed for sample in self.samples[begin:]):  # noqa: ASYNC110
                     await asyncio.sleep(_EVERY_S / 2)
         except TimeoutError as error:
-            raise TimeoutError(f"not settled within {timeout_s:g} s; last seen: {self.samples[-1:]}") from error
+            raise TimeoutError(f"not committed within {timeout_s:g} s; last sample: {self.samples[-1:]}") from error
 
-    async def _look(self) -> Sample:
+    async def _sample(self) -> Sample:
         partitions = [TopicPartition(EVENTS.name, number) for number in range(self.partitions)]
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, request_timeout_ms=4000)
         await admin.start()
@@ -106,7 +106,7 @@ class Watch:
             await admin.close()
         if len(commits) < len(partitions):
             raise GroupLoadInProgressError("the coordinator is still loading")
-        # Ends come after commits: a commit is never ahead of an end that was looked up later.
+        # Ends are read after commits, so that no commit is ahead of an end.
         async with open_consumer(self.bootstrap) as consumer:
             ends = await consumer.end_offsets(partitions)
         folded, committed = {}, {}
@@ -122,7 +122,7 @@ class Watch:
     def _compare(self, before: Sample, after: Sample) -> None:
         for name in ("folded", "committed"):
             earlier, later = getattr(before, name), getattr(after, name)
-            self.setbacks += [
+            self.regressions += [
                 f"{name} of events[{partition}] went from {offset} back to {later[partition]} at {after.at_s:.1f} s"
                 for partition, offset in earlier.items()
                 if later[partition] < offset
