@@ -1,4 +1,4 @@
-"""Reads ``events`` with aiokafka and throws them away: python bare_aiokafka.py BOOTSTRAP GROUP. Runs until killed."""
+"""Reads ``events`` with aiokafka and discards them: python bare_aiokafka.py BOOTSTRAP GROUP. Runs until killed."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.topics import EVENTS
 
 COMMIT_S = 0.05
-"""Often, and by hand: the client's own commits starve while records flow, and commits show how far it came."""
+"""Commit interval. Commits are explicit, since the client's own starve while records flow; they measure progress."""
 
 
 async def main(bootstrap: str, group: str) -> None:

@@ -1,4 +1,4 @@
-"""Reads ``events`` with confluent-kafka and throws them away: python bare_librdkafka.py BOOTSTRAP GROUP. Runs until
+"""Reads ``events`` with confluent-kafka and discards them: python bare_librdkafka.py BOOTSTRAP GROUP. Runs until
 killed."""
 
 import sys
@@ -12,7 +12,7 @@ consumer = Consumer(
         "group.id": group,
         "auto.offset.reset": "earliest",
         "auto.commit.interval.ms": 50,
-        # It waits a second before it fetches again once its queue was full.
+        # The client waits a second before it fetches again once its queue was full.
         "fetch.queue.backoff.ms": 2,
     }
 )

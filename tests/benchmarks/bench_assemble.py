@@ -1,11 +1,11 @@
-"""Events a second of the assembler, beside bare client loops, on one broker in one run.
+"""Events per second of the assembler, compared with bare client loops, on one broker in one run.
 
     python -m tests.benchmarks.bench_assemble [--kafka HOST:PORT] [--trajectories 10000] [--rounds 3]
 
-20 events of about 600 bytes a trajectory, 500 trajectories open at a time in each partition, exactly-once. Rounds are
-interleaved; compare rows of one run with each other, not figures of different machines. Beside peers, in processes
-of their own: :mod:`tests.benchmarks.throughput`. Without ``--kafka`` a broker is
-started for the run; with it, use one that is thrown away.
+20 events of about 600 bytes per trajectory, 500 trajectories open at a time in each partition, exactly-once. Rounds are
+interleaved; compare rows of one run with each other, not figures of different machines. For peers, in separate
+processes, see :mod:`tests.benchmarks.throughput`. Without ``--kafka`` a broker is started for the run; with it, use a
+disposable one.
 """
 
 import argparse
@@ -34,14 +34,14 @@ parse = msgspec.json.Decoder().decode
 
 
 async def ends_of(bootstrap: str) -> dict[TopicPartition, int]:
-    """Where each partition of ``events`` ends."""
+    """End offsets of the partitions of ``events``."""
     async with open_consumer(bootstrap) as consumer:
         ends: dict[TopicPartition, int] = await consumer.end_offsets(await partitions_of(consumer, EVENTS))
         return ends
 
 
 async def bare_aiokafka(bootstrap: str, use: Callable[[LogRecord], object] | None = None) -> None:
-    """Read every record of ``events``, and ``use`` it: what the client alone takes."""
+    """Read every record of ``events`` and ``use`` it: the cost of the client alone."""
     async with open_consumer(bootstrap) as consumer:
         partitions = await partitions_of(consumer, EVENTS)
         consumer.assign(partitions)
@@ -68,7 +68,7 @@ async def bare_reader(bootstrap: str, keep: list[list[LogRecord]]) -> None:
 
 
 def in_memory(partitions: list[list[LogRecord]]) -> None:
-    """Fold, decode and encode what was read before."""
+    """Fold, decode and encode records that were read before."""
     for records in partitions:
         assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=0, output_end=0)
         for _ in assembly.take_all(records):
@@ -77,7 +77,7 @@ def in_memory(partitions: list[list[LogRecord]]) -> None:
 
 
 async def until_committed(bootstrap: str, group: str) -> None:
-    """Wait until the group's commits stand at the end of ``events``."""
+    """Wait until the group has committed up to the end of ``events``."""
     ends = await ends_of(bootstrap)
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
@@ -92,9 +92,9 @@ async def until_committed(bootstrap: str, group: str) -> None:
 
 
 async def assembler(bootstrap: str, group: str, watch: Stopwatch) -> None:
-    """The assembler in this process, from the beginning of ``events`` to its end; joining not counted."""
+    """The assembler in this process, from the start of ``events`` to its end; joining the group is not counted."""
     stop, ready = asyncio.Event(), asyncio.Event()
-    # A group without commits looks at the latest trajectories, here those of the round before: one is enough.
+    # A group without commits reads the latest trajectories, here those of the previous round: one is enough.
     config = AssemblerConfig(bootstrap, group=group, remember=1, shares_output=True)
     running = asyncio.create_task(run_assembler(config, stop=stop, ready=ready.set))
     try:
@@ -138,7 +138,7 @@ async def run(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kafka", help="address of a broker to use; it is left full of events")
+    parser.add_argument("--kafka", help="address of a broker to use; the events stay in it")
     parser.add_argument("--trajectories", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=3)
     logging.basicConfig(level="WARNING")

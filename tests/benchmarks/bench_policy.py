@@ -1,10 +1,10 @@
-"""What a sampled request costs the agent's process: the policy client's processor time, beside httpx in the same run.
+"""Processor time of a sampled request in the agent's process: the policy client compared with httpx in the same run.
 
     python -m tests.benchmarks.bench_policy [--requests 2000] [--in-flight 64] [--rounds 5]
 
-Both ask one server, a process of its own that answers at once with what vLLM would say of 50 tokens; so what is counted
-is the client alone: building the request, the connection, parsing the answer. Medians of interleaved rounds, with the
-smallest and the largest.
+Both send requests to one server, a separate process that answers immediately with vLLM's response for 50 tokens. The
+figures are therefore the client's alone: building the request, the connection, parsing the response. Medians of
+interleaved rounds, with the smallest and the largest.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Ask = Callable[[], Awaitable[object]]
 
 
 def answer() -> bytes:
-    """An answer of vLLM for ``SAMPLED``."""
+    """vLLM's response for ``SAMPLED``."""
     content = [{"token_id": token, "logprob": -0.5} for token in SAMPLED]
     choice = {
         "token_ids": SAMPLED,
@@ -40,7 +40,7 @@ def answer() -> bytes:
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer on ``listener`` until the process is ended."""
+    """Serve on ``listener`` until the process is terminated."""
     body = answer()
 
     async def generate(request: web.Request) -> web.Response:
@@ -53,7 +53,7 @@ def serve(listener: socket.socket) -> None:
 
 
 async def processor_ms(ask: Ask, requests: int, in_flight: int) -> float:
-    """Milliseconds of this process's time for one of ``requests``, ``in_flight`` at a time."""
+    """Processor milliseconds of this process per request, for ``requests``, ``in_flight`` at a time."""
     left = iter(range(requests))
 
     async def work() -> None:
@@ -66,7 +66,7 @@ async def processor_ms(ask: Ask, requests: int, in_flight: int) -> float:
 
 
 async def measure(url: str, requests: int, in_flight: int, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds a request by client, a figure a round; a first round of each is not counted."""
+    """Milliseconds per request by client, one figure per round; a first round of each is discarded."""
     sampling = Sampling(max_tokens=len(SAMPLED))
     payload = {"model": "policy", "token_ids": PROMPT, "sampling_params": {"max_tokens": len(SAMPLED)}}
     limits = httpx.Limits(max_connections=256)
@@ -89,7 +89,7 @@ async def measure(url: str, requests: int, in_flight: int, rounds: int) -> dict[
 
 
 def run(requests: int, in_flight: int, rounds: int) -> dict[str, list[float]]:
-    """:func:`measure` against a server of its own."""
+    """:func:`measure` against a server started for it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = multiprocessing.get_context("fork").Process(target=serve, args=(listener,), daemon=True)
         server.start()
@@ -102,7 +102,7 @@ def run(requests: int, in_flight: int, rounds: int) -> dict[str, list[float]]:
 
 
 def table(found: dict[str, list[float]]) -> str:
-    """A line a client."""
+    """One line per client."""
     return "\n".join(
         f"{name:<14} {statistics.median(each):6.2f} ms a request ({min(each):.2f}–{max(each):.2f})"
         for name, each in found.items()

@@ -1,9 +1,9 @@
-"""What an SDK call costs on the host's thread, beside OpenTelemetry's span and ``queue.put_nowait`` in the same run.
+"""Cost of an SDK call on the host's thread, compared with an OpenTelemetry span and ``queue.put_nowait`` in one run.
 
     python tests/benchmarks/bench_sdk.py [--kafka HOST:PORT] [--calls 20000]
 
 Without ``--kafka`` only the rows with the broker down are measured. Calls come in bursts with pauses, as an agent's do,
-with the sender thread at work meanwhile: one loop without end would measure how two threads share one interpreter.
+while the sender thread works: an endless loop would measure how two threads share one interpreter.
 """
 
 import argparse
@@ -30,7 +30,7 @@ PAUSE_S = 0.004
 
 
 class Discard(SpanExporter):
-    """Takes spans as fast as it can."""
+    """Discards spans."""
 
     def export(self, spans: object) -> SpanExportResult:
         return SpanExportResult.SUCCESS
@@ -90,7 +90,7 @@ def main() -> None:
     waiting: queue.Queue[object] = queue.Queue()
     empty = measure(lambda: None, options.calls)[0]
 
-    logging.disable(logging.ERROR)  # the client's lines about the broker that is not there
+    logging.disable(logging.ERROR)  # the client logs every failed connection to the missing broker
     print(
         f"{'µs a call on the host thread':<44}{'median':>9}{'p99':>9}   (clock and empty call: {empty:.2f} taken off)"
     )

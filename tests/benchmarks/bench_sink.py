@@ -1,14 +1,14 @@
-"""How fast the log flows into ClickHouse, beside what bounds it, in one run.
+"""Throughput from the log into ClickHouse, compared with its limits, in one run.
 
     python -m tests.benchmarks.bench_sink [--kafka HOST:PORT] [--clickhouse URL] [--trajectories 20000]
                                           [--before CHECKOUT] [--rounds 1]
 
-20 events of about 600 bytes a trajectory. The limits: the same rows inserted as Arrow blocks that are ready, and a loop
-that fetches the records with the same client and throws them away. ``--before`` runs the sink of another checkout, with
-an environment in ``.venv``, on the same servers in turns. The sink's figures are of its own process.
+20 events of about 600 bytes per trajectory. The limits: inserting the same rows as ready Arrow blocks, and a loop that
+fetches the records with the same client and discards them. ``--before`` runs the sink of another checkout, with an
+environment in ``.venv``, alternately on the same servers. The sink's figures are those of its own process.
 
-Without addresses both servers are started for the run; with them, use ones that are thrown away. Processor time is what
-to compare on a machine that does other work too; compare rows of one run, not figures of different machines.
+Without addresses both servers are started for the run; with them, use disposable ones. On a machine that does other
+work too, compare processor time; compare rows of one run, not figures of different machines.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from tests.benchmarks.load import broker, fill
 
 ROOT = Path(__file__).parents[2]
 WARM = 0.2
-"""Share of the events after which the sink's figures begin: it has imported everything then, and joined its group."""
+"""Share of the events before the sink's figures start: by then it has imported everything and joined its group."""
 SETTLED_S = 2.0
-"""ClickHouse merges in the background; with less than a twentieth of a core for so long it has done with it."""
+"""ClickHouse merges in the background; after this time below a twentieth of a core the merges are finished."""
 FRONT = """
 import pathlib, sys
 from headrace.deploy.clickhouse.server import serve_clickhouse
@@ -61,7 +61,7 @@ asyncio.run(run_sink(config, stop=asyncio.Event(), ready=lambda: print("ready", 
 
 @contextmanager
 def clickhouse(address: str | None) -> Iterator[tuple[str, list[psutil.Process]]]:
-    """The ClickHouse at ``address``, or the embedded one, started and thrown away, with its process."""
+    """The ClickHouse at ``address``, or a temporary embedded one, with its process."""
     if address:
         yield address, []
         return
@@ -81,14 +81,14 @@ def clickhouse(address: str | None) -> Iterator[tuple[str, list[psutil.Process]]
 
 
 class Row:
-    """A line of the table: wall and processor time from its beginning on, ``own`` without the children."""
+    """One line of the table: wall and processor time from its start, ``own`` without child processes."""
 
     def __init__(self, name: str, own: psutil.Process, server: list[psutil.Process]) -> None:
         self.name, self._own, self._server = name, own, server
         self._begun, self._before, self._server_before = time.perf_counter(), sum(own.cpu_times()[:2]), cpu_s(server)
 
     def print(self, rows: int, note: str = "") -> None:
-        """The line, now that ``rows`` are done; ClickHouse's share once its merges are."""
+        """Returns the line for ``rows``; waits for ClickHouse's merges to count its share."""
         wall, cpu = time.perf_counter() - self._begun, sum(self._own.cpu_times()[:2]) - self._before
         line = f"{self.name:<34}{rows / wall / 1e3:8.1f} k rows/s{cpu / rows * 1e6:8.2f} µs an event"
         if self._server:
@@ -115,7 +115,7 @@ async def fetched(bootstrap: str, count: int, keep: int) -> list[pa.Table]:
                     kept += records
         row.print(seen)
     records = sorted(kept[:keep], key=lambda record: (record.partition, record.offset))
-    gc.freeze()  # a sink does not hold these records, so its collections do not go through them
+    gc.freeze()  # a sink does not hold these records, so its garbage collections do not traverse them
     blocks = []
     for name, function in (("records validated one by one", convert_validated), ("records into columns", convert)):
         row = Row(name, psutil.Process(), [])

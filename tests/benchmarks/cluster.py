@@ -1,4 +1,4 @@
-"""The broker that a benchmark measures on, and what it says of who has come how far."""
+"""The broker of a benchmark, and the progress of consumer groups on it."""
 
 import tempfile
 from collections.abc import AsyncIterator, Iterable
@@ -28,21 +28,21 @@ HEAP_MB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One broker with all topics, thrown away at the end."""
+    """A temporary broker with all topics."""
 
     bootstrap: str
     """Its address."""
     broker: psutil.Process
     """For its CPU time."""
     admin: AIOKafkaAdminClient
-    """Makes, empties and deletes topics, and asks for commits."""
+    """Creates, empties and deletes topics, and reads commits."""
     reader: AIOKafkaConsumer
-    """Asks where topics end."""
+    """Reads end offsets of topics."""
     folder: Path
-    """For whatever the measured programs write."""
+    """Folder for files of the measured programs."""
 
     async def ends(self, topic: str = EVENTS.name) -> dict[TopicPartition, int]:
-        """Where the partitions of ``topic`` end for a reader of committed records."""
+        """End offsets of the partitions of ``topic`` for a reader of committed records."""
         partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         ends: dict[TopicPartition, int] = await self.reader.end_offsets(partitions)
         return ends
@@ -50,7 +50,7 @@ class Cluster:
     async def done(self, group: str, topic: str = EVENTS.name) -> int:
         """Records of ``topic`` that ``group`` has committed as processed.
 
-        Our assembler commits the oldest event it still needs and says in the metadata how far it came; that counts.
+        Our assembler commits the oldest event it still needs, and its position in the metadata; the position counts.
         """
         try:
             commits = await self.admin.list_consumer_group_offsets(group)
@@ -64,11 +64,11 @@ class Cluster:
         return sum(max(position, 0) for position in positions)
 
     async def create(self, topic: str) -> None:
-        """An empty topic for somebody's output, with as many partitions as ``events``."""
+        """Create an empty topic for a program's output, with as many partitions as ``events``."""
         await self.admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
 
     async def empty(self, topic: str) -> None:
-        """Delete what ``topic`` holds; its offsets go on."""
+        """Delete the records of ``topic``; its offsets continue."""
         ends = await self.ends(topic)
         await self.admin.delete_records({partition: RecordsToDelete(end) for partition, end in ends.items()})
 
@@ -79,7 +79,7 @@ class Cluster:
             await self.admin.delete_topics(topics)
 
     async def committed(self, topic: str) -> int:
-        """How many records a reader of committed records finds in ``topic``."""
+        """Number of committed records in ``topic``."""
         ends, count = await self.ends(topic), 0
         async with open_consumer(self.bootstrap) as consumer:
             consumer.assign(list(ends))

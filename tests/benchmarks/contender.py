@@ -1,9 +1,8 @@
-"""A program that does the assembly, as separate processes, and how its speed is taken: the same for ours and peers.
+"""A program that does the assembly, in separate processes, and how its speed is measured: the same for ours and peers.
 
-Nothing is asked of a contender but to commit its offsets. How far it came is read from the broker, its CPU time from
-the operating system. What comes first is not counted: joining, and the JIT's warming up. A JVM goes on getting faster
-for many seconds, so where there is one, every contender has the same seconds of work before it is timed, or a third of
-the log where that is sooner.
+A contender only has to commit its offsets. Its progress is read from the broker, its CPU time from the operating
+system. Joining and the JIT's warm-up are not counted. A JVM gets faster for many seconds, so if there is one, every
+contender works for the same number of seconds before it is timed, or for a third of the log if that is sooner.
 """
 
 import asyncio
@@ -23,20 +22,20 @@ from headrace.deploy.system.children import Child, Command, end_of
 from tests.benchmarks.cluster import Cluster, cpu_s, memory_mb
 
 WARM_UP = 1 / 3
-"""Share of what is processed that is not counted, where no seconds are given."""
+"""Share of the work that is not counted, if no seconds are given."""
 
 TIMED = 2 / 9
-"""Share of the load that is timed after seconds of warming up, times a contender's own share."""
+"""Share of the load that is timed after a warm-up in seconds, times a contender's own share."""
 
 _POLL_S = 0.05
 _TICK_S = 0.01
-"""What the operating system counts CPU time in."""
+"""Unit in which the operating system counts CPU time."""
 _STUCK_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What one start of a contender is given."""
+    """Settings of one start of a contender."""
 
     bootstrap: str
     """The broker's address."""
@@ -45,9 +44,9 @@ class Start:
     output: str
     """Topic for trajectories."""
     folder: Path
-    """Its own, and empty at first."""
+    """Its own folder, initially empty."""
     member: str
-    """Name of this process in the group: killed and started again it has its partitions back at once."""
+    """Static member ID of this process: after a kill and restart it gets its partitions back immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +64,13 @@ class Contender:
     writes: bool = True
     """Whether it writes trajectories: a bare loop does not."""
     ours: bool = False
-    """Writes to our topic, as its topic cannot be chosen; asked to end, so that it leaves no transaction open there."""
+    """Whether it writes to our fixed topic; it is then terminated gracefully, to leave no open transaction there."""
     share: float = 1.0
-    """How much of the load is timed. The slow ones need not take minutes, and of several processes that share the
-    partitions some have nothing left to do before the end.
+    """Share of the load that is timed. Slow contenders need not take minutes, and of several processes that share the
+    partitions some run out of work before the end.
     """
     counted: bool = False
-    """Whether it goes on to the end of the load the first time, and its trajectories are counted."""
+    """Whether it continues to the end of the load the first time, and its trajectories are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +78,32 @@ class Sample:
     """One measurement."""
 
     count: int
-    """What was processed while it was taken."""
+    """Records processed during the measurement."""
     wall_s: float
     cpu_s: float
-    """Of all its processes."""
+    """CPU seconds of all its processes."""
     broker_cpu_s: float
     memory_mb: float
     """Resident, at the end."""
 
     @property
     def per_s(self) -> float:
-        """Processed a second."""
+        """Records processed per second."""
         return self.count / self.wall_s
 
     @property
     def per_core_s(self) -> float:
-        """Processed a second of CPU time."""
+        """Records processed per CPU second."""
         return self.count / max(self.cpu_s, _TICK_S)
 
     @property
     def cores(self) -> float:
-        """CPU seconds a second of all its processes and of the broker."""
+        """CPU seconds per second of all its processes and the broker."""
         return (self.cpu_s + self.broker_cpu_s) / self.wall_s
 
     @property
     def broker_s_per_million(self) -> float:
-        """The broker's CPU seconds for a million."""
+        """The broker's CPU seconds per million records."""
         return self.broker_cpu_s / self.count * 1e6 if self.count else 0.0
 
 
@@ -124,7 +123,7 @@ async def prepared(cluster: Cluster, contender: Contender) -> Start:
 
 @contextmanager
 def running(contender: Contender, start: Start) -> Iterator[list[Child]]:
-    """The processes of ``contender``; ended at the end."""
+    """The processes of ``contender``, terminated at the end."""
     with ExitStack() as stack:
         children = []
         for number in range(contender.processes):
@@ -136,7 +135,7 @@ def running(contender: Contender, start: Start) -> Iterator[list[Child]]:
 
 
 def check(children: Iterable[Child]) -> None:
-    """Raise ``RuntimeError`` with the end of its log where one of ``children`` has ended."""
+    """Raise ``RuntimeError`` with the end of its log if one of ``children`` has ended."""
     for child in children:
         if child.poll() is not None:
             raise RuntimeError(f"a process ended with status {child.poll()}:\n{end_of(child.log, 40)}")
@@ -151,11 +150,11 @@ async def sample(
     *,
     warm_s: float | None = None,
 ) -> Sample:
-    """Take the time from ``WARM_UP`` of ``share`` of ``total`` to its end; ``done`` says how far they are.
+    """Time the work from ``WARM_UP`` of ``share`` of ``total`` to the end of that share; ``done`` gives the progress.
 
-    With ``warm_s`` the time begins once they have worked for so many seconds, or have done ``WARM_UP`` of ``total``
-    where that is sooner, and ends after two ninths of ``share`` of ``total``. Raises ``RuntimeError`` where a process
-    ends before, or nothing moves for a minute and a half.
+    With ``warm_s`` the timing starts after that many seconds of work, or after ``WARM_UP`` of ``total`` if that is
+    sooner, and ends after two ninths of ``share`` of ``total``. Raises ``RuntimeError`` if a process ends earlier or
+    there is no progress for a minute and a half.
     """
     processes = [psutil.Process(child.pid) for child in children]
 
@@ -185,7 +184,7 @@ async def sample(
 
 
 def worker(part: str, start: Start, options: dict[str, Any]) -> Command:
-    """``headrace worker PART`` as anybody would run it."""
+    """``headrace worker PART`` as a user would run it."""
     env = {
         "HEADRACE_KAFKA": start.bootstrap,
         "HEADRACE_OPTIONS": json.dumps({part: options}),

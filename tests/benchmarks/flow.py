@@ -1,10 +1,10 @@
-"""Trajectories as production writes them: always as many open, each at another event; as fast as it goes or at a rate.
+"""Trajectories as in production: a constant number open, each at another event; at full speed or at a rate.
 
     poured = await pour(bootstrap, trajectories=36_000)
     python -m tests.benchmarks.flow BOOTSTRAP --trajectories 30000 --rate 20000 > ended.json
 
-At a rate the generator is open-loop: what it sends carries the time at which it was due, so that a system which makes
-it wait is charged for the waiting.
+At a rate the generator is open-loop: an event carries the time at which it was due, so that a system that makes the
+generator wait is charged for the waiting.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _TICK_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Poured:
-    """What was written."""
+    """Summary of what was written."""
 
     events: int
     bytes: int
@@ -36,12 +36,12 @@ class Poured:
     ended_ms: dict[str, int]
     """Group id → when the last event of its last member was due, Unix milliseconds."""
     late_ms: float
-    """How far the generator itself was behind at worst."""
+    """Largest delay of the generator itself."""
 
 
 def schedule(count: int, steps: int, open_at_a_time: int) -> Iterator[tuple[int, int]]:
-    """(number, step) of ``count`` things of ``steps`` each in the order of the log: they begin evenly, and go on evenly
-    until each has had its last step.
+    """(number, step) of ``count`` items of ``steps`` steps each in log order: they start at even intervals and
+    continue evenly until each has taken its last step.
     """
     gap = max(1, open_at_a_time // (steps - 1))
     for begun in range(count + gap * (steps - 1)):
@@ -59,7 +59,7 @@ class _Template:
         self._messages = history("template")
 
     def group(self, trajectory: int) -> str:
-        """The group that ``trajectory`` is of."""
+        """The group of ``trajectory``."""
         return f"{self._run}-{trajectory // SIZE}"
 
     def event(self, trajectory: int, event: int) -> tuple[bytes, bytes, Headers]:
@@ -75,7 +75,7 @@ class _Template:
 
 
 async def pour(bootstrap: str, trajectories: int, *, rate: float | None = None) -> Poured:
-    """Write ``trajectories``, at ``rate`` events a second or as fast as the broker takes them."""
+    """Write ``trajectories``, at ``rate`` events per second or as fast as the broker accepts them."""
     template, ended_ms, late_s, count, size = _Template(f"{time.time_ns()}"), {}, 0.0, 0, 0
     async with open_producer(bootstrap) as producer:
         begin = time.time()
@@ -101,11 +101,11 @@ async def pour(bootstrap: str, trajectories: int, *, rate: float | None = None) 
 
 
 def main() -> None:
-    """Write at a rate; print what was written as JSON."""
+    """Write at a rate; print a summary as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bootstrap")
     parser.add_argument("--trajectories", type=int, required=True)
-    parser.add_argument("--rate", type=float, help="events a second; default: as fast as it goes")
+    parser.add_argument("--rate", type=float, help="events per second; default: as fast as possible")
     options = parser.parse_args()
     poured = asyncio.run(pour(options.bootstrap, options.trajectories, rate=options.rate))
     print(json.dumps({"events": poured.events, "ended_ms": poured.ended_ms, "late_ms": poured.late_ms}))

@@ -1,4 +1,4 @@
-"""From a group's last event to its training record, through assemble, score and group in processes of their own."""
+"""Latency from a group's last event to its training record, through assemble, score and group in separate processes."""
 
 import asyncio
 import json
@@ -24,22 +24,22 @@ from tests.benchmarks.workers import stage
 
 ROOT = Path(__file__).parents[2]
 FIRST = 50 * SIZE
-"""Trajectories that are sent ahead: once their groups are there, everything runs."""
+"""Trajectories that are sent first: once their groups have arrived, every process works."""
 RAMP = 4 * OPEN
-"""Groups of so many trajectories at the start of the flow are not counted."""
+"""Groups of this many trajectories at the start of the flow are not counted."""
 
 _GIVE_UP_S = 60.0
 
 
 class Arrivals:
-    """When the training records came, by group; a reader of committed records, as the trainer is one."""
+    """Arrival times of training records by group, for a reader of committed records like the trainer."""
 
     def __init__(self, bootstrap: str) -> None:
         self.at_ms: dict[str, float] = {}
         self._bootstrap = bootstrap
 
     async def watch(self) -> None:
-        """Note arrivals until cancelled."""
+        """Record arrivals until cancelled."""
         async with open_consumer(self._bootstrap) as consumer:
             consumer.assign(await partitions_of(consumer, TRAINING))
             await consumer.seek_to_beginning()
@@ -50,7 +50,7 @@ class Arrivals:
                     self.at_ms.update((record.key.decode(), now) for record in records)
 
     async def until(self, groups: set[str], children: Collection[Child]) -> None:
-        """Return once all ``groups`` came, or none came for a minute; raises where one of ``children`` ended."""
+        """Return once all ``groups`` have arrived, or none did for a minute; raises if one of ``children`` ended."""
         moved_at, count = time.monotonic(), 0
         while not groups <= self.at_ms.keys() and time.monotonic() < moved_at + _GIVE_UP_S:
             if len(self.at_ms) > count:
@@ -60,9 +60,9 @@ class Arrivals:
 
 
 async def measure(rate: float, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
-    """Latencies of all groups at ``rate`` events a second, and what each process used of a core.
+    """Latencies of all groups at ``rate`` events per second, and each process's share of a core.
 
-    Raises ``RuntimeError`` where a group does not arrive.
+    Raises ``RuntimeError`` if a group does not arrive.
     """
     chain = (Contender("assemble", "assemble", assembler, ours=True), stage("score"), stage("group"))
     async with cluster() as kafka:
@@ -100,7 +100,7 @@ async def measure(rate: float, seconds: float, say: Callable[[str], None]) -> di
 
 
 async def _flow(kafka: Cluster, rate: float, trajectories: int) -> dict[str, Any]:
-    """The generator, as a process of its own."""
+    """The generator in a separate process."""
     argv = (sys.executable, "-m", "tests.benchmarks.flow", kafka.bootstrap)
     generator = await asyncio.create_subprocess_exec(
         *argv, "--trajectories", str(trajectories), "--rate", str(rate), stdout=asyncio.subprocess.PIPE, cwd=ROOT

@@ -1,4 +1,4 @@
-"""The load of the assembler's benchmarks: 20 events of about 600 bytes a trajectory, many trajectories open at a time.
+"""The load of the assembler's benchmarks: 20 events of about 600 bytes per trajectory, many open at a time.
 
     events, size = await fill(bootstrap, trajectories=5000)
     events, _ = await fill(bootstrap, trajectories=5264, ended=False)    # 100,016 events, every trajectory stays open
@@ -109,11 +109,11 @@ class Stopwatch:
         self.zero()
 
     def zero(self) -> None:
-        """Start anew."""
+        """Restart from zero."""
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def rates(self, events: int) -> tuple[float, float]:
-        """Thousands of events a second of wall time and of this process's CPU time, all threads."""
+        """Thousands of events per second of wall time and of this process's CPU time, all threads."""
         return (
             events / (time.perf_counter() - self._wall) / 1e3,
             events / (time.process_time() - self._cpu) / 1e3,
@@ -122,7 +122,7 @@ class Stopwatch:
 
 @asynccontextmanager
 async def broker(address: str | None = None) -> AsyncIterator[str]:
-    """The broker at ``address``, or one that is started and thrown away."""
+    """The broker at ``address``, or a temporary one."""
     if address:
         yield address
         return

@@ -1,7 +1,7 @@
-"""Who is measured: ours, the peers, and the bare loops that nobody can beat. Each builds what it needs, once.
+"""The contenders: ours, the peers, and the bare client loops as upper limits. Each builds its dependencies once.
 
-Kafka Streams is compiled by Maven, Quix Streams installed by uv into an environment of its own; both are kept in the
-cache folder under a name that follows from what they are made of.
+Kafka Streams is compiled by Maven, Quix Streams is installed by uv into a separate environment; both are kept in the
+cache folder under a name derived from their sources and versions.
 """
 
 import os
@@ -24,7 +24,7 @@ COMMIT_S = 0.15
 
 
 def assembler(start: Start) -> Command:
-    """Our assembler, with its settings as they are shipped."""
+    """Our assembler with its default settings."""
     return worker("assemble", start, {"group": start.group, "shares_output": True})
 
 
@@ -44,18 +44,18 @@ def quix(start: Start, *, form: str = "keys") -> Command:
 
 
 def bare_aiokafka(start: Start) -> Command:
-    """The asyncio client, doing nothing with what it reads."""
+    """The asyncio client, which discards its records."""
     return Command((sys.executable, str(HERE / "bare_aiokafka.py"), start.bootstrap, start.group))
 
 
 def bare_librdkafka(start: Start) -> Command:
-    """The client in C that Quix rests on, doing nothing with what it reads."""
+    """The C client that Quix uses, which discards its records."""
     return Command((sys.executable, str(HERE / "bare_librdkafka.py"), start.bootstrap, start.group))
 
 
 ONE = 0.2
-"""Share of the load for one process or thread. Four are timed up to four fifths: all have joined by the first third of
-that, and none has nothing left to do.
+"""Share of the load for one process or thread. Four are timed up to four fifths: all have joined within the first third
+of that, and all still have work.
 """
 
 CONTENDERS = (
@@ -96,7 +96,7 @@ def kafka_streams_classes() -> Path:
 def quix_python() -> Path:
     """The interpreter of an environment with Quix Streams; raises ``RuntimeError``.
 
-    Never ours: its pins are not ours.
+    It is never our environment, because its pinned versions differ.
     """
     built = CACHE / f"{QUIX.replace('==', '-')}-python{sys.version_info.major}.{sys.version_info.minor}"
     interpreter = Path("bin", "python")

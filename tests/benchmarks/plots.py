@@ -1,4 +1,4 @@
-"""The figures as pictures: ours in one colour, peers in another, what nobody can beat in grey."""
+"""The figures as pictures: ours in one colour, peers in another, upper limits in grey."""
 
 import statistics
 from pathlib import Path
@@ -23,7 +23,7 @@ def draw(figures: Figures, folder: Path) -> None:
 
 
 def throughput(figures: Figures, path: Path) -> None:
-    """Bars of the medians, a dot a round."""
+    """Bars of the medians, with one dot per round."""
     rows = {name: [Sample(**sample) for sample in samples] for name, samples in figures["samples"].items()}
     order = list(rows)[::-1]
     figure = Figure(figsize=(11, 4.6), dpi=130, layout="constrained")
@@ -39,7 +39,7 @@ def throughput(figures: Figures, path: Path) -> None:
 
 
 def latency(figures: Figures, path: Path) -> None:
-    """The share of groups that arrived within a time."""
+    """The cumulative share of groups by latency."""
     seconds = figures["latencies_s"]
     figure = Figure(figsize=(9, 4), dpi=130, layout="constrained")
     axes = figure.subplots()
@@ -59,7 +59,7 @@ def latency(figures: Figures, path: Path) -> None:
 
 
 def recovery(figures: Figures, path: Path) -> None:
-    """Bars of the medians, a dot a round."""
+    """Bars of the medians, with one dot per round."""
     order = sorted(figures["seconds"], key=lambda name: -statistics.median(figures["seconds"][name]))
     figure = Figure(figsize=(9, 2.8), dpi=130, layout="constrained")
     axes = figure.subplots()
@@ -77,7 +77,7 @@ PICTURES = {"throughput": throughput, "latency": latency, "recovery": recovery}
 
 
 def _bars(axes: Axes, dots: dict[str, list[float]], titles: list[str], form: str) -> None:
-    """Horizontal bars in the order of ``dots``, the last on top. A limit far beyond everybody is cut off."""
+    """Horizontal bars in the order of ``dots``, the last on top. A limit far beyond all contenders is cut off."""
     edge = 1.3 * max(value for name, values in dots.items() if _colour(name) != LIMIT for value in values)
     for place, (name, values) in enumerate(dots.items()):
         middle, cut = statistics.median(values), statistics.median(values) > edge
@@ -96,7 +96,7 @@ def _bars(axes: Axes, dots: dict[str, list[float]], titles: list[str], form: str
             axes.plot(values, [place] * len(values), "o", color="black", alpha=0.45, markersize=3)
         axes.annotate(form.format(middle), (max(values), place), xytext=(6, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(titles)), titles)
-    axes.set_xlim(0, edge * 1.1)  # room for the figure beside the longest bar
+    axes.set_xlim(0, edge * 1.1)  # room for the figure next to the longest bar
     _plain(axes)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)

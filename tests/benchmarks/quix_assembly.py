@@ -1,11 +1,11 @@
-"""The assembly on Quix Streams: events of a trajectory are kept in its state until its end comes, then go out as one.
+"""The assembly on Quix Streams: a trajectory's events are kept in state until its end, then written as one record.
 
     python quix_assembly.py BOOTSTRAP GROUP OUTPUT FORM COMMIT_S FOLDER
 
-Runs in an environment of its own, see ``peers.py``. Exactly once; there is no rule for holes, duplicates, late events
-or timeouts. FORM is how the work is done: ``json``, as its guide does it, events parsed and written by Quix itself, one
-list a trajectory in its state; ``list``, the same with bytes that nobody parses; ``keys``, bytes with one key an event,
-the fastest that was found.
+Runs in a separate environment, see ``peers.py``. Exactly once; there is no rule for gaps, duplicates, late events or
+timeouts. FORM selects the implementation: ``json``, as in its guide, with events parsed and written by Quix itself and
+one list per trajectory in state; ``list``, the same with unparsed bytes; ``keys``, bytes with one key per event, the
+fastest form that was found.
 """
 
 import sys
@@ -18,7 +18,7 @@ ENDED = b"headrace.trajectory.ended.v1"
 
 
 def assemble_list(value: bytes, _key: Any, _time: int, headers: list[tuple[str, bytes]], state: State) -> bytes | None:
-    """All events of the trajectory where ``value`` is its last, else ``None``."""
+    """All events of the trajectory if ``value`` is its last, else ``None``."""
     events = state.get("events", [])
     events.append(value.decode())
     if dict(headers)["ce_type"] != ENDED:
@@ -42,7 +42,7 @@ def assemble_json(
 
 
 def assemble_keys(value: bytes, _key: Any, _time: int, headers: list[tuple[str, bytes]], state: State) -> bytes | None:
-    """The same, with a state key an event."""
+    """The same with one state key per event."""
     attributes = dict(headers)
     sequence = int(attributes["ce_sequence"])
     if attributes["ce_type"] != ENDED:
@@ -67,7 +67,7 @@ def main() -> None:
         processing_guarantee="exactly-once",
         commit_interval=float(commit_s),
         state_dir=Path(folder),
-        # librdkafka waits a second before it fetches again once its queue was full.
+        # librdkafka waits a second before it fetches again after its queue was full.
         consumer_extra_config={"fetch.queue.backoff.ms": 2, "group.instance.id": group},
         producer_extra_config={"linger.ms": 20, "batch.size": 256 * 1024},
     )

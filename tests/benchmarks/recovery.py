@@ -1,4 +1,4 @@
-"""From kill -9 with many events open to new trajectories in every partition."""
+"""Time from kill -9 with many open events to new trajectories in every partition."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,13 +19,13 @@ MEASURED = ("headrace", "kafka-streams", "kafka-streams-rocksdb", "quix")
 
 _GIVE_UP_S = 120.0
 _QUIET_S = 1.0
-"""Long enough for a last transaction to end: the kill finds an idle process."""
+"""Long enough for the last transaction to end, so that the kill hits an idle process."""
 
 
 async def measure(
     open_events: int, rounds: int, say: Callable[[str], None], names: Sequence[str] = MEASURED
 ) -> dict[str, Any]:
-    """Seconds by contender, ``rounds`` of each; all read one log whose ``open_events`` wait for their end."""
+    """Seconds by contender, ``rounds`` of each; all read one log with ``open_events`` of unfinished trajectories."""
     contenders = [contender for contender in CONTENDERS if contender.name in names]
     seconds: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     async with cluster() as kafka:
@@ -58,7 +58,7 @@ async def _once(kafka: Cluster, contender: Contender) -> float:
 
 
 async def take_all_and_die(kafka: Cluster, contender: Contender, start: Start) -> float:
-    """Let it take all that is there, then kill it in a moment without work; returns when (monotonic, seconds)."""
+    """Let it process the whole log, then kill it while it is idle; returns the time (monotonic, seconds)."""
     total = sum((await kafka.ends()).values())
     with running(contender, start) as children:
         async with patience(children):
@@ -74,7 +74,7 @@ async def take_all_and_die(kafka: Cluster, contender: Contender, start: Start) -
 
 @asynccontextmanager
 async def patience(children: list[Child]) -> AsyncIterator[None]:
-    """Bounds what happens inside; raises ``RuntimeError`` with the end of the first log where it takes too long."""
+    """Time limit for the body; raises ``RuntimeError`` with the end of the first log if it takes too long."""
     try:
         async with asyncio.timeout(_GIVE_UP_S):
             yield
@@ -85,7 +85,7 @@ async def patience(children: list[Child]) -> AsyncIterator[None]:
 async def until_answered(
     kafka: Cluster, start: Start, ends: dict[TopicPartition, int], prefix: bytes, children: list[Child]
 ) -> None:
-    """Return once the trajectories that were sent after the kill are there: one of each partition of ``events``."""
+    """Return once the trajectories sent after the kill are written: one per partition of ``events``."""
     answered: set[bytes] = set()
     async with open_consumer(kafka.bootstrap) as reader:
         reader.assign(list(ends))

@@ -1,7 +1,7 @@
-"""From kill -9 to a new trajectory, where a restart must know all the closed trajectories that it remembers.
+"""Time from kill -9 to a new trajectory, when the restart has to read all the closed trajectories it remembers.
 
-A restart reads the latest trajectories that were written, of one partition here, to tell a duplicate from a new one.
-Beside it, in the same round: reading the same records with librdkafka and doing nothing with them, the limit.
+A restart reads the latest written trajectories, here of one partition, to distinguish duplicates from new ones.
+The limit, in the same round: reading the same records with librdkafka and discarding them.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from tests.benchmarks.peers import CONTENDERS
 from tests.benchmarks.recovery import patience, take_all_and_die, until_answered
 
 FULL = FoldLimits().remember
-"""As many as are remembered in a partition by default."""
+"""Trajectories remembered per partition by default."""
 
 SIZES_KB = (8, 100)
-"""Of a trajectory's record: a short search, and a long one."""
+"""Sizes of a trajectory's record: a short search, and a long one."""
 
 TEXTS = 40
-"""Different texts, so that a batch of records does not compress to one of them."""
+"""Different texts, so that a batch of records does not compress to the size of one."""
 
 _PARTITION = 0
 
@@ -86,7 +86,7 @@ def _history(text: str) -> list[Message]:
 
 
 async def _restart(kafka: Cluster, contender: Contender, start: Start, number: int) -> float:
-    """Start it and kill it: seconds from its start until a trajectory that is sent then came out."""
+    """Start it and kill it: seconds from its start until a trajectory sent at that time is written."""
     place = TopicPartition(TRAJECTORIES.name, _PARTITION)
     ends = {place: (await kafka.ends(TRAJECTORIES.name))[place]}
     begun = monotonic()
@@ -100,7 +100,7 @@ async def _restart(kafka: Cluster, contender: Contender, start: Start, number: i
 
 
 async def _read(bootstrap: str) -> tuple[float, float]:
-    """Seconds to read the trajectories and do nothing with them, and their bytes."""
+    """Seconds to read the trajectories and discard them, and their bytes."""
     place, size = TopicPartition(TRAJECTORIES.name, _PARTITION), 0
     begun = monotonic()
     async with open_reader(bootstrap, place.topic, place.partition, 0) as reader:

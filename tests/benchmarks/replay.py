@@ -23,7 +23,7 @@ TITLES = {
 
 
 async def measure(trajectories: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """``rounds`` samples of each stage by name; in trajectories. The start of Python is part of each."""
+    """``rounds`` samples of each stage by name, in trajectories. Each includes Python's start."""
     samples: dict[str, list[dict[str, Any]]] = {stage: [] for stage in TITLES}
     async with cluster() as kafka:
         await pour(kafka.bootstrap, trajectories)
@@ -39,7 +39,7 @@ async def measure(trajectories: int, rounds: int, say: Callable[[str], None]) ->
 
 
 async def _replayed(kafka: Cluster, stage: str, name: str, trajectories: int) -> Sample:
-    """One replay of everything; raises ``RuntimeError`` where the command fails."""
+    """One replay of the whole log; raises ``RuntimeError`` if the command fails."""
     argv = (sys.executable, "-m", "headrace.deploy.cli", "replay", name, "--stage", stage, "--kafka", kafka.bootstrap)
     log = kafka.folder / f"replay-{name}.log"
     begun, broker = monotonic(), cpu_s([kafka.broker])
@@ -49,7 +49,7 @@ async def _replayed(kafka: Cluster, stage: str, name: str, trajectories: int) ->
         while child.poll() is None:
             try:
                 used, memory = cpu_s([process]), max(memory, memory_mb([process]))
-            except psutil.Error:  # It ended between the two questions.
+            except psutil.Error:  # The process ended between the two calls.
                 break
             await asyncio.sleep(0.02)
         status = await wait_for_exit(child)

@@ -1,4 +1,4 @@
-"""The benchmark programs run, on small loads, and the peers do the same work as ours."""
+"""The benchmark programs run on small loads, and the peers do the same work as ours."""
 
 import json
 import os
@@ -19,14 +19,14 @@ SAMPLE = {"count": 600, "wall_s": 2.0, "cpu_s": 1.5, "broker_cpu_s": 0.3, "memor
 ABOUT = {"machine": machine(), "date": "2026-11-21", "command": "pytest", "took_s": 1}
 
 
-def test_a_schedule_takes_every_step_of_everything_in_order() -> None:
+def test_a_schedule_takes_every_step_of_every_item_in_order() -> None:
     seen: dict[int, list[int]] = {}
     for number, step in schedule(50, 4, open_at_a_time=12):
         seen.setdefault(number, []).append(step)
     assert seen == {number: [0, 1, 2, 3] for number in range(50)}
 
 
-def test_a_schedule_holds_as_many_open_as_it_is_told() -> None:
+def test_a_schedule_keeps_the_given_number_open() -> None:
     open_now, most = set[int](), 0
     for number, step in schedule(200, 4, open_at_a_time=12):
         open_now.add(number)
@@ -42,7 +42,7 @@ def test_half_load_is_half_of_the_slowest_stage() -> None:
     assert half_load(figures) == 600 / 4.0 * EVENTS_EACH / 2
 
 
-def test_latency_without_a_known_load_says_what_to_measure_first() -> None:
+def test_latency_without_a_known_load_names_the_measurements_to_run_first() -> None:
     with pytest.raises(ValueError, match="measure 'throughput' first"):
         half_load({})
 
@@ -56,7 +56,7 @@ async def test_peers_write_as_many_trajectories_as_ours(tmp_path: Path) -> None:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"Quix Streams cannot be installed here: {error}")
-    # It raises where a contender's trajectories are not as many as the log's.
+    # It raises if a contender writes another number of trajectories than the log has.
     figures = await throughput.measure(
         TRAJECTORIES, 1, print, [replace(one, share=1.0, counted=one.writes) for one in chosen]
     )
@@ -76,7 +76,7 @@ async def test_every_group_of_the_flow_arrives_and_has_its_latency() -> None:
 
 
 @pytest.mark.kafka
-async def test_a_restart_knows_what_was_remembered_and_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restart_reads_remembered_trajectories_and_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered, "SIZES_KB", (8,))
     figures = await remembered.measure(60, 1, print)
     (measured,) = figures["sizes"].values()
@@ -85,13 +85,13 @@ async def test_a_restart_knows_what_was_remembered_and_is_timed(monkeypatch: pyt
     assert "| 8 KB | " in report.remembered(figures | {"about": ABOUT})
 
 
-def test_every_measurement_has_its_place_on_the_page() -> None:
+def test_every_measurement_has_a_section_on_the_page() -> None:
     from tests.benchmarks.report import SECTIONS
 
     assert list(SECTIONS) == list(MEASUREMENTS)
 
 
-def test_a_peer_that_was_done_before_it_was_looked_at_is_not_measured() -> None:
+def test_a_peer_that_finished_before_the_first_sample_is_not_measured() -> None:
     took = {"wall_s": 1.0, "cpu_s": 1.0, "broker_cpu_s": 1.0, "memory_mb": 1.0}
     samples = {"headrace": [took | {"count": 10}], "bare-aiokafka": [took | {"count": 0}]}
     about = {"machine": machine(), "date": "2026-11-21", "command": "c", "took_s": 1}
@@ -100,7 +100,7 @@ def test_a_peer_that_was_done_before_it_was_looked_at_is_not_measured() -> None:
     assert "| bare-aiokafka | 0.0 | 0.0 | not measured | not measured |" in page
 
 
-def test_a_ratio_is_said_with_its_interval_and_only_of_enough_rounds() -> None:
+def test_a_ratio_is_given_with_its_interval_and_only_for_enough_rounds() -> None:
     rates = [100.0, 120.0, 90.0, 110.0, 105.0, 95.0, 100.0, 130.0, 80.0, 100.0, 101.0, 99.0]
     one = [SAMPLE | {"count": rate, "wall_s": 1.0} for rate in rates]
     four = [SAMPLE | {"count": 3 * rate, "wall_s": 1.0} for rate in rates]

@@ -1,4 +1,4 @@
-"""The trainer's benchmark runs on a small load, and its contenders take the very same step."""
+"""The trainer's benchmark runs on a small load, and its contenders take the same step."""
 
 import json
 import time
@@ -46,8 +46,8 @@ def test_the_contenders_agree_on_loss_and_gradient(tmp_path: Path) -> None:
     assert (tmp_path / report.PLOT).stat().st_size > 10_000
 
 
-def test_the_gpu_page_has_a_row_for_everybody_also_for_those_who_cannot(tmp_path: Path) -> None:
-    """On a CPU, where the sharded policy runs and the GPU's kernels are refused by name."""
+def test_the_gpu_page_has_a_row_for_every_contender_even_if_it_cannot_run(tmp_path: Path) -> None:
+    """On a CPU the sharded policy runs, and the GPU's kernels are refused by name."""
     said: list[str] = []
     in_time = gpu.Deadline(time.monotonic() + 600)
     figures = gpu.measure(SHAPES["tiny"], ("headrace", "sharded", "liger"), tmp_path, 1, in_time, said.append)

@@ -14,14 +14,14 @@ from tests.benchmarks.load import EVENTS_EACH, OPEN
 from tests.benchmarks.peers import CONTENDERS
 
 END_S = 120.0
-"""Longest that a contender may take for the rest of the load, once it was timed."""
+"""Time limit of a contender for the rest of the load, after it was timed."""
 
 MARKERS_S = 30.0
-"""Longest that the last transactions of a contender are waited for."""
+"""Time limit for the last transactions of a contender."""
 
 
 async def _count(kafka: Cluster, contender: Contender, start: Start, events: int) -> None:
-    """Raises ``RuntimeError`` where the contender does not write every trajectory of ``events``, each once."""
+    """Raises ``RuntimeError`` unless the contender writes every trajectory of ``events`` exactly once."""
     deadline, done = monotonic() + END_S, 0
     while done < events and monotonic() < deadline:
         await asyncio.sleep(0.2)
@@ -42,7 +42,7 @@ async def measure(
     *,
     warm_s: float | None = None,
 ) -> dict[str, Any]:
-    """``rounds`` samples of each contender by name, on a log of ``trajectories``, each warmed for ``warm_s`` seconds.
+    """``rounds`` samples of each contender by name, on a log of ``trajectories``, each after ``warm_s`` of warm-up.
 
     Raises ``RuntimeError`` where one does not write as many trajectories as there are.
     """

@@ -1,4 +1,4 @@
-"""Trajectories to groups on Faust: score and group, each in a process of its own, and both in one."""
+"""Trajectories to groups on Faust: score and group, in separate processes and both in one."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,11 +21,11 @@ TITLES = {
 }
 
 OPEN_GROUPS = 250
-"""Groups of which some members are there and others are not."""
+"""Groups that are incomplete at a time."""
 
 
 async def fill(bootstrap: str, trajectories: int) -> None:
-    """Groups of which half the members succeed; always as many of them open."""
+    """Groups of which half the members succeed, with a constant number of them open."""
     async with open_producer(bootstrap) as producer:
         sent = []
         for group, member in schedule(trajectories // SIZE, SIZE, OPEN_GROUPS):
@@ -45,7 +45,7 @@ def stage(name: str) -> Contender:
 async def measure(trajectories: int, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """``rounds`` samples of each stage by name; in trajectories.
 
-    Faust's consumer groups have fixed names, so each round has a broker of its own, and both in one process another.
+    Faust's consumer groups have fixed names, so each round has its own broker, and both in one process another one.
     """
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in TITLES}
 
@@ -53,8 +53,8 @@ async def measure(trajectories: int, rounds: int, say: Callable[[str], None]) ->
         trained = 0
 
         async def done() -> int:
-            # Score runs ahead of group: of both together the mean says how much of the work is done. Both write in
-            # transactions, whose markers are offsets too: of score its commits say how far it is, of group its groups.
+            # Score runs ahead of group, so for both together the mean measures progress. Both write in transactions,
+            # whose markers take offsets too: progress is score's commits and the number of groups.
             nonlocal trained
             counts = []
             if "score" in name:

@@ -1,4 +1,4 @@
-"""The trainer's speed beside TRL's GRPO trainer and a plain padded step, in one run: a table, a plot, the raw figures.
+"""The trainer's speed compared with TRL's GRPO trainer and a plain padded step, in one run: table, plot, raw figures.
 
     python -m tests.benchmarks.trainer [--only miniature,long] [--rounds 5] [--threads 2] [--out FOLDER]
 
@@ -25,11 +25,11 @@ from tests.benchmarks.trainer.shapes import CPU, SHAPES
 
 RESULTS = Path(__file__).parents[1] / "results"
 _QUIET = 1.0
-"""Above this load something else runs here."""
+"""Load average above which other programs use the machine."""
 
 
 def main() -> None:
-    """Measure what is asked for; print the table."""
+    """Measure as the options say; print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(shape.name for shape in CPU)}")
     parser.add_argument("--rounds", type=int, default=5, help="steps of each contender; the table has their medians")

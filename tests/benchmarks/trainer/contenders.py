@@ -39,7 +39,7 @@ def headrace(
     layers: Mapping[str, Any] | None = None,
     shard_alone: bool = False,
 ) -> None:
-    """Ours: packed. ``layers`` are settings of them that differ from the defaults."""
+    """Ours: packed. ``layers`` are layer settings that differ from the defaults."""
     config = our_config(shape, model_dir, max_tokens, layers=layers, shard_alone=shard_alone)
     learner = Learner(load_policy(config.model), config.learner)
     batch = as_batch(rollouts)
@@ -59,7 +59,7 @@ def our_config(
     layers: Mapping[str, Any] | None = None,
     shard_alone: bool = False,
 ) -> TrainerConfig:
-    """The settings of our trainer, those that matter for a step."""
+    """Our trainer's settings that affect a step."""
     return TrainerConfig(
         bootstrap="none",
         run="bench",
@@ -118,7 +118,7 @@ def padded(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: P
 
 
 def trl(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: Path, micro_batch: int) -> None:
-    """TRL's ``GRPOTrainer.train()`` as it is, but for what it would generate, which it is given."""
+    """TRL's ``GRPOTrainer.train()`` unchanged, except that its generations are given to it."""
     sys.path.append(os.environ["TRL_FOLDER"])  # at the end: it brings a package named tests
     from datasets import Dataset
     from transformers import PrinterCallback, TrainerCallback
@@ -175,7 +175,7 @@ def trl(turns: Turns, shape: Shape, rollouts: Sequence[Rollout], model_dir: Path
 
 
 PEERS = ("headrace", "trl", "padded")
-"""Who takes turns on a CPU."""
+"""Contenders on a CPU."""
 
 CONTENDERS: dict[str, Callable[[Turns, Shape, Sequence[Rollout], Path, int], None]] = {
     "headrace": headrace,

@@ -1,4 +1,4 @@
-"""The trainer on one GPU, in ten minutes: tokens a second, share of the peak, memory and where the time goes.
+"""The trainer on one GPU, in ten minutes: tokens per second, share of the peak, memory and a time profile.
 
     python -m tests.benchmarks.trainer.gpu [--minutes 10] [--only 0.6b,4b] [--out FOLDER]
 
@@ -34,13 +34,13 @@ from tests.benchmarks.trainer.shapes import GPU, SHAPES, Shape, flops
 Figures = dict[str, Any]
 
 ORDER = ("headrace", "padded", "compiled", "sharded", "trl", "fa3", "liger", "kept")
-"""Contenders, those that answer most first."""
+"""Contenders, the most informative first."""
 
 WARM_UP, STEPS = 2, 5
-"""Steps that are not counted, and those that are."""
+"""Warm-up steps, and counted steps."""
 
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
-"""Dense bfloat16 of a GPU, by a part of its name."""
+"""Peak dense bfloat16 FLOPS of a GPU, by a part of its name."""
 
 RESULTS = Path(__file__).parents[1] / "results"
 FIGURES, TABLE = "trainer-gpu.json", "trainer-gpu.md"
@@ -48,7 +48,7 @@ FIGURES, TABLE = "trainer-gpu.json", "trainer-gpu.md"
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When no further contender begins."""
+    """Deadline after which no further contender starts."""
 
     at: float
     """On the monotonic clock, seconds."""
@@ -62,7 +62,7 @@ class Deadline:
 def measure(
     shape: Shape, contenders: Sequence[str], folder: Path, threads: int, deadline: Deadline, say: Callable[[str], None]
 ) -> Figures:
-    """Every contender on ``shape``, one after the other, with the division that suits it best."""
+    """Every contender on ``shape``, one after the other, each with its fastest division."""
     model_dir = folder / shape.name
     begun = time.monotonic()
     weights = make_model(shape, model_dir)
@@ -89,7 +89,7 @@ def measure(
 def _contender(
     name: str, shape: Shape, model_dir: Path, threads: int, deadline: Deadline, say: Callable[[str], None]
 ) -> Figures:
-    """Its fastest division's steps, or why there are none."""
+    """Steps of its fastest division, or the reason why there are none."""
     if name == "trl" and os.environ.get("TRL_FOLDER") == "":
         return {"not_measured": "TRL_FOLDER is empty"}
     best: Figures = {}
@@ -156,9 +156,9 @@ def _section(shape: Figures, device: str) -> str:
 
 
 def main() -> None:
-    """Measure what there is time for; write and print the page after each shape."""
+    """Measure within the time limit; write and print the page after each shape."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="no contender begins later than a minute before")
+    parser.add_argument("--minutes", type=float, default=10.0, help="limit; no contender starts in the last minute")
     parser.add_argument("--only", help=f"shapes, comma-separated, of {', '.join(shape.name for shape in GPU)}")
     parser.add_argument("--threads", type=int, default=8, help="of each contender's CPU side")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the page and the raw figures")

@@ -1,4 +1,4 @@
-"""Steps of all contenders on one shape, in turns."""
+"""Steps of all contenders on one shape, interleaved."""
 
 import json
 import os
@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[3]
 
 
 class ContenderEnded(RuntimeError):
-    """A contender's process ended by itself; the message is what it wrote last."""
+    """A contender's process ended unexpectedly; the message is the end of its output."""
 
     def __init__(self, errors: str) -> None:
         super().__init__(f"a contender ended:\n{errors[-3000:]}")
         self.reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "it said nothing")
-        """The last line: a traceback's is the error."""
+        """The last line, which in a traceback is the error."""
 
 
 class Worker:
@@ -36,7 +36,7 @@ class Worker:
     def __init__(self, contender: str, shape: Shape, model_dir: Path, division: int, threads: int) -> None:
         command = [sys.executable, "-m", "tests.benchmarks.trainer.worker", contender, shape.name, str(model_dir)]
         self.division = division
-        # Not a pipe: one that nobody reads would hold a talkative process up. Closed by end() and kill().
+        # Not a pipe: an unread pipe would block a process with much output. Closed by end() and kill().
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [*command, str(division)], cwd=ROOT, env=environment(threads), text=True,
@@ -48,14 +48,14 @@ class Worker:
         return self._ask("step")
 
     def end(self) -> Figures:
-        """End the process; returns its peak of memory."""
+        """End the process; returns its peak memory."""
         last = self._ask("end")
         self._process.wait(60)
         self._errors.close()
         return last
 
     def kill(self) -> None:
-        """End it wherever it is."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         self._errors.close()
@@ -89,7 +89,7 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def measure(shape: Shape, rounds: int, threads: int, folder: Path, say: Callable[[str], None]) -> Figures:
-    """``rounds`` steps of each contender with the division that suits it best, interleaved."""
+    """``rounds`` steps of each contender with its fastest division, interleaved."""
     model_dir = folder / shape.name
     weights = make_model(shape, model_dir)
     rollouts = shape.rollouts()
@@ -102,7 +102,7 @@ def measure(shape: Shape, rounds: int, threads: int, folder: Path, say: Callable
         for division in shape.passes if name == "headrace" else shape.micro_batches:
             worker = Worker(name, shape, model_dir, division, threads)
             first[name] = worker.step()
-            # By CPU time, which is less moved by what else runs.
+            # By CPU time, which other programs affect less.
             tried.append((min(worker.step()["cpu_s"] for _ in range(2)), worker))
             say(f"{name}, {division}: {tried[-1][0]:.2f} s a step")
         tried.sort(key=lambda each: each[0])
@@ -132,7 +132,7 @@ def measure(shape: Shape, rounds: int, threads: int, folder: Path, say: Callable
 
 
 def profile(shape: Shape, model_dir: Path, division: int, threads: int) -> dict[str, float]:
-    """Where the time of our step goes: shares by purpose."""
+    """Time profile of our step: shares by purpose."""
     command = [sys.executable, "-m", "tests.benchmarks.trainer.profile", shape.name, str(model_dir), str(division)]
     done = subprocess.run(command, cwd=ROOT, env=environment(threads), capture_output=True, text=True, check=True)
     shares: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -140,7 +140,7 @@ def profile(shape: Shape, model_dir: Path, division: int, threads: int) -> dict[
 
 
 def make_model(shape: Shape, folder: Path) -> int:
-    """A random Qwen3 of the shape with a tokenizer that nobody asks anything; returns its weights."""
+    """Write a random Qwen3 of the shape with a placeholder tokenizer; returns its number of weights."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 

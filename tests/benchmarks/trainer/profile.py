@@ -1,4 +1,4 @@
-"""Where the time of our step goes, by torch's profiler: ``… .profile SHAPE MODEL_DIR DIVISION`` prints shares as JSON.
+"""Time profile of our step by torch's profiler: ``… .profile SHAPE MODEL_DIR DIVISION`` prints shares as JSON.
 
 An operator's own time counts for the first purpose that it, or what called it, has.
 """
@@ -33,7 +33,7 @@ PURPOSES = {
     "embedding": ("aten::embedding", "EmbeddingBackward"),
     "matrices of the layers": ("aten::mm", "aten::addmm", "aten::bmm", "aten::linear"),
 }
-"""What an operator is for, by a part of its name, the first that fits."""
+"""Purpose of an operator, by the first matching part of its name."""
 
 REST = "element-wise: norms, rotation, activation, sums of gradients"
 

@@ -1,4 +1,4 @@
-"""A batch as plain values, and what each contender is given of it."""
+"""A batch as plain values, and its form for each contender."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Rollout:
     token_ids: list[int]
     loss_mask: list[int]
     logprobs: list[float]
-    """Of the sampled tokens, as recorded."""
+    """Recorded log-probabilities of the sampled tokens."""
     advantage: float
     group: int
 
@@ -59,7 +59,7 @@ def as_batch(rollouts: Sequence[Rollout]) -> Batch:
 
 
 def as_padded(rollouts: Sequence[Rollout]) -> dict[str, torch.Tensor]:
-    """As TRL's trainer makes of its own: prompts filled up on the left (B, P), what follows on the right (B, C)."""
+    """The form of TRL's trainer: prompts padded on the left (B, P), completions on the right (B, C)."""
     prompts = [rollout.loss_mask.index(1) for rollout in rollouts]
     left, right = max(prompts), max(len(r.token_ids) - prompt for r, prompt in zip(rollouts, prompts, strict=True))
     size = len(rollouts)

@@ -1,4 +1,4 @@
-"""What is trained: a model's shape, a batch's, and how each contender may divide it.
+"""Shapes of models and batches, and the divisions that each contender may try.
 
 Every trajectory is one sequence: a prompt, then answers with observations between them, which are context. Lengths are
 log-uniform, as agents' are: many short ones and a few long.
@@ -41,7 +41,7 @@ class Shape:
     device: str = "cpu"
     """Torch device."""
     dtype: str = "float32"
-    """Type that passes compute in; the weights that are trained are float32."""
+    """dtype of the passes; the trained weights are float32."""
 
     @property
     def config(self) -> dict[str, int | bool]:
@@ -49,7 +49,7 @@ class Shape:
         return {"tie_word_embeddings": True, "max_position_embeddings": 40960, **self.model}
 
     def rollouts(self, seed: int = 0) -> list[Rollout]:
-        """The batch; the same for a seed. Recorded log-probabilities are near those of a model with random weights."""
+        """The batch, deterministic by seed. Recorded log-probabilities are close to those of a random model."""
         random = np.random.default_rng(seed)
         made = []
         for number in range(self.groups * 8):
@@ -117,19 +117,19 @@ GPU = (
     Shape("8b", "Qwen3 8 B, packs of 32 k tokens", qwen3(151_936, 4096, 36, 32, 8, 128, 12288), groups=4,
           micro_batches=(1,), **_AGENTS, **_GPU),
 )  # fmt: skip
-"""On one GPU. Unverified: where this was written there was none. Weights, gradients and moments are 16 bytes a weight,
-so 8 B and their activations do not fit on one GPU of 141 GB or less."""
+"""On one GPU. Unverified, for lack of a GPU. Weights, gradients and moments take 16 bytes per weight, so 8 B parameters
+and their activations do not fit on one GPU of 141 GB or less."""
 
 TINY = Shape("tiny", "a test's", qwen3(50, 32, 1, 2, 1, 16, 48), groups=1, prompt=(4, 8), turns=(1, 2), answer=(3, 6),
              observation=(2, 4), passes=(512,), micro_batches=(4,))  # fmt: skip
-"""To see that it runs."""
+"""A shape for smoke tests."""
 
 SHAPES = {shape.name: shape for shape in (*CPU, *GPU, TINY)}
 """By name."""
 
 
 def flops(shape: Shape, lengths: list[int], sampled: int) -> float:
-    """Model FLOPs of a step: 6 a weight and token, of the head for sampled tokens; causal attention; no recompute."""
+    """Model FLOPs of a step: 6 per weight and token, for the head per sampled token; causal attention; no recompute."""
     model = shape.model
     attention = model["num_attention_heads"] * model["head_dim"]
     keys = model["num_key_value_heads"] * model["head_dim"]

@@ -1,4 +1,4 @@
-"""A contender's process takes one step when it is told to, so that all see the same neighbours on the machine.
+"""A contender's process takes one step per command, so that all contenders run under the same load of the machine.
 
 parent → worker   step                      end
 worker → parent   {"wall_s": …, "cpu_s": …, "loss": …, "grad_norm": …}    {"peak_mib": …}
@@ -23,16 +23,16 @@ class Turns:
         self._before_mib = 0.0
 
     def begin(self) -> None:
-        """Wait for one's turn; the process ends where there is none any more."""
+        """Wait for the next command; the process exits if there is none."""
         if self._began is None:
             self._before_mib = _reset_peak()
         if self._commands.readline().strip() != "step":
-            self._say({"peak_mib": _peak() - self._before_mib})
+            self._write({"peak_mib": _peak() - self._before_mib})
             os._exit(0)
         self._began = time.perf_counter(), time.process_time()
 
     def stop(self) -> None:
-        """The step is done."""
+        """Stop the clock at the end of the step."""
         assert self._began is not None
         if torch.cuda.is_available():
             torch.cuda.synchronize()
@@ -40,25 +40,25 @@ class Turns:
         self._took = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
 
     def report(self, loss: float, grad_norm: float) -> None:
-        """Say what it took and what came of it."""
-        self._say({**self._took, "loss": float(loss), "grad_norm": float(grad_norm)})
+        """Report the time taken and the results."""
+        self._write({**self._took, "loss": float(loss), "grad_norm": float(grad_norm)})
 
-    def _say(self, what: dict[str, Any]) -> None:
+    def _write(self, what: dict[str, Any]) -> None:
         self._reports.write(json.dumps(what) + "\n")
         self._reports.flush()
 
 
 def _reset_peak() -> float:
-    """MiB held now, from where on the peak is taken."""
+    """Reset the peak; returns the MiB held now."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-        return 0.0  # weights and all: it is the GPU's memory that must suffice
+        return 0.0  # the peak includes the weights, because the GPU's memory must hold everything
     Path("/proc/self/clear_refs").write_text("5")
     return _status_mib("VmRSS")
 
 
 def _peak() -> float:
-    """MiB held at most since the reset."""
+    """Peak MiB since the reset."""
     return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else _status_mib("VmHWM")
 
 

@@ -1,4 +1,4 @@
-"""A contender in a process of its own.
+"""A contender in a separate process.
 
     python -m tests.benchmarks.trainer.worker CONTENDER SHAPE MODEL_DIR DIVISION
 
@@ -17,10 +17,10 @@ from tests.benchmarks.trainer.turns import Turns
 
 
 def main() -> None:
-    """Take turns until there are no more."""
+    """Take steps until the commands end."""
     contender, name, model_dir, division = sys.argv[1:]
     reports = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints must not stand between the reports
+    os.dup2(2, 1)  # output of libraries must not mix with the reports
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     shape = SHAPES[name]
     CONTENDERS[contender](Turns(sys.stdin, reports), shape, shape.rollouts(), Path(model_dir), int(division))
