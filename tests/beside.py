@@ -1,4 +1,4 @@
-"""Packages that tests and benchmarks use beside headrace's own environment: installed once, into a cached folder.
+"""Packages that tests and benchmarks use in addition to headrace's own environment: installed once, in a cached folder.
 
 Without their dependencies, which would change what headrace is tested with: a requirements file names all it needs.
 """
@@ -14,7 +14,7 @@ from tests.conftest import CACHE
 
 
 def installed(requirements: Path) -> Path:
-    """The folder with the packages of ``requirements``, made where it is missing; for the end of a module path."""
+    """The folder with the packages of ``requirements``, created if missing; for the end of a module path."""
     wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()[:16]
     folder = CACHE / f"{requirements.stem}-{wanted}-{sys.version_info.major}{sys.version_info.minor}"
     if not folder.is_dir():

@@ -1,4 +1,4 @@
-"""What tests build or download once: kept in the cache folder under a name that follows from what it is made of."""
+"""Artefacts that tests build or download once, kept in the cache folder under a name derived from their sources."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ def by_maven(project: Path, name: str, *goals: str) -> Path:
 
 
 def publish(making: Path, built: Path) -> None:
-    """Give the finished folder its name; where another process was faster, its work is as good."""
+    """Rename the finished folder; if another process was faster, its result is used."""
     try:
         making.rename(built)
     except OSError:
@@ -37,7 +37,7 @@ def publish(making: Path, built: Path) -> None:
 
 
 def run(*argv: str) -> None:
-    """Run a program that builds; raises ``RuntimeError`` with the end of what it said."""
+    """Run a build program; raises ``RuntimeError`` with the end of its output."""
     CACHE.mkdir(parents=True, exist_ok=True)
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     if ended.returncode:

@@ -1,4 +1,4 @@
-"""Topics whose timestamps a test gives itself, as agents cannot."""
+"""Topics whose timestamps a test sets itself, as agents cannot."""
 
 import asyncio
 from dataclasses import replace
@@ -8,5 +8,5 @@ from headrace.schemas.topics import Topic
 
 
 def with_producers_time(bootstrap: str, *topics: Topic) -> None:
-    """Let ``topics`` keep the timestamps that their producers set; to be called where no loop runs."""
+    """Let ``topics`` keep the timestamps that their producers set; must be called without a running event loop."""
     asyncio.run(set_configs(bootstrap, [replace(topic, broker_time=False) for topic in topics]))

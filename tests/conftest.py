@@ -1,4 +1,4 @@
-"""Real parts for tests: each fixture starts the thing itself on a free loopback port, and its tree dies with pytest.
+"""Real servers for tests: each fixture starts one on a free loopback port, and its process tree ends with pytest.
 
 Imports are inside the fixtures, so that a test which needs none of them pays for none.
 """
@@ -29,12 +29,12 @@ settings.register_profile(
 settings.load_profile("headrace")
 
 CACHE = Path(os.environ.get("HEADRACE_CACHE", Path.home() / ".cache" / "headrace"))
-"""Downloads and compiled bytecode outlive a test run; nothing else does."""
+"""Only downloads and compiled bytecode outlive a test run."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under ``pytest -n``: the tests of a file stay together, and so do the files that need the one vLLM."""
+    """For ``pytest -n``: keep the tests of a file together, and the files that need the one vLLM."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -52,7 +52,7 @@ def _needs_vllm(file: Path) -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_secret_of_another_test() -> Iterator[None]:
-    """What a test's settings held as a secret is taken out of no other test's texts."""
+    """Forget the secrets of a test's settings, so that they are not redacted in other tests' texts."""
     from headrace.schemas.redaction import forget_secrets
 
     yield
@@ -70,10 +70,10 @@ class Engine:
 
 
 class RunningKafka:
-    """A broker of a test's own, which can be taken away from its clients."""
+    """A broker of one test, which can be made unavailable to its clients."""
 
     def __init__(self, folder: Path) -> None:
-        """A broker that keeps what it has in ``folder``."""
+        """A broker that keeps its data in ``folder``."""
         from headrace.deploy.kafka.broker import Broker
         from headrace.deploy.system.ports import free_port
         from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES
@@ -93,7 +93,7 @@ class RunningKafka:
         return self._child
 
     def start(self) -> None:
-        """Start it on what it has; returns once it answers and has all topics."""
+        """Start it on its data; returns once it answers and has all topics."""
         from headrace.deploy.kafka.broker import kafka_jars, prepare_broker, wait_until_answers
         from headrace.deploy.system.children import Child
         from headrace.schemas.kafka.clients import open_consumer
@@ -125,7 +125,7 @@ class RunningKafka:
 
     @property
     def pid(self) -> int:
-        """Of the broker itself, which its process has started."""
+        """PID of the broker itself, which the child process has started."""
         import psutil
 
         open_ports = psutil.net_connections("tcp")
@@ -137,7 +137,7 @@ class RunningKafka:
 
 @pytest.fixture(scope="module")
 def running_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningKafka]:
-    """A fresh broker with all topics, one per test module; a test that takes it away brings it back."""
+    """A new broker with all topics, one per test module; a test that makes it unavailable must restore it."""
     broker = RunningKafka(tmp_path_factory.mktemp("kafka"))
     try:
         broker.start()
@@ -232,7 +232,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def _wait_for(ready: Coroutine[None, None, None], child: "Child", timeout_s: float) -> None:
-    """Run ``ready`` to its end; fails with the end of the child's log where that ends first or it takes too long."""
+    """Wait for ``ready``; fails with the end of the child's log if the child ends first or it takes too long."""
     from headrace.deploy.system.children import end_of, wait_for_exit
 
     async def wait() -> None:

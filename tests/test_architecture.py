@@ -1,5 +1,5 @@
-"""The house stands as drawn: imports point down only, between layers and between rooms of one, and the folders are the
-installed package."""
+"""The architecture holds: imports point down only, between layers and between the packages of one layer, and the
+folders are the installed package."""
 
 import ast
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ MAY_IMPORT = {
 
 
 def imported_names(path: Path) -> set[str]:
-    """Dotted names below ``headrace`` that the file imports: modules, and what it takes from them."""
+    """Dotted names below ``headrace`` that the file imports: modules, and names from them."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -35,20 +35,20 @@ def imported_layers(path: Path) -> set[str]:
     return {name.split(".")[0] for name in imported_names(path)}
 
 
-def rooms_of(layer: Path) -> dict[str, set[str]]:
-    """Rooms of the layer, its sub-packages and the modules beside them, and the other rooms that each one imports."""
+def packages_of(layer: Path) -> dict[str, set[str]]:
+    """Packages of the layer (its sub-packages and single modules), and the other packages that each one imports."""
     files = {path: path.relative_to(layer).with_suffix("").parts[0] for path in layer.rglob("*.py")}
-    rooms: dict[str, set[str]] = {room: set() for room in files.values()}
-    for path, room in files.items():
+    packages: dict[str, set[str]] = {package: set() for package in files.values()}
+    for path, package in files.items():
         below = {name.split(".")[1] for name in imported_names(path) if name.startswith(f"{layer.name}.")}
-        rooms[room] |= below & set(rooms) - {room}
-    return rooms
+        packages[package] |= below & set(packages) - {package}
+    return packages
 
 
-def circles(rooms: Mapping[str, set[str]]) -> list[list[str]]:
-    """Rooms that import one another, directly or through others."""
+def import_cycles(packages: Mapping[str, set[str]]) -> list[list[str]]:
+    """Packages that import one another, directly or through others."""
     try:
-        TopologicalSorter(rooms).prepare()
+        TopologicalSorter(packages).prepare()
     except CycleError as error:
         return [error.args[1]]
     return []
@@ -62,27 +62,27 @@ def test_imports_point_down_only(layer: str) -> None:
 
 
 @pytest.mark.parametrize("layer", MAY_IMPORT)
-def test_no_rooms_import_each_other(layer: str) -> None:
-    rooms = rooms_of(ROOT / layer)
-    assert circles(rooms) == []
+def test_no_packages_import_each_other(layer: str) -> None:
+    packages = packages_of(ROOT / layer)
+    assert import_cycles(packages) == []
 
 
 def test_only_the_loop_takes_all_settings_of_the_trainer() -> None:
-    assert [room for room, imported in rooms_of(ROOT / "trainer").items() if "config" in imported] == ["loop"]
+    assert [package for package, imported in packages_of(ROOT / "trainer").items() if "config" in imported] == ["loop"]
 
 
-def test_rooms_that_import_each_other_are_found(tmp_path: Path) -> None:
+def test_packages_that_import_each_other_are_found(tmp_path: Path) -> None:
     layer = tmp_path / "trainer"
     (layer / "model").mkdir(parents=True)
     (layer / "learning").mkdir()
     (layer / "config.py").write_text("from headrace.trainer.model.load import load_model\n")
     (layer / "model" / "load.py").write_text("def load():\n    from headrace.trainer.learning import learner\n")
     (layer / "learning" / "learner.py").write_text("import headrace.trainer.config\n")
-    assert rooms_of(layer) == {"config": {"model"}, "model": {"learning"}, "learning": {"config"}}
-    ((*rooms, _),) = circles(rooms_of(layer))
-    assert set(rooms) == {"config", "model", "learning"}
+    assert packages_of(layer) == {"config": {"model"}, "model": {"learning"}, "learning": {"config"}}
+    ((*packages, _),) = import_cycles(packages_of(layer))
+    assert set(packages) == {"config", "model", "learning"}
     (layer / "config.py").write_text("from headrace.schemas.model import Part\n")
-    assert circles(rooms_of(layer)) == []
+    assert import_cycles(packages_of(layer)) == []
 
 
 def test_the_package_is_the_folders() -> None:

@@ -14,7 +14,7 @@ def test_dropping_groups_of_equal_rewards_changes_no_gradient_but_the_batch_size
         assert step.ratio == pytest.approx(step.size, rel=1e-3)
 
 
-def test_off_policy_it_is_so_too_but_for_kimis_penalty():
+def test_off_policy_only_kimis_penalty_changes_the_gradient():
     def at(loss):
         return difference(compare(loss, seed=0, drop=False, steps=20, off_policy=True))
 

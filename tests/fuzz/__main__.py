@@ -1,8 +1,8 @@
 """``python -m tests.fuzz --records 1000000``: malformed and odd records through assemble → score → group → sink.
 
-Whatever is sent, no exception escapes, every trajectory has exactly one fate, no record holds a number that is not
-finite or is too large for its topic, and a case takes time in proportion to its bytes. The first thing that does not
-hold ends the run with the seed and the case.
+For any input, no exception escapes, every trajectory has exactly one fate, no record holds a non-finite number or is
+too large for its topic, and a case takes time proportional to its bytes. The first violation ends the run with its seed
+and case.
 """
 
 import argparse
@@ -13,10 +13,10 @@ from tests.fuzz.run import fuzz
 
 
 def main() -> int:
-    """0 where everything held."""
+    """Returns 0 if every invariant held."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--records", type=int, default=100_000, help="how many records to send")
-    parser.add_argument("--seed", type=int, default=1, help="which cases")
+    parser.add_argument("--seed", type=int, default=1, help="of the cases")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     print("\n".join(fuzz(args.seed, args.records, progress_every=5_000).lines()))

@@ -1,8 +1,8 @@
-"""What is sent: trajectories and feedback as agents send them, as odd agents do, and as nobody should. Deterministic.
+"""Input of the fuzz test: ordinary, odd and malformed trajectories and feedback. Deterministic.
 
     cases(7)  →  Case("plain", [9 records]), Case("huge numbers", [6 records]), Case("headers twice", [11 records]) …
 
-A case is one trajectory, or one record about none, with what goes wrong in it. Several wrongs may meet in one.
+A case is one trajectory, or one record about none, with its faults. A case may have several.
 """
 
 import base64
@@ -57,13 +57,13 @@ class Case:
     """Records in the order in which they are sent."""
 
     kind: str
-    """What is wrong with it, in words; ``plain``: nothing."""
+    """Description of its faults; ``plain``: none."""
     records: list[StoredRecord] = field(default_factory=list)
-    """Of ``events`` and ``feedback``; offsets are given when they are sent."""
+    """Records of ``events`` and ``feedback``; offsets are assigned when they are sent."""
 
 
 def cases(seed: int) -> Iterator[Case]:
-    """Cases without end, the same for one ``seed``."""
+    """An endless sequence of cases, deterministic by ``seed``."""
     chance = random.Random(seed)
     number = 0
     while True:
@@ -72,7 +72,7 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def plain(seed: int, count: int) -> list[Case]:
-    """``count`` cases with which nothing is wrong, of several sizes: what the others' time is compared with."""
+    """``count`` cases without faults, of several sizes: the reference for the time of other cases."""
     chance = random.Random(seed)
     made = []
     for number in range(count):
@@ -89,7 +89,7 @@ def _case(chance: random.Random, number: int, name: str) -> Case:
     if chance.random() < 0.3:
         return case
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
-        wrong = chance.choice(_WRONGS)
+        wrong = chance.choice(_FAULTS)
         if case.records:
             wrong(case, chance)
             label = wrong.__name__.strip("_").replace("_", " ")
@@ -131,7 +131,7 @@ def _pick(case: Case, chance: random.Random) -> int:
 
 
 def _with_field(record: StoredRecord, name: str, json_text: str) -> StoredRecord:
-    """``record`` with a field of its payload set to a JSON text, whatever that is."""
+    """``record`` with a field of its payload set to an arbitrary JSON text."""
     try:
         fields = json.loads(record.value or b"null")
     except (ValueError, RecursionError):
@@ -162,7 +162,7 @@ def _nesting(case: Case, chance: random.Random) -> None:
     case.records[index] = _with_field(case.records[index], chance.choice(["result", "answer", "task", "colour"]), text)
 
 
-def _scar(case: Case, chance: random.Random) -> None:
+def _damage(case: Case, chance: random.Random) -> None:
     index = _pick(case, chance)
     value = case.records[index].value or b""
     at = chance.randrange(len(value) + 1)
@@ -206,12 +206,12 @@ def _headers_twice(case: Case, chance: random.Random) -> None:
     case.records[index] = replace(case.records[index], headers=headers)
 
 
-def _log_time(case: Case, chance: random.Random) -> None:
+def _timestamps(case: Case, chance: random.Random) -> None:
     index = _pick(case, chance)
     case.records[index] = replace(case.records[index], timestamp=chance.choice(TIMESTAMPS))
 
 
-def _sent_again(case: Case, chance: random.Random) -> None:
+def _repeated(case: Case, chance: random.Random) -> None:
     index = _pick(case, chance)
     case.records += [case.records[index]] * chance.choice([1, 1, 5, 40])
 
@@ -232,8 +232,8 @@ def _lost(case: Case, chance: random.Random) -> None:
     del case.records[_pick(case, chance)]
 
 
-def _far_away(case: Case, chance: random.Random) -> None:
-    """One event at the far end of what a sequence may be: everything before it is a hole."""
+def _far_ahead(case: Case, chance: random.Random) -> None:
+    """One event with the largest possible sequence number: everything before it is a gap."""
     index = _pick(case, chance)
     kept = [each for each in case.records[index].headers if each[0] != "ce_sequence"]
     case.records[index] = replace(case.records[index], headers=[*kept, ("ce_sequence", b"65535")])
@@ -248,10 +248,10 @@ def _much_feedback(case: Case, chance: random.Random) -> None:
         case.records.append(_feedback(name, first.timestamp + number, signal, value, f"f{name}{number}" + "i" * 400))
 
 
-_WRONGS: list[Callable[[Case, random.Random], None]] = [
-    _odd_number, _odd_number, _odd_number, _odd_text, _odd_text, _nesting, _scar, _scar, _large, _inflating, _header,
-    _header, _headers_twice, _log_time, _sent_again, _conflict, _shuffled, _lost, _far_away, _much_feedback,
+_FAULTS: list[Callable[[Case, random.Random], None]] = [
+    _odd_number, _odd_number, _odd_number, _odd_text, _odd_text, _nesting, _damage, _damage, _large, _inflating,
+    _header, _header, _headers_twice, _timestamps, _repeated, _conflict, _shuffled, _lost, _far_ahead, _much_feedback,
 ]  # fmt: skip
 
 TOPICS = (EVENTS, FEEDBACK)
-"""What the cases are sent to."""
+"""Topics of the cases' records."""

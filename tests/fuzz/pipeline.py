@@ -1,7 +1,7 @@
 """Assemble → score → group → sink in one process, without a broker: the operators that run live, record by record.
 
-What the workers' shells add is the transaction; here :class:`CheckedPartition` takes what they would write, and checks
-it. State is kept as bytes, and both start again from it whenever they are told to.
+The workers' I/O layer adds the transaction; here :class:`CheckedPartition` takes the written records instead and checks
+them. State is kept as bytes, and both processors restart from it on request.
 """
 
 import json
@@ -44,7 +44,7 @@ from tests.streams.builders import event
 from tests.streams.replayed_rewards import VOTES
 
 RECORD_BYTES = 1024
-"""What a record may take beside key, value and header contents in Kafka's format."""
+"""Overhead of a record in Kafka's format, in addition to key, value and header contents."""
 FOLD = FoldLimits(idle_timeout_ms=10_000, max_open=500, max_open_bytes=32 * 1024 * 1024, remember=2_000)
 GROUPS = GroupLimits(timeout_ms=60_000, max_open=2_000, max_remembered=5_000)
 JOIN = JoinLimits(max_open=200, max_remembered=2_000)
@@ -58,16 +58,16 @@ RULES = Rules(REWARDS_OF, FOLD, GROUPS, POLICIES, JOIN)
 
 
 class Broken(AssertionError):
-    """An invariant does not hold; the message says which, and for what."""
+    """An invariant does not hold; the message names it and the record."""
 
 
 class CheckedPartition(MemoryPartition):
-    """Looks at every entry of the state that is written."""
+    """Checks every written entry of the state."""
 
     async def commit(
         self, offsets: Mapping[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
     ) -> None:
-        """As the real one's, into memory."""
+        """Commit to memory, like the real partition."""
         for key, value in state.items():
             if value is not None:
                 if len(key) + len(value) + RECORD_BYTES > STATE_BYTES:
@@ -76,7 +76,7 @@ class CheckedPartition(MemoryPartition):
         await super().commit(offsets, state, outgoing)
 
     def start(self) -> Start:
-        """Where an operator goes on from what was kept."""
+        """Starting point of an operator, from the kept state."""
         return Start({key: StoredRecord("state", 0, 0, 0, key, value, ()) for key, value in self.state.items()})
 
 
@@ -96,7 +96,7 @@ class Pipeline:
         self._start()
 
     def restart(self) -> None:
-        """Score and group end, and start from what they stored."""
+        """End score and group, and restart them from their stored state."""
         self._score_state = CheckedPartition(self._score_state.state)
         self._group_state = CheckedPartition(self._group_state.state)
         self._start()
@@ -115,7 +115,7 @@ class Pipeline:
         return {place: self._kept[place[1]] for place in places if place[1] in self._kept}
 
     async def send(self, records: Iterable[StoredRecord]) -> float:
-        """Everything that ``records`` bring about; returns how much there was to do, in bytes and their like."""
+        """Process ``records`` and everything that follows; returns the amount of work, in bytes and similar units."""
         held, work = self.assembly.fold.held_bytes, 0.0
         everything: list[StoredRecord] = []
         events, said = [], []
@@ -136,10 +136,10 @@ class Pipeline:
         return work + max(0, held - self.assembly.fold.held_bytes)
 
     async def finish(self) -> None:
-        """Log time goes on until nothing is open, and every trajectory must have its fate.
+        """Advance stream time until nothing is open; then every trajectory must have its fate.
 
-        One whose id comes again once the assembler has forgotten it is made a second time. Whoever still remembers the
-        id takes that for a repetition, and the id has had its fate.
+        If an ID comes again after the assembler has forgotten it, its trajectory is written a second time. A processor
+        that still remembers the ID treats it as a repetition, and the ID already has its fate.
         """
         now_ms = max(self._newest_ms, self.assembly.fold.log_ms) + 10**9
         times = FOLD.tick_times(self.assembly.fold.log_ms, now_ms)
@@ -173,7 +173,7 @@ class Pipeline:
         )  # fmt: skip
 
     def _next(self, outgoing: list[Outgoing]) -> list[StoredRecord]:
-        """``outgoing`` as it stands in its topics, looked at; the list is emptied."""
+        """``outgoing`` as stored in its topics, checked; the list is emptied."""
         stored = []
         for topic, message, timestamp_ms in outgoing:
             record = self._placed(
@@ -226,5 +226,5 @@ def _no_constant(text: str) -> None:
 
 
 def clock() -> float:
-    """Processor time of this thread, in seconds: what others do on the machine does not count."""
+    """Processor time of this thread, in seconds: other programs on the machine do not count."""
     return time.thread_time()

@@ -1,8 +1,8 @@
-"""A run of the fuzz test: cases until so many records were sent, each within its budget of processor time.
+"""A run of the fuzz test: cases until a number of records was sent, each within its budget of processor time.
 
-A case has work to do: its bytes, those of what it closes and of what it brings about, and something for each record. A
-second of processor time does so much of it where nothing is wrong (measured first, in this run); a case may be
-``SLOWEST`` times as slow. One that looks slow is done again by itself, three times: the machine has moods.
+The work of a case is its bytes, those of the trajectories it closes and of the records that follow, and a constant per
+record. Plain cases, measured first in the same run, give the processor time per unit of work; a case may be ``SLOWEST``
+times as slow. A case that looks slow is repeated by itself three times, because the machine's speed varies.
 """
 
 import asyncio
@@ -17,27 +17,27 @@ from tests.fuzz.pipeline import Broken, Pipeline, clock
 SLOWEST = 60.0
 """Times as long as the median plain case, for the same work."""
 SUSPECT = 15.0
-"""Times from which a case is done again by itself, three times; the fastest counts."""
+"""Times from which a case is repeated by itself three times; the fastest counts."""
 RESTART_EVERY = 500
-"""Cases after which score and group start again from their state."""
+"""Cases after which score and group restart from their state."""
 _PLAIN_CASES = 300
 
 
 @dataclass
 class Report:
-    """What a run came to."""
+    """Result of a run."""
 
     records: int = 0
     cases: int = 0
     seconds: float = 0.0
     """Processor time of the pipeline."""
     slowest: list[tuple[float, str]] = field(default_factory=list)
-    """Times the plain cost, and what is wrong with the case; the worst first."""
+    """Multiple of the plain cost, and the case's description; the slowest first."""
     counts: Counter[str] = field(default_factory=Counter)
     """As :attr:`Pipeline.counts`."""
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The report as text."""
         worst = "; ".join(f"{times:.1f} × ({kind})" for times, kind in self.slowest[:5])
         rate = self.records / self.seconds if self.seconds else 0.0
         return [
@@ -48,7 +48,7 @@ class Report:
 
 
 def fuzz(seed: int, records: int, *, progress_every: int = 0) -> Report:
-    """Send ``records`` records of the cases of ``seed``. Raises :class:`Broken`, or what the pipeline raised, with a
+    """Send ``records`` records of the cases of ``seed``. Raises :class:`Broken`, or the pipeline's exception, with a
     note that names the case.
     """
     return asyncio.run(_fuzz(seed, records, progress_every))
@@ -85,7 +85,7 @@ async def _fuzz(seed: int, records: int, progress_every: int) -> Report:
 
 
 async def _plain_cost(seed: int) -> float:
-    """Seconds of processor time for a byte of work, in the median over plain cases."""
+    """Median seconds of processor time per byte of work over plain cases."""
     pipeline, costs = Pipeline(), []
     for case in plain(seed, _PLAIN_CASES):
         before = clock()

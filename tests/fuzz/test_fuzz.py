@@ -9,7 +9,7 @@ from tests.streams.builders import T0, session
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_whatever_is_sent_every_trajectory_has_its_fate(seed: int) -> None:
+def test_every_trajectory_has_a_fate_for_any_input(seed: int) -> None:
     report = fuzz(seed, 8_000)
     assert report.records >= 8_000
     assert report.counts["trained"] > 0
@@ -18,7 +18,7 @@ def test_whatever_is_sent_every_trajectory_has_its_fate(seed: int) -> None:
     }  # fmt: skip
 
 
-def test_a_seed_says_what_is_sent() -> None:
+def test_a_seed_determines_the_cases() -> None:
     def first(seed: int) -> list[object]:
         made = cases(seed)
         return [(case.kind, case.records) for case, _ in zip(made, range(50), strict=False)]
@@ -26,8 +26,8 @@ def test_a_seed_says_what_is_sent() -> None:
     assert first(5) == first(5) != first(6)
 
 
-async def test_an_id_that_comes_again_once_the_assembler_has_forgotten_it_has_no_second_fate() -> None:
-    """It stands in ``trajectories`` twice. Group still remembers it, and takes it for a repetition."""
+async def test_an_id_repeated_after_the_assembler_forgot_it_has_no_second_fate() -> None:
+    """The trajectory is in ``trajectories`` twice. Group still remembers its ID and treats it as a repetition."""
     pipeline = Pipeline()
     names = ["again", *(f"other-{number}" for number in range(FOLD.remember + 10)), "again"]
     for number, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""The same cases through a real Kafka and the processes that run live: none ends, and every trajectory has its fate."""
+"""The same cases through a real Kafka and the live processes: no process ends, and every trajectory has its fate."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ CASES = 150
 
 
 async def send(bootstrap: str) -> None:
-    """The first cases of a seed; with today's log time, as a broker that bounds it wants."""
+    """The first cases of a seed, with current timestamps, as a broker that bounds them requires."""
     now_ms = time.time_ns() // 1_000_000
     async with open_producer(bootstrap) as producer:
         for case in itertools.islice(cases(11), CASES):
@@ -36,7 +36,7 @@ async def send(bootstrap: str) -> None:
 
 
 async def fates(bootstrap: str) -> tuple[set[tuple[int, int]], Counter[tuple[int, int]]]:
-    """Where trajectories stand, and how many fates each has."""
+    """Trajectories by offset, and the number of fates of each."""
     there = {(each.partition, each.offset) async for each in read_to_end(bootstrap, TRAJECTORIES)}
     found: Counter[tuple[int, int]] = Counter()
     for topic in (TRAINING, REJECTED, DEAD_LETTERS):

@@ -1,9 +1,9 @@
-"""How many small mistakes in the losses, folds, groups and admission would a test notice? Makes some, and counts.
+"""Mutation testing of losses, folds, groups and admission: how many small mistakes do tests detect?
 
     python -m tests.mutation [--count 50] [--seed 0] [--only losses,fold] [--out FILE]
 
-Each mutant changes one line in a copy of the tree; the tests of its area then run in the copy, those without servers. A
-mutant that no test notices is printed: kill it with a test, or see that it changes nothing.
+Each mutant changes one line in a copy of the tree; then the tests of its area that need no server run in the copy. A
+mutant that no test detects is printed: kill it with a new test, or verify that it changes nothing.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Files, and the tests that should notice a mistake in them."""
+    """Files, and the tests that should detect a mistake in them."""
 
     files: tuple[str, ...]
     """Patterns from the root of the tree."""
@@ -50,19 +50,19 @@ AREAS = {
         ("tests/streams/runtime/test_runtime.py", "tests/streams/test_drive.py", "tests/streams/letters", "tests/fuzz"),
     ),
 }
-LAST = ("test_references", "test_restart")
-"""Tests that begin with a minute of something else."""
+RUN_LAST = ("test_references", "test_restart")
+"""Tests that first spend a minute on something else."""
 NOT_RUN = ("test_memory",)
-"""Measures sixteen processes: the constants of the fold's estimate of memory are its own, and it takes minutes."""
-_SHELLS = (
+"""Tests that measure sixteen processes, to verify the constants of the fold's memory estimate; they take minutes."""
+_KAFKA_FILES = (
     "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "upstream.py",
     "recovered_outputs.py", "undecided_letters.py", "lost_place.py",
 )  # fmt: skip
-"""Ends of names of files that only speak to Kafka: their tests need one."""
+"""Suffixes of files that only talk to Kafka: their tests need a broker."""
 
 
 def main() -> None:
-    """Draw mutants, run their tests, print what survived; exits 1 where anything did."""
+    """Draw mutants, run their tests, print survivors; exits with 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=50, help="mutants, over all areas by their lines")
     parser.add_argument("--seed", type=int, default=0, help="another one draws others")
@@ -81,16 +81,16 @@ def main() -> None:
         tests = _Tests(copy)
         for number, mutant in enumerate(drawn, start=1):
             begun = time.monotonic()
-            by = tests.noticed_by(mutant)
+            by = tests.detected_by(mutant)
             fate = f"noticed by {by}" if by else "SURVIVED"
             where = f"{mutant.place.path}:{mutant.place.line}"
             print(f"{number}/{len(drawn)} {where} {fate} ({time.monotonic() - begun:.0f} s)", flush=True)
-            outcomes.append({**asdict(mutant.place), "diff": mutant.diff, "noticed_by": by})
+            outcomes.append({**asdict(mutant.place), "diff": mutant.diff, "detected_by": by})
             if options.out:
                 told = {"seed": options.seed, "of": len(places), "outcomes": outcomes}
                 options.out.write_text(json.dumps(told, indent=1))
         tests.end()
-    survived = [each for each in outcomes if not each["noticed_by"]]
+    survived = [each for each in outcomes if not each["detected_by"]]
     for each in survived:
         print(f"\n{each['path']}:{each['line']} ({each['operator']})\n{each['diff']}")
     print(f"\n{len(outcomes) - len(survived)} of {len(outcomes)} noticed")
@@ -99,11 +99,11 @@ def main() -> None:
 
 def _files(area: Area) -> list[str]:
     found = (path for pattern in area.files for path in ROOT.glob(pattern))
-    return sorted(str(path.relative_to(ROOT)) for path in found if not path.name.endswith(_SHELLS))
+    return sorted(str(path.relative_to(ROOT)) for path in found if not path.name.endswith(_KAFKA_FILES))
 
 
 def _copy_of_tree(copy: Path) -> Path:
-    """What git tracks or would, the built native module, and this environment by a link."""
+    """Copy the files that git tracks or would track and the built native module, and link this environment."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, check=True,
@@ -131,10 +131,10 @@ class _Tests:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def noticed_by(self, mutant: Mutant) -> str | None:
-        """The file of tests that notices ``mutant``, of those of its area; ``None`` where none does.
+    def detected_by(self, mutant: Mutant) -> str | None:
+        """The test file of its area that detects ``mutant``; ``None`` if none does.
 
-        Raises ``SystemExit`` where that file fails without it, too.
+        Raises ``SystemExit`` if that file also fails without the mutant.
         """
         area = next(area for area in AREAS.values() if mutant.place.path in _files(area))
         place = self._copy / mutant.place.path
@@ -157,7 +157,7 @@ class _Tests:
         return file
 
     def _failure(self, files: list[str]) -> str | None:
-        """What the tests in ``files`` print where one fails or they never end; ``None`` where all pass."""
+        """Output of the tests in ``files`` if one fails or they never end; ``None`` if all pass."""
         arguments = [
             *files, "-x", "-q", "--no-header", "--tb=line", "-p", "no:cacheprovider",
             "--hypothesis-profile=unshrunk",
@@ -170,13 +170,13 @@ class _Tests:
         return None if answer["code"] == 0 else f"exit {answer['code']}\n{answer['output']}"
 
     def _ordered(self, area: Area, first: str) -> list[str]:
-        """The files of tests; what is named after ``first`` comes first, what asks other programs last."""
+        """The test files, those named after ``first`` first and those that start other programs last."""
         found = []
         for name in area.tests:
             path = self._copy / name
             found += [path] if path.is_file() else sorted(path.rglob("test_*.py"))
         found = [path for path in found if path.stem not in NOT_RUN]
-        found.sort(key=lambda path: (path.stem != f"test_{first}", path.stem in LAST))
+        found.sort(key=lambda path: (path.stem != f"test_{first}", path.stem in RUN_LAST))
         return [str(path.relative_to(self._copy)) for path in found]
 
     def end(self) -> None:

@@ -1,10 +1,10 @@
-"""pytest, run again and again by forks of one process that has already imported what takes long to import.
+"""pytest, run repeatedly by forks of one process that has already imported the slow modules.
 
     python -m tests.mutation.forked
 
-reads one JSON list of pytest's arguments a line, and answers each with a line {"code": …, "cpu_s": …, "output": FILE}.
-Nothing of headrace is imported here: each fork reads the tree as it then is. A fork may compute for ``CPU_LIMIT_S``
-seconds, so a mutant that never ends is noticed on a busy machine too; one that waits for ever is, after ``LIMIT_S``.
+reads one JSON list of pytest's arguments per line, and answers each with {"code": …, "cpu_s": …, "output": FILE}.
+Nothing of headrace is imported here: each fork reads the current tree. A fork may use ``CPU_LIMIT_S`` seconds of
+processor time, which detects an endless mutant on a busy machine too; one that waits forever ends after ``LIMIT_S``.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ SLOW_TO_IMPORT = ("numpy", "pydantic", "pytest", "hypothesis", "msgspec", "aioka
 
 
 def main() -> None:
-    """Answer lines until there are none."""
+    """Answer lines until the input ends."""
     for name in SLOW_TO_IMPORT:
         importlib.import_module(name)
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +42,7 @@ def _answer(arguments: list[str], output: Path) -> dict[str, object]:
 
 
 def _run(arguments: list[str], output: Path) -> None:
-    """In the fork, which is the head of a group of its own: what it leaves behind can be ended with it."""
+    """Run in the fork, as the leader of a process group, so that its child processes can be ended with it."""
     os.setsid()
     with output.open("w") as file:
         os.dup2(file.fileno(), 1)

@@ -21,23 +21,23 @@ REQUIREMENTS = Path(__file__).parent / "cosmic_ray.txt"
 _LEFT_OUT = re.compile(
     r"VariableReplacer|VariableInserter"  # want arguments
     r"|ExceptionReplacer"  # fails on an exception with a dot in its name
-    r"|RemoveDecorator|_Bit|Shift|_Is"  # noticed by whatever imports the file, or by any number: they flatter the share
+    r"|RemoveDecorator|_Bit|Shift|_Is"  # detected by any import or any number: they inflate the share
 )
 """Operators that are not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file can be changed, and how."""
+    """A possible change of a file."""
 
     path: str
     """The file, from the root of the tree."""
     line: int
-    """Where the change begins."""
+    """Line of the change."""
     operator: str
     """Cosmic Ray's name of the change."""
     occurrence: int
-    """Which of this operator's places in the file."""
+    """Number of the place among those of this operator in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Mutant:
     """A file with one change."""
 
     place: Place
-    """What was changed."""
+    """The change."""
     code: str
     """The whole file, changed."""
     diff: str
@@ -66,8 +66,8 @@ def places_in(root: Path, path: str) -> list[Place]:
 
 
 def draw(root: Path, places: list[Place], number: int, seed: int) -> list[Mutant]:
-    """``number`` mutants, no two of one line; the same for a seed. One that changes no more than an annotation or a
-    docstring is none.
+    """``number`` mutants, no two of one line, deterministic by seed. Changes of an annotation or a docstring alone do
+    not count.
     """
     chance = random.Random(seed)
     by_line: dict[tuple[str, int], list[Place]] = {}

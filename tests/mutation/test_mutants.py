@@ -1,4 +1,4 @@
-"""Mutants are small, real changes, and the same for a seed."""
+"""Mutants are small, effective changes, deterministic by seed."""
 
 import ast
 
@@ -32,7 +32,7 @@ def test_each_mutant_changes_one_line_of_the_code_itself(tree):
         assert ") -> float | None:" in mutant.code
 
 
-def test_a_seed_draws_the_same_again_and_another_draws_others(tree):
+def test_mutants_are_deterministic_by_seed(tree):
     places = places_in(tree, "shares.py")
     assert draw(tree, places, 2, seed=3) == draw(tree, places, 2, seed=3)
     assert len({tuple(mutant.diff for mutant in draw(tree, places, 2, seed=seed)) for seed in range(8)}) > 2

@@ -1,4 +1,4 @@
-"""The event type `memory.written` as somebody new would add it: what is written into which file.
+"""The event type `memory.written` as a newcomer would add it: the lines to add to each file.
 
 An agent wrote something into its memory. Each edit puts its text before the first line that begins with its anchor.
 """
@@ -13,7 +13,7 @@ class Edit(NamedTuple):
     path: str
     """The file, from the root of the repository."""
     before: str
-    """Beginning of the line before which they stand, indentation included."""
+    """Start of the line before which they are inserted, indentation included."""
     text: str
     """The lines."""
 
@@ -28,7 +28,7 @@ THE_TYPE = (
     TYPE: ClassVar[Literal["headrace.memory.written.v1"]] = "headrace.memory.written.v1"
 
     key: Name
-    """What it is kept under."""
+    """Key under which it is stored."""
     text: str
     """What was written."""
 
@@ -52,7 +52,7 @@ WHAT_MYPY_ASKS_FOR = (
         '        case events.MemoryWritten():\n            return f"{fact.key} {_cut(fact.text)}"\n',
     ),
 )
-"""What becomes of it: in a trajectory, and in a line of `headrace tail`."""
+"""Its representation in a trajectory, and in a line of `headrace tail`."""
 
 THE_REST = (
     Edit(
@@ -71,13 +71,13 @@ THE_REST = (
         '    events.MemoryWritten(key="ada", text="Works at the mill (c17)."),\n',
     ),
 )
-"""How an agent emits it, and how one looks."""
+"""How an agent emits it, and an example."""
 
 EDITS = (*THE_TYPE, *WHAT_MYPY_ASKS_FOR, *THE_REST)
 
 
 def apply(edits: tuple[Edit, ...], root: Path) -> None:
-    """Write ``edits`` into the tree at ``root``. Raises ``ValueError`` where an anchor is gone."""
+    """Write ``edits`` into the tree at ``root``. Raises ``ValueError`` if an anchor is missing."""
     for edit in edits:
         path = root / edit.path
         lines = path.read_text().splitlines(keepends=True)

@@ -19,7 +19,7 @@ from headrace.streams.raw import StoredRecord
 
 
 def emitted() -> list[Message]:
-    """What an agent's SDK would send; the queue is where it ends here."""
+    """The events that an agent's SDK would send; here they end in the queue."""
     notes: list[Note] = []
     Sender.put = lambda _, note: notes.append(Note(*note))  # type: ignore[method-assign, assignment, return-value]
     headrace = Headrace("localhost:9", source="newcomer")

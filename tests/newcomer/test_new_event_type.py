@@ -35,7 +35,7 @@ def run(tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
 
 
-def test_mypy_names_every_place_that_was_forgotten(tree: Path) -> None:
+def test_mypy_names_every_missing_place(tree: Path) -> None:
     apply(THE_TYPE, tree)
     # A run over everything takes minutes: these files alone, and for pydantic a class that is not Any.
     stub = tree / "src" / "pydantic.pyi"
@@ -66,7 +66,7 @@ def test_a_new_type_goes_from_the_sdk_to_its_row_and_its_line(tree: Path) -> Non
     assert (found["fallbacks"], found["lag"]) == ((1, ["headrace.memory.written.v1"]) if module else (0, []))
 
 
-def test_what_is_published_is_written_by_two_commands(tree: Path) -> None:
+def test_published_files_are_written_by_two_commands(tree: Path) -> None:
     apply(EDITS, tree)
     for command in (("schemas", "--write", "schemas/snapshots"), ("asyncapi", "--write", "schemas/asyncapi.json")):
         done = run(tree, "-m", "headrace.deploy.cli", *command)
