@@ -1,4 +1,4 @@
-"""Token arrays survive the wire exactly, and what is not one is refused with a reason."""
+"""Token arrays survive the wire exactly, and invalid ones are refused with a reason."""
 
 import base64
 import random
@@ -34,7 +34,7 @@ logprob = st.floats(max_value=0.0, width=32, allow_nan=False, allow_infinity=Fal
 
 
 @given(st.lists(int32, max_size=600), st.lists(logprob, max_size=600), st.lists(st.sampled_from([0, 1]), max_size=99))
-def test_what_was_written_is_read_bit_for_bit(ids: list[int], logprobs: list[float], mask: list[int]) -> None:
+def test_arrays_are_read_back_bit_for_bit(ids: list[int], logprobs: list[float], mask: list[int]) -> None:
     carrier = Carrier(ids=array("i", ids), logprobs=array("f", logprobs), mask=array("b", mask))
     again = Carrier.model_validate_json(carrier.model_dump_json())
     assert again == carrier
@@ -42,7 +42,7 @@ def test_what_was_written_is_read_bit_for_bit(ids: list[int], logprobs: list[flo
     assert again.logprobs.tobytes() == array("f", logprobs).tobytes()
 
 
-def test_the_bytes_are_little_endian_base64_that_anybody_can_read() -> None:
+def test_arrays_are_little_endian_base64() -> None:
     assert base64.b64decode(encode_array(array("i", [5, 6]))) == struct.pack("<2i", 5, 6)
 
 
@@ -53,12 +53,12 @@ def test_long_arrays_are_compressed_and_short_ones_are_not() -> None:
 
 @pytest.mark.parametrize("typecode", ["i", "f", "b"])
 @pytest.mark.parametrize("items", [1_000, 16_000, 20_000, 300_000, 1_000_000])
-def test_what_is_written_is_read_however_well_it_compresses(typecode: str, items: int) -> None:
+def test_arrays_of_any_compressibility_are_read_back(typecode: str, items: int) -> None:
     values = array(typecode, [1]) * items
     assert decode_array(encode_array(values), typecode) == values
 
 
-def test_a_short_text_does_not_become_much() -> None:
+def test_a_short_text_does_not_expand_to_a_large_array() -> None:
     packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(bytes(MAX_BYTES))).decode()
     assert len(packed) < 800
     for typecode in "if":
@@ -68,7 +68,7 @@ def test_a_short_text_does_not_become_much() -> None:
     assert len(decode_array(f"zstd:{small}", "i")) == FREE_INFLATION["i"] // 4
 
 
-def test_text_that_repeats_itself_stays_compressed() -> None:
+def test_repetitive_tokens_stay_compressed() -> None:
     """Twenty copies of a document of 4,000 tokens."""
     document = array("i", random.Random(3).choices(range(150_000), k=4_000))
     assert encode_array(document * 20).startswith("zstd:")
@@ -79,7 +79,7 @@ def test_a_plain_list_is_accepted_in_python() -> None:
 
 
 @pytest.mark.parametrize("text", ["not base64!", "AAA=", "zstd:AAAA", base64.b64encode(b"12345").decode()])
-def test_what_is_not_an_array_is_refused(text: str) -> None:
+def test_text_that_is_not_an_array_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="token array"):
         decode_array(text, "i")
 
@@ -96,18 +96,18 @@ def test_a_frame_without_a_stated_size_is_refused() -> None:
         decode_array("zstd:" + base64.b64encode(compressor.compress(b"1234")).decode(), "i")
 
 
-def test_a_log_probability_that_is_not_a_number_is_refused() -> None:
+def test_a_nan_log_probability_is_refused() -> None:
     with pytest.raises(ValidationError, match="not finite"):
         Carrier(logprobs=array("f", [float("nan")]))
 
 
-def test_a_mask_holds_only_bits() -> None:
+def test_a_mask_holds_zeros_and_ones_only() -> None:
     with pytest.raises(ValidationError, match="0 and 1"):
         Carrier(mask=array("b", [2]))
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-6, -1e30])
-def test_rounding_makes_no_log_probability_impossible(value: float) -> None:
+def test_a_log_probability_above_zero_by_rounding_is_accepted(value: float) -> None:
     assert Carrier(logprobs=array("f", [-1.0, value])).logprobs == array("f", [-1.0, value])
 
 

@@ -1,4 +1,4 @@
-"""The AsyncAPI document says what the registry says, and is one by AsyncAPI's own schema.
+"""The AsyncAPI document matches the registry and is valid under AsyncAPI's own schema.
 
 ``tests/data/asyncapi-3.0.0.schema.json.gz`` is ``schemas/3.0.0-without-$id.json`` of the npm package @asyncapi/specs
 6.11.1 (Apache-2.0), unchanged.
@@ -45,7 +45,7 @@ def resolve(document: dict[str, Any], reference: str) -> Any:
     return node
 
 
-def test_the_published_document_shows_todays_topics_and_models(document: dict[str, Any]) -> None:
+def test_the_published_document_matches_the_current_topics_and_models(document: dict[str, Any]) -> None:
     assert DOCUMENT.read_text() == render(document), "run `headrace asyncapi --write schemas/asyncapi.json`"
 
 
@@ -53,7 +53,7 @@ def test_it_is_an_asyncapi_document_by_the_official_schema(document: dict[str, A
     assert [error.message for error in OFFICIAL.iter_errors(document)] == []
 
 
-def test_the_official_schema_would_notice_a_mistake(document: dict[str, Any]) -> None:
+def test_the_official_schema_detects_a_mistake(document: dict[str, Any]) -> None:
     wrong = copy.deepcopy(document)
     wrong["operations"]["receive.events"]["action"] = "read"
     wrong["channels"]["events"]["bindings"]["kafka"]["partitions"] = 0
@@ -75,7 +75,7 @@ def test_headrace_receives_what_agents_write_and_sends_the_rest(document: dict[s
     assert len(document["operations"]) == len(TOPICS)
 
 
-def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_reference_resolves(document: dict[str, Any]) -> None:
     found = set(references(document))
     assert len(found) > len(MODELS)
     for reference in found:

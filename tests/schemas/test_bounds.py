@@ -1,4 +1,4 @@
-"""Every time, number and name from outside is bounded where it enters, alike in the models, the structs and the C++."""
+"""Every time, number and name is bounded where it enters, equally in the models, the structs and the C++."""
 
 import json
 from typing import Any
@@ -76,14 +76,14 @@ def test_a_value_beyond_its_bound_is_refused_by_the_model_and_not_read_by_the_st
         (ClockTicked, "unix_ms", MAX_TIME_MS - 1),
     ],
 )
-def test_a_value_at_its_bound_is_taken(model: type[Record], field: str, value: Any) -> None:
+def test_a_value_at_its_bound_is_accepted(model: type[Record], field: str, value: Any) -> None:
     text = json.dumps(GOOD[model] | {field: value}).encode()
     assert getattr(model.model_validate_json(text), field) == value
     assert getattr(StructReader(model).read(text), field) == value
 
 
 def _numbers(model: type[Record] | type[Part]) -> list[tuple[str, str]]:
-    """Fields that hold a plain number, and how."""
+    """Owner and name of each field that holds a plain number."""
     found = []
     schema = model.model_json_schema()
     for owner, part in {model.__name__: schema, **schema.get("$defs", {})}.items():
@@ -100,12 +100,12 @@ SCORES = {
     ("Reward", "total"),
     ("Reward", "maximum"),
 }
-"""These have the scale of their spec, and are bounded there."""
+"""Scores have the scale of their spec, which bounds them."""
 
 
 @pytest.mark.parametrize("model", [*FACTS, FeedbackGiven, Trajectory, Reward], ids=lambda model: model.__name__)
-def test_no_number_of_an_event_is_without_a_bound(model: type[Record]) -> None:
-    """The class of the fault: a field that is added later must have a bound too."""
+def test_every_number_of_an_event_is_bounded(model: type[Record]) -> None:
+    """Covers fields that are added later."""
     parts: dict[str, Any] = {model.__name__: model}
     for info in model.model_fields.values():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Part):
@@ -129,7 +129,7 @@ def test_no_number_of_an_event_is_without_a_bound(model: type[Record]) -> None:
         "1969-12-31T23:59:59Z",
     ],
 )
-def test_a_time_out_of_bounds_is_named_bad_time(time: str) -> None:
+def test_a_time_out_of_bounds_is_a_bad_time(time: str) -> None:
     record = with_header(event("s1", 0, started()), TIME, time.encode())
     with pytest.raises(BadTimeError, match="from 1970 on and before 2200"):
         from_headers(record.headers)
@@ -139,7 +139,7 @@ def test_a_time_out_of_bounds_is_named_bad_time(time: str) -> None:
 
 
 @pytest.mark.parametrize("name", [ID, SOURCE, SUBJECT, TRACEPARENT])
-def test_an_attribute_that_is_too_long_is_no_envelope(name: str) -> None:
+def test_an_envelope_attribute_that_is_too_long_is_refused(name: str) -> None:
     record = with_header(event("s1", 0, started()), name, b"x" * 2049)
     with pytest.raises(EnvelopeError, match=f"{name} has 2,049 bytes"):
         from_headers(record.headers)

@@ -1,4 +1,4 @@
-"""Headers in, envelope out, and the other way; malformed ones name the header."""
+"""Headers become an envelope and back; a malformed header is named."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Every type has one example, and it is a record that could stand in its topic."""
+"""Every type has one example, which is a valid record of its topic."""
 
 import json
 from itertools import pairwise
@@ -25,13 +25,13 @@ def test_an_example_survives_the_wire(example: Example) -> None:
 
 
 @pytest.mark.parametrize("example", BY_TYPE)
-def test_an_example_is_what_the_published_schema_asks_for(example: Example) -> None:
+def test_an_example_matches_the_published_schema(example: Example) -> None:
     schema = json.loads((SNAPSHOTS / f"{example.payload.TYPE}.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(json.loads(example.message.value))
 
 
 @pytest.mark.parametrize("example", BY_TYPE)
-def test_an_example_stands_in_the_topic_of_its_type_and_is_small(example: Example) -> None:
+def test_an_example_belongs_to_its_types_topic_and_is_small(example: Example) -> None:
     assert type(example.payload) in example.topic.models
     assert len(example.message.value) < 2500
 

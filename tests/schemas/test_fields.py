@@ -1,4 +1,4 @@
-"""Fields are told with their path, type and sentence."""
+"""Fields are listed with path, type and description."""
 
 import pytest
 
@@ -16,20 +16,20 @@ def field_types(model: type[Record]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.TYPE)
-def test_every_field_of_every_type_has_a_sentence(model: type[Record]) -> None:
+def test_every_field_of_every_type_has_a_description(model: type[Record]) -> None:
     assert fields(model)
     assert [field.path for field in fields(model) if not field.about] == []
 
 
-def test_parts_are_told_under_the_field_that_holds_them() -> None:
-    told = field_types(Trajectory)
-    assert told["segments"] == "list of Segment"
-    assert told["segments[].version_spans[].end"] == "integer ≥ 0"
-    assert told["tools{}.errors"] == "map to integer"
-    assert told["started.task_id"] == "string"
+def test_nested_parts_are_listed_under_their_field() -> None:
+    listed = field_types(Trajectory)
+    assert listed["segments"] == "list of Segment"
+    assert listed["segments[].version_spans[].end"] == "integer ≥ 0"
+    assert listed["tools{}.errors"] == "map to integer"
+    assert listed["started.task_id"] == "string"
 
 
-def test_types_are_told_in_words() -> None:
+def test_types_are_described_in_words() -> None:
     assert field_types(ModelCalled)["logprobs"] == "log-probabilities or null"
     assert field_types(ModelCalled)["sampling.top_p"] == "number > 0 ≤ 1"
     assert field_types(ToolReturned)["status"] == "ok | error"
@@ -37,12 +37,12 @@ def test_types_are_told_in_words() -> None:
     assert field_types(ToolReturned)["result"] == "any JSON"
 
 
-def test_a_long_enum_is_named_and_its_values_are_listed_apart() -> None:
+def test_a_long_enum_is_named_and_its_values_are_listed_separately() -> None:
     assert field_types(Rejection)["reason"] == "Reason"
     assert "late_for_group" in enums(Rejection)["Reason"]
     assert "ToolStatus" not in enums(ToolReturned)
 
 
-def test_whether_a_field_may_be_left_out_is_told() -> None:
+def test_optional_fields_are_marked() -> None:
     required = {field.path for field in fields(ToolReturned) if field.required}
     assert required == {"call_id", "tool"}

@@ -1,4 +1,4 @@
-"""No number that is not finite is in any record: not read, not written, and not made null without a word."""
+"""No record holds a non-finite number: it is neither read nor written, and never silently replaced by null."""
 
 import hashlib
 import json
@@ -40,20 +40,20 @@ def placed(number: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize("number", BAD)
-def test_what_is_not_finite_is_refused_wherever_it_stands(number: str) -> None:
+def test_a_non_finite_number_is_refused_anywhere(number: str) -> None:
     for value in placed(number):
         with pytest.raises(NotFinite, match="not a finite number"):
             refuse_not_finite(value)
 
 
 @pytest.mark.parametrize("number", GOOD)
-def test_what_is_finite_is_taken_and_so_is_text(number: str) -> None:
+def test_finite_numbers_and_text_are_accepted(number: str) -> None:
     for value in placed(number):
         refuse_not_finite(value)
 
 
 @given(st.recursive(st.floats() | st.integers() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=4)))
-def test_of_any_json_it_says_what_a_walk_says(value: Any) -> None:
+def test_it_agrees_with_a_walk_over_any_json(value: Any) -> None:
     def finite(each: Any) -> bool:
         return all(map(finite, each)) if isinstance(each, list) else isinstance(each, str) or math.isfinite(each)
 
@@ -65,7 +65,7 @@ def test_of_any_json_it_says_what_a_walk_says(value: Any) -> None:
             refuse_not_finite(text)
 
 
-def test_what_is_no_json_is_left_to_the_reader() -> None:
+def test_invalid_json_is_left_to_the_reader() -> None:
     for value in (b"", b"NaN", b"[NaN", b"\xff" + b"NaN", b"[" * 100_000 + b"1e400"):
         try:
             refuse_not_finite(value)
@@ -73,13 +73,13 @@ def test_what_is_no_json_is_left_to_the_reader() -> None:
             assert value in (b"NaN", b"[NaN")
 
 
-def test_a_hash_is_not_looked_at_twice() -> None:
+def test_a_hash_needs_no_second_pass() -> None:
     digests = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(200)]
     assert any(re.search(r"\de\d{3}", digest) for digest in digests)
     assert all(is_plainly_finite(json.dumps({"prefix_sha256": digest}).encode()) for digest in digests)
 
 
-def test_ordinary_tokens_are_not_looked_at_twice() -> None:
+def test_ordinary_tokens_need_no_second_pass() -> None:
     arrays = json.dumps({"ids": random.Random(1).randbytes(3000).hex(), "x": [1.5, -2, 10**18]}).encode()
     assert is_plainly_finite(json.dumps({"x": [1.5, -2, 10**18, 1e-9], "e": "3e5"}).encode())
     refuse_not_finite(arrays)
@@ -97,14 +97,14 @@ def test_ordinary_tokens_are_not_looked_at_twice() -> None:
         (FeedbackGiven, '"signal":"s","value":1,"delay_s":@'),
     ],
 )
-def test_a_payload_with_one_is_unreadable(number: str, model: type[Record], fields: str) -> None:
+def test_a_payload_with_a_non_finite_number_is_unreadable(number: str, model: type[Record], fields: str) -> None:
     with pytest.raises(UnreadableRecord, match="finite") as caught:
         decode_payload(model.TYPE, f"{{{fields.replace('@', number)}}}".encode())
     assert caught.value.error is DeadLetterError.INVALID
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_one_is_not_written_either(value: float) -> None:
+def test_a_non_finite_number_is_not_written(value: float) -> None:
     with pytest.raises(ValidationError, match="finite"):
         TrajectoryEnded(outcome=value)
     for payload in (
@@ -115,13 +115,13 @@ def test_one_is_not_written_either(value: float) -> None:
             encode(payload, key="k", envelope=Envelope("i", payload.TYPE, "/s", 0, "k"))
 
 
-def test_an_alert_about_one_can_be_said() -> None:
+def test_an_alert_about_a_non_finite_number_can_be_written() -> None:
     alert = Alert(run="r", source="s", kind="k", message="m", details={"value": math.nan, "more": [math.inf, 1.5]})
     assert alert.details == {"value": "nan", "more": ["inf", 1.5]}
     encode(alert, key="k", envelope=Envelope("i", alert.TYPE, "/s", 0, "k"))
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.__name__)
-def test_every_record_says_so(model: type[Record]) -> None:
+def test_every_model_refuses_non_finite_numbers(model: type[Record]) -> None:
     assert model.model_config["allow_inf_nan"] is False
     assert model.model_config["ser_json_inf_nan"] == "constants"

@@ -1,4 +1,4 @@
-"""What was published stays readable: today's models against every committed snapshot."""
+"""Published types stay readable: the current models against every committed snapshot."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ def test_a_published_type_is_still_readable(path: Any) -> None:
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_snapshots_show_todays_models(path: Any) -> None:
+def test_snapshots_match_the_current_models(path: Any) -> None:
     assert path.read_text() == render(json_schemas()[path.stem]), "run `headrace schemas --write schemas/snapshots`"
 
 

@@ -1,4 +1,4 @@
-"""Models refuse what cannot be: arrays that disagree, spans that do not tile."""
+"""Models refuse inconsistent records: arrays of different lengths, spans that do not tile."""
 
 import pytest
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ def test_a_call_without_token_ids_is_a_labelled_absence() -> None:
     assert ModelCalled(model="gpt-4o").sampled_ids is None
 
 
-def test_log_probs_pair_with_the_sampled_tokens() -> None:
+def test_there_is_one_log_probability_per_sampled_token() -> None:
     with pytest.raises(ValidationError, match="1 logprobs for 2 sampled_ids"):
         call(logprobs=[-0.5])
 

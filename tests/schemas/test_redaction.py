@@ -44,7 +44,7 @@ def url(password: str) -> str:
 
 
 @pytest.mark.parametrize("password", PASSWORDS)
-def test_an_address_that_is_a_value_is_parsed(password: str) -> None:
+def test_an_address_as_a_whole_value_is_parsed(password: str) -> None:
     assert redacted_address(url(password)) == "http://***@ch.example:8123"
     assert redacted_values({"a": [url(password)]}) == {"a": ["http://***@ch.example:8123"]}
     query = f"https://h/?user=a&password={password.replace('&', '').replace('#', '')}&database=x"
@@ -64,7 +64,7 @@ def test_an_address_in_prose_is_hidden_whatever_its_password_holds(password: str
 @pytest.mark.parametrize(
     "shown_as", ["{}", "{!r}", "it is{}there", "Code: 516. DB::Exception: {}: wrong password"], ids=str
 )
-def test_what_settings_hold_is_hidden_wherever_it_stands(password: str, shown_as: str) -> None:
+def test_secrets_from_settings_are_hidden_anywhere(password: str, shown_as: str) -> None:
     remember_secrets({"clickhouse": url(password)})
     for text in (shown_as.format(password), json.dumps({"said": shown_as.format(password)})):
         assert SECRET not in redacted(text)
@@ -158,12 +158,12 @@ def test_the_working_directory_of_a_shell_is_no_secret(tmp_path, monkeypatch) ->
     assert redacted(f"{tmp_path} my-s3cret") == f"{tmp_path} ***"
 
 
-def test_an_address_is_not_refused_for_what_others_hold() -> None:
+def test_an_address_is_not_refused_because_of_other_secrets() -> None:
     remember_secret("/data/s3cret")
     assert scheme_of("file:///data/s3cret/objects") == "file"
 
 
-def test_a_password_that_is_a_word_takes_no_other_text_apart() -> None:
+def test_a_password_that_is_a_word_redacts_no_other_text() -> None:
     remember_secrets("http://headrace:headrace@h:1")
     remember_secret("123456")
     assert redacted("headrace.streams: 1234567 events") == "headrace.streams: 1234567 events"
@@ -212,7 +212,7 @@ def test_a_setting_called_authorization_is_secret_and_a_folder_of_secrets_is_not
         "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
     ],
 )
-def test_what_holds_no_secret_stays(text: str) -> None:
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     assert redacted(text) == text
 
 

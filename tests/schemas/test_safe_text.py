@@ -1,4 +1,4 @@
-"""Secrets are taken out and control characters escaped, whatever stands around them, in time linear in the text."""
+"""Secrets are redacted and control characters escaped in any context, in time linear in the text."""
 
 import json
 import time
@@ -66,17 +66,17 @@ def test_a_secret_is_hidden_and_the_rest_stays(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", WITHOUT)
-def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
+def test_text_without_secrets_is_returned_unchanged(text: str) -> None:
     assert redacted(text) == text
     assert not holds_secret(text)
 
 
-def test_an_address_still_says_where_it_leads() -> None:
+def test_a_redacted_address_keeps_its_host() -> None:
     assert redacted(f"http://u:{SECRET}@h:8123/x") == "http://***@h:8123/x"
     assert redacted(f"u:{SECRET}@one:1,u:{SECRET}@two:2") == "***@one:1,***@two:2"
 
 
-def test_values_are_hidden_by_their_names_too() -> None:
+def test_values_are_also_hidden_by_their_names() -> None:
     values = {
         "password": SECRET,
         "judge": {"api_key": SECRET, "url": f"http://u:{SECRET}@h", "tokens": 3, "key": "task"},
@@ -92,7 +92,7 @@ def test_values_are_hidden_by_their_names_too() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=80))
-def test_nothing_that_is_shown_moves_a_terminal(text: str) -> None:
+def test_no_shown_text_contains_terminal_control_sequences(text: str) -> None:
     shown = printable(text)
     assert "\n" not in shown
     assert all(each.isprintable() or (each.isspace() and each > "\xa0") for each in shown)
@@ -106,7 +106,7 @@ def test_nothing_that_is_shown_moves_a_terminal(text: str) -> None:
     "character",
     [*"\u034f\u115f\u1160\u17b4\u180b\u2800\u3164\ufe00\ufe0f\uffa0\U000e0100\U000e01ef\u200b\u200d\u2060\ufeff"],
 )
-def test_a_character_that_nobody_sees_is_escaped(character: str) -> None:
+def test_an_invisible_character_is_escaped(character: str) -> None:
     escape = rf"\u{ord(character):04x}" if ord(character) < 0x10000 else rf"\U{ord(character):08x}"
     assert printable(f"t-1{character}") == f"t-1{escape}"
     shown = printable_json({"name": character})
@@ -114,12 +114,12 @@ def test_a_character_that_nobody_sees_is_escaped(character: str) -> None:
     assert json.loads(shown) == {"name": character}
 
 
-def test_letters_of_every_script_and_box_drawing_stay() -> None:
+def test_printable_characters_of_every_script_are_kept() -> None:
     for text in ("אב-1 2", "مرحبا", "ខ្មែរ", "한국어", "e\u0301", "┌─x─┐ │ 1 │ └───┘", "⠓"):
         assert printable(text) == text
 
 
-def test_what_is_not_printable_is_shown_as_an_escape() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     assert printable("a\x1b[31m\nb\u202ec\ud800\U000e0001") == r"a\x1b[31m\nb\u202ec\ud800\U000e0001"
     assert printable("größer → 日本\u3000語 🙂") == "größer → 日本\u3000語 🙂"
 
@@ -131,7 +131,7 @@ def test_what_is_not_printable_is_shown_as_an_escape() -> None:
         max_leaves=8,
     )
 )
-def test_json_stays_json_and_moves_no_terminal(value: object) -> None:
+def test_escaped_json_stays_valid_json(value: object) -> None:
     for indent in (None, 1):
         text = printable_json(value, indent=indent)
         assert json.loads(text) == value

@@ -1,4 +1,4 @@
-"""What an engine stamps on tokens is read back as it was written, and nothing else is taken for it."""
+"""An engine's stamp on tokens round-trips, and no other text is read as a stamp."""
 
 import pytest
 from hypothesis import given
@@ -11,12 +11,12 @@ RUNS = st.from_regex(RUN_NAME, fullmatch=True)
 
 
 @given(RUNS, st.integers(0, MAX_COUNT))
-def test_a_stamp_is_read_as_it_was_written(run: str, version: int) -> None:
+def test_a_stamp_round_trips(run: str, version: int) -> None:
     assert read_stamp(stamp_of(run, version)) == Stamp(run, version)
 
 
 @given(RUNS)
-def test_unverified_weights_are_some_runs_and_no_version(run: str) -> None:
+def test_unverified_weights_have_a_run_and_no_version(run: str) -> None:
     assert read_stamp(unverified_stamp(run)) == Stamp(run, None)
 
 
@@ -29,7 +29,7 @@ def test_a_stamp_of_an_older_follower_names_no_run(text: str, version: int | Non
     "text",
     ["default", "", "-1", "1.0", "²", "/1", "run/", "run/x", "a/b/1", "../1", "run/1 ", "run/1\n", "rün/1", "9" * 5000],
 )
-def test_anything_else_says_nothing(text: str) -> None:
+def test_other_text_is_not_a_stamp(text: str) -> None:
     assert read_stamp(text) == Stamp()
 
 

@@ -5,7 +5,7 @@ import pytest
 from headrace.schemas.topics import EVENTS, MODELS, TOPICS, TRAJECTORIES, topic_named
 
 
-def test_names_are_unique_and_types_live_in_one_topic() -> None:
+def test_names_are_unique_and_each_type_has_one_topic() -> None:
     assert len({topic.name for topic in TOPICS}) == len(TOPICS)
     assert len(MODELS) == sum(len(topic.models) for topic in TOPICS)
 

@@ -22,11 +22,11 @@ def test_the_same_record_has_the_same_span_and_another_record_another() -> None:
 
 
 @pytest.mark.parametrize("header", [None, "", "00-xyz", AGENTS.upper(), AGENTS.replace("00f067aa0ba902b7", "0" * 16)])
-def test_what_is_no_trace_context_continues_nothing(header: str | None) -> None:
+def test_an_invalid_trace_context_is_ignored(header: str | None) -> None:
     assert continued(header, "record-1") is None
 
 
 @given(st.text())
-def test_any_text_is_read_or_left_out_but_never_raises(header: str) -> None:
+def test_any_trace_header_is_read_or_ignored_without_raising(header: str) -> None:
     context = parse_traceparent(header)
     assert context is None or context.traceparent == header

@@ -1,4 +1,4 @@
-"""Records through Kafka's form and back: every kind of damage has its own name."""
+"""Records to Kafka's form and back: every kind of damage has its own error."""
 
 from typing import Any, ClassVar
 
@@ -19,14 +19,14 @@ def message(payload: Record, type_name: str | None = None) -> Message:
 CALL = ToolCalled(call_id="c1", tool="search", arguments={"query": "ada", "limit": None})
 
 
-def test_a_record_comes_back_as_it_went() -> None:
+def test_a_record_round_trips() -> None:
     sent = message(CALL)
     envelope, payload = decode(sent.headers, sent.value)
     assert payload == CALL
     assert (envelope.subject, envelope.sequence) == ("t-1", 0)
 
 
-def test_fields_from_the_future_survive() -> None:
+def test_unknown_fields_are_kept() -> None:
     payload = decode_payload(ToolCalled.TYPE, b'{"call_id": "c", "tool": "t", "colour": "blue"}')
     assert b'"colour":"blue"' in message(payload).value
 
@@ -47,7 +47,7 @@ def test_an_envelope_of_another_type_is_a_programming_error() -> None:
         ("somebody.elses.v1", b"{}", DeadLetterError.UNKNOWN_TYPE),
     ],
 )
-def test_what_cannot_be_read_says_why(type_name: str, value: bytes | None, error: DeadLetterError) -> None:
+def test_an_unreadable_record_names_its_error(type_name: str, value: bytes | None, error: DeadLetterError) -> None:
     with pytest.raises(UnreadableRecord) as caught:
         decode_payload(type_name, value)
     assert caught.value.error is error
@@ -79,7 +79,7 @@ def from_v2(fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return "pair.v3", {"left": left, "right": right}
 
 
-def test_an_old_version_is_brought_forward_step_by_step() -> None:
+def test_an_old_version_is_upcast_step_by_step() -> None:
     upcasters = {"pair.v1": from_v1, "pair.v2": from_v2}
     headers = to_headers(Envelope("i", "pair.v1", "s", 0, "x"))
     _, payload = decode(headers, b'{"l": 1, "r": 2}', {"pair.v3": Pair}, upcasters)

@@ -1,4 +1,4 @@
-"""Reading on from bookmarks: every record once, however often the reader is replaced, and never out of another log."""
+"""Resuming from bookmarks: every record once across any number of readers, and never from a different log."""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ WRITES = st.lists(st.tuples(st.sampled_from([EVENTS.name, STEPS.name]), st.integ
 
 def write(log: Log, topic: str, partition: int, value: bytes | None = None) -> None:
     records = log.setdefault(topic, {}).setdefault(partition, [])
-    # Offsets of markers have no record.
+    # Transaction markers take offsets without a record.
     offset = records[-1].offset + 2 if records else 1
     records.append(StoredRecord(topic, partition, offset, 7, b"k", value or b"%d" % offset, [("h", b"v")]))
 
@@ -37,7 +37,7 @@ async def taken(reader: BookmarkedReader[StoredRecord]) -> list[StoredRecord]:
 
 
 @given(st.lists(st.tuples(WRITES, st.booleans()), max_size=6))
-async def test_every_record_comes_once_whoever_reads_on(rounds: list[tuple[list[tuple[str, int]], bool]]) -> None:
+async def test_every_record_is_read_once_across_readers(rounds: list[tuple[list[tuple[str, int]], bool]]) -> None:
     log: Log = {}
     reader = BookmarkedReader(read_of(log))
     found: list[StoredRecord] = []
@@ -53,7 +53,7 @@ async def test_every_record_comes_once_whoever_reads_on(rounds: list[tuple[list[
 
 
 @pytest.mark.parametrize("change", ["value", "key", "headers", "timestamp", "offset"])
-async def test_another_record_at_the_bookmark_is_noticed(change: str) -> None:
+async def test_a_different_record_at_the_bookmark_is_detected(change: str) -> None:
     log: Log = {}
     for _ in range(3):
         write(log, EVENTS.name, 0)
@@ -67,7 +67,7 @@ async def test_another_record_at_the_bookmark_is_noticed(change: str) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1])
-async def test_a_topic_that_is_shorter_than_it_was_is_noticed(left: int) -> None:
+async def test_a_truncated_topic_is_detected(left: int) -> None:
     log: Log = {}
     for _ in range(3):
         write(log, EVENTS.name, 1)
@@ -78,7 +78,7 @@ async def test_a_topic_that_is_shorter_than_it_was_is_noticed(left: int) -> None
         await taken(BookmarkedReader(read_of(log), reader.marks))
 
 
-async def test_a_record_counts_as_read_when_the_next_is_asked_for() -> None:
+async def test_a_record_counts_as_read_when_the_next_is_requested() -> None:
     log: Log = {}
     for _ in range(3):
         write(log, EVENTS.name, 0)
@@ -93,7 +93,7 @@ async def test_a_record_counts_as_read_when_the_next_is_asked_for() -> None:
 
 
 @pytest.mark.kafka
-async def test_a_cluster_has_an_id_of_its_own(kafka: str) -> None:
+async def test_the_cluster_id_is_stable(kafka: str) -> None:
     found = await cluster_id(kafka)
     assert found
     assert await cluster_id(kafka) == found

@@ -1,4 +1,4 @@
-"""Clients start, and stop, in bounded time, against a real broker."""
+"""Clients start and stop in bounded time against a real broker."""
 
 import asyncio
 import gc
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.mark.parametrize("opened", [open_consumer, partial(open_producer, transactional_id="nobody"), open_admin])
-async def test_a_cluster_that_names_no_broker_may_be_asked_again(
+async def test_a_cluster_that_lists_no_broker_is_a_retriable_error(
     kafka: str, opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As one of a single broker does that was frozen for longer than its session, for a moment. A producer without
+    # A single broker that was frozen for longer than its session lists no broker for a moment. A producer without
     # transactions waits by itself.
     with monkeypatch.context() as patched:
         patched.setattr(ClusterMetadata, "brokers", lambda _: set())
@@ -42,7 +42,9 @@ async def test_a_cluster_that_names_no_broker_may_be_asked_again(
 
 
 @pytest.mark.parametrize("opened", [open_consumer, open_producer])
-async def test_a_client_that_finds_no_broker_leaves_nothing_open(opened: Any, recwarn: pytest.WarningsRecorder) -> None:
+async def test_a_client_without_a_broker_leaves_no_connection_open(
+    opened: Any, recwarn: pytest.WarningsRecorder
+) -> None:
     with pytest.raises(KafkaConnectionError):
         async with opened(f"{HOST}:{free_port()}"):
             pass
@@ -50,8 +52,8 @@ async def test_a_client_that_finds_no_broker_leaves_nothing_open(opened: Any, re
     assert not [str(warning.message) for warning in recwarn if warning.category is ResourceWarning]
 
 
-async def test_a_producer_that_is_given_up_leaves_no_task_behind(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is collected while it waits is an error in the log of whoever uses the SDK."""
+async def test_stopping_a_waiting_producer_leaves_no_task(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that is garbage-collected while it waits is logged as an error in the SDK user's process."""
     before = asyncio.all_tasks()
     producer = AIOKafkaProducer(bootstrap_servers=kafka)
     await start_client(producer)
@@ -68,10 +70,8 @@ async def test_a_producer_that_is_given_up_leaves_no_task_behind(kafka: str, mon
     assert asyncio.all_tasks() == before
 
 
-async def test_a_coordinator_that_gives_no_producer_id_is_not_waited_for_without_end(
-    kafka: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one does that cannot end the last transaction of the id: aiokafka asks again and again."""
+async def test_waiting_for_a_producer_id_times_out(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that cannot end the ID's last transaction refuses each request, and aiokafka retries forever."""
     monkeypatch.setattr(clients, "START_S", 0.5)
 
     async def refused(*_: Any) -> bool:

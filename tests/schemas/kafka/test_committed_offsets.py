@@ -1,4 +1,4 @@
-"""Committed offsets, where the coordinator's answer can mislead."""
+"""Committed offsets when the coordinator's answer is misleading."""
 
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,13 +14,13 @@ COMMITTED = OffsetAndMetadata(42, '{"v": 1}')
 
 
 class Coordinator:
-    """Answers in place of the admin client: first ``ANSWERS`` in order."""
+    """Stands for the admin client: returns ``ANSWERS`` in order."""
 
     ANSWERS: ClassVar[list[dict[TopicPartition, OffsetAndMetadata]]] = []
     _client = SimpleNamespace(cluster=SimpleNamespace(brokers=lambda: {1}))
 
     def __init__(self, **_: Any) -> None:
-        """Takes whatever the client takes."""
+        """Accepts the client's arguments."""
 
     async def start(self) -> None:
         """Nothing to connect to."""
@@ -34,10 +34,8 @@ class Coordinator:
 
 
 @pytest.mark.parametrize("commit", [COMMITTED, OffsetAndMetadata(-1, "")])
-async def test_a_coordinator_that_is_still_loading_is_asked_again(
-    monkeypatch: pytest.MonkeyPatch, commit: OffsetAndMetadata
-) -> None:
-    # Its answer has an error on top, which the client does not look at, and no entry for the partition. Taken for
+async def test_a_loading_coordinator_is_retried(monkeypatch: pytest.MonkeyPatch, commit: OffsetAndMetadata) -> None:
+    # The answer has an error at the top level, which the client ignores, and no entry for the partition. Read as
     # "nothing committed", it made an assembler start from the beginning and write everything a second time.
     monkeypatch.setattr(Coordinator, "ANSWERS", [{}, {}, {PARTITION: commit}])
     monkeypatch.setattr(clients, "AIOKafkaAdminClient", Coordinator)

@@ -1,4 +1,4 @@
-"""A fold that is kept comes back as it was, or not at all."""
+"""A kept fold is read back unchanged or refused."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ IDENTITY = FoldIdentity("ledger", "some/cluster", "c0de")
 MARKS = {"events": {0: Bookmark(7, "ab"), 11: Bookmark(2**40, "cd")}, "steps": {}}
 
 
-def test_what_is_kept_comes_back_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_a_kept_fold_is_read_back_and_private(tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "folds"
     assert read_fold(folder, IDENTITY) is None
     assert write_fold(folder, IDENTITY, MARKS, b"state\nof bytes\x00")
@@ -25,20 +25,20 @@ def test_what_is_kept_comes_back_and_is_its_owners_alone(tmp_path: Path) -> None
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
 
 
-def test_other_clusters_and_folds_have_files_of_their_own(tmp_path: Path) -> None:
+def test_each_cluster_and_fold_has_its_own_file(tmp_path: Path) -> None:
     write_fold(tmp_path, IDENTITY, MARKS, b"one")
     write_fold(tmp_path, replace(IDENTITY, cluster="other"), {}, b"two")
     write_fold(tmp_path, replace(IDENTITY, name="import"), {}, b"three")
     assert read_fold(tmp_path, IDENTITY) == (MARKS, b"one")
 
 
-def test_other_code_cannot_use_it(tmp_path: Path) -> None:
+def test_a_fold_of_other_code_is_refused(tmp_path: Path) -> None:
     write_fold(tmp_path, IDENTITY, MARKS, b"one")
     with pytest.raises(UnusableFoldError, match="another release"):
         read_fold(tmp_path, replace(IDENTITY, code="new"))
 
 
-def test_code_is_known_by_every_byte_of_its_files(tmp_path: Path) -> None:
+def test_the_code_digest_covers_every_byte(tmp_path: Path) -> None:
     one, other = tmp_path / "a.py", tmp_path / "b.py"
     found = set()
     for first, second in ((b"xy", b"z"), (b"x", b"yz"), (b"xy", b"")):
@@ -57,7 +57,7 @@ def test_a_torn_file_is_refused(tmp_path: Path, cut: int) -> None:
         read_fold(tmp_path, IDENTITY)
 
 
-def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
+def test_every_changed_byte_is_detected(tmp_path: Path) -> None:
     write_fold(tmp_path, IDENTITY, MARKS, bytes(range(256)))
     file = IDENTITY.file(tmp_path)
     whole = file.read_bytes()
@@ -72,13 +72,13 @@ def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{}\n", b"[]\n", b'{"name": "ledger", "cluster": "some/cluster"}\nx', b"\xff\n"]
 )
-def test_what_is_no_fold_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_fold_is_refused(tmp_path: Path, content: bytes) -> None:
     IDENTITY.file(tmp_path).write_bytes(zstandard.compress(content))
     with pytest.raises(UnusableFoldError, match="damaged"):
         read_fold(tmp_path, IDENTITY)
 
 
-def test_there_is_a_bound_on_what_is_kept_and_on_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_folds_are_bounded_when_written_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
     monkeypatch.setattr(fold_cache, "MAX_BYTES", 5_000)
     assert not write_fold(tmp_path, IDENTITY, MARKS, bytes(10_000))
@@ -86,7 +86,7 @@ def test_there_is_a_bound_on_what_is_kept_and_on_what_is_read(tmp_path: Path, mo
         read_fold(tmp_path, IDENTITY)
 
 
-def test_the_oldest_files_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fold_cache, "MAX_FILES", 3)
     identities = [replace(IDENTITY, cluster=str(number)) for number in range(5)]
     for age, identity in enumerate(identities):
@@ -98,7 +98,7 @@ def test_the_oldest_files_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
 
 
-def test_a_folder_that_is_none_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_folder_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         write_fold(tmp_path / "file" / "folds", IDENTITY, MARKS, b"")

@@ -1,4 +1,4 @@
-"""Batches that inflate to too much: passed over by aiokafka's own parts, and what is honest comes out as it was."""
+"""aiokafka's own readers skip batches that decompress to too much; batches within the bound are read unchanged."""
 
 import io
 import logging
@@ -38,7 +38,7 @@ def batch(codec: int, offset: int, *values: bytes) -> bytes:
 
 
 def read(fetched: bytes) -> tuple[list[tuple[int, int]], int]:
-    """Offset and size of every record as a consumer gives it, and where it goes on."""
+    """Offset and size of every record that a consumer returns, and its next offset."""
     fetcher = aiokafka.consumer.fetcher
     records = fetcher.PartitionRecords(
         TopicPartition("feedback", 0), fetcher.MemoryRecords(fetched), [], 0, None, None, True, fetcher.READ_COMMITTED
@@ -47,7 +47,7 @@ def read(fetched: bytes) -> tuple[list[tuple[int, int]], int]:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_what_is_honest_comes_out_as_it_was(name: str) -> None:
+def test_batches_within_the_bound_are_unchanged(name: str) -> None:
     codec, encode, decode = CODECS[name]
     for text in TEXTS:
         assert decode(encode(text)) == text
@@ -55,7 +55,7 @@ def test_what_is_honest_comes_out_as_it_was(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_a_batch_that_inflates_to_too_much_is_passed_over(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_that_decompresses_to_too_much_is_skipped(name: str, caplog: pytest.LogCaptureFixture) -> None:
     codec, _, _ = CODECS[name]
     fetched = batch(codec, 0, b"one") + batch(codec, 1, b"two", BOMB) + batch(codec, 3, b"three")
     with caplog.at_level(logging.ERROR):
@@ -63,8 +63,8 @@ def test_a_batch_that_inflates_to_too_much_is_passed_over(name: str, caplog: pyt
     assert "offsets 1 to 2" in caplog.text
 
 
-def test_it_is_never_in_memory() -> None:
-    """Ten gigabytes in a megabyte, as a topic of 1 MiB takes them."""
+def test_an_oversized_batch_is_never_in_memory() -> None:
+    """Ten gigabytes in one megabyte, the size that a topic of 1 MiB accepts."""
     frame = zstandard.ZstdCompressor().compress(bytes(2**30))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InflatedError):
@@ -72,7 +72,7 @@ def test_it_is_never_in_memory() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * MAX_INFLATED_BYTES / 1024
 
 
-def test_several_frames_are_one_payload() -> None:
+def test_several_frames_form_one_payload() -> None:
     parts = [b"one" * 1000, b"two" * 1000]
     assert inflation.zstd_inflated(b"".join(map(aiokafka.codec.zstd_encode, parts))) == b"".join(parts)
     assert inflation.gzip_inflated(b"".join(map(aiokafka.codec.gzip_encode, parts))) == b"".join(parts)
@@ -83,7 +83,7 @@ def test_several_frames_are_one_payload() -> None:
 @pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 9_000_000])
 @pytest.mark.parametrize("linked", [True, False])
 @pytest.mark.parametrize("checksum", [True, False])
-def test_the_bound_of_lz4_is_one(size: int, linked: bool, checksum: bool) -> None:
+def test_the_lz4_size_estimate_is_a_close_upper_bound(size: int, linked: bool, checksum: bool) -> None:
     for text in (bytes(size), bytes(range(251)) * (size // 251)):
         out = cramjam.lz4.Compressor(content_checksum=checksum, block_linked=linked)
         out.compress(io.BytesIO(text).read())

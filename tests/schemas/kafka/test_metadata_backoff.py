@@ -1,4 +1,4 @@
-"""A producer keeps the topics it writes to, and a client that finds no leader does not ask without a pause."""
+"""A producer keeps the topics it writes to, and a client without a leader pauses between metadata requests."""
 
 import asyncio
 import time
@@ -27,11 +27,11 @@ TOPICS = ("a", "b")
 
 
 def asked(backoff: MetadataBackoff, times: Iterable[float]) -> list[float]:
-    """At which of ``times`` it may ask."""
+    """The ``times`` at which a request is allowed."""
     return [now for now in times if backoff.may_request(now, TOPICS)]
 
 
-def test_pauses_double_while_the_asking_goes_on_and_begin_anew_after_a_silence() -> None:
+def test_pauses_double_while_requests_continue_and_reset_after_a_silence() -> None:
     backoff = MetadataBackoff(0.1, 0.5)
     assert asked(backoff, [n / 100 for n in range(300)]) == pytest.approx(
         [0, 0.1, 0.3, 0.7, 1.2, 1.7, 2.2, 2.7], abs=0.05
@@ -39,34 +39,32 @@ def test_pauses_double_while_the_asking_goes_on_and_begin_anew_after_a_silence()
     assert asked(backoff, [5.0, 5.05, 5.11]) == pytest.approx([5.0, 5.11])
 
 
-def test_a_client_that_asks_for_other_topics_is_not_held_up() -> None:
+def test_a_request_for_other_topics_is_not_delayed() -> None:
     backoff = MetadataBackoff(0.1)
     requested = [("a",), ("a",), ("a", "b"), ("b", "a")]
     assert [backoff.may_request(0.01 * n, each) for n, each in enumerate(requested)] == [True, False, True, False]
 
 
 @given(st.floats(0.01, 1), st.lists(st.floats(0, 3), max_size=60))
-def test_however_it_is_asked_two_requests_are_at_least_the_shortest_pause_apart(
-    first_s: float, gaps: list[float]
-) -> None:
+def test_two_requests_are_always_at_least_the_shortest_pause_apart(first_s: float, gaps: list[float]) -> None:
     times = asked(MetadataBackoff(first_s, 0.5), accumulate(gaps))
     assert all(later - earlier >= first_s - 1e-9 for earlier, later in pairwise(times))
 
 
 @pytest.mark.kafka
-async def test_a_record_that_waits_does_not_lose_its_topic_to_one_that_is_new(kafka: str) -> None:
-    """The client knows the old topic from a request for all of them, and asks for the new one only."""
+async def test_a_waiting_record_keeps_its_topic_when_a_new_topic_is_added(kafka: str) -> None:
+    """The client knows the old topic from a request for all topics, and requests only the new one."""
     old, new = topic(), topic()
     await create_topics(kafka, [old])
     async with open_producer(kafka, linger_ms=500, request_timeout_ms=5000) as producer:
-        await producer.client.force_metadata_update()  # while it has written nothing: for all topics
+        await producer.client.force_metadata_update()  # before the first write this requests all topics
         await create_topics(kafka, [new])
         waiting = [await producer.send(each.name, b"x") for each in (old, new)]
         assert [stored.offset for stored in await asyncio.gather(*waiting)] == [0, 0]
 
 
 @pytest.mark.kafka
-async def test_a_partition_without_a_leader_costs_few_requests_and_does_not_hold_up_the_others(
+async def test_a_partition_without_a_leader_costs_few_requests_and_does_not_delay_others(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = 0

@@ -1,4 +1,4 @@
-"""Single records are found again where they stand, whatever lies between them."""
+"""Single records are read back by offset, whatever lies between them."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ COUNT = 6 * READ_OVER
         ([10, 500, 11, 502], 5, [(10, 11), (500, 502)]),
     ],
 )
-def test_offsets_become_few_ranges(offsets: list[int], gap: int, ranges: list[tuple[int, int]]) -> None:
+def test_offsets_are_merged_into_few_ranges(offsets: list[int], gap: int, ranges: list[tuple[int, int]]) -> None:
     assert contiguous_ranges(offsets, gap) == ranges
 
 
@@ -49,7 +49,7 @@ async def test_records_are_read_back_across_gaps_transactions_and_partitions(kaf
 
 
 @pytest.mark.kafka
-async def test_what_is_past_its_retention_is_left_out(kafka: str) -> None:
+async def test_expired_records_are_left_out(kafka: str) -> None:
     messages = [trajectory_message(attempt(f"gone-{number}")) for number in range(20)]
     async with open_producer(kafka) as producer:
         first = (await (await send(producer, TRAJECTORIES, messages[0], 0))).offset

@@ -39,7 +39,7 @@ async def test_reading_to_the_end_sees_every_committed_record_and_nothing_aborte
     assert keys == sorted(f"kept-{number}" for number in range(20))
 
 
-async def test_an_empty_topic_ends_at_once(kafka: str) -> None:
+async def test_reading_an_empty_topic_ends_immediately(kafka: str) -> None:
     assert [record async for record in read_to_end(kafka, FEEDBACK)] == []
 
 
@@ -51,7 +51,7 @@ async def test_reading_can_start_in_the_middle(kafka: str) -> None:
     assert keys == [b"3", b"4"]
 
 
-async def test_a_record_larger_than_a_fetch_comes_whole_beside_others(kafka: str) -> None:
+async def test_a_record_larger_than_a_fetch_is_read_whole_among_others(kafka: str) -> None:
     large = os.urandom(8 * FETCH_BYTES)
     async with open_producer(kafka) as producer:
         for partition in range(TRAJECTORIES.partitions):
@@ -62,7 +62,7 @@ async def test_a_record_larger_than_a_fetch_comes_whole_beside_others(kafka: str
         assert [value for each, value in found if each == partition] == [b"before", large, b"behind"]
 
 
-async def test_however_much_a_fetch_brings_few_records_are_decoded_at_a_time(
+async def test_few_records_are_decoded_at_a_time_however_large_a_fetch_is(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_producer(kafka) as producer:

@@ -1,4 +1,4 @@
-"""Whose clock stamps a topic is checked on a real broker, and the message mends it."""
+"""The timestamp type of topics is checked on a real broker, and the error message contains the fix."""
 
 import asyncio
 import re
@@ -47,15 +47,15 @@ async def test_topics_that_agents_write_to_are_stamped_by_the_broker(kafka: str)
 
 
 @pytest.mark.parametrize("ahead_s", [3 * 3600, -3 * 3600, -50 * 365 * 86_400])
-async def test_no_host_s_clock_makes_the_broker_refuse_what_agents_send(kafka: str, ahead_s: int) -> None:
+async def test_no_host_clock_makes_the_broker_refuse_agents_records(kafka: str, ahead_s: int) -> None:
     stamp_ms = time.time_ns() // 1_000_000 + 1_000 * ahead_s
     async with open_producer(kafka) as producer:
         for topic in FROM_AGENTS:
             await (await producer.send(topic.name, value=b"x", partition=0, timestamp_ms=stamp_ms))
 
 
-async def test_a_topic_with_another_clock_is_refused_with_the_command_that_mends_it(kafka: str) -> None:
-    """The command is run as it stands, by Kafka's own tool."""
+async def test_a_topic_with_another_clock_is_refused_with_the_command_that_fixes_it(kafka: str) -> None:
+    """The command in the message is run unchanged by Kafka's own tool."""
     await set_configs(kafka, [replace(EVENTS, broker_time=False), replace(REWARDS, broker_time=True)])
     with pytest.raises(WrongClockError) as refused:
         await check_clocks(kafka, (EVENTS, FEEDBACK, REWARDS), override=OPTION)
@@ -69,23 +69,25 @@ async def test_a_topic_with_another_clock_is_refused_with_the_command_that_mends
         done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     async for attempt in AsyncRetrying(retry=retry_if_exception_type(WrongClockError), **PATIENCE):
-        with attempt:  # the tool does not wait until the broker goes by what it set
+        with attempt:  # the tool does not wait until the broker applies the change
             await check_clocks(kafka, (EVENTS, FEEDBACK, REWARDS), override=OPTION)
 
 
-async def test_our_own_broker_with_data_of_an_older_version_is_mended(kafka: str) -> None:
+async def test_our_own_broker_with_older_data_is_reconfigured(kafka: str) -> None:
     await set_configs(kafka, [replace(EVENTS, broker_time=False)])
     await set_clocks(kafka)
     await check_clocks(kafka, TOPICS, override=OPTION)
 
 
-async def test_a_brokers_memory_of_offsets_is_asked(kafka: str) -> None:
-    """Ours keeps them for a year."""
+async def test_offset_retention_is_read_from_the_broker(kafka: str) -> None:
+    """Our own broker keeps offsets for a year."""
     assert await offsets_retention_minutes(kafka) == 365 * 24 * 60
 
 
-async def test_a_change_is_waited_for_until_the_broker_goes_by_it(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loaded broker reads a change later than its controller acknowledges it."""
+async def test_a_setting_change_is_awaited_until_the_broker_applies_it(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loaded broker applies a change later than its controller acknowledges it."""
     describe, asked = topic_clock._describe, 0
 
     async def late(admin: Any, wanted: Any) -> dict[str, dict[str, str]]:
