@@ -46,8 +46,6 @@ class Regrouping:
 
     def take(self, record: LogRecord) -> list[Outgoing]:
         """What the next record of ``rewards`` brings about."""
-        if record.timestamp > 0:
-            run_to_end(self._runtime.advance({record.partition: record.timestamp}))
         run_to_end(self._runtime.process([record]))
         return self._written(record.partition)
 
@@ -79,7 +77,10 @@ class RangeGroupOperator(GroupOperator):
         self._cut_ms = cut_ms
 
     def process(self, record: LogRecord) -> None:
-        """Fold a reward into its group; a revision is of a reward that is counted already."""
+        """Close what is due by the time of the record, then fold its reward into its group. A revision is of a reward
+        that is counted already.
+        """
+        self.groups.pass_time(record.timestamp, self._changes)
         ignored = self._changes.ignored
         reward = self.fold(record)
         if reward.revision == 0:

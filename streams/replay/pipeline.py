@@ -1,9 +1,9 @@
 """What a replay does, without I/O: records of the range in, records of the side topics out, by the rules that run live.
 
-    read:   a record of one partition  →  what takes its place in log time (events fold into trajectories here)
-    take:   the next in log time       →  trajectory, reward, decisions of groups; each with its partition
+    read:   a record of one partition, or a portion of what events were folded into  →  items with stream times
+    take:   the next item in stream time  →  trajectory, reward, decisions of groups; each with its partition
 
-A record is read when its partition is read and taken when its time has come: what comes out depends on the log alone.
+An item is read when its partition is read and taken when its time has come: the output depends on the log alone.
 """
 
 from collections import Counter
@@ -18,11 +18,11 @@ from headrace.streams.processors.decider import Verdicts
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 from headrace.streams.replay.groups import Regrouping
 from headrace.streams.replay.rewards import Rescoring
-from headrace.streams.replay.trajectories import LeftOut, Rederivation
+from headrace.streams.replay.trajectories import Folded, LeftOut, Portion
 from headrace.streams.rules import Rules
 
-Item: TypeAlias = LogRecord | Outgoing | LeftOut
-"""What has a place in log time: a record that was read, or what events were folded to."""
+Item: TypeAlias = LogRecord | Folded
+"""What has a place in stream time: a record that was read, or what events were folded into."""
 
 SOURCE_OF: Mapping[ReplayStage, Topic] = {
     ReplayStage.EVENTS: EVENTS,
@@ -46,7 +46,6 @@ class ReplayPipeline:
 
     def __init__(
         self,
-        stage: ReplayStage,
         rules: Rules,
         spans: Mapping[int, OffsetRange],
         partitions: Mapping[Topic, int],
@@ -56,19 +55,13 @@ class ReplayPipeline:
         written has; ``verdicts``: what judges said.
         """
         self.begin_ms: int | None = None
-        """Earliest log time at which a partition of the range begins, Unix milliseconds."""
+        """Earliest stream time at which a partition of the range begins, Unix milliseconds."""
         self.end_ms = 0
-        """Latest log time of the range."""
-        self._stage = stage
+        """Latest stream time of the range."""
         self._spans = spans
         self._begun: set[int] = set()
         self._numbers = {topic: list(range(count)) for topic, count in partitions.items()}
         self._next_offset: Counter[tuple[Topic, int]] = Counter()
-        self._rederivations = {
-            number: Rederivation(rules.fold, begins_log=span.begins_log)
-            for number, span in spans.items()
-            if stage is ReplayStage.EVENTS
-        }
         self._rescoring = Rescoring(rules, verdicts or {})
         self._regrouping = Regrouping(rules, partitions=partitions.get(REWARDS, max(spans, default=0) + 1))
         self._read: Counter[str] = Counter()
@@ -76,33 +69,32 @@ class ReplayPipeline:
     @property
     def counts(self) -> dict[str, int]:
         """How many of what were read, made, decided, and left out."""
-        total = Counter({f"read_{name}": count for name, count in self._read.items()})
-        parts = [each.counts for each in self._rederivations.values()]
-        for counts in (*parts, self._rescoring.counts, self._regrouping.counts):
-            total.update(counts)
+        total = self._read + self._rescoring.counts
+        total.update(self._regrouping.counts)
         return {name: count for name, count in sorted(total.items()) if count}
 
     def read(self, record: LogRecord) -> list[tuple[int, Item]]:
-        """The next record of its partition: what takes part in log time because of it, with timestamps."""
-        self._read[record.topic] += 1
+        """The next record of its partition, with its place in stream time."""
+        self._read[f"read_{record.topic}"] += 1
         self.end_ms = max(self.end_ms, record.timestamp)
-        if record.topic == FEEDBACK.name:
-            return [(record.timestamp, record)]
-        if record.partition not in self._begun:
-            self._begin(record)
-        if self._stage is not ReplayStage.EVENTS:
-            return [(record.timestamp, record)]
-        made = self._rederivations[record.partition].take(record)
-        return [(each.closed_ms if isinstance(each, LeftOut) else each.timestamp_ms, each) for each in made]
+        if record.topic != FEEDBACK.name and record.partition not in self._begun:
+            self._begin(record.partition, record.timestamp)
+        return [(record.timestamp, record)]
+
+    def read_folded(self, portion: Portion) -> list[tuple[int, Item]]:
+        """What the next events of a partition were folded into, with places in stream time."""
+        self._read.update(portion.counts)
+        self.end_ms = max(self.end_ms, portion.end_ms)
+        if portion.begin_ms is not None:
+            self._begin(portion.partition, portion.begin_ms)
+        return [(item.closed_ms if isinstance(item, LeftOut) else item.timestamp_ms, item) for item in portion.items]
 
     def take(self, time_ms: int, partition: int, item: Item) -> list[Placed]:
-        """What ``item``, next in log time and made of a record of ``partition``, brings about."""
+        """What ``item``, next in stream time and made of a record of ``partition``, brings about."""
         return [*self._rewarded(self._rescoring.pass_time(time_ms)), *self._take(partition, item)]
 
     def finish(self) -> list[Placed]:
-        """Nothing more comes: log time goes on to the end of the range."""
-        for rederivation in self._rederivations.values():
-            rederivation.finish()
+        """Nothing more comes: stream time goes on to the end of the range."""
         rewarded = self._rewarded(self._rescoring.finish(self.end_ms))
         return [*rewarded, *map(self._placed, self._regrouping.finish(self.end_ms))]
 
@@ -121,11 +113,11 @@ class ReplayPipeline:
             case _:
                 return self._rewarded(self._rescoring.take(item))
 
-    def _begin(self, record: LogRecord) -> None:
-        self._begun.add(record.partition)
-        time_ms = max(0, record.timestamp)
+    def _begin(self, partition: int, time_ms: int) -> None:
+        self._begun.add(partition)
+        time_ms = max(0, time_ms)
         self.begin_ms = time_ms if self.begin_ms is None else min(time_ms, self.begin_ms)
-        if not self._spans[record.partition].begins_log:
+        if not self._spans[partition].begins_log:
             self._regrouping.cut(time_ms)
 
     def _rewarded(self, made: Iterable[Outgoing]) -> list[Placed]:

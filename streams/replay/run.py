@@ -16,11 +16,13 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from headrace.schemas.kafka.clients import open_consumer, open_producer
+from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.side_topics import LIVE, SIDE, OffsetRange, ReplayFinished, ReplayStage, side_topic
 from headrace.schemas.topics import EVENTS, FEEDBACK, TRAJECTORIES, Topic
 from headrace.streams.processors.decider import Verdicts
+from headrace.streams.replay.delivery import open_delivery
+from headrace.streams.replay.fold_processes import FoldedPartitions, fold_partitions
 from headrace.streams.replay.input import RangeReader, find_spans
 from headrace.streams.replay.order import LogTimeOrder
 from headrace.streams.replay.pipeline import SOURCE_OF, Item, ReplayPipeline
@@ -67,14 +69,20 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
     source, references = SOURCE_OF[config.stage], SIDE if config.stage is ReplayStage.EVENTS else LIVE
     spans = await find_spans(config.bootstrap, source, config.begin, config.end)
     heard = await _feedback_spans(config, spans)
-    reading = _places(source, spans) | _places(FEEDBACK, heard)
+    from_events = config.stage is ReplayStage.EVENTS
+    reading = _places(FEEDBACK, heard) if from_events else _places(source, spans) | _places(FEEDBACK, heard)
     verdicts = await _verdicts(config, _places(source, spans))
-    async with open_consumer(config.bootstrap) as consumer, open_producer(config.bootstrap) as producer:
+    async with (
+        fold_partitions(config.bootstrap, spans if from_events else {}, config.rules.fold) as folded,
+        open_consumer(config.bootstrap) as consumer,
+        open_delivery(config.bootstrap) as delivery,
+    ):
         partitions = await _partition_counts(consumer, config.stage)
-        sink = ReplaySink(producer, config.name, partitions, references)
+        sink = ReplaySink(delivery, config.name, partitions, references)
         await sink.prepare(config.bootstrap)
-        pipeline = ReplayPipeline(config.stage, config.rules, spans, partitions, verdicts)
-        await _flow(RangeReader(consumer, reading), reading, pipeline, sink, progress)
+        pipeline = ReplayPipeline(config.rules, spans, partitions, verdicts)
+        places = [*_places(source, spans), *_places(FEEDBACK, heard)]
+        await _flow(RangeReader(consumer, reading), folded, places, pipeline, sink, progress)
         written = await sink.finish(config.bootstrap)
         rules = config.rules
         finished = ReplayFinished(
@@ -96,12 +104,13 @@ async def run_replay(config: ReplayConfig, progress: Callable[[int], None] = lam
 
 async def _flow(
     reader: RangeReader,
+    folded: FoldedPartitions,
     places: Collection[TopicPartition],
     pipeline: ReplayPipeline,
     sink: ReplaySink,
     progress: Callable[[int], None],
 ) -> None:
-    """Everything that is read, in log time, through the pipeline into the sink."""
+    """Everything that is read of ``places``, in stream time, through the pipeline into the sink."""
     order: LogTimeOrder[TopicPartition, Item] = LogTimeOrder(places)
     while True:
         for time_ms, place, item in order.ready():
@@ -109,7 +118,15 @@ async def _flow(
                 await sink.write(*placed)
         if not order.starving:
             break
-        for place, (records, is_last) in (await reader.read(tuple(order.starving))).items():
+        starving = list(order.starving)
+        for portion in await folded.read([each.partition for each in starving if each.topic == EVENTS.name]):
+            place = TopicPartition(EVENTS.name, portion.partition)
+            order.offer(place, pipeline.read_folded(portion))
+            progress(portion.records)
+            if portion.is_last:
+                order.end(place)
+        raw = [place for place in starving if place.topic != EVENTS.name]
+        for place, (records, is_last) in (await reader.read(raw)).items() if raw else ():
             order.offer(place, [made for record in records for made in pipeline.read(record)])
             progress(len(records))
             if is_last:

@@ -4,14 +4,11 @@ A replay that was interrupted is run again under its name: what is there already
 would have been sent. Where it is not, the replay ends: two replays never mix in one topic.
 """
 
-import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from aiokafka import AIOKafkaProducer
 
 from headrace.schemas.envelope import Headers
 from headrace.schemas.ids import derived_id
@@ -22,11 +19,12 @@ from headrace.schemas.side_topics import MANIFEST, REFERENCES, ReplayFinished, W
 from headrace.schemas.topics import Topic
 from headrace.schemas.wire import Message, record_message
 from headrace.streams.raw import Outgoing
+from headrace.streams.replay.delivery import Delivery
 
 SOURCE = "/streams/replay"
 
-_IN_FLIGHT = 5_000
-"""Records sent before their acknowledgements are looked at: an interrupted run lacks no more of its prefix."""
+_HELD = 10_000
+"""Records that are held until what an interrupted run wrote is seen to be the same."""
 
 
 class ReplayRefused(RuntimeError):
@@ -48,13 +46,11 @@ class _Partition:
 class ReplaySink:
     """Writes the side topics of one replay."""
 
-    def __init__(
-        self, producer: AIOKafkaProducer, name: str, partitions: Mapping[Topic, int], references: bytes
-    ) -> None:
+    def __init__(self, delivery: Delivery, name: str, partitions: Mapping[Topic, int], references: bytes) -> None:
         """``partitions``: live topics whose side topics are written, with how many partitions they have;
         ``references``: ``LIVE`` or ``SIDE``.
         """
-        self._producer = producer
+        self._delivery = delivery
         self._name = name
         self._topics = {topic: side_topic(topic, name, count) for topic, count in partitions.items()}
         self._header = (REFERENCES, references)
@@ -62,7 +58,6 @@ class ReplaySink:
             (topic, number): _Partition() for topic, count in partitions.items() for number in range(count)
         }
         self._held: list[tuple[Topic, int, Message, Headers, int]] = []
-        self._sending: list[Any] = []
         self._unseen = 0  # partitions in which an earlier run left records that are not seen to be the same yet
 
     async def prepare(self, bootstrap: str) -> None:
@@ -99,6 +94,7 @@ class ReplaySink:
         Raises :class:`ReplayRefused` where something else is.
         """
         topic, message, timestamp_ms = outgoing
+        timestamp_ms = max(1, timestamp_ms)  # a record without a usable time has 0, which clients take for now
         state = self._partitions[topic, partition]
         headers = [*message.headers, self._header]
         _hash(state.digest, message.key, message.value, headers, timestamp_ms)
@@ -112,7 +108,7 @@ class ReplaySink:
         # Nothing is added before everything that is there has been seen to be the same.
         if not self._unseen:
             await self._send()
-        elif len(self._held) > 2 * _IN_FLIGHT:
+        elif len(self._held) > _HELD:
             raise self._mixed(topic, partition)
 
     async def finish(self, bootstrap: str) -> list[Written]:
@@ -123,7 +119,7 @@ class ReplaySink:
         for (topic, number), state in self._partitions.items():
             if state.records < state.there:
                 raise self._mixed(topic, number)
-        await self._acknowledged()
+        await self._delivery.flush()
         async with open_consumer(bootstrap) as consumer:
             for topic, side in self._topics.items():
                 ends = await consumer.end_offsets(await partitions_of(consumer, side))
@@ -138,28 +134,15 @@ class ReplaySink:
     async def _send(self) -> None:
         held, self._held = self._held, []
         for topic, partition, message, headers, timestamp_ms in held:
-            self._sending.append(
-                await self._producer.send(
-                    self._topics[topic].name,
-                    key=message.key,
-                    value=message.value,
-                    headers=headers,
-                    partition=partition,
-                    timestamp_ms=timestamp_ms,
-                )
-            )
-        if len(self._sending) >= _IN_FLIGHT:
-            await self._acknowledged()
+            name = self._topics[topic].name
+            await self._delivery.send(name, partition, message.key, message.value, headers, timestamp_ms)
 
     async def announce(self, finished: ReplayFinished) -> None:
         """Write the manifest: from now on the replay is done."""
-        await self._producer.send_and_wait(
-            side_topic(MANIFEST, self._name).name, **_record(manifest_message(finished), finished.end_ms)
-        )
-
-    async def _acknowledged(self) -> None:
-        sending, self._sending = self._sending, []
-        await asyncio.gather(*sending)
+        message = manifest_message(finished)
+        name = side_topic(MANIFEST, self._name).name
+        await self._delivery.send(name, 0, message.key, message.value, message.headers, max(1, finished.end_ms))
+        await self._delivery.flush()
 
     def _mixed(self, topic: Topic, partition: int) -> ReplayRefused:
         return ReplayRefused(
@@ -184,15 +167,6 @@ def sha256_of(written: Iterable[Written]) -> str:
     """One hash over what all partitions hold."""
     lines = [f"{entry.topic} {entry.partition} {entry.records} {entry.sha256}\n" for entry in written]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _record(message: Message, timestamp_ms: int) -> dict[str, Any]:
-    return {
-        "key": message.key,
-        "value": message.value,
-        "headers": message.headers,
-        "timestamp_ms": timestamp_ms,
-    }
 
 
 def _hash(

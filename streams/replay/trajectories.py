@@ -1,18 +1,23 @@
 """A range of an ``events`` partition folded again, by the fold that live processing runs.
 
-A trajectory that began before the range lacks its first events here. Which one lacks them for that reason is known: it
-is open where the range begins, so it shows within the idle timeout. Such a trajectory is left out and counted, and so
-is what is still open at the end. Everything else is what the live assembler wrote, byte for byte.
+A trajectory that began before the range lacks its first events here. Such a trajectory is open at the first offset of
+the range, so it shows up within the idle timeout: one that lacks events and was first seen by then is left out and
+counted, and so is what is still open at the end. Everything else is byte for byte what the live assembler wrote.
 """
 
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
-from headrace.schemas.topics import TRAJECTORIES
+from aiokafka import TopicPartition
+
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.streams.assembly.assemble import settle
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import History
+from headrace.streams.assembly.unreadable_batch import letters_of_batch
 from headrace.streams.raw import LogRecord, Outgoing
 
 CUT = "trajectories_cut_at_begin"
@@ -23,39 +28,100 @@ class LeftOut(NamedTuple):
     """A trajectory that began before the range."""
 
     closed_ms: int
-    """Log time at which it closed: near it, its group lacks a member."""
+    """Stream time at which it closed: groups that were open then may lack a member."""
+
+
+Folded: TypeAlias = Outgoing | LeftOut
+"""A trajectory, a dead letter, or a trajectory that is left out."""
+
+
+@dataclass(slots=True)
+class Portion:
+    """What the next records of a partition were folded into."""
+
+    partition: int
+    """Partition of ``events``."""
+    records: int = 0
+    """Records folded."""
+    begin_ms: int | None = None
+    """Timestamp of the range's first record in this partition, Unix milliseconds; only in the first portion."""
+    end_ms: int = 0
+    """Latest timestamp among the records, Unix milliseconds."""
+    items: list[Folded] = field(default_factory=list)
+    """In the order in which they were closed or found unreadable."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Records read, trajectories made and left out, by name."""
+    is_last: bool = False
+    """Whether the range ends here."""
 
 
 class Rederivation:
     """The fold of one partition of the range."""
 
-    def __init__(self, limits: FoldLimits, *, begins_log: bool) -> None:
+    def __init__(self, partition: int, limits: FoldLimits, *, begins_log: bool) -> None:
         """``begins_log``: nothing stood before the range, so nothing can have been cut."""
-        self.counts: Counter[str] = Counter()
-        """What was read and left out."""
         self._fold = PartitionFold(limits)
         self._limits = limits
-        self._begins_log = begins_log
-        self._begun_ms: int | None = None
+        self._portion = Portion(partition)
+        self._begun = False
+        # While a trajectory from before the range may still show up, records are looked at one by one.
+        self._may_be_cut = not begins_log
+        self._begun_idle_ms = 0
         self._cut_before_ms = 0
 
-    def take(self, record: LogRecord) -> list[Outgoing | LeftOut]:
-        """The trajectories and dead letters that the next record brings about, and what is left out."""
+    @property
+    def pending(self) -> Portion:
+        """What was folded since the last :meth:`portion`."""
+        return self._portion
+
+    def take(self, records: Sequence[LogRecord]) -> None:
+        """Fold the list ``records``, the next of the partition."""
+        if not records:
+            return
+        portion = self._portion
+        if not self._begun:
+            portion.begin_ms = max(0, records[0].timestamp)
+        portion.records += len(records)
+        portion.counts[f"read_{EVENTS.name}"] += len(records)
+        portion.end_ms = max(portion.end_ms, max(record.timestamp for record in records))
+        index = 0
+        while index < len(records):
+            if not self._may_be_cut:
+                index = self._fold.take_ordinary(records, index)
+            if index < len(records):
+                self._arrive(records[index])
+                index += 1
+
+    def skip(self, begin: int, end: int) -> None:
+        """The offsets ``[begin, end)`` are a batch that cannot be decompressed."""
+        place = TopicPartition(EVENTS.name, self._portion.partition)
+        made = letters_of_batch(place, begin, end, self._fold.log_ms)
+        self._portion.items += [outgoing for outgoing in made if outgoing.topic is DEAD_LETTERS]
+
+    def portion(self) -> Portion:
+        """What was folded since the last call."""
+        portion, self._portion = self._portion, Portion(self._portion.partition)
+        return portion
+
+    def finish(self) -> Portion:
+        """The last portion: nothing more is read."""
+        portion = self.portion()
+        portion.counts[OPEN] = self._fold.open_count
+        portion.is_last = True
+        return portion
+
+    def _arrive(self, record: LogRecord) -> None:
         outcomes = self._fold.arrive(record)
-        if self._begun_ms is None:
-            self._begun_ms = self._fold.idle_ms
-        if not self._begins_log and self._fold.idle_ms - self._begun_ms < self._limits.idle_timeout_ms:
-            self._cut_before_ms = self._fold.log_ms + 1
-        out: list[Outgoing | LeftOut] = []
+        if not self._begun:
+            self._begun, self._begun_idle_ms = True, self._fold.idle_ms
+        if self._may_be_cut:
+            self._may_be_cut = self._fold.idle_ms - self._begun_idle_ms < self._limits.idle_timeout_ms
+            if self._may_be_cut:
+                self._cut_before_ms = self._fold.log_ms + 1
         for outcome in outcomes:
             if isinstance(outcome, History) and outcome.missing and outcome.first_ms < self._cut_before_ms:
-                self.counts[CUT] += 1
-                out.append(LeftOut(outcome.closed_ms))
+                self._portion.counts[CUT] += 1
+                self._portion.items.append(LeftOut(outcome.closed_ms))
             else:
-                self.counts[TRAJECTORIES.name] += isinstance(outcome, History)
-                out += settle(outcome)
-        return out
-
-    def finish(self) -> None:
-        """Nothing more is read."""
-        self.counts[OPEN] = self._fold.open_count
+                self._portion.counts[TRAJECTORIES.name] += isinstance(outcome, History)
+                self._portion.items += settle(outcome)

@@ -63,6 +63,11 @@ DEFAULTS: Mapping[str, str] = {"search": SEARCH.label, ANY_AGENT: OUTCOME.label}
 """What agents are scored by where no setting says otherwise."""
 
 
+def is_ours(spec: RewardSpec) -> bool:
+    """Whether ``spec`` comes with headrace: its components read a trajectory's fields and do nothing else with it."""
+    return OURS.get(spec.label) is spec
+
+
 def load_spec(text: str) -> RewardSpec:
     """The spec that ``text`` names, in one of the four forms above.
 

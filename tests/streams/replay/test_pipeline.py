@@ -19,6 +19,8 @@ from headrace.streams.grouping.groups import GroupLimits
 from headrace.streams.raw import StoredRecord
 from headrace.streams.replay.order import LogTimeOrder
 from headrace.streams.replay.pipeline import Item, Placed, ReplayPipeline
+from headrace.streams.replay.portion_codec import from_bytes, to_bytes
+from headrace.streams.replay.trajectories import Portion, Rederivation
 from headrace.streams.rewards.registry import parse_rewards
 from headrace.streams.rules import Rules
 from headrace.streams.topology import TOPOLOGY
@@ -41,14 +43,24 @@ def replayed(
         number: OffsetRange(partition=number, start=0, stop=len(records), begins_log=begins_log)
         for number, records in partitions.items()
     }
-    pipeline = ReplayPipeline(stage, rules or Rules(), spans, dict.fromkeys(stage.makes, 4))
+    rules = rules or Rules()
+    pipeline = ReplayPipeline(rules, spans, dict.fromkeys(stage.makes, 4))
+    folds = {number: Rederivation(number, rules.fold, begins_log=begins_log) for number in spans}
     order: LogTimeOrder[int, Item] = LogTimeOrder(spans)
     left = {number: list(records) for number, records in partitions.items()}
     placed: list[Placed] = []
     while order.starving:
         for number in sorted(order.starving):
             now, left[number] = left[number][:portion], left[number][portion:]
-            order.offer(number, [made for record in now for made in pipeline.read(record)])
+            if stage is ReplayStage.EVENTS:
+                folds[number].take(now)
+                folded = folds[number].portion() if now else folds[number].finish()
+                received = from_bytes(to_bytes(folded))
+                assert received == folded
+                assert isinstance(received, Portion)
+                order.offer(number, pipeline.read_folded(received))
+            else:
+                order.offer(number, [made for record in now for made in pipeline.read(record)])
             if not now:
                 order.end(number)
         placed += [each for ready in order.ready() for each in pipeline.take(*ready)]

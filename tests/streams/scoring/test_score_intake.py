@@ -1,25 +1,64 @@
 """What score makes of a record that comes in."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.schemas.envelope import Envelope
-from headrace.schemas.events import FeedbackGiven
+from headrace.schemas.events import FeedbackGiven, ToolErrorClass, ToolStatus
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.reference import Reference
+from headrace.schemas.records.trajectory import ToolUse, Trajectory, Turn
 from headrace.schemas.topics import FEEDBACK, REWARDS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, encode
 from headrace.streams.raw import StoredRecord
-from headrace.streams.rewards.registry import Rewards
-from headrace.streams.rewards.spec import Feedback
+from headrace.streams.rewards.registry import OURS, Rewards
+from headrace.streams.rewards.spec import Feedback, RewardSpec, Term
 from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival, Changes, Join, JoinLimits
-from headrace.streams.scoring.score import REWARDS_OF_AGENTS, unscored
-from headrace.streams.scoring.score_intake import Scored, hears_feedback, needs_join, take_feedback, take_trajectory
+from headrace.streams.scoring.score import REWARDS_OF_AGENTS, score_or_label, unscored
+from headrace.streams.scoring.score_intake import (
+    Scored,
+    hears_feedback,
+    needs_join,
+    read_trajectory,
+    take_feedback,
+    take_trajectory,
+)
+from headrace.streams.typed_record import typed
 from tests.streams.attempts import START_MS, attempt, trajectory_message
 from tests.streams.judged_rewards import JUDGED, LIKED, WINDOW_MS
+from tests.streams.test_structs import anything, paths, put
 
+ATTEMPT = attempt(
+    "t",
+    agent="search",
+    task={"target_ids": ["d1", "d2"], "question": "?"},
+    answer="42 [d1]",
+    turns=[
+        Turn(
+            sampled_tokens=2,
+            tools=[
+                ToolUse(
+                    call_id="c1",
+                    tool="search",
+                    arguments={"query": "q"},
+                    status=ToolStatus.OK,
+                    result={"ids": ["d1", "d3"], "documents": [{"id": "d1"}]},
+                    latency_s=0.5,
+                ),
+                ToolUse(call_id="c2", tool="read", status=ToolStatus.ERROR, error_class=ToolErrorClass.TIMEOUT),
+            ],
+            pruned_ids=["d3"],
+        )
+    ],
+)
+MESSAGE = trajectory_message(ATTEMPT)
+PAYLOAD = json.loads(MESSAGE.value)
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -95,3 +134,32 @@ def test_a_window_begins_by_the_brokers_clock_whatever_the_agents_says(agents_ms
         join.add_feedback(named, replace(given, id=str(offset)), changes)
     join.pass_time(late + 1, changes)
     assert [len(due.feedback) for due in changes.due] == [1, 2]
+
+
+@pytest.mark.parametrize("label", OURS)
+@given(path=st.sampled_from(sorted(paths(PAYLOAD), key=str)), value=anything | st.none())
+def test_a_struct_is_scored_as_the_model_is(label: str, path: Any, value: object) -> None:
+    rewards = Rewards({}, OURS[label])
+    arrived = record(MESSAGE, value=json.dumps(put(PAYLOAD, path, value)).encode())
+
+    def by_model() -> tuple[Trajectory, str | None]:
+        envelope, trajectory = typed(arrived, Trajectory)
+        return trajectory, envelope.traceparent
+
+    assert scored(lambda: read_trajectory(arrived, rewards), rewards) == scored(by_model, rewards)
+
+
+def scored(read: Callable[[], tuple[Trajectory, str | None]], rewards: Rewards) -> tuple[object, object]:
+    """Reward and trace of the trajectory that is read; error and message where it is unreadable."""
+    try:
+        trajectory, traceparent = read()
+    except UnreadableRecord as error:
+        return error.error, str(error)
+    return score_or_label(trajectory, Reference(partition=1, offset=42), rewards=rewards)[0], traceparent
+
+
+def test_what_is_plainly_right_is_given_to_our_components_as_a_struct_and_to_others_as_the_model() -> None:
+    theirs = Rewards({}, RewardSpec("mine", 1, (Term("always", lambda trajectory: 1.0, 1.0),)))
+    ours = Rewards({}, OURS["outcome@1"])
+    assert not isinstance(read_trajectory(record(MESSAGE), ours).payload, Trajectory)
+    assert isinstance(read_trajectory(record(MESSAGE), theirs).payload, Trajectory)

@@ -1,0 +1,105 @@
+"""A process that folds some partitions of ``events`` for a replay, so that partitions are folded in parallel.
+
+    python -m headrace.streams.replay.fold_process
+
+stdin: a line of JSON (:class:`FoldTask`), then a partition's number a line for each portion that is asked for.
+stdout: for each of these a frame, its length in four bytes before it. The process ends with stdin.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+
+import msgspec
+from confluent_kafka import KafkaException
+
+from headrace.schemas.side_topics import Span
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.replay.folded_partition import RangeExpired, fold_span
+from headrace.streams.replay.portion_codec import Failure, to_bytes
+from headrace.streams.replay.trajectories import Portion
+
+logger = logging.getLogger(__name__)
+
+LENGTH_BYTES = 4
+_AHEAD = 2
+"""Portions of a partition that are folded before they are asked for."""
+
+
+class SpanToFold(msgspec.Struct):
+    """A range of a partition, as :class:`headrace.schemas.side_topics.Span`."""
+
+    partition: int
+    start: int
+    stop: int
+    begins_log: bool
+
+
+class FoldTask(msgspec.Struct):
+    """What a process is to fold."""
+
+    bootstrap: str
+    """Kafka, ``host:port``; several by comma."""
+    limits: FoldLimits
+    """Limits of the fold."""
+    spans: list[SpanToFold]
+    """Ranges of partitions."""
+
+
+async def _fold(task: FoldTask, span: SpanToFold, portions: "asyncio.Queue[Portion | Failure]") -> None:
+    """Fold ``span`` into ``portions``; where that fails, the last of them says why."""
+    try:
+        given = Span(**msgspec.structs.asdict(span))
+        async for portion in fold_span(task.bootstrap, given, task.limits):
+            await portions.put(portion)
+    except RangeExpired as error:
+        await portions.put(Failure(f"{error}", refused=True))
+    except KafkaException as error:
+        await portions.put(Failure(f"events[{span.partition}] cannot be read: {error.args[0].str()}"))
+    except Exception as error:
+        logger.exception("folding events[%d] failed", span.partition)
+        await portions.put(Failure(f"folding events[{span.partition}] failed: {type(error).__name__}: {error}"))
+
+
+async def _serve() -> None:
+    requests = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
+    line = await requests.readline()
+    if not line:  # the replay ended before it began
+        return
+    task = msgspec.json.decode(line, type=FoldTask)
+    portions: dict[int, asyncio.Queue[Portion | Failure]] = {
+        span.partition: asyncio.Queue(_AHEAD) for span in task.spans
+    }
+    requested: asyncio.Queue[int] = asyncio.Queue()
+    async with asyncio.TaskGroup() as group:
+        work = [group.create_task(_fold(task, span, portions[span.partition])) for span in task.spans]
+        work.append(group.create_task(_answer(requested, portions)))
+        while line := await requests.readline():
+            requested.put_nowait(int(line))
+        for each in work:
+            each.cancel()
+
+
+async def _answer(requested: "asyncio.Queue[int]", portions: "Mapping[int, asyncio.Queue[Portion | Failure]]") -> None:
+    """Write the portions that are requested, until the reader has gone."""
+    try:
+        while True:
+            partition = await requested.get()
+            await asyncio.to_thread(_write, to_bytes(await portions[partition].get()))
+    except BrokenPipeError:
+        logger.debug("the replay has ended")
+
+
+def _write(frame: bytes) -> None:
+    sys.stdout.buffer.write(len(frame).to_bytes(LENGTH_BYTES))
+    sys.stdout.buffer.write(frame)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the replay, and the end of stdin this process
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    asyncio.run(_serve())

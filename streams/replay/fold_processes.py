@@ -1,0 +1,118 @@
+"""The partitions of a replay from events, folded by processes side by side: portions by partition, as they are needed.
+
+    replay ──"3"──▶ process of partitions 1, 3 ──portion of 3──▶ replay
+
+One core is left for the replay itself. What a partition was folded into does not depend on which process did it.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from headrace.schemas.kafka.waits import end_task
+from headrace.schemas.side_topics import Span
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.replay.fold_process import LENGTH_BYTES, FoldTask, SpanToFold
+from headrace.streams.replay.portion_codec import Failure, from_bytes
+from headrace.streams.replay.sink import ReplayRefused
+from headrace.streams.replay.trajectories import Portion
+
+_STOP_S = 5.0
+"""A process that has not ended so long after its input is killed."""
+
+
+class FoldFailed(RuntimeError):
+    """A partition could not be folded; the message says why."""
+
+
+class FoldedPartitions:
+    """Portions of all partitions of a range; made by :func:`fold_partitions`."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._portions: dict[int, asyncio.Queue[Portion | Exception]] = {}
+
+    async def read(self, partitions: Collection[int]) -> list[Portion]:
+        """The next portion of each of ``partitions``, of which none has given its last.
+
+        Raises ``ReplayRefused`` where the range cannot be read any more, :class:`FoldFailed` for any other failure.
+        """
+        found = []
+        for partition in partitions:
+            portion = await self._portions[partition].get()
+            if isinstance(portion, Exception):
+                raise portion
+            if not portion.is_last:
+                self._ask(partition)
+            found.append(portion)
+        return found
+
+    async def start(self, task: FoldTask, opened: AsyncExitStack) -> None:
+        """Start a process for ``task``; it ends with ``opened``."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "headrace.streams.replay.fold_process"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        opened.push_async_callback(_stop, process)
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(task) + b"\n")
+        for span in task.spans:
+            self._processes[span.partition], self._portions[span.partition] = process, asyncio.Queue()
+            self._ask(span.partition)
+        receiving = asyncio.ensure_future(self._receive(process, [span.partition for span in task.spans]))
+        opened.push_async_callback(end_task, receiving, _STOP_S)
+
+    def _ask(self, partition: int) -> None:
+        requests = self._processes[partition].stdin
+        assert requests is not None
+        requests.write(b"%d\n" % partition)
+
+    async def _receive(self, process: asyncio.subprocess.Process, partitions: list[int]) -> None:
+        """Take what ``process`` sends for ``partitions``, until it ends."""
+        assert process.stdout is not None
+        why: Exception
+        try:
+            while True:
+                length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES))
+                frame = from_bytes(await process.stdout.readexactly(length))
+                if isinstance(frame, Failure):
+                    why = ReplayRefused(frame.message) if frame.refused else FoldFailed(frame.message)
+                    break
+                self._portions[frame.partition].put_nowait(frame)
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError) as error:
+            status = await process.wait() if isinstance(error, asyncio.IncompleteReadError) else None
+            why = FoldFailed(f"the process that folds events{partitions} ended with status {status}: {error}")
+        for partition in partitions:
+            self._portions[partition].put_nowait(why)
+
+
+@asynccontextmanager
+async def fold_partitions(
+    bootstrap: str, spans: Mapping[int, Span], limits: FoldLimits
+) -> AsyncIterator[FoldedPartitions]:
+    """Fold ``spans``, ranges of partitions of ``events``, in processes that end with the context."""
+    count = min(len(spans), max(1, len(os.sched_getaffinity(0)) - 1))
+    folded = FoldedPartitions()
+    async with AsyncExitStack() as opened:
+        ranges = [SpanToFold(each.partition, each.start, each.stop, each.begins_log) for each in spans.values()]
+        for number in range(count):
+            await folded.start(FoldTask(bootstrap, limits, ranges[number::count]), opened)
+        yield folded
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    """End ``process``: it ends with its input."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,71 @@
+"""One partition of ``events``, read through librdkafka and folded: portions of what a replay places in stream time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from aiokafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.schemas.side_topics import Span
+from headrace.schemas.topics import EVENTS
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
+from headrace.streams.assembly.unreadable_batch import first_behind, is_unreadable_batch
+from headrace.streams.raw import LogRecord
+from headrace.streams.replay.trajectories import Portion, Rederivation
+
+_IDLE_S = 0.002
+"""Between two looks at a partition of which nothing has been fetched."""
+_RECORDS = 20_000
+"""Records a portion at most: progress is reported by portion."""
+_ITEMS = 200
+"""Trajectories and dead letters a portion, about: at their usual 10 kB some 2 MB."""
+
+
+class RangeExpired(RuntimeError):
+    """Retention has deleted records of the range that were not read yet."""
+
+
+async def fold_span(bootstrap: str, span: Span, limits: FoldLimits) -> AsyncIterator[Portion]:
+    """The portions of ``span``, a range of a partition of ``events``; the last one is marked.
+
+    Raises :class:`RangeExpired`, and ``KafkaException`` where the partition cannot be read.
+    """
+    rederivation = Rederivation(span.partition, limits, begins_log=span.begins_log)
+    place = TopicPartition(EVENTS.name, span.partition)
+    position = span.start
+    while position < span.stop:
+        async with open_reader(bootstrap, place.topic, place.partition, position) as reader:
+            try:
+                async for records in _read(reader, span.stop):
+                    rederivation.take(records)
+                    pending = rederivation.pending
+                    if pending.records >= _RECORDS or len(pending.items) >= _ITEMS:
+                        yield rederivation.portion()
+                position = span.stop
+            except KafkaException as error:
+                position = reader.position
+                if error.args[0].code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                    raise RangeExpired(
+                        f"{place.topic}[{place.partition}] no longer has offset {position}: retention deleted it while "
+                        "the range was read; run the replay again with a later --from"
+                    ) from error
+                if not is_unreadable_batch(error):
+                    raise
+                end = await first_behind(bootstrap, place, position)
+                if end <= position:
+                    raise
+                rederivation.skip(position, min(end, span.stop))
+                position = end
+    yield rederivation.finish()
+
+
+async def _read(reader: PartitionReader, stop: int) -> AsyncIterator[Sequence[LogRecord]]:
+    """Lists of records before the offset ``stop``, until there are no more."""
+    while reader.position < stop:
+        records = reader.read()
+        if records and records[-1].offset >= stop:
+            records = [record for record in records if record.offset < stop]
+        if records:
+            yield records
+        await asyncio.sleep(0 if records else _IDLE_S)
