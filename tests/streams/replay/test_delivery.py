@@ -1,0 +1,41 @@
+"""Records sent through librdkafka to a real broker."""
+
+import pytest
+from confluent_kafka import KafkaException
+
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.kafka.topic_creation import create_topics
+from headrace.schemas.topics import REWARDS, Topic
+from headrace.streams.replay import delivery
+from headrace.streams.replay.delivery import open_delivery
+
+pytestmark = pytest.mark.kafka
+
+
+async def test_everything_arrives_in_order_however_little_may_be_unacknowledged(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "_UNACKNOWLEDGED", 10)
+    topic = Topic("delivered", "number", (), 2, "Numbers.")
+    await create_topics(kafka, [topic])
+    async with open_delivery(kafka) as opened:
+        for number in range(500):
+            await opened.send("delivered", number % 2, b"k", b"%d" % number, [("h", b"v")], 1000 + number)
+    found = [record async for record in read_to_end(kafka, topic)]
+    for partition in range(2):
+        there = [record for record in found if record.partition == partition]
+        assert [int(record.value or b"") for record in there] == list(range(partition, 500, 2))
+        assert [record.timestamp for record in there] == list(range(1000 + partition, 1500, 2))
+        assert {(record.key, tuple(record.headers)) for record in there} == {(b"k", (("h", b"v"),))}
+
+
+async def test_a_record_that_the_broker_refuses_is_raised(kafka: str) -> None:
+    # Numbers that do not compress: what does would fit.
+    noise = b"".join(number.to_bytes(4) for number in range(0, 2**32, 2**32 // (REWARDS.max_bytes // 2)))
+
+    async def send() -> None:
+        async with open_delivery(kafka) as opened:
+            await opened.send("rewards", 0, None, noise, [], 1)
+
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        await send()

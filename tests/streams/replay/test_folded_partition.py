@@ -1,0 +1,162 @@
+"""Ranges of ``events`` on a real broker, folded in this process and in others."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+import msgspec
+import psutil
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+
+from headrace.schemas.kafka.clients import open_admin
+from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
+from headrace.schemas.side_topics import Span
+from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
+from headrace.streams.assembly.fold_limits import FoldLimits
+from headrace.streams.raw import Outgoing, StoredRecord
+from headrace.streams.replay.fold_process import FoldTask, SpanToFold
+from headrace.streams.replay.fold_processes import FoldedPartitions, FoldFailed, fold_partitions
+from headrace.streams.replay.folded_partition import RangeExpired, fold_span
+from headrace.streams.replay.input import find_spans
+from headrace.streams.replay.sink import ReplayRefused
+from headrace.streams.replay.trajectories import Portion, Rederivation
+from tests.streams.assembly.test_assembler import produce
+from tests.streams.assembly.test_unreadable_batch import BOMB, inflating
+from tests.streams.builders import T0, log, session
+
+LIMITS = FoldLimits()
+FOLD_PROCESS = (sys.executable, "-m", "headrace.streams.replay.fold_process")
+
+
+async def span_of(kafka: str, partition: int) -> Span:
+    """All of a partition of ``events``."""
+    return (await find_spans(kafka, EVENTS, None, None))[partition]
+
+
+async def folded(kafka: str, span: Span) -> list[Portion]:
+    return [portion async for portion in fold_span(kafka, span, LIMITS)]
+
+
+def items(portions: Sequence[Portion]) -> list[Outgoing]:
+    return [item for portion in portions for item in portion.items if isinstance(item, Outgoing)]
+
+
+def names(portions: Sequence[Portion]) -> list[str]:
+    return [item.message.key.decode() for item in items(portions) if item.topic is TRAJECTORIES]
+
+
+def test_lists_are_folded_as_single_records_are() -> None:
+    records = log([record for name in ("a", "b") for record in session(name, "ask", "tool", "answer", time_ms=T0)])
+    whole, single = (Rederivation(3, LIMITS, begins_log=True) for _ in range(2))
+    whole.take(records)
+    for record in records:
+        single.take([record])
+    assert whole.finish() == single.finish()
+
+
+def test_the_first_portion_says_when_the_range_begins() -> None:
+    fold = Rederivation(3, LIMITS, begins_log=False)
+    records: list[StoredRecord] = log([*session("a", "ask", time_ms=T0)])
+    fold.take(records[:2])
+    first = fold.portion()
+    fold.take(records[2:])
+    second = fold.finish()
+    assert (first.begin_ms, first.records, first.is_last) == (records[0].timestamp, 2, False)
+    assert (second.begin_ms, second.is_last) == (None, True)
+    assert first.end_ms == records[1].timestamp
+
+
+@pytest.mark.kafka
+async def test_a_batch_that_cannot_be_decompressed_is_skipped_with_the_dead_letter_that_live_writes(kafka: str) -> None:
+    await produce(kafka, session("before", "ask", "answer"), partition=0)
+    offset = await inflating(kafka, value=BOMB)
+    await produce(kafka, session("behind", "ask", "answer"), partition=0)
+    found = await folded(kafka, await span_of(kafka, 0))
+    assert names(found) == ["before", "behind"]
+    (letter,) = [
+        DeadLetter.model_validate_json(each.message.value) for each in items(found) if each.topic is DEAD_LETTERS
+    ]
+    assert (letter.offset, letter.error) == (offset, DeadLetterError.OVERSIZE)
+    assert f"offsets {offset} to {offset}" in letter.message
+
+
+@pytest.mark.kafka
+async def test_a_span_ends_before_its_stop(kafka: str) -> None:
+    begin = (await span_of(kafka, 1)).stop
+    await produce(kafka, [*session("in", "ask"), *session("out", "ask")], partition=1)
+    length = len(session("in", "ask"))
+    found = await folded(kafka, Span(partition=1, start=begin, stop=begin + length, begins_log=True))
+    assert names(found) == ["in"]
+    assert [portion.is_last for portion in found] == [False] * (len(found) - 1) + [True]
+    assert sum(portion.records for portion in found) == length
+
+
+@pytest.mark.kafka
+async def test_processes_fold_what_this_process_folds(kafka: str) -> None:
+    for partition in range(4):
+        made = [record for number in range(300) for record in session(f"p{partition}-{number}", "ask", "answer")]
+        await produce(kafka, made, partition=partition)
+    spans = await find_spans(kafka, EVENTS, None, None)
+    expected = {number: items(await folded(kafka, span)) for number, span in spans.items()}
+    received: dict[int, list[Portion]] = {number: [] for number in spans}
+    async with fold_partitions(kafka, spans, LIMITS) as partitions:
+        left = set(spans)
+        while left:
+            for portion in await partitions.read(sorted(left)):
+                received[portion.partition].append(portion)
+                if portion.is_last:
+                    left.discard(portion.partition)
+    assert {number: items(portions) for number, portions in received.items()} == expected
+    assert all(len(portions) > 1 for portions in received.values())
+
+
+@pytest.mark.kafka
+async def test_a_process_that_is_killed_ends_the_replay_with_a_message(kafka: str) -> None:
+    span = await span_of(kafka, 0)
+    # It waits for records that nobody writes.
+    endless = span.model_copy(update={"stop": span.stop + 1_000_000})
+    before = set(psutil.Process().children())
+    async with fold_partitions(kafka, {0: endless}, LIMITS) as partitions:
+        (child,) = set(psutil.Process().children()) - before
+        await asyncio.sleep(1)
+        child.kill()
+        with pytest.raises(FoldFailed, match=r"folds events\[0\] ended with status -9"):
+            await anext(forever(partitions))
+
+
+@pytest.mark.kafka
+async def test_records_that_retention_deleted_meanwhile_are_named(kafka: str) -> None:
+    begin = (await span_of(kafka, 2)).stop
+    await produce(kafka, session("gone", "ask"), partition=2)
+    span = replace_start(await span_of(kafka, 2), begin)
+    async with open_admin(kafka) as admin:
+        await admin.delete_records({TopicPartition(EVENTS.name, 2): RecordsToDelete(before_offset=begin + 2)})
+    with pytest.raises(RangeExpired, match=rf"events\[2\] no longer has offset {begin}.*--from"):
+        await folded(kafka, span)
+    async with fold_partitions(kafka, {2: span}, LIMITS) as partitions:
+        with pytest.raises(ReplayRefused, match="retention deleted it"):
+            await partitions.read([2])
+
+
+async def forever(partitions: FoldedPartitions) -> AsyncIterator[None]:
+    """Reads partition 0 for as long as it can be read."""
+    while True:
+        await partitions.read([0])
+    yield
+
+
+def replace_start(span: Span, start: int) -> Span:
+    return span.model_copy(update={"start": start})
+
+
+@pytest.mark.parametrize("tasks", [0, 1])
+def test_a_fold_process_ends_with_its_input(tasks: int) -> None:
+    limits = replace(LIMITS, idle_timeout_ms=1000)
+    task = FoldTask("127.0.0.1:1", limits, [SpanToFold(0, 0, 10, True)])  # nobody listens there
+    given = (msgspec.json.encode(task) + b"\n0\n") * tasks
+    done = subprocess.run(FOLD_PROCESS, input=given, capture_output=True, timeout=60, check=True)
+    assert done.stdout == b""
