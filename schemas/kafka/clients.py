@@ -111,7 +111,7 @@ async def stop_producer(producer: AIOKafkaProducer, within_s: float = STOP_S) ->
     back, and so would a process that is asked to end.
     """
     for outcome in _unasked(producer):
-        outcome.add_done_callback(_asked_for)
+        outcome.add_done_callback(retrieve)
     if not await _done_within(within_s, producer.stop()):
         # stop() waits for the flush before it ends the sender task and the connections: end them here.
         await _done_within(within_s, producer._sender.close())
@@ -132,7 +132,8 @@ def _unasked(producer: AIOKafkaProducer) -> Iterator["asyncio.Future[Any]"]:
         yield batch._drain_waiter
 
 
-def _asked_for(outcome: "asyncio.Future[Any]") -> None:
+def retrieve(outcome: "asyncio.Future[Any]") -> None:
+    """Retrieve the exception of ``outcome``, if any, so that asyncio does not report it."""
     if not outcome.cancelled():
         outcome.exception()
 

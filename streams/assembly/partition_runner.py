@@ -7,21 +7,20 @@ partition before (a zombie's open transaction is aborted, its next one refused);
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import ProducerFenced
-from aiokafka.structs import OffsetAndMetadata
+from aiokafka.structs import OffsetAndMetadata, RecordMetadata
 from confluent_kafka import KafkaException
 
 from headrace.schemas.ids import uuid7
-from headrace.schemas.kafka.clients import open_producer
+from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
-from headrace.schemas.kafka.sending import acceptable_ms, send
-from headrace.schemas.kafka.transactions import decide_unmarked
+from headrace.schemas.kafka.sending import acceptable_ms
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -53,6 +52,8 @@ _PENDING_BYTES = 8 * 1024 * 1024
 
 _TRANSACTION_TIMEOUT_MS = 20_000
 """How long the broker holds back readers for an assembler that died and was not started again."""
+_COMMIT_S = _TRANSACTION_TIMEOUT_MS / 1000 + 30
+"""After so long the broker has aborted a transaction, and its end is not waited for any longer."""
 
 
 class PartitionTakenOver(RuntimeError):
@@ -151,11 +152,8 @@ class PartitionRunner:
         """
         name = f"headrace-{self._config.group}-{self._source.partition}"
         try:
-            async with open_producer(
-                self._config.bootstrap,
-                transactional_id=name,
-                transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
-                max_batch_size=_BATCH_BYTES,
+            async with open_fenced_producer(
+                self._config.bootstrap, name, timeout_ms=_TRANSACTION_TIMEOUT_MS, max_batch_size=_BATCH_BYTES
             ) as producer:
                 assembly = await self._unless_stopped(self._recover(producer))
                 if assembly is None:
@@ -171,7 +169,7 @@ class PartitionRunner:
         finally:
             self._reader = None
 
-    async def _read_on(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> bool:
+    async def _read_on(self, producer: FencedProducer, assembly: PartitionAssembly) -> bool:
         """Assemble until :meth:`stop`; true where a batch that cannot be unpacked was stepped over before."""
         async with open_reader(
             self._config.bootstrap, self._source.topic, self._source.partition, assembly.position
@@ -194,7 +192,7 @@ class PartitionRunner:
         assembly.pass_over(self._source, end)
         return True
 
-    async def _recover(self, producer: AIOKafkaProducer) -> PartitionAssembly:
+    async def _recover(self, producer: FencedProducer) -> PartitionAssembly:
         """The assembly as of the last commit, after whatever a predecessor left undecided was ended.
 
         What a missing marker leaves undecided may be of a transaction that was to be aborted. A trajectory of it is as
@@ -206,13 +204,11 @@ class PartitionRunner:
         commit = (await committed_offsets(config.bootstrap, config.group, [self._source]))[self._source]
         checkpoint = checkpoint_of(commit.metadata or "")
         letters_end = checkpoint.letters if checkpoint else 0 if commit.offset < 0 else -1
-        await decide_unmarked(producer, [self._target, self._source], commit=True)
-        numbers = await producer.partitions_for(DEAD_LETTERS.name)
-        letters = [TopicPartition(DEAD_LETTERS.name, number) for number in sorted(numbers)]
+        await self._resolve(producer, [self._target, self._source], commit=True)
+        letters = await producer.places_of([DEAD_LETTERS])
         stand = await were_committed(config.bootstrap, letters, self._source, letters_end)
         # An alert that stands undecided goes with the letters that it is about.
-        alerts = [TopicPartition(ALERTS.name, number) for number in await producer.partitions_for(ALERTS.name)]
-        await decide_unmarked(producer, [*letters, *alerts], commit=stand)
+        await self._resolve(producer, [*letters, *await producer.places_of([ALERTS])], commit=stand)
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
         end = (await self._consumer.end_offsets([self._source]))[self._source]
         if commit.offset > end:
@@ -248,7 +244,7 @@ class PartitionRunner:
             assembly.warn(expired_alert(SOURCE, EVENTS.name, self._source.partition, commit.offset, taken, begin))
         return assembly
 
-    async def _assemble(self, producer: AIOKafkaProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
+    async def _assemble(self, producer: FencedProducer, reader: PartitionReader, assembly: PartitionAssembly) -> None:
         while not self._stopping.is_set():
             records = reader.read()
             if records:
@@ -274,53 +270,64 @@ class PartitionRunner:
         await asyncio.wait({working, stopping})
         return None if working.cancelled() else working.result()
 
-    async def _commit(self, producer: AIOKafkaProducer, assembly: PartitionAssembly) -> None:
+    async def _commit(self, producer: FencedProducer, assembly: PartitionAssembly) -> None:
         """One transaction: outputs, a tick where time is due, and the offset with what a restart needs."""
         self._next_commit = time.monotonic() + self._config.commit_interval_s
         tick = self._tick(assembly)
         if assembly.position == self._committed_position and not assembly.pending and tick is None:
             return
         with self._commits.timed():
-            async with producer.transaction():
-                trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
-                letters = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
-                sending = [await self._send(producer, each) for each in letters if each.topic is DEAD_LETTERS]
-                alerting = [await self._send(producer, each) for each in letters if each.topic is not DEAD_LETTERS]
-                ticked = await self._send(producer, tick) if tick else None
-                written = await self._send_in_batches(producer, trajectories)
-                offset, checkpoint = assembly.sent(written, [(await sent).offset for sent in sending])
-                if ticked is not None:
-                    self._tick_offset = (await ticked).offset
-                await asyncio.gather(*alerting)
-                await producer.send_offsets_to_transaction(
-                    {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
-                )
+            await producer.transact(
+                lambda transaction: self._write(transaction, assembly, tick),
+                within_s=_COMMIT_S,
+                what=f"a transaction of {EVENTS.name}[{self._source.partition}]",
+            )
         self._committed_position = assembly.position
 
-    async def _send_in_batches(self, producer: AIOKafkaProducer, trajectories: list[Outgoing]) -> list[int]:
+    async def _write(self, transaction: Transaction, assembly: PartitionAssembly, tick: Outgoing | None) -> None:
+        """The transaction of :meth:`_commit`."""
+        trajectories = [outgoing for outgoing in assembly.pending if outgoing.topic is TRAJECTORIES]
+        letters = [outgoing for outgoing in assembly.pending if outgoing.topic is not TRAJECTORIES]
+        sending = [await self._send(transaction, each) for each in letters if each.topic is DEAD_LETTERS]
+        alerting = [await self._send(transaction, each) for each in letters if each.topic is not DEAD_LETTERS]
+        ticked = await self._send(transaction, tick) if tick else None
+        written = await self._send_in_batches(transaction, trajectories)
+        offset, checkpoint = assembly.sent(written, [(await sent).offset for sent in sending])
+        if ticked is not None:
+            self._tick_offset = (await ticked).offset
+        await asyncio.gather(*alerting)
+        await transaction.commit_offsets(
+            {self._source: OffsetAndMetadata(offset, checkpoint.to_metadata())}, self._config.group
+        )
+
+    async def _resolve(self, producer: FencedProducer, places: Iterable[TopicPartition], *, commit: bool) -> None:
+        """End a predecessor's transaction in ``places``."""
+        what = f"the last transaction of {EVENTS.name}[{self._source.partition}]"
+        await producer.resolve(places, commit=commit, within_s=_COMMIT_S, what=what)
+
+    async def _send_in_batches(self, transaction: Transaction, trajectories: list[Outgoing]) -> list[int]:
         """Send them to their partition, a future a batch and not a record; returns where each stands."""
         sent: list[tuple[asyncio.Future[Any], int]] = []
-        batch = producer.create_batch()
+        batch = transaction.create_batch()
 
         async def hand_over() -> None:
-            delivery = await producer.send_batch(batch, self._target.topic, partition=self._target.partition)
-            sent.append((delivery, batch.record_count()))
+            sent.append((await transaction.send_batch(batch, self._target), batch.record_count()))
 
         for _, message, timestamp_ms in trajectories:
             record = {"timestamp": acceptable_ms(timestamp_ms), "key": message.key, "value": message.value}
             if batch.append(**record, headers=message.headers) is None:  # full; an empty one takes any record
                 await hand_over()
-                batch = producer.create_batch()
+                batch = transaction.create_batch()
                 batch.append(**record, headers=message.headers)
         if batch.record_count():
             await hand_over()
         firsts = [(await delivery).offset for delivery, _ in sent]
         return [first + place for first, (_, count) in zip(firsts, sent, strict=True) for place in range(count)]
 
-    async def _send(self, producer: AIOKafkaProducer, outgoing: Outgoing) -> Any:
+    async def _send(self, transaction: Transaction, outgoing: Outgoing) -> "asyncio.Future[RecordMetadata]":
         topic, message, timestamp_ms = outgoing
         partition = self._source.partition if topic is EVENTS else None
-        return await send(producer, topic, message, partition, timestamp_ms=timestamp_ms)
+        return await transaction.send(topic, message, partition, timestamp_ms=timestamp_ms)
 
     def _tick(self, assembly: PartitionAssembly) -> Outgoing | None:
         """A ``clock.ticked`` where the partition is silent and trajectories wait: see :mod:`fold_limits`.

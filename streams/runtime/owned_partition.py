@@ -22,17 +22,16 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalOperation, ProducerFenced
-from aiokafka.structs import OffsetAndMetadata, RecordMetadata
+from aiokafka import TopicPartition
+from aiokafka.errors import ProducerFenced
+from aiokafka.structs import OffsetAndMetadata
 
-from headrace.schemas.kafka.clients import new_producer, open_consumer, start_client, stop_producer
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, open_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, scan
-from headrace.schemas.kafka.sending import send
 from headrace.schemas.kafka.topic_creation import create_topics
-from headrace.schemas.kafka.transactions import decide_unmarked, until_decided
-from headrace.schemas.kafka.waits import within
+from headrace.schemas.kafka.transactions import until_decided
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
 from headrace.streams.lost_place import LostPlaceError, expired_alert
@@ -95,7 +94,7 @@ class OwnedPartition:
         self._open = AsyncExitStack()
         self._lost: OwnerChanged | None = None
         self._alerts: list[Outgoing] = []
-        self._producer: AIOKafkaProducer
+        self._producer: FencedProducer
 
     @classmethod
     async def acquire(cls, ownership: Ownership, partition: int) -> Self:
@@ -121,7 +120,11 @@ class OwnedPartition:
             raise self._lost
         committed = {**self.offsets, **offsets}
         try:
-            await within(COMMIT_S, self._write(committed, state, outgoing), f"a transaction of {self._name}")
+            await self._producer.transact(
+                lambda transaction: self._write(transaction, committed, state, outgoing),
+                within_s=COMMIT_S,
+                what=f"a transaction of {self._name}",
+            )
         except ProducerFenced as error:
             self._lost = self._owner_changed()
             raise self._lost from error
@@ -129,31 +132,27 @@ class OwnedPartition:
         self._alerts = []
 
     async def _write(
-        self, committed: dict[str, int], state: Mapping[bytes, bytes | None], outgoing: Iterable[Outgoing]
+        self,
+        transaction: Transaction,
+        committed: dict[str, int],
+        state: Mapping[bytes, bytes | None],
+        outgoing: Iterable[Outgoing],
     ) -> None:
         """The transaction of :meth:`commit`, which commits the offsets ``committed``."""
-        async with self._producer.transaction():
-            sent: list[asyncio.Future[RecordMetadata]] = []
-            try:
-                for topic, message, time_ms in [*self._alerts, *outgoing]:
-                    sent.append(await send(self._producer, topic, message, timestamp_ms=time_ms))
-                for key, value in {**state, _COMMITTED: json.dumps(committed).encode()}.items():
-                    sent.append(await self._producer.send(self._state.topic, value, key, self._state.partition))
-            except BaseException as error:
-                asyncio.gather(*sent, return_exceptions=True)  # asks for theirs: asyncio complains where nobody does
-                if (why := ended_by(self._producer, error)) is not error:
-                    raise why from error
-                raise
-            # The last one sent is the last of its partition.
-            state_end = (await asyncio.gather(*sent))[-1].offset + 1
-            if committed:
-                await self._producer.send_offsets_to_transaction(
-                    {
-                        TopicPartition(topic, self._partition): OffsetAndMetadata(offset, str(state_end))
-                        for topic, offset in committed.items()
-                    },
-                    self._ownership.group,
-                )
+        for topic, message, time_ms in [*self._alerts, *outgoing]:
+            await transaction.send(topic, message, timestamp_ms=time_ms)
+        for key, value in {**state, _COMMITTED: json.dumps(committed).encode()}.items():
+            await transaction.send_state(self._state, key, value)
+        # The last one sent is the last of its partition.
+        state_end = (await asyncio.gather(*transaction.sent))[-1].offset + 1
+        if committed:
+            await transaction.commit_offsets(
+                {
+                    TopicPartition(topic, self._partition): OffsetAndMetadata(offset, str(state_end))
+                    for topic, offset in committed.items()
+                },
+                self._ownership.group,
+            )
 
     async def release(self) -> None:
         """Let go of it. What was committed stays."""
@@ -162,14 +161,11 @@ class OwnedPartition:
     async def _acquire(self) -> None:
         started = time.monotonic()
         config = self._ownership
-        self._producer = new_producer(
-            config.bootstrap,
-            transactional_id=f"{config.group}-{self._partition}",
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+        self._producer = await self._open.enter_async_context(
+            open_fenced_producer(
+                config.bootstrap, f"{config.group}-{self._partition}", timeout_ms=TRANSACTION_TIMEOUT_MS
+            )
         )
-        # Nothing waits in it between two transactions: while the broker is away there is nothing to wait for.
-        self._open.push_async_callback(stop_producer, self._producer)
-        await start_client(self._producer)
         sources = [TopicPartition(topic.name, self._partition) for topic in config.sources]
         commits = await committed_offsets(config.bootstrap, config.group, sources)
         self.offsets = {source.topic: commit.offset for source, commit in commits.items() if commit.offset >= 0}
@@ -235,11 +231,10 @@ class OwnedPartition:
             behind = scan(reader, [self._state], start={self._partition: max(ends)})
             undone = await anext(behind, None) is not None
             await behind.aclose()
-        numbers = {topic.name: await self._producer.partitions_for(topic.name) for topic in config.writes}
-        places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
-        deciding = decide_unmarked(self._producer, [self._state, *places], commit=not undone)
+        places = [self._state, *await self._producer.places_of(config.writes)]
+        what = f"the last transaction of {self._name}"
         try:
-            await within(COMMIT_S, deciding, f"the last transaction of {self._name}")
+            await self._producer.resolve(places, commit=not undone, within_s=COMMIT_S, what=what)
         except ProducerFenced as error:
             raise self._owner_changed() from error
         await until_decided(config.bootstrap, [self._state])
@@ -253,17 +248,6 @@ class OwnedPartition:
     @property
     def _name(self) -> str:
         return " and ".join(f"{topic.name}[{self._partition}]" for topic in self._ownership.sources)
-
-
-def ended_by(producer: AIOKafkaProducer, error: BaseException) -> BaseException:
-    """What ended the transaction of ``producer`` where ``error`` only says that there is none: between two records it
-    may be fenced, or refused a topic.
-    """
-    outcome = producer._txn_manager._transaction_waiter
-    if not isinstance(error, IllegalOperation) or outcome is None or not outcome.done() or outcome.cancelled():
-        return error
-    why: BaseException | None = outcome.exception()
-    return why or error
 
 
 def not_ours(group: str, partitions: Collection[int]) -> OwnerChanged:

@@ -11,19 +11,18 @@ another trainer of the run would have. The log tells these apart too: the metada
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.ids import uuid7
-from headrace.schemas.kafka.clients import new_producer, open_consumer, start_client, stop_producer
+from headrace.schemas.kafka.clients import open_consumer, stop_producer
+from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, start_fenced_producer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import partitions_of, read_to_end
-from headrace.schemas.kafka.sending import send
-from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.records.weights import Weights
 from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, WEIGHTS, topic_named
 from headrace.schemas.wire import UnreadableRecord, decode
@@ -58,7 +57,7 @@ class Announcer:
         self._require: Callable[[PublishedPosition], None] = _accept_any
         self._claimed = False
         self._unconfirmed: PublishedPosition | None = None  # begun, and whether it was committed is not known
-        self._producer: AIOKafkaProducer | None = None
+        self._producer: FencedProducer | None = None
         self._in_use = asyncio.Lock()
 
     async def open(self, require: Callable[[PublishedPosition], None] = _accept_any) -> None:
@@ -84,7 +83,7 @@ class Announcer:
         """Let go of the broker, whether it is there or not."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            await stop_producer(producer, _STOP_S)
+            await stop_producer(producer.kafka, _STOP_S)
 
     async def announce(
         self,
@@ -102,12 +101,12 @@ class Announcer:
         async with self._connected("announce anything") as producer:
             if position is None or position != self._unconfirmed or not await self._is_published(position):
                 self._unconfirmed = position or self._unconfirmed
-                await self._transact(producer, announcements, position, offsets or {}, on_effect)
+                await self._publish(producer, announcements, position, offsets or {}, on_effect)
             if position is not None:
                 self._unconfirmed = None
 
     @asynccontextmanager
-    async def _connected(self, what: str) -> AsyncIterator[AIOKafkaProducer]:
+    async def _connected(self, what: str) -> AsyncIterator[FencedProducer]:
         """The producer to do ``what`` with, alone and in time; whatever goes wrong, the next call takes a new one."""
         async with self._in_use:
             if self._producer is None:
@@ -121,38 +120,46 @@ class Announcer:
                 await self.close()
                 raise
 
-    async def _transact(
+    async def _publish(
         self,
-        producer: AIOKafkaProducer,
+        producer: FencedProducer,
         announcements: Sequence[Announcement],
         position: PublishedPosition | None,
         offsets: Mapping[int, int],
         on_effect: EffectCallback,
     ) -> None:
-        await producer.begin_transaction()
-        on_effect(Effect.BEGUN)
-        waiting = [await send(producer, topic_named(each.topic), each.message()) for each in announcements]
-        for sent in waiting:
-            await sent
-        if position is not None:
-            # The first partition's commit always says how far the run got, and who is at work on it.
-            await self._mark(producer, position, {0: 0, **offsets})
-        on_effect(Effect.SENT)
-        await producer.commit_transaction()
+        async def write(transaction: Transaction) -> None:
+            on_effect(Effect.BEGUN)
+            for each in announcements:
+                await transaction.send(topic_named(each.topic), each.message())
+            for sent in transaction.sent:
+                await sent
+            if position is not None:
+                # The first partition's commit always says how far the run got, and who is at work on it.
+                await self._mark(transaction, position, {0: 0, **offsets})
+            on_effect(Effect.SENT)
+
+        await self._transact(producer, write)
+
+    async def _transact(self, producer: FencedProducer, write: Callable[[Transaction], Awaitable[None]]) -> None:
+        """One transaction. One that fails stays open: the next start ends it, once it knows how it was to end."""
+        await producer.transact(
+            write, within_s=self._answer_s, what=f"a transaction of run {self._run!r}", aborts=False
+        )
 
     async def _connect(self) -> None:
         with log_trouble(self._bootstrap, "take up a transactional id"):
             async with asyncio.timeout(self._answer_s):
                 if self._claimed:
                     await self._require_claim()  # before it disturbs a successor
-                producer = new_producer(
+                producer = await start_fenced_producer(
                     self._bootstrap,
-                    transactional_id=_group(self._run),
+                    _group(self._run),
+                    timeout_ms=round(self._answer_s * 2000),
                     request_timeout_ms=round(self._answer_s * 1000),
-                    transaction_timeout_ms=round(self._answer_s * 2000),
+                    stop_s=_STOP_S,
                 )
                 try:
-                    await start_client(producer)
                     if self._claimed:
                         await self._require_claim()  # now that nobody else can announce
                         await self._decide(
@@ -161,11 +168,11 @@ class Announcer:
                     else:
                         await self._claim(producer)
                 except BaseException:
-                    await stop_producer(producer, _STOP_S)
+                    await stop_producer(producer.kafka, _STOP_S)
                     raise
         self._claimed, self._producer = True, producer
 
-    async def _claim(self, producer: AIOKafkaProducer) -> None:
+    async def _claim(self, producer: FencedProducer) -> None:
         """Let the log say that this trainer is at work, beside what it says already."""
         commit = await self._first_commit()
         position = _read_mark(commit.metadata).position
@@ -174,9 +181,9 @@ class Announcer:
             await self._decide(producer, commit=False)
         else:
             self._require(position)
-        await producer.begin_transaction()
-        await self._mark(producer, position, {0: max(commit.offset, 0)})
-        await producer.commit_transaction()
+        await self._transact(
+            producer, lambda transaction: self._mark(transaction, position, {0: max(commit.offset, 0)})
+        )
 
     async def _require_claim(self) -> None:
         """Raises :class:`TrainerReplaced` where the log names another trainer."""
@@ -186,10 +193,10 @@ class Announcer:
                 "one of them, or give it another run"
             )
 
-    async def _decide(self, producer: AIOKafkaProducer, commit: bool) -> None:
-        numbers = {topic.name: await producer.partitions_for(topic.name) for topic in _TOPICS}
-        places = [TopicPartition(name, number) for name in numbers for number in numbers[name]]
-        await decide_unmarked(producer, places, commit=commit)
+    async def _decide(self, producer: FencedProducer, commit: bool) -> None:
+        places = await producer.places_of(_TOPICS)
+        what = f"the last transaction of run {self._run!r}"
+        await producer.resolve(places, commit=commit, within_s=self._answer_s, what=what)
 
     async def _is_published(self, position: PublishedPosition) -> bool:
         """Whether this life's announcement of ``position`` was made."""
@@ -201,14 +208,14 @@ class Announcer:
         return (await committed_offsets(self._bootstrap, _group(self._run), [place]))[place]
 
     async def _mark(
-        self, producer: AIOKafkaProducer, position: PublishedPosition | None, offsets: Mapping[int, int]
+        self, transaction: Transaction, position: PublishedPosition | None, offsets: Mapping[int, int]
     ) -> None:
         mark = f"{_Mark(position, self._life)}"
         places = {
             TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
             for partition, offset in offsets.items()
         }
-        await producer.send_offsets_to_transaction(places, _group(self._run))
+        await transaction.commit_offsets(places, _group(self._run))
 
 
 def _group(run: str) -> str:

@@ -5,9 +5,9 @@ import gc
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
-from aiokafka.errors import IllegalOperation, KafkaTimeoutError, TopicAuthorizationFailedError
+from aiokafka.errors import KafkaTimeoutError
 
 from headrace.schemas.kafka import waits
 from headrace.schemas.kafka.clients import open_admin, open_consumer, open_producer
@@ -25,7 +25,6 @@ from headrace.streams.runtime.owned_partition import (
     OwnerChanged,
     Ownership,
     create_state_topic,
-    ended_by,
 )
 from tests.streams.assembly.test_lost_place import forget_offsets
 from tests.streams.unmarked import leave_out, let_partitions_be_left_out
@@ -92,13 +91,13 @@ async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
     mine = await ownership(kafka, "within")
     sleeper = await OwnedPartition.acquire(mine, 3)
-    steps = [getattr(sleeper._producer, step)]
+    steps = [getattr(sleeper._producer.kafka, step)]
 
     async def too_late(*arguments: Any) -> None:
         await (await OwnedPartition.acquire(mine, 3)).release()
         await steps.pop()(*arguments)
 
-    monkeypatch.setattr(sleeper._producer, step, too_late)
+    monkeypatch.setattr(sleeper._producer.kafka, step, too_late)
     with pytest.raises(OwnerChanged):
         await sleeper.commit({"rewards": 5}, {b"a": b"old"}, [output("within-old")])
     await sleeper.release()
@@ -121,7 +120,7 @@ async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again
     with monkeypatch.context() as patched:
         patched.setattr(owned_partition, "COMMIT_S", 0.5)
         patched.setattr(waits, "STOP_S", 0.5)
-        patched.setattr(owned._producer.client, "send", never_answers)
+        patched.setattr(owned._producer.kafka.client, "send", never_answers)
         with pytest.raises(KafkaTimeoutError, match=r"rewards\[1\] did not end within 0\.5 s"):
             await owned.commit({"rewards": 5}, {b"a": b"1"}, [output("endless-1")])
         await owned.release()
@@ -137,7 +136,7 @@ async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_fou
 ) -> None:
     mine = await ownership(kafka, "hidden")
     owned = await OwnedPartition.acquire(mine, 1)
-    commit, committed = owned._producer.commit_transaction, asyncio.Event()
+    commit, committed = owned._producer.kafka.commit_transaction, asyncio.Event()
 
     async def commit_and_never_answer() -> None:
         await commit()
@@ -145,7 +144,7 @@ async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_fou
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(owned._producer, "commit_transaction", commit_and_never_answer)
+        patched.setattr(owned._producer.kafka, "commit_transaction", commit_and_never_answer)
         settling = asyncio.ensure_future(owned.commit({"rewards": 5}, {b"a": b"1"}, [output("hidden-1")]))
         await asyncio.wait_for(committed.wait(), 60)
         settling.cancel()
@@ -157,28 +156,12 @@ async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_fou
     assert await values(kafka, REJECTED, b"hidden") == [b"hidden-1"]
 
 
-def refused() -> AIOKafkaProducer:
-    """A producer whose transaction was refused a topic between two records."""
-    producer = AIOKafkaProducer(bootstrap_servers="broker:9092", transactional_id="refused")
-    producer._closed = True  # nothing was started
-    producer._txn_manager.set_pid_and_epoch(1, 0)
-    producer._txn_manager.begin_transaction()
-    producer._txn_manager.error_transaction(TopicAuthorizationFailedError("rejected"))
-    return producer
-
-
-async def test_what_ended_a_transaction_is_told_and_not_that_there_is_none() -> None:
-    nothing_begun, other = IllegalOperation("not in transaction"), ValueError("ours")
-    assert isinstance(ended_by(refused(), nothing_begun), TopicAuthorizationFailedError)
-    assert ended_by(refused(), other) is other
-
-
 async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kafka: str) -> None:
     mine = await ownership(kafka, "undone")
     sleeper = await OwnedPartition.acquire(mine, 0)
-    await sleeper._producer.begin_transaction()
-    await (await sleeper._producer.send(mine.state.name, b"half", b"a", 0))
-    await (await sleeper._producer.send(REJECTED.name, b"undone-half"))
+    await sleeper._producer.kafka.begin_transaction()
+    await (await sleeper._producer.kafka.send(mine.state.name, b"half", b"a", 0))
+    await (await sleeper._producer.kafka.send(REJECTED.name, b"undone-half"))
     heir = await OwnedPartition.acquire(mine, 0)
     assert (heir.offsets, values_of(heir)) == ({}, {})
     await heir.commit({"rewards": 1}, {}, [output("undone-whole")])
@@ -194,7 +177,7 @@ async def test_what_was_committed_is_there_though_a_broker_left_a_marker_out(kaf
     owner = await OwnedPartition.acquire(mine, 0)
     await owner.commit({"rewards": 3}, {b"a": b"1"}, [output(f"committed-{left_out}-1")])
     await all_decided(kafka, mine)
-    leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
+    leave_out(owner._producer.kafka, REJECTED if left_out == "outputs" else mine.state)
     await owner.commit({"rewards": 5}, {b"a": b"2"}, [output(f"committed-{left_out}-2")])
     await owner.release()
     heir = await OwnedPartition.acquire(mine, 0)
@@ -212,11 +195,11 @@ async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(k
     owner = await OwnedPartition.acquire(mine, 0)
     await owner.commit({"rewards": 3}, {b"a": b"1"}, [output(f"aborted-{left_out}-1")])
     await all_decided(kafka, mine)
-    leave_out(owner._producer, REJECTED if left_out == "outputs" else mine.state)
-    await owner._producer.begin_transaction()
-    await (await owner._producer.send(mine.state.name, b"2", b"a", 0))
-    await (await send(owner._producer, REJECTED, output(f"aborted-{left_out}-half").message))
-    await owner._producer.abort_transaction()
+    leave_out(owner._producer.kafka, REJECTED if left_out == "outputs" else mine.state)
+    await owner._producer.kafka.begin_transaction()
+    await (await owner._producer.kafka.send(mine.state.name, b"2", b"a", 0))
+    await (await send(owner._producer.kafka, REJECTED, output(f"aborted-{left_out}-half").message))
+    await owner._producer.kafka.abort_transaction()
     await owner.release()
     heir = await OwnedPartition.acquire(mine, 0)
     assert (heir.offsets, values_of(heir)) == ({"rewards": 3}, {b"a": b"1"})

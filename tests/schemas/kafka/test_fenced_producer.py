@@ -1,0 +1,129 @@
+"""One producer at a time under a transactional id, on a real broker."""
+
+import asyncio
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import IllegalOperation, KafkaTimeoutError, ProducerFenced, TopicAuthorizationFailedError
+
+from headrace.schemas.kafka.clients import open_consumer
+from headrace.schemas.kafka.fenced_producer import FencedProducer, Transaction, cause_of, open_fenced_producer
+from headrace.schemas.kafka.reading import read_to_end
+from headrace.schemas.topics import REWARDS, TRAINING
+from headrace.schemas.wire import Message
+
+TIMEOUT_MS = 60_000
+PLACE = TopicPartition(REWARDS.name, 0)
+
+
+def message(value: str) -> Message:
+    return Message(b"k", value.encode(), [])
+
+
+async def written(kafka: str, prefix: str) -> list[str]:
+    """Committed values in ``rewards`` that begin with ``prefix``."""
+    values = [(record.value or b"").decode() async for record in read_to_end(kafka, REWARDS)]
+    return [value for value in values if value.startswith(prefix)]
+
+
+async def write(producer: FencedProducer, *values: str) -> None:
+    async def send(transaction: Transaction) -> None:
+        for value in values:
+            await transaction.send(REWARDS, message(value), 0)
+
+    await producer.transact(send, within_s=60, what="a test's transaction")
+
+
+@pytest.mark.kafka
+async def test_a_transaction_is_written_whole_or_not_at_all(kafka: str) -> None:
+    async with open_fenced_producer(kafka, "whole", timeout_ms=TIMEOUT_MS) as producer:
+        await write(producer, "whole-1", "whole-2")
+
+        async def fail(transaction: Transaction) -> None:
+            await transaction.send(REWARDS, message("whole-3"), 0)
+            raise ValueError("ours")
+
+        with pytest.raises(ValueError, match="ours"):
+            await producer.transact(fail, within_s=60, what="a test's transaction")
+        await write(producer, "whole-4")
+    assert await written(kafka, "whole-") == ["whole-1", "whole-2", "whole-4"]
+
+
+@pytest.mark.kafka
+async def test_a_successor_fences_it_also_between_two_sends(kafka: str) -> None:
+    async with open_fenced_producer(kafka, "between", timeout_ms=TIMEOUT_MS) as first:
+
+        async def overtaken(transaction: Transaction) -> None:
+            await (await transaction.send(REWARDS, message("between-lost"), 0))
+            async with open_fenced_producer(kafka, "between", timeout_ms=TIMEOUT_MS) as second:
+                await write(second, "between-kept")
+            # The broker refuses the first of these, and aiokafka then only says that there is no transaction.
+            for _ in range(100):
+                await transaction.send(REWARDS, message("between-refused"), 0)
+                await asyncio.sleep(0.05)
+
+        with pytest.raises(ProducerFenced):
+            await first.transact(overtaken, within_s=60, what="a test's transaction")
+    assert await written(kafka, "between-") == ["between-kept"]
+
+
+@pytest.mark.kafka
+async def test_a_transaction_that_takes_too_long_is_named(kafka: str) -> None:
+    async def stay(transaction: Transaction) -> None:
+        await transaction.send(REWARDS, message("long-1"), 0)
+        await asyncio.Event().wait()
+
+    async with open_fenced_producer(kafka, "long", timeout_ms=TIMEOUT_MS) as producer:
+        with pytest.raises(KafkaTimeoutError, match=r"the long transaction did not end within 0\.5 s"):
+            await producer.transact(stay, within_s=0.5, what="the long transaction")
+    assert await written(kafka, "long-") == []
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("aborts", [True, False])
+async def test_readers_wait_for_a_failed_transaction_only_where_it_is_not_aborted(kafka: str, aborts: bool) -> None:
+    async def fail(transaction: Transaction) -> None:
+        await (await transaction.send(REWARDS, message("failed"), 0))
+        raise ValueError("ours")
+
+    async with open_consumer(kafka) as reader:
+        async with open_fenced_producer(kafka, "failing", timeout_ms=TIMEOUT_MS) as producer:
+            with pytest.raises(ValueError, match="ours"):
+                await producer.transact(fail, within_s=60, what="a test's transaction", aborts=aborts)
+            async with open_consumer(kafka, isolation_level="read_uncommitted") as everything:
+                end = (await everything.end_offsets([PLACE]))[PLACE]
+            # What stands behind an open transaction is hidden; an abort's marker takes a moment.
+            for _ in range(100 if aborts else 1):
+                stable = (await reader.end_offsets([PLACE]))[PLACE]
+                if stable >= end:
+                    break
+                await asyncio.sleep(0.1)
+            assert (stable >= end) is aborts
+        async with open_fenced_producer(kafka, "failing", timeout_ms=TIMEOUT_MS) as successor:
+            await successor.resolve([PLACE], commit=False, within_s=60, what="the last transaction")
+    assert await written(kafka, "failed") == []
+
+
+@pytest.mark.kafka
+async def test_places_are_every_partition_of_the_topics(kafka: str) -> None:
+    async with open_fenced_producer(kafka, "places", timeout_ms=TIMEOUT_MS) as producer:
+        places = await producer.places_of([REWARDS, TRAINING])
+    assert places == [
+        TopicPartition(topic.name, number) for topic in (REWARDS, TRAINING) for number in range(topic.partitions)
+    ]
+
+
+def refused() -> AIOKafkaProducer:
+    """A producer whose transaction was refused a topic between two sends."""
+    producer = AIOKafkaProducer(bootstrap_servers="broker:9092", transactional_id="refused")
+    producer._closed = True  # nothing was started
+    producer._txn_manager.set_pid_and_epoch(1, 0)
+    producer._txn_manager.begin_transaction()
+    producer._txn_manager.error_transaction(TopicAuthorizationFailedError("rejected"))
+    return producer
+
+
+async def test_what_ended_a_transaction_is_raised_and_not_that_there_is_none() -> None:
+    nothing_begun, other = IllegalOperation("not in transaction"), ValueError("ours")
+    assert isinstance(cause_of(refused(), nothing_begun), TopicAuthorizationFailedError)
+    assert cause_of(refused(), other) is other
