@@ -54,9 +54,8 @@ asyncio.run(run_assembler(config, stop=asyncio.Event(), ready=lambda: print("rea
 
 
 def config(bootstrap: str, **changes: Any) -> AssemblerConfig:
-    return AssemblerConfig(
-        bootstrap, member="one", commit_interval_s=0.05, idle_timeout_s=3.0, hole_grace_s=1.0, **changes
-    )
+    settings = {"member": "one", "commit_interval_s": 0.05, "idle_timeout_s": 3.0, "hole_grace_s": 1.0} | changes
+    return AssemblerConfig(bootstrap, **settings)
 
 
 @asynccontextmanager

@@ -69,13 +69,14 @@ def test_a_record_whose_letter_would_be_too_large_is_told_without_it(kafka: str,
 
 
 def test_a_batch_that_cannot_be_unpacked_is_stepped_over_once(kafka: str) -> None:
+    # Long enough for a restart on a busy machine: what is open must not time out in between.
     async def run() -> None:
-        async with assembling(config(kafka)) as task:
+        async with assembling(config(kafka, idle_timeout_s=600.0)) as task:
             # What is open is read again after the restart, and the batch with it.
             await produce(kafka, session("around", "ask", "answer")[:2], partition=0)
             offset = await inflating(kafka, value=BOMB)
             await goes_on(kafka, task, "behind-it")
-        async with assembling(config(kafka)) as task:
+        async with assembling(config(kafka, idle_timeout_s=600.0)) as task:
             await produce(kafka, session("around", "ask", "answer")[2:], partition=0)
             await goes_on(kafka, task, "later")
             assert (await trajectories(kafka, "around"))["around"].defects == []

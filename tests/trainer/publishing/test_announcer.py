@@ -70,16 +70,16 @@ async def test_another_runs_open_transaction_hides_nothing_that_was_said(kafka):
 async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka):
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, "left") as announcer:
-        leave_out(announcer._producer, WEIGHTS)
+        leave_out(announcer._producer.kafka, WEIGHTS)
         await announcer.announce([version("left", 0)], position=PublishedPosition(0))
     async with announcing(kafka, "left") as announcer:
         assert await newest_published(kafka, "left") == PublishedPosition(0)
         assert await versions(kafka, "left", decided=False) == []
         await announcer.decide(commit=True)
         assert await versions(kafka, "left") == [0]
-        leave_out(announcer._producer, WEIGHTS)
-        await announcer._producer.begin_transaction()
-        await (await send(announcer._producer, WEIGHTS, version("left", 1).message()))  # and dies
+        leave_out(announcer._producer.kafka, WEIGHTS)
+        await announcer._producer.kafka.begin_transaction()
+        await (await send(announcer._producer.kafka, WEIGHTS, version("left", 1).message()))  # and dies
     async with announcing(kafka, "left") as announcer:
         assert await newest_published(kafka, "left") == PublishedPosition(0)
         await announcer.decide(commit=False)
@@ -90,9 +90,9 @@ async def test_what_a_broker_left_undecided_is_decided_by_the_next_trainer(kafka
 async def test_what_was_undecided_before_anything_was_said_does_not_stand(kafka):
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, "first") as announcer:
-        leave_out(announcer._producer, WEIGHTS)
-        await announcer._producer.begin_transaction()
-        await (await send(announcer._producer, WEIGHTS, version("first", 0).message()))  # and dies
+        leave_out(announcer._producer.kafka, WEIGHTS)
+        await announcer._producer.kafka.begin_transaction()
+        await (await send(announcer._producer.kafka, WEIGHTS, version("first", 0).message()))  # and dies
     async with announcing(kafka, "first") as announcer:
         assert await asyncio.wait_for(newest_published(kafka, "first"), 10) is None
         await announcer.announce([version("first", 0)], position=PublishedPosition(0))
@@ -104,15 +104,15 @@ async def test_a_transaction_whose_end_was_not_heard_is_ended_as_the_log_says(ka
     run = f"unheard-{made}"
     await let_partitions_be_left_out(kafka)
     async with announcing(kafka, run) as announcer:
-        leave_out(announcer._producer, WEIGHTS)
-        commit = announcer._producer.commit_transaction
+        leave_out(announcer._producer.kafka, WEIGHTS)
+        commit = announcer._producer.kafka.commit_transaction
 
         async def commit_unconfirmed():
             if made:
                 await commit()
             raise KafkaTimeoutError
 
-        announcer._producer.commit_transaction = commit_unconfirmed
+        announcer._producer.kafka.commit_transaction = commit_unconfirmed
         with pytest.raises(LogUnavailable):
             await announcer.announce([version(run, 0)], position=PublishedPosition(0))
         # Another call finds the broker first, as that of an alert may.
