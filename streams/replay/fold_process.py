@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import msgspec
 from confluent_kafka import KafkaException
 
-from headrace.schemas.side_topics import Span
+from headrace.schemas.side_topics import OffsetRange
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.replay.folded_partition import RangeExpired, fold_span
 from headrace.streams.replay.portion_codec import Failure, to_bytes
@@ -28,8 +28,8 @@ _AHEAD = 2
 """Portions of a partition that are folded before they are asked for."""
 
 
-class SpanToFold(msgspec.Struct):
-    """A range of a partition, as :class:`headrace.schemas.side_topics.Span`."""
+class RangeToFold(msgspec.Struct):
+    """A range of a partition, as :class:`headrace.schemas.side_topics.OffsetRange`."""
 
     partition: int
     start: int
@@ -44,14 +44,14 @@ class FoldTask(msgspec.Struct):
     """Kafka, ``host:port``; several by comma."""
     limits: FoldLimits
     """Limits of the fold."""
-    spans: list[SpanToFold]
+    spans: list[RangeToFold]
     """Ranges of partitions."""
 
 
-async def _fold(task: FoldTask, span: SpanToFold, portions: "asyncio.Queue[Portion | Failure]") -> None:
+async def _fold(task: FoldTask, span: RangeToFold, portions: "asyncio.Queue[Portion | Failure]") -> None:
     """Fold ``span`` into ``portions``; where that fails, the last of them says why."""
     try:
-        given = Span(**msgspec.structs.asdict(span))
+        given = OffsetRange(**msgspec.structs.asdict(span))
         async for portion in fold_span(task.bootstrap, given, task.limits):
             await portions.put(portion)
     except RangeExpired as error:

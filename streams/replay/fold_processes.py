@@ -14,9 +14,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from headrace.schemas.kafka.waits import end_task
-from headrace.schemas.side_topics import Span
+from headrace.schemas.side_topics import OffsetRange
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.replay.fold_process import LENGTH_BYTES, FoldTask, SpanToFold
+from headrace.streams.replay.fold_process import LENGTH_BYTES, FoldTask, RangeToFold
 from headrace.streams.replay.portion_codec import Failure, from_bytes
 from headrace.streams.replay.sink import ReplayRefused
 from headrace.streams.replay.trajectories import Portion
@@ -94,13 +94,13 @@ class FoldedPartitions:
 
 @asynccontextmanager
 async def fold_partitions(
-    bootstrap: str, spans: Mapping[int, Span], limits: FoldLimits
+    bootstrap: str, spans: Mapping[int, OffsetRange], limits: FoldLimits
 ) -> AsyncIterator[FoldedPartitions]:
     """Fold ``spans``, ranges of partitions of ``events``, in processes that end with the context."""
     count = min(len(spans), max(1, len(os.sched_getaffinity(0)) - 1))
     folded = FoldedPartitions()
     async with AsyncExitStack() as opened:
-        ranges = [SpanToFold(each.partition, each.start, each.stop, each.begins_log) for each in spans.values()]
+        ranges = [RangeToFold(each.partition, each.start, each.stop, each.begins_log) for each in spans.values()]
         for number in range(count):
             await folded.start(FoldTask(bootstrap, limits, ranges[number::count]), opened)
         yield folded

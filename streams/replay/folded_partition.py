@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from aiokafka import TopicPartition
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.schemas.side_topics import Span
+from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import EVENTS
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
@@ -26,7 +26,7 @@ class RangeExpired(RuntimeError):
     """Retention has deleted records of the range that were not read yet."""
 
 
-async def fold_span(bootstrap: str, span: Span, limits: FoldLimits) -> AsyncIterator[Portion]:
+async def fold_span(bootstrap: str, span: OffsetRange, limits: FoldLimits) -> AsyncIterator[Portion]:
     """The portions of ``span``, a range of a partition of ``events``; the last one is marked.
 
     Raises :class:`RangeExpired`, and ``KafkaException`` where the partition cannot be read.

@@ -14,11 +14,11 @@ from aiokafka.admin import RecordsToDelete
 
 from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
-from headrace.schemas.side_topics import Span
+from headrace.schemas.side_topics import OffsetRange
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.raw import Outgoing, StoredRecord
-from headrace.streams.replay.fold_process import FoldTask, SpanToFold
+from headrace.streams.replay.fold_process import FoldTask, RangeToFold
 from headrace.streams.replay.fold_processes import FoldedPartitions, FoldFailed, fold_partitions
 from headrace.streams.replay.folded_partition import RangeExpired, fold_span
 from headrace.streams.replay.input import find_spans
@@ -32,12 +32,12 @@ LIMITS = FoldLimits()
 FOLD_PROCESS = (sys.executable, "-m", "headrace.streams.replay.fold_process")
 
 
-async def span_of(kafka: str, partition: int) -> Span:
+async def span_of(kafka: str, partition: int) -> OffsetRange:
     """All of a partition of ``events``."""
     return (await find_spans(kafka, EVENTS, None, None))[partition]
 
 
-async def folded(kafka: str, span: Span) -> list[Portion]:
+async def folded(kafka: str, span: OffsetRange) -> list[Portion]:
     return [portion async for portion in fold_span(kafka, span, LIMITS)]
 
 
@@ -89,7 +89,7 @@ async def test_a_span_ends_before_its_stop(kafka: str) -> None:
     begin = (await span_of(kafka, 1)).stop
     await produce(kafka, [*session("in", "ask"), *session("out", "ask")], partition=1)
     length = len(session("in", "ask"))
-    found = await folded(kafka, Span(partition=1, start=begin, stop=begin + length, begins_log=True))
+    found = await folded(kafka, OffsetRange(partition=1, start=begin, stop=begin + length, begins_log=True))
     assert names(found) == ["in"]
     assert [portion.is_last for portion in found] == [False] * (len(found) - 1) + [True]
     assert sum(portion.records for portion in found) == length
@@ -149,14 +149,14 @@ async def forever(partitions: FoldedPartitions) -> AsyncIterator[None]:
     yield
 
 
-def replace_start(span: Span, start: int) -> Span:
+def replace_start(span: OffsetRange, start: int) -> OffsetRange:
     return span.model_copy(update={"start": start})
 
 
 @pytest.mark.parametrize("tasks", [0, 1])
 def test_a_fold_process_ends_with_its_input(tasks: int) -> None:
     limits = replace(LIMITS, idle_timeout_ms=1000)
-    task = FoldTask("127.0.0.1:1", limits, [SpanToFold(0, 0, 10, True)])  # nobody listens there
+    task = FoldTask("127.0.0.1:1", limits, [RangeToFold(0, 0, 10, True)])  # nobody listens there
     given = (msgspec.json.encode(task) + b"\n0\n") * tasks
     done = subprocess.run(FOLD_PROCESS, input=given, capture_output=True, timeout=60, check=True)
     assert done.stdout == b""
