@@ -1,5 +1,6 @@
-"""The drawing follows from what processors, processes and agents declare, and is the one in the README."""
+"""The drawings on the pages agree with what processors, processes and agents declare."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,14 @@ from headrace.deploy.commands.topology import command
 from headrace.deploy.processes.drawing import Node, mermaid, nodes
 from headrace.deploy.processes.process import Flow
 from headrace.deploy.processes.registry import PROCESSES
-from headrace.schemas.topics import ALERTS, APPLIED, TOPICS
+from headrace.schemas.topics import ALERTS, APPLIED, TOPICS, topic_named
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Processor
 from headrace.streams.topology import TOPOLOGY, describe
 
-README = Path(__file__).parents[3] / "README.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "streams" / "README.md"
+CIRCLE = ROOT / "deploy" / "pictures" / "circle.svg"
 
 
 def test_every_topic_has_a_reader_and_a_writer() -> None:
@@ -48,5 +51,22 @@ def test_the_command_prints_text_or_a_flowchart() -> None:
     assert CliRunner().invoke(command, ["--mermaid"]).output == mermaid()
 
 
-def test_the_readme_has_the_current_flowchart() -> None:
-    assert f"```mermaid\n{mermaid()}```" in README.read_text(), "paste `headrace topology --mermaid` into the README"
+def test_the_page_has_the_current_flowchart() -> None:
+    assert f"```mermaid\n{mermaid()}```" in PAGE.read_text(), f"paste `headrace topology --mermaid` into {PAGE}"
+
+
+def test_every_arrow_of_the_readmes_picture_is_declared() -> None:
+    around = {node.name: node for node in nodes()}
+    declared: dict[str, Processor[Rules] | Node] = {processor.name: processor for processor in TOPOLOGY} | around
+    arrows = re.findall(r'data-from="(\w+)" data-to="(\w+)" data-(topic|does)="([^"]+)"', CIRCLE.read_text())
+    assert len(arrows) == 9
+    for source, target, kind, label in arrows:
+        if kind == "topic":
+            topic = topic_named(label)
+            assert topic in declared[source].writes, f"{source} does not write {label}"
+            assert topic in declared[target].reads, f"{target} does not read {label}"
+        else:
+            assert (target, label) in around[source].feeds
+    assert set(around["sink"].reads) == set(TOPICS)
+    drawn = set(re.findall(r'data-part="(\w+)"', CIRCLE.read_text()))
+    assert declared.keys() - drawn == {"traces"}

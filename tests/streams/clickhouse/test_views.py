@@ -94,8 +94,8 @@ def test_page_readme_and_log_agree_where_rewards_were_revised(client: Client) ->
     series = read_panel(client, {panel.name: panel for panel in PANELS}["reward"], "")
     assert (series["trajectories"], series["reward"]) == ([count], [pytest.approx(mean / 2)])
 
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    (query,) = re.findall(r"```sql airline-rewards\n(.*?)\n--", readme, re.S)
+    page = (Path(__file__).parents[3] / "deploy" / "clickhouse" / "README.md").read_text()
+    (query,) = re.findall(r"```sql airline-rewards\n(.*?)\n--", page, re.S)
     assert client.query(query).result_rows == [(count, 1 + len({name[:-1] for name in truth} - {"t"}), round(mean, 2))]
     # What it was before stays to be seen, and is what a count must not be taken over.
     assert client.query("SELECT count() FROM rewards FINAL").result_rows[0][0] > count
