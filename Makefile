@@ -1,8 +1,8 @@
-# Two commands: `make demo` and `make test`. Both make their own virtual environment first.
+# `make demo` and `make test` are the two commands to know. Both create a virtual environment first.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Tests wait for brokers and engines more than they compute: three files at a time keep four cores busy.
+# Tests mostly wait for brokers and engines: three files at a time keep four cores busy.
 JOBS ?= 3
 
 .PHONY: install native sanitize demo test lint
@@ -24,10 +24,10 @@ demo: install
 native: install
 	$(BIN)/python setup.py -q build_ext --inplace
 
-# The extension module under AddressSanitizer and UBSan: its tests, then a minute of a coverage-guided fuzzer. Python
-# itself leaks at its end, on purpose.
+# The extension module under AddressSanitizer and UBSan: its tests, then a minute of a coverage-guided fuzzer. Leak
+# detection is off because Python does not free everything at exit.
 SANITIZED := build/sanitized/speedups.so
-# The last two have the library check indices, and mark room of a vector that is not in use.
+# The last two make the standard library check indices, and mark a vector's unused capacity.
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=all -D_GLIBCXX_ASSERTIONS -D_GLIBCXX_SANITIZE_VECTOR
 SANITIZED_RUN := HEADRACE_SANITIZED=$(SANITIZED) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" $(BIN)/python

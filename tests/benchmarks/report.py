@@ -1,4 +1,4 @@
-"""The figures as a page: every table beside the machine, the date and the command that made it."""
+"""The figures as a page: every table with the machine, the date and the command that produced it."""
 
 import random
 import statistics
@@ -14,7 +14,7 @@ Figures = dict[str, Any]
 OURS = "headrace"
 
 ROUNDS_FOR_A_RATIO = 12
-"""Below so many rounds the ratio of two medians says little: of five, four processes did 2.4 to 4.3 times one."""
+"""With fewer rounds the ratio of two medians is unreliable: over five, four processes did 2.4 to 4.3 times one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Medians:
 
 
 def medians(samples: Iterable[Figures]) -> Medians:
-    """What the table says of ``samples``."""
+    """The row of the table for ``samples``."""
     rounds = [Sample(**sample) for sample in samples]
     return Medians(*(statistics.median(getattr(one, field.name) for one in rounds) for field in fields(Medians)))
 
@@ -41,24 +41,24 @@ def quantile(ascending: Sequence[float], share: float) -> float:
 
 def markdown(figures: Figures) -> str:
     """The page."""
-    parts = ["# Speed of the stream side, beside its peers"]
+    parts = ["# Speed of the stream side, next to its peers"]
     parts += [section(figures[name]) for name, section in SECTIONS.items() if name in figures]
     return "\n\n".join(parts) + "\n"
 
 
 def throughput(figures: Figures) -> str:
-    """Events to trajectories, a row a contender."""
+    """Events to trajectories, one row per contender."""
     rows = {name: medians(samples) for name, samples in figures["samples"].items()}
     table = table_of(
         (
             "",
             "k events/s",
             "k events/core-second",
-            "ours ÷ it, wall",
-            "ours ÷ it, core",
+            "headrace ÷ row, wall",
+            "headrace ÷ row, core",
             "MiB",
             "broker s/M events",
-            "cores, broker too",
+            "cores, with broker",
         ),
         [
             (
@@ -73,13 +73,13 @@ def throughput(figures: Figures) -> str:
             for name, row in rows.items()
         ],
     )
-    text = f"""{figures["events"]:,} events of {figures["bytes_an_event"]} bytes, 20 a trajectory,
+    text = f"""{figures["events"]:,} events of {figures["bytes_an_event"]} bytes, 20 per trajectory,
         {figures["open"]} trajectories open at a time in each of 4 partitions. Every row but the bare loops writes one
-        record a trajectory, exactly once. Each is a process of its own (four where it says so) on the same log.
-        {_rounds(figures)}: four processes or threads are timed over four fifths of it, one over a fifth, Quix Streams
-        over less; {_warmed(figures)}. Ours validates every event, and knows holes, duplicates, late
-        events and timeouts; of the peers only the last of Quix Streams parses anything. Ratios of rows with four
-        processes or threads are to our four processes. The broker runs on the same cores."""
+        record per trajectory, exactly once. Each row is one process (or as many as it names) on the same log.
+        {_rounds(figures)}: four processes or threads are timed over four fifths of the log, one over a fifth, Quix
+        Streams over less; {_warmed(figures)}. headrace validates every event and handles gaps, duplicates, late
+        events and timeouts; of the peers, only the last row of Quix Streams parses events. Ratios of rows with four
+        processes or threads refer to headrace's four processes. The broker runs on the same cores."""
     for name, count in (("2", "two"), ("4", "four")):
         if OURS in rows and f"{OURS}-{name}" in rows:
             text += scaling(figures["samples"][OURS], figures["samples"][f"{OURS}-{name}"], count)
@@ -87,7 +87,7 @@ def throughput(figures: Figures) -> str:
 
 
 def scaling(one: Sequence[Figures], several: Sequence[Figures], count: str) -> str:
-    """How many times one process several do, with a 95 % interval (bootstrap of the medians); nothing of few rounds."""
+    """The speed-up of several processes over one, with a bootstrapped 95 % interval; empty for few rounds."""
     if min(len(one), len(several)) < ROUNDS_FOR_A_RATIO:
         return ""
     rates = [[Sample(**each).per_s for each in samples] for samples in (several, one)]
@@ -99,7 +99,9 @@ def scaling(one: Sequence[Figures], several: Sequence[Figures], count: str) -> s
     )
     low, high = quantile(ratios, 0.025), quantile(ratios, 0.975)
     middle = statistics.median(rates[0]) / statistics.median(rates[1])
-    return f" Our {count} processes do {middle:.1f} × one (95 % interval {low:.1f}–{high:.1f})."
+    return (
+        f" {count.title()} headrace processes do {middle:.1f} × the work of one (95 % interval {low:.1f}–{high:.1f})."
+    )
 
 
 def _warmed(figures: Figures) -> str:
@@ -112,7 +114,7 @@ def _warmed(figures: Figures) -> str:
 
 
 def _beside(rows: Mapping[str, Medians], name: str) -> tuple[str, str]:
-    """How many times as fast ours is as the row ``name``: by wall, and per core."""
+    """How many times as fast headrace is as the row ``name``: by wall time, and per core."""
     ours = rows.get(f"{OURS}-4" if name.endswith("-4") else OURS)
     if ours is None or name.startswith(OURS):
         return "", ""
@@ -129,9 +131,9 @@ def workers(figures: Figures) -> str:
 
 
 def replay(figures: Figures) -> str:
-    """The log worked over again."""
-    text = f"""{figures["trajectories"]:,} trajectories, {figures["events_each"]} events each where events are read
-        again. {_rounds(figures)}; the start of Python is part of each."""
+    """Replay of the log."""
+    text = f"""{figures["trajectories"]:,} trajectories, with {figures["events_each"]} events each in the first row.
+        {_rounds(figures)}; the start of Python is included."""
     return _section("`headrace replay`", text, _trajectories_a_second(figures), None, figures)
 
 
@@ -143,10 +145,10 @@ def latency(figures: Figures) -> str:
         [[f"{quantile(seconds, share):.2f} s" for share in (0.5, 0.9, 0.99)] + [f"{seconds[-1]:.2f} s"]],
     )
     cores = ", ".join(f"{name} {used:.2f}" for name, used in figures["cores"].items())
-    text = f"""{len(seconds):,} groups at {figures["rate"]:,.0f} events/s, which is half of what the slowest stage takes
-        alone; assemble, score and group in processes of their own. From the time at which the group's last event was
-        due (the generator is open-loop, at worst {figures["generator_late_ms"]:.0f} ms behind) to the arrival of its
-        training record at a reader of committed records. Cores in use: {cores}."""
+    text = f"""{len(seconds):,} groups at {figures["rate"]:,.0f} events/s, which is half of what the slowest stage
+        processes alone; assemble, score and group run in one process each. Measured from the time at which the group's
+        last event was due (the generator is open-loop, at most {figures["generator_late_ms"]:.0f} ms late) to the
+        arrival of its training record at a reader of committed records. Cores in use: {cores}."""
     return _section("Last event → training record, at half load", text, table, "latency.png", figures)
 
 
@@ -163,16 +165,16 @@ def recovery(figures: Figures) -> str:
             for name, seconds in figures["seconds"].items()
         ],
     )
-    text = f"""{figures["open_events"]:,} events of {figures["open_trajectories"]:,} trajectories wait for their end
-        when the process is killed and started again at once, under the same member name. Until trajectories that were
-        sent after the kill came out of all partitions; the start of Python or of the JVM is part of it."""
+    text = f"""{figures["open_events"]:,} events of {figures["open_trajectories"]:,} trajectories are open when the
+        process is killed and immediately restarted under the same member name. Measured until every partition has
+        produced trajectories that were sent after the kill; the start of Python or of the JVM is included."""
     return _section("Recovery after kill -9", text, table, "recovery.png", figures)
 
 
 def remembered(figures: Figures) -> str:
-    """The same where a restart must know all closed trajectories that it remembers."""
+    """Recovery with as many remembered trajectories as possible."""
     table = table_of(
-        ("a trajectory", "read", "median", "reading it alone", "all rounds"),
+        ("trajectory size", "read", "median", "only reading", "all rounds"),
         [
             (
                 f"{kilobytes} KB",
@@ -185,9 +187,9 @@ def remembered(figures: Figures) -> str:
         ],
     )
     text = f"""{figures["remembered"]:,} closed trajectories in one partition (20,000 are remembered by default), and
-        nothing open. From the start after kill -9 to a trajectory that was sent then; beside it, reading the same
-        records with librdkafka and doing nothing with them."""
-    return _section("Recovery with a full memory", text, table, None, figures)
+        none open. Measured from the start after kill -9 to the first trajectory that was sent afterwards; for
+        comparison, the time to read the same records with librdkafka and discard them."""
+    return _section("Recovery with many remembered trajectories", text, table, None, figures)
 
 
 SECTIONS = {
@@ -198,7 +200,7 @@ SECTIONS = {
     "remembered": remembered,
     "replay": replay,
 }
-"""What a measurement becomes, in the page's order."""
+"""The section of each measurement, in the page's order."""
 
 
 def _section(title: str, text: str, table: str, picture: str | None, figures: Figures) -> str:

@@ -1,4 +1,4 @@
-"""The speed of the stream side beside its peers, in one run: a table, plots, and the raw figures.
+"""The speed of the stream side next to its peers, in one run: a table, plots, and the raw figures.
 
     python -m tests.benchmarks.streams [--quick] [--only throughput,latency] [--rounds 3] [--out FOLDER]
 

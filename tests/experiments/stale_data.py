@@ -10,7 +10,7 @@ from tests.experiments.page import COLOURS, new_figure, table, write
 from tests.trainer.bandit import BanditSettings, Learnt, learn
 
 _CLIP = LossSettings(clip_high=0.2, advantage_scale=AdvantageScale.NONE)
-"""With it dapo is decoupled in everything but what the ratio is measured against."""
+"""With these settings, dapo and decoupled differ only in the policy that the ratio is measured against."""
 
 ARMS = {
     "naive: dapo, clip around π_b": BanditSettings(loss="dapo", loss_settings=_CLIP),
@@ -87,11 +87,12 @@ def main() -> None:
             "ratio is measured against.",
             f"Mean expected reward over all steps (how soon the optimum of 1 is reached):\n\n{rewards}",
             f"Share of tokens that the clip touched:\n\n{shares}",
-            "Around π_b the clip takes what earlier steps have learnt for a step too large, and silences the token; "
-            "the older the data, the more of it. Around π_prox it bounds the step at hand and nothing else. Truncation "
-            "costs next to nothing here and bounds the variance. The mask throws away what is most off-policy, which "
-            "is also what has been learnt, and so pays with data. On a bandit the naive loss is slow and still arrives "
-            "where it has the steps; a collapse, as long answers show it, is beyond an environment this small.",
+            "Measured around π_b, the clip mistakes what earlier steps have learnt for a step that is too large, and "
+            "removes the token's gradient; the older the data, the more tokens it removes. Measured around π_prox, it "
+            "bounds only the current step. Truncation costs almost nothing here and bounds the variance. The mask "
+            "discards the most off-policy tokens, which are also those that learning has changed most, so it loses "
+            "data. On a bandit the naive loss is slow but still reaches the optimum with enough steps; an environment "
+            "this small cannot show the collapse that is known from long answers.",
         ],
         figure,
     )

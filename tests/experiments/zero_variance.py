@@ -39,7 +39,7 @@ class Compared:
 
 
 def compare(loss: str, seed: int, *, drop: bool, steps: int = STEPS, off_policy: bool = False) -> list[Compared]:
-    """Train on all groups, or on what is left where ``drop``, and compare both gradients before each step.
+    """Train on all groups, or without the equal ones if ``drop``, and compare both gradients before each step.
 
     ``off_policy``: the gradients are those of the second of two sub-steps, whose ratios are not 1.
     """
@@ -144,23 +144,24 @@ def main() -> None:
         "zero_variance",
         "Groups of equal rewards: dropping them changes no gradient but the batch size",
         [
-            f"The bandit of `tests/trainer/bandit.py`, {len(LENGTHS)} groups of {PER_PROMPT} a step, "
+            f"The bandit of `tests/trainer/bandit.py`, {len(LENGTHS)} groups of {PER_PROMPT} per step, "
             f"{Baseline.MEAN}-baseline, {STEPS} steps, seeds "
-            f"0–{len(SEEDS) - 1}. Before each step the gradient is computed with all groups and without those whose "
-            "rewards are all equal, and the latter multiplied by the ratio of the two divisors (trajectories, or "
-            "tokens, by the loss's normaliser).",
+            f"0–{len(SEEDS) - 1}. "
+            "Before each step the gradient is computed with all groups and without those whose rewards are all equal; "
+            "the latter is multiplied by the ratio of the two divisors (trajectories or tokens, depending on the "
+            "loss's normaliser).",
             table(
                 ["loss", "largest difference, ρ = 1", "the same, ρ ≠ 1", "mean reward, all", "mean reward, dropped"],
                 rows,
             ),
             "Differences are relative to the largest entry of a run's gradients. Equal rewards have the advantage 0, "
-            "and zero times a ratio is zero: up to float32's last digits the gradients are one. AdamW hardly sees a "
-            "gradient's length and learns alike from either; what is left of the difference is its momentum, which "
-            "goes on where every group is equal and there is no step without them. What changes is the divisor: with "
-            "equal groups left in, the gradient shrinks as the policy gets better, and without Adam's scaling the "
-            "learning rate would have to follow.",
-            "**kimi is the exception**, once the ratio has left 1: its squared penalty holds tokens without an "
-            "advantage in place too, and dropping their groups removes that. The same is true of a KL penalty, with "
+            "and zero times a ratio is zero: the gradients agree to float32's last digits. AdamW is almost independent "
+            "of a gradient's length and learns equally from either; what remains of the difference is its momentum, "
+            "which continues when every group is equal, whereas there is no step without those groups. What changes is "
+            "the divisor: with equal groups included, the gradient shrinks as the policy improves, and without Adam's "
+            "scaling the learning rate would have to follow.",
+            "**kimi is the exception** once the ratio has left 1: its squared penalty also holds tokens without an "
+            "advantage in place, and dropping their groups removes that effect. The same is true of a KL penalty, with "
             "any loss.",
         ],
         figure,

@@ -18,11 +18,12 @@ Figures = dict[str, Any]
 FIGURES, TABLE, PLOT = "trainer.json", "trainer.md", "trainer.png"
 
 _COLOURS = {"headrace": OURS, "trl": PEER, "padded": LIMIT}
-_TURNS = """Each contender takes the same optimiser step, whole: forward, Dr. GRPO's loss, backward, clip, AdamW, and
-    what it measures of itself. TRL runs as it is, `GRPOTrainer.train()`, generation replaced by the recorded rollouts;
-    the plain step is what a careful hand would write in transformers. Each was given a few ways to divide the batch
-    (tokens a pass, sequences a micro-batch) and kept its fastest. Loss and gradient norm of the first step agree to the
-    digits shown. Memory is what a step takes beyond the loaded process at most."""
+_TURNS = """Each contender performs the same complete optimiser step: forward, Dr. GRPO's loss, backward, clip, AdamW
+    and its own metrics. TRL runs unmodified, as `GRPOTrainer.train()`, with recorded rollouts in place of generation;
+    the plain step is what a careful engineer would write with transformers. Each contender was tried with several
+    divisions of the batch (tokens per pass, sequences per micro-batch) and shown with its fastest. Loss and gradient
+    norm of the first step agree to the digits shown. Memory is the largest amount that a step needs beyond the loaded
+    process."""
 
 
 def write(figures: dict[str, Figures], out: Path) -> None:
@@ -34,7 +35,7 @@ def write(figures: dict[str, Figures], out: Path) -> None:
 
 def markdown(figures: dict[str, Figures]) -> str:
     """The page."""
-    head = ["# Speed of the trainer, beside its peers", textwrap.fill(" ".join(_TURNS.split()), 120)]
+    head = ["# Speed of the trainer, next to its peers", textwrap.fill(" ".join(_TURNS.split()), 120)]
     return "\n\n".join([*head, f"![speed]({PLOT})", *(_section(shape) for shape in figures.values())]) + "\n"
 
 
@@ -62,19 +63,29 @@ def _section(shape: Figures) -> str:
                 f"{first['grad_norm']:.5f}",
             ]
         )
-    columns = ["", "tokens/s", "trajectories/s", "ours ÷ it, wall", "ours ÷ it, CPU", "MiB", "division", "loss", "norm"]
+    columns = [
+        "",
+        "tokens/s",
+        "trajectories/s",
+        "headrace ÷ row, wall",
+        "headrace ÷ row, CPU",
+        "MiB",
+        "division",
+        "loss",
+        "norm",
+    ]
     text = f"""{shape["weights"] / 1e6:,.1f} M weights; {shape["trajectories"]} trajectories of {shape["tokens"]:,}
         tokens, {shape["sampled"]:,} of them sampled, the longest of {shape["longest"]:,}. Medians of
-        {len(shape["samples"]["headrace"])} interleaved steps; threads of a contender: {shape["threads"]}."""
+        {len(shape["samples"]["headrace"])} interleaved steps; threads per contender: {shape["threads"]}."""
     spent = ", ".join(f"{purpose} {share:.0%}" for purpose, share in shape["profile"].items() if share >= 0.005)
     table = table_of(columns, rows)
-    paragraphs = [text, f"Where our step's time goes (torch.profiler): {spent}.", measured_on(shape)]
+    paragraphs = [text, f"Time of headrace's step (torch.profiler): {spent}.", measured_on(shape)]
     before, *after = (textwrap.fill(" ".join(paragraph.split()), 120) for paragraph in paragraphs)
     return "\n\n".join([f"## {shape['title']}", before, table, *after])
 
 
 def draw(figures: dict[str, Figures], path: Path) -> None:
-    """Tokens a second and memory of each contender as multiples of TRL's, by shape."""
+    """Tokens per second and memory of each contender as multiples of TRL's, by shape."""
     figure = Figure(figsize=(11, 1.2 + 1.1 * len(figures)), dpi=130, layout="constrained")
     speed, memory = figure.subplots(1, 2, sharey=True)
     for place, shape in enumerate(reversed(figures.values())):
@@ -87,7 +98,7 @@ def draw(figures: dict[str, Figures], path: Path) -> None:
             )
             _bar(memory, at, shape["peak_mib"][name] / shape["peak_mib"]["trl"], name)
     speed.set_yticks(range(len(figures)), [textwrap.fill(shape["title"], 32) for shape in reversed(figures.values())])
-    for axes, title in ((speed, "tokens a second, TRL = 1"), (memory, "memory of a step, TRL = 1")):
+    for axes, title in ((speed, "tokens per second, TRL = 1"), (memory, "memory of a step, TRL = 1")):
         axes.set_title(title, loc="left")
         axes.axvline(1, color="black", linewidth=0.8)
         axes.spines[["top", "right"]].set_visible(False)
