@@ -106,7 +106,7 @@ def test_a_ratio_is_given_with_its_interval_and_only_for_enough_rounds() -> None
     four = [SAMPLE | {"count": 3 * rate, "wall_s": 1.0} for rate in rates]
     assert report.scaling(one[:11], four, "four") == ""
     said = report.scaling(one, four, "four")
-    assert said.startswith(" Our four processes do 3.0 × one (95 % interval ")
+    assert said.startswith(" Four headrace processes do 3.0 × the work of one (95 % interval ")
     low, high = map(float, said.rpartition("interval ")[2].rstrip(").").split("–"))
     assert 2.5 < low < 3.0 < high < 3.5
 
