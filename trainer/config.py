@@ -1,7 +1,7 @@
-"""The trainer's settings: one frozen object, checked when it is made.
+"""The trainer's settings: one frozen object, validated when it is created.
 
-Each room takes a settings value of its own, which ``TrainerConfig`` makes of the published names (``learner``,
-``model``, ``checkpoints``, ``budget``): only the loop and the commands know the whole of it.
+Each package takes a settings value of its own, which ``TrainerConfig`` makes from the published names (``learner``,
+``model``, ``checkpoints``, ``budget``): only the loop and the commands use all of it.
 """
 
 import hashlib
@@ -51,102 +51,103 @@ _ELSEWHERE = frozenset(
         "outages",
     }
 )
-"""Settings that say where and for how long, not what is learnt: left out of the hash."""
+"""Settings of where and how long to train, not of what is learnt: excluded from the hash."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
-    """Settings of one trainer; a setting that cannot work raises ``ValueError`` naming it."""
+    """Settings of one trainer; an invalid setting raises ``ValueError`` naming it."""
 
     bootstrap: str
     """Kafka's address."""
     run: str
-    """Training run: which groups are ours, and the name of what is published."""
+    """Training run: groups of this run are trained, and versions are published under this name."""
     model_dir: Path
     """Hugging Face directory of the base model: version 0."""
     checkpoint_dir: Path
-    """Folder of this run's checkpoints; one trainer at a time. Ranks on several machines must all see it."""
+    """Folder of this run's checkpoints, used by one trainer at a time. Ranks on several machines must share it."""
     store_url: str
     """Object store for the weights: ``file:///…``, ``s3://bucket/prefix``, ``gs://…``, ``az://…``; credentials and
     endpoint come from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``, …)."""
     signing_key: Path | None = None
-    """File of the Ed25519 private key that signs versions, made at the first start; followers must trust its public
+    """File of the Ed25519 private key that signs versions, created at the first start; followers must trust its public
     key, which ``headrace keys`` prints. Unset: ``signing-key.pem`` in ``checkpoint_dir``; the commands set
     DATA/keys/trainer.pem."""
     groups_per_step: int = 16
-    """Admitted groups an optimiser step waits for."""
+    """Admitted groups of an optimiser step."""
     loss: str = "cispo"
-    """Name in the registry of losses."""
+    """Name of the loss in the registry."""
     loss_settings: LossSettings = field(default_factory=LossSettings)
-    """What differs from the loss as published: {"clip_high": 0.25}."""
+    """Changes to the loss as published: {"clip_high": 0.25}."""
     correction: CorrectionSettings = field(default_factory=CorrectionSettings)
     """Weights and masks for tokens that another policy sampled: {"importance": "truncate"}."""
     kl: KlSettings = field(default_factory=KlSettings)
-    """Penalty for leaving a reference policy: {"coefficient": 0.01}."""
+    """KL penalty for leaving a reference policy: {"coefficient": 0.01}."""
     constant_length: int = 64
-    """Tokens by which every trajectory's objective is divided, whatever its length, by the normaliser
-    ``constant_length``: that of cispo and dr_grpo."""
+    """Tokens by which the normaliser ``constant_length``, that of cispo and dr_grpo, divides every trajectory's
+    objective, whatever its length."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
-    """What moves the weights: {"learning_rate": 1e-6, "name": "muon"}."""
+    """The optimiser: {"learning_rate": 1e-6, "name": "muon"}."""
     schedule: ScheduleSettings = field(default_factory=ScheduleSettings)
     """The learning rate over the steps: {"shape": "cosine", "warmup_steps": 20, "decay_steps": 1000}."""
     alarms: AlarmSettings = field(default_factory=AlarmSettings)
-    """Bounds on a step's metrics beyond which a person is told: {"kl_k3_above": 0.2}."""
+    """Bounds on a step's metrics beyond which an alert is published: {"kl_k3_above": 0.2}."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
     divergence: DivergenceSettings = field(default_factory=DivergenceSettings)
-    """When a step is taken back, and what follows: {"max_norm_ratio": 20}."""
+    """When a step counts as diverged and is rolled back, and what follows: {"max_norm_ratio": 20}."""
     plausibility: PlausibilitySettings = field(default_factory=PlausibilitySettings)
-    """When recorded log-probabilities are not believed: {"too_low": 16}."""
+    """When recorded log-probabilities count as implausible: {"too_low": 16}."""
     substeps: int = 1
-    """Optimiser updates a batch is divided into; a token is in one of them."""
+    """Gradient steps into which a batch is divided; each token is in one of them."""
     max_staleness: int = 4
-    """Versions between a member's oldest token and the policy that is trained; older members are rejected."""
+    """Staleness bound: versions between a member's oldest token and the trained policy; older members are rejected."""
     admission: AdmissionBounds = field(default_factory=AdmissionBounds)
     """Bounds in tokens on what is admitted: {"stale_after": 1, "max_stale_share": 0.5}."""
     max_steps_ahead: int | None = None
-    """Steps' worth of groups that samplers may have under way beyond the next step's (AReaL's η), as the topic
-    ``budget`` tells them; unset: ``max_staleness``. Less is fresher, more keeps engines busier."""
+    """AReaL's η: samplers may have the groups of this many steps in flight in addition to the next step's; granted on
+    the topic ``budget``. Unset: ``max_staleness``. Lower values give fresher data, higher values keep engines
+    busier."""
     shuffle_advantages: bool = False
-    """The control: advantages dealt out anew inside each group."""
+    """Control experiment: permutes the advantages inside each group."""
     steps: int | None = None
-    """Stop learning after this many steps (and go on serving); unset: never."""
+    """Stop training after this many steps (the process keeps running); unset: never."""
     seed: int = 0
-    """Seed of everything drawn."""
+    """Seed of all random numbers."""
     max_tokens_per_pass: int = 8192
-    """Tokens of one forward and backward: bounds memory, changes nothing else. Small ones suit a CPU's caches."""
+    """Tokens of a micro-batch (one forward and backward pass): bounds memory only. Small ones suit a CPU's caches."""
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
-    """Under ``torchrun``, how its ranks work together: {"timeout_s": 120}."""
+    """How several ranks, started by ``torchrun``, work together: {"timeout_s": 120}."""
     threads: int = 2
-    """Torch's threads on a CPU."""
+    """Torch threads on a CPU."""
     device: str = "cpu"
     """Torch device."""
     dtype: str = "float32"
-    """Type that passes compute in and weights are published in: ``float32`` or ``bfloat16``. The weights that are
-    trained, their gradients and the log-probabilities are float32 either way."""
+    """Type in which passes compute and weights are published: ``float32`` or ``bfloat16``. The trained weights, their
+    gradients and the log-probabilities are float32 in both cases."""
     lora: LoraSettings = field(default_factory=LoraSettings)
-    """Adapters to train in place of all weights: {"rank": 16, "targets": ["q_proj", "v_proj"]}."""
+    """Adapters to train instead of all weights: {"rank": 16, "targets": ["q_proj", "v_proj"]}."""
     layers: LayerSettings = field(default_factory=LayerSettings)
-    """What a pass trades for what: {"activation_checkpointing": true}."""
+    """How layers are computed: {"activation_checkpointing": true}."""
     canaries: int | None = None
-    """Token sequences published with each version for engines to reproduce; unset: 4, or 64 with bfloat16 weights,
-    whose rounding hides what few tokens would show."""
+    """Canaries: token sequences published with each version, whose log-probabilities engines must reproduce. Unset: 4,
+    or 64 with bfloat16 weights, because their rounding hides differences on few tokens."""
     canary_length: int | None = None
-    """Tokens of each, as far as the model takes so many; unset: 32, or 64 with bfloat16 weights."""
+    """Tokens of each canary, limited by the model's longest sequence; unset: 32, or 64 with bfloat16 weights."""
     outages: OutageSettings = field(default_factory=OutageSettings)
-    """How it waits for a full disk, an object store or a broker: {"patience_s": 600}."""
+    """Retries while the disk is full, or the object store or the broker unavailable: {"patience_s": 600}."""
     keep_checkpoints: int = 2
-    """Newest checkpoints kept on disk."""
+    """Number of newest checkpoints kept on disk."""
     duplicate_window: int = 10_000
-    """Records of ``training`` before the current one, per partition, among which a repeated group is recognised."""
+    """Records of ``training``, per partition, in which a repeated group is recognised."""
     writers: WriterSettings = field(default_factory=WriterSettings)
-    """Where else each step's metrics go: {"tensorboard_dir": "runs"}."""
+    """Further destinations of each step's metrics: {"tensorboard_dir": "runs"}."""
 
     def __post_init__(self) -> None:
-        self.chosen_loss()  # refuses settings that do not go together
+        self.chosen_loss()  # raises if settings contradict each other
         if not re.fullmatch(RUN_NAME, self.run):
             raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
-        scheme_of(self.store_url)  # refuses an address of another form
+        scheme_of(self.store_url)  # raises for an invalid address
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype {self.dtype!r}: choose float32 or bfloat16")
         for name in ("groups_per_step", "constant_length", "substeps", "max_tokens_per_pass", "threads"):
@@ -180,7 +181,7 @@ class TrainerConfig:
 
     @property
     def canary_shape(self) -> tuple[int, int]:
-        """How many canaries there are, and the tokens of each."""
+        """Number of canaries, and the tokens of each."""
         count, length = (64, 64) if self.dtype == "bfloat16" else (4, 32)
         return (
             count if self.canaries is None else self.canaries,
@@ -189,16 +190,16 @@ class TrainerConfig:
 
     @property
     def signing_key_file(self) -> Path:
-        """Where the signing key is."""
+        """File of the signing key."""
         return self.signing_key or self.checkpoint_dir / "signing-key.pem"
 
     def chosen_loss(self) -> Loss:
-        """The loss as the settings have it."""
+        """Returns the loss with its settings applied."""
         return loss_named(self.loss, self.loss_settings, self.correction)
 
     @property
     def model(self) -> ModelSettings:
-        """What loading the models needs to know."""
+        """Settings for loading the models."""
         return ModelSettings(
             base_dir=self.model_dir,
             device=self.device,
@@ -211,7 +212,7 @@ class TrainerConfig:
 
     @property
     def learner(self) -> LearnerSettings:
-        """What the learner needs to know."""
+        """Settings of the learner."""
         return LearnerSettings(
             model=self.model,
             loss=self.chosen_loss(),
@@ -230,7 +231,7 @@ class TrainerConfig:
 
     @property
     def checkpoints(self) -> CheckpointSettings:
-        """What writing a checkpoint needs to know."""
+        """Settings for writing a checkpoint."""
         return CheckpointSettings(
             run=self.run,
             folder=self.checkpoint_dir,
@@ -242,7 +243,7 @@ class TrainerConfig:
 
     @property
     def budget(self) -> BudgetSettings:
-        """What the budget is made of; η is ``max_steps_ahead``, or ``max_staleness`` where that is unset."""
+        """Settings of the budget; η is ``max_steps_ahead``, or ``max_staleness`` if that is unset."""
         return BudgetSettings(
             run=self.run,
             groups_per_step=self.groups_per_step,
@@ -252,7 +253,7 @@ class TrainerConfig:
 
     @property
     def recipe(self) -> BatchRecipe:
-        """How a step's batch is made of its groups: kept in the step's record, so that it can be made again."""
+        """How a step's batch is made from its groups; stored in the step's record, so that it can be rebuilt."""
         return BatchRecipe(
             format=BATCH_FORMAT,
             advantage_scale=self.chosen_loss().advantage_scale,
@@ -260,6 +261,6 @@ class TrainerConfig:
         )
 
     def sha256(self) -> str:
-        """Hash (hex) of the settings that decide what is learnt, as canonical JSON."""
+        """Returns the hash (hex) of the settings that decide what is learnt, as canonical JSON."""
         settings = {name: value for name, value in asdict(self).items() if name not in _ELSEWHERE}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""The effects of a step, in their order: a trainer may die after any of them and goes on as if it had not.
+"""The effects of a step, in order: a trainer that dies after any of them resumes without loss or repetition.
 
-Each is told to who asks (``reached``) once it has happened: tests kill the process there, progress is shown from there.
+A callback is called after each effect: tests kill the process there, and progress is shown from there.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 
 class Effect(StrEnum):
-    """What has just happened."""
+    """An effect that has just happened."""
 
     POSITION_WRITTEN = "position_written"
     """The position is on disk: which groups a step will be trained on, what was rejected, what was skipped."""
@@ -20,17 +20,17 @@ class Effect(StrEnum):
     MODEL_WRITTEN = "model_written"
     """The policy's files are in the unfinished checkpoint."""
     OPTIMIZER_WRITTEN = "optimizer_written"
-    """The optimiser's files are."""
+    """The optimiser's files are in it, too."""
     STATE_WRITTEN = "state_written"
-    """So are offsets, announcements and the hashes of everything."""
+    """Offsets, announcements and all hashes are in it, too."""
     CHECKPOINTED = "checkpointed"
-    """The checkpoint has appeared: from here on the step counts."""
+    """The checkpoint is visible: from here on the step counts."""
     WEIGHTS_UPLOADED = "weights_uploaded"
     """The weights are in the object store."""
     UPLOADED = "uploaded"
-    """So is their manifest."""
+    """Their manifest is in the object store."""
     BEGUN = "begun"
-    """The transaction of the announcement is open, nothing is in it."""
+    """The transaction of the announcements is open and empty."""
     SENT = "sent"
     """Records and offsets are in the transaction."""
     ANNOUNCED = "announced"
@@ -38,11 +38,11 @@ class Effect(StrEnum):
 
 
 StepEffectCallback: TypeAlias = Callable[[Effect, int], None]
-"""Called after each effect with the version that it is part of making; after some by the thread that learns."""
+"""Called after each effect with the version being made; after some of them by the learner's thread."""
 
 EffectCallback: TypeAlias = Callable[[Effect], None]
-"""The same where the version is understood."""
+"""Called after each effect of a version that the caller knows."""
 
 
 def ignore_effect(*_: object) -> None:
-    """The callback of a caller that does not need to know."""
+    """The callback of a caller that needs no notification."""

@@ -1,11 +1,11 @@
-"""Admission: which members of a group are trained, decided when the batch is made and not when they were sampled.
+"""Admission: decides which members of a group are trained, when the batch is made and not when they were sampled.
 
-Pure. A member that is turned away gets a ``Rejection`` with its reason; the others are trained with the advantage that
-the whole group gave them. Age is that of a member's oldest token, against the policy that is trained.
+Pure. A rejected member gets a ``Rejection`` with its reason; the others are trained with the advantage that they got
+from the whole group. A member's age is the number of versions between its oldest token and the policy that is trained.
 
-A group is looked at twice. When it arrives, :func:`places_to_read` leaves out the members that are too old already: age
-only grows. When its batch is made, :func:`admit` decides by the policy of then. What is told rests on that alone, so a
-restart, which reads the group again, tells the same.
+A group is checked twice. When it arrives, :func:`places_to_read` omits the members that are too old already, because
+age only grows. When its batch is made, :func:`admit` decides, by the policy of that moment. Published rejections depend
+on :func:`admit` alone, so a restarted trainer, which reads the group again, publishes the same ones.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from headrace.trainer.batches.batch import AdmittedGroup, ResolvedMember
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What may be trained."""
+    """What may be trained, and within which bounds."""
 
     run: str
     """Training run."""
     max_staleness: int
-    """Versions that a member's oldest token may lie behind."""
+    """Staleness bound: versions by which a member's oldest token may lag behind the policy that is trained."""
     vocabulary_size: int
     """Token ids must be below it."""
     max_positions: int
@@ -38,12 +38,12 @@ class AdmissionRules:
 
 
 def place_of(reference: Reference) -> Place:
-    """``reference`` as a key."""
+    """Returns ``reference`` as a hashable place."""
     return reference.partition, reference.offset
 
 
 def places_to_read(group: TrainingGroup, rules: AdmissionRules, version: int) -> list[Place]:
-    """Where the trajectories stand that must be read to decide: members that are stale need not be."""
+    """Returns the places of the trajectories that a decision needs: those of members that are not stale already."""
     return [place_of(member.trajectory) for member in group.members if not _is_stale(member, rules, version)]
 
 
@@ -54,10 +54,10 @@ def admit(
     rules: AdmissionRules,
     version: int,
 ) -> tuple[AdmittedGroup | None, list[Rejection]]:
-    """What of ``group`` is trained by policy ``version``, and what is not.
+    """Returns the members of ``group`` that policy ``version`` is trained on, and the rejections of the others.
 
-    ``trajectories`` holds what was found at :func:`places_to_read`. Members keep the order of their ids; a group of
-    which nothing is left is ``None``.
+    ``trajectories`` holds the records found at :func:`places_to_read`. Members are ordered by trajectory id. The group
+    is ``None`` if no member is left.
     """
     kept, rejections = [], []
     for member in sorted(group.members, key=lambda member: member.trajectory_id):
@@ -98,7 +98,7 @@ def rejection(
     group_id: str,
     stage: Stage = Stage.ADMISSION,
 ) -> Rejection:
-    """The record that ``member`` of the group will not be trained."""
+    """Returns the record that ``member`` of the group is not trained."""
     return Rejection(
         trajectory_id=member.trajectory_id,
         trajectory=member.trajectory,
@@ -113,26 +113,26 @@ def rejection(
 
 
 def age_when_rejected(rejection: Rejection, version: int) -> int:
-    """Versions between the oldest token of what is turned away and policy ``version``; −1 where its record is gone and
-    nobody knows."""
+    """Returns the versions between the oldest token of a rejected trajectory and policy ``version``; −1 if its record
+    has expired and its age is unknown."""
     return -1 if rejection.policy_version is None else version - rejection.policy_version
 
 
 def _is_stale(member: Member, rules: AdmissionRules, version: int) -> bool:
-    """By what the group's record says, before the trajectory is read."""
+    """Whether ``member`` is too old according to the group's record, before its trajectory is read."""
     return version - member.oldest_version > rules.max_staleness
 
 
 def _age_fault(member: Member, trajectory: Trajectory, rules: AdmissionRules, version: int) -> Reason | None:
-    """What a sound member's age has against it."""
+    """Returns the reason to reject a member without defects because of its tokens' versions, if there is one."""
     if max(trajectory.versions, default=version) > version:
-        return Reason.UNKNOWN_VERSION  # none that this run has made: its engine, which names no run, served another's
+        return Reason.UNKNOWN_VERSION  # this run has not made it yet: an engine that names no run served another's
     if version - min(trajectory.versions, default=version) > rules.max_staleness:
         return Reason.STALE
     spans = [span for segment in _trained_segments(trajectory) for span in segment.version_spans]
     oldest_fresh = version - rules.bounds.stale_after
     stale = sum(span.end - span.start for span in spans if span.version is not None and span.version < oldest_fresh)
-    # A share that stands in a file is the nearest double to it, and so is this quotient: at the bound they are equal.
+    # A share in a settings file is the nearest double to it, and so is this quotient: at the bound they are equal.
     return Reason.STALE_TOKENS if stale / member.sampled_tokens > rules.bounds.max_stale_share else None
 
 
@@ -142,7 +142,7 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
     if trajectory.started is None or trajectory.started.run != rules.run:
         return Reason.OTHER_RUN
     if any(trajectory.is_foreign(span) for segment in trajectory.segments for span in segment.version_spans):
-        return Reason.OTHER_RUN  # whatever the labels say: its engine served another run's versions
+        return Reason.OTHER_RUN  # whatever its labels are: the engine served another run's versions
     bounds, segments = rules.bounds, _trained_segments(trajectory)
     longest = min(rules.max_positions, bounds.max_segment_tokens or rules.max_positions)
     for segment in segments:
@@ -155,7 +155,7 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
         if (unknown := _sampling_fault(segment)) is not None:
             return unknown
         if segment.loss_mask[0]:
-            return Reason.BROKEN_PREFIX  # nothing stands before the first token, so nothing can predict it
+            return Reason.BROKEN_PREFIX  # the first token has no context to be predicted from
         if len(segment.token_ids) > longest:
             return Reason.TOO_LONG
         if min(segment.token_ids) < 0 or max(segment.token_ids) >= rules.vocabulary_size:
@@ -167,12 +167,12 @@ def _defect(member: Member, trajectory: Trajectory | None, rules: AdmissionRules
 
 
 def _sampling_fault(segment: Segment) -> Reason | None:
-    """What the temperatures of a segment have against it; the labels say the same where they were made with it."""
+    """Returns the reason to reject a segment because of its temperatures; labels of newer records agree with it."""
     temperatures = [span.temperature for span in segment.sampling_spans]
     if any(temperature is None for temperature in temperatures) or not tile(
         segment.sampling_spans, sum(segment.loss_mask)
     ):
-        return Reason.UNKNOWN_SAMPLING  # in a record from before temperatures were kept, too
+        return Reason.UNKNOWN_SAMPLING  # also in records made before temperatures were recorded
     greedy = any(temperature is not None and temperature < LEAST_TEMPERATURE for temperature in temperatures)
     return Reason.GREEDY_SAMPLING if greedy else None
 

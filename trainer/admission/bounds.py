@@ -1,7 +1,7 @@
-"""Bounds in tokens on what is admitted, beside ``max_staleness``, which is in versions.
+"""Bounds in tokens on what is admitted, in addition to ``max_staleness``, which is in versions.
 
-A policy can bring about whatever is turned away for its length or its age: rejections are told by reason and version,
-so that a bound that bites shows.
+A policy can learn to avoid training by whatever gets a trajectory rejected for its length or age. Rejections are
+therefore published by reason and version, which shows when a bound takes effect.
 """
 
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ _COUNTS = ("max_segment_tokens", "max_trajectory_tokens", "max_group_tokens")
 
 @dataclass(frozen=True, slots=True)
 class AdmissionBounds:
-    """Settings; as they stand by default they bound nothing."""
+    """Settings of admission; by default nothing is bounded."""
 
     stale_after: int = 1
-    """A sampled token is stale where the policy that is trained is more than this many versions ahead of it."""
+    """A sampled token is stale if the policy that is trained is more than this many versions ahead of it."""
     max_stale_share: float = 1.0
-    """Share of a trajectory's sampled tokens that may be stale: rejected as ``stale_tokens`` beyond it."""
+    """Share of a trajectory's sampled tokens that may be stale; above it, rejected as ``stale_tokens``."""
     max_segment_tokens: int | None = None
-    """Tokens of a segment, context included: rejected as ``too_long`` beyond it. Unset: what the model can take."""
+    """Tokens of a segment, context included; above it, rejected as ``too_long``. Unset: as many as the model takes."""
     max_trajectory_tokens: int | None = None
-    """Tokens of all segments of a trajectory that are trained, context included: rejected as ``too_long`` beyond it."""
+    """Tokens of a trajectory's trained segments, context included; above it, rejected as ``too_long``."""
     max_group_tokens: int | None = None
-    """Tokens of all that is left of a group, context included: rejected whole as ``group_too_long`` beyond it."""
+    """Tokens of a group's admitted members, context included; above it, all are rejected as ``group_too_long``."""
 
     def __post_init__(self) -> None:
         if self.stale_after < 0:

@@ -1,4 +1,4 @@
-"""The budget: how much samplers may have under way, as the trainer grants it. Pure."""
+"""The budget: the groups that samplers may have in flight, granted by the trainer. Pure."""
 
 from dataclasses import dataclass
 
@@ -7,23 +7,23 @@ from headrace.schemas.records.step import Budget
 
 @dataclass(frozen=True, slots=True)
 class BudgetSettings:
-    """What a run's budget is made of."""
+    """Settings from which a run's budget follows."""
 
     run: str
     """Training run."""
     groups_per_step: int
-    """B: groups that an optimiser step waits for."""
+    """B: groups of an optimiser step."""
     max_steps_ahead: int
-    """η: steps' worth of groups beyond the next step's that samplers may have begun."""
+    """η: off-policy steps. Samplers may have begun the groups of this many steps beyond the next one."""
     steps: int | None
-    """Steps after which nothing is learnt any more; ``None``: never."""
+    """Steps after which training ends; ``None``: never."""
 
 
 def budget_at(version: int, settings: BudgetSettings) -> Budget:
-    """The budget while policy ``version`` is trained: (η + 1) · B groups, and none once the last step is trained.
+    """Returns the budget while policy ``version`` is trained: (η + 1) · B groups, and 0 after the last step.
 
-    A group begun within this budget is trained at most η steps after it was begun, if groups are trained in the order
-    in which they were begun (Fu et al. 2025, AReaL).
+    A group begun within this budget is at most η steps old when it is trained, if groups are trained in the order in
+    which they were begun (AReaL, Fu et al. 2025).
     """
     ahead, finished = settings.max_steps_ahead, settings.steps is not None and version >= settings.steps
     return Budget(

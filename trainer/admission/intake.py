@@ -1,9 +1,9 @@
-"""The intake: committed training groups from the log, and the trajectories that their references point at.
+"""The intake: reads committed training groups from the log, and the trajectories that their references point at.
 
-Partitions are assigned, not subscribed: the position belongs to the checkpoint, so the broker's group offsets have no
-say. Groups come in the order of their partition, and each at most once: the same group again (a stream worker that
-died repeats what it had not yet acknowledged) stands in the same partition, because a group's id is its key, and is
-recognised among the ``window`` records before it.
+Partitions are assigned, not subscribed: the checkpoint holds the position, and the broker's group offsets are ignored.
+Groups arrive in the order of their partition, and each at most once. A stream worker that died may repeat what had not
+been acknowledged; the repeated group is in the same partition, because a group's id is its key, and is recognised among
+the ``window`` records before it.
 """
 
 import logging
@@ -32,18 +32,18 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SILENCE_S = 5.0
-"""After so many seconds without a record the broker is asked for the log's end: is it silent, or away?"""
+"""After this many seconds without a record the log's end is requested, to tell a quiet broker from a lost one."""
 
 
 class Retry(Protocol):
-    """Calls again what raised ``LogUnavailable``, for as long as it likes."""
+    """Repeats calls that raise ``LogUnavailable``, until its own retry limit."""
 
     async def __call__(self, call: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``call``."""
+        """Returns the result of ``call``."""
 
 
 async def call_once(call: Callable[[], Awaitable[T]]) -> T:
-    """A :class:`Retry` that calls once."""
+    """A :class:`Retry` that does not retry."""
     return await call()
 
 
@@ -52,20 +52,20 @@ class TrainingRecord:
     """A record of ``training``."""
 
     reference: Reference
-    """Where it stands."""
+    """Its place in the log."""
     group: TrainingGroup | None
-    """``None`` where it is nothing to train: of another run, seen before, or unreadable."""
+    """``None`` if there is nothing to train: the record is of another run, a repetition, or unreadable."""
     problem: str | None = None
     """Why it could not be read."""
     rollouts: RolloutCounts | None = None
-    """All rollouts of the run that the group's record tells of."""
+    """Counts of all rollouts of the run that the record reports, trained or not."""
     lost: int = 0
-    """Records up to and including this place that retention took before they were read; at most so many were groups.
-    Then there is no group, and the place is the last one that is gone."""
+    """Records up to and including this place that were deleted before they were read; at most this many were groups. If
+    it is above 0 there is no group, and ``reference`` is the last deleted place."""
 
 
 class Intake:
-    """Reads groups and resolves references, whatever becomes of the broker meanwhile. One reader at a time."""
+    """Reads groups and resolves references, and retries while the broker is unavailable. One reader at a time."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class Intake:
         self._arrived: deque[TrainingRecord] = deque()
 
     async def start(self, offsets: Mapping[int, int]) -> None:
-        """Take up position: ``offsets`` is partition → first offset that has not been dealt with (absent: the first).
+        """Start at ``offsets``: partition → first offset that has not been processed (absent: the first of the log).
 
-        What stands in the window before a position was dealt with; the ids of its groups are read back from there.
+        The records in the window before a position are read again, for the ids of their groups.
         """
         await self._reading(lambda: self._start(offsets))
 
@@ -115,7 +115,7 @@ class Intake:
             ):
                 self._arrival(record)
             self._groups.seek(partition, position)
-            # Where no position was taken up before, nobody waited for what is gone.
+            # Without an earlier position, no deleted record was due to be read.
             self._next[partition.partition] = offsets.get(partition.partition, position)
             self._note_lost(partition.partition, begins[partition])
         self._groups.resume(*partitions)
@@ -124,20 +124,20 @@ class Intake:
         self._trajectories.pause(*places)
 
     async def next_arrivals(self, at_most: int, *, timeout_s: float) -> list[TrainingRecord]:
-        """Up to ``at_most`` records of ``training``, in order; none where nothing came in time."""
+        """Returns up to ``at_most`` records of ``training``, in order; none if nothing arrived within ``timeout_s``."""
         if not self._arrived:
             await self._reading(lambda: self._poll(timeout_s))
         return [self._arrived.popleft() for _ in range(min(at_most, len(self._arrived)))]
 
     async def _poll(self, timeout_s: float) -> None:
         batches = await self._groups.getmany(timeout_ms=int(timeout_s * 1000), max_records=256)
-        # Offsets are left out for markers, too, so where the log begins is asked for.
+        # Transaction markers leave gaps in the offsets too, so the log's start offset decides what was deleted.
         jumped = [place for place, records in batches.items() if records[0].offset > self._next[place.partition]]
         try:
             begins = await self._groups.beginning_offsets(jumped) if jumped else {}
         except BaseException:
             for place, records in batches.items():
-                self._groups.seek(place, records[0].offset)  # or nobody would ever read them
+                self._groups.seek(place, records[0].offset)  # or they would never be read
             raise
         for place, begin in begins.items():
             self._note_lost(place.partition, begin)
@@ -145,19 +145,19 @@ class Intake:
             self._arrived.extend(self._arrival(record) for record in records)
             self._next[place.partition] = records[-1].offset + 1
         if not batches and time.monotonic() - self._last_contact > _SILENCE_S:
-            await self._groups.end_offsets(self._groups.assignment())  # the client itself never says that it is cut off
+            await self._groups.end_offsets(self._groups.assignment())  # the client reports no lost broker
         if batches or time.monotonic() - self._last_contact > _SILENCE_S:
             self._last_contact = time.monotonic()
 
     def _note_lost(self, partition: int, begin: int) -> None:
-        """Let an arrival tell what is gone, where the log of ``partition`` begins behind the next record to be read."""
+        """Report deleted records as an arrival, if ``partition`` begins after the next record to be read."""
         lost = begin - self._next[partition]
         if lost > 0:
             self._arrived.append(TrainingRecord(Reference(partition=partition, offset=begin - 1), None, lost=lost))
             self._next[partition] = begin
 
     async def reread(self, references: Collection[Reference]) -> dict[Place, TrainingGroup]:
-        """Groups that arrived before, by place; one that is past its retention is absent."""
+        """Returns groups that arrived before, by place, without those that have expired."""
         places = [(reference.partition, reference.offset) for reference in references]
         found = {}
         records = await self._reading(lambda: read_back(self._bootstrap, TRAINING, places))
@@ -175,7 +175,7 @@ class Intake:
             return TrainingRecord(reference, None, str(error))
         if not isinstance(group, TrainingGroup):
             return TrainingRecord(reference, None, f"a {group.TYPE} does not belong here")
-        # Another run's groups are another trainer's to judge: a rejection here would give them two fates.
+        # Only the trainer of the group's own run may reject it: a rejection here would give it two fates.
         if group.run != self._run or not self._is_first(group.group_id, reference):
             return TrainingRecord(reference, None)
         return TrainingRecord(reference, group, rollouts=_rollouts(record))
@@ -185,15 +185,15 @@ class Intake:
         while seen and next(iter(seen.values())) < reference.offset - self._window:
             seen.popitem(last=False)
         if group_id in seen:
-            _log.info("group %s stands in the log twice; the second is ignored", group_id)
+            _log.info("group %s is in the log twice; the second record is ignored", group_id)
             return False
         seen[group_id] = reference.offset
         return True
 
     async def resolve(self, places: Collection[Place]) -> dict[Place, Trajectory]:
-        """The trajectories at ``places``; one that cannot be found or read is absent.
+        """Returns the trajectories at ``places``, without those that are missing or unreadable.
 
-        Places are read in few contiguous ranges, each partition by itself.
+        Places are read in few contiguous ranges, one partition at a time.
         """
         records = await self._reading(
             lambda: read_places(
@@ -221,10 +221,10 @@ async def open_intake(
     answer_s: float = 30.0,
     retry: Retry = call_once,
 ) -> AsyncIterator[Intake]:
-    """An intake of ``run``. ``patience_s``: how long a record that should be there is waited for.
+    """Open an intake of ``run``. ``patience_s``: how long to wait for a record that should exist.
 
-    A broker that does not answer within ``answer_s`` is away: ``LogUnavailable`` is raised here, and afterwards through
-    ``retry``.
+    A broker that does not answer within ``answer_s`` is unavailable: ``LogUnavailable`` is raised here, and goes
+    through ``retry`` afterwards.
     """
     options: dict[str, Any] = {"request_timeout_ms": round(answer_s * 1000)}
     async with AsyncExitStack() as stack:
@@ -248,7 +248,7 @@ async def open_intake(
 def _rollouts(record: KafkaRecord) -> RolloutCounts | None:
     try:
         return rollouts_in(record.headers)
-    except ValueError as error:  # metrics are the poorer for it, training is not
+    except ValueError as error:  # only metrics need them, training does not
         _log.warning("training %d:%d: %s; its rollouts are not counted", record.partition, record.offset, error)
         return None
 

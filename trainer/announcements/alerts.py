@@ -1,4 +1,4 @@
-"""Alerts of the trainer: what a person should know of, as it stands in the log."""
+"""Alerts that the trainer publishes for its operators."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,10 @@ def trainer_alert(
     groups: Sequence[AdmittedGroup] = (),
     **details: Any,
 ) -> Announcement:
-    """What is wrong and what to do; ``version`` is the policy that was trained, ``groups`` those that it was about."""
+    """Returns an alert of ``kind`` while policy ``version`` is trained; ``groups`` are the affected ones.
+
+    ``message`` names the problem and the remedy.
+    """
     alert = Alert(
         run=run,
         source="trainer",

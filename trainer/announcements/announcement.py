@@ -1,7 +1,7 @@
-"""Announcements: records that the trainer decided to publish, as the bytes that are published.
+"""Announcements: records that the trainer has decided to publish, as the bytes to be published.
 
 Checkpoints and positions store them, so that a restarted trainer publishes the same bytes under the same ids (a
-transactional outbox). :mod:`headrace.trainer.publishing` sends them.
+transactional outbox). :mod:`headrace.trainer.publishing` publishes them.
 """
 
 import time
@@ -20,16 +20,16 @@ from headrace.schemas.wire import Message
 
 
 class PublishedPosition(NamedTuple):
-    """What the log knows of a run."""
+    """The last position of a run that was published to the log."""
 
     version: int
     """Newest policy version."""
     revision: int = 0
-    """Position of the trainer since (see ``checkpoints.position``)."""
+    """Position of the trainer since that version (see ``checkpoints.position``)."""
 
 
 class Announcement(Part):
-    """A record that is to stand in the log, as bytes that no longer change."""
+    """A record to be published, as bytes that no longer change."""
 
     topic: str
     """Topic."""
@@ -38,7 +38,7 @@ class Announcement(Part):
     type: str
     """Type of the payload."""
     source: str
-    """Who says it."""
+    """CloudEvents source: the producer."""
     subject: str
     """What it is about."""
     key: str
@@ -49,15 +49,15 @@ class Announcement(Part):
     """The record as JSON."""
 
     def message(self) -> Message:
-        """The announcement as Kafka takes it."""
+        """Returns the announcement as a Kafka message."""
         envelope = Envelope(self.id, self.type, self.source, self.time_ms, self.subject)
         return Message(self.key.encode(), self.payload.encode(), to_headers(envelope))
 
 
 def announcement(record: Step | Weights | Budget | Rejection | Alert, *, run: str) -> Announcement:
-    """``record`` with the id, key and subject it has whenever it is said; the time is now.
+    """Returns ``record`` as an announcement dated now; id, key and subject follow from the record alone.
 
-    Raises :class:`NotFinite` where it holds a number that is not finite.
+    Raises :class:`NotFinite` if it holds a number that is not finite.
     """
     topic, id, key = _address(record)
     payload = record.model_dump_json()

@@ -1,6 +1,6 @@
-"""What may be done to the advantages of a step's groups before they become a batch. Pure.
+"""Transformations of the advantages of a step's groups before they become a batch. Pure.
 
-The advantage of a token n of trajectory i, from the reward to the loss:
+The advantage of token n of trajectory i is computed in five places (GRPO's form: Shao et al. 2024; KL: Schulman 2020):
 
     A_n = (r_i − b_i) / (σ + ε) − β (log π_n − log π_ref,n)
 
@@ -23,7 +23,7 @@ from headrace.trainer.batches.batch import AdmittedGroup
 from headrace.trainer.losses.settings import AdvantageScale
 
 _EPSILON = 1e-6
-"""Added to the deviation, as verl does (TRL: 1e-4). Rewards that spread less are equal but for their rounding."""
+"""Added to the deviation, as verl does (TRL: 1e-4). Rewards with a smaller deviation differ by rounding only."""
 
 
 _OF_THE_GROUP = ("mean", "leave_one_out")
@@ -31,12 +31,13 @@ _OF_THE_GROUP = ("mean", "leave_one_out")
 
 
 def reward_std(group: TrainingGroup) -> float | None:
-    """Sample standard deviation (n − 1) of the rewards of all of the group's scored members; of one there is none.
+    """Returns the sample standard deviation (n − 1) of the rewards of all scored members; ``None`` for a single one.
 
-    Members that are scored and not trained (a defect, say) belong to it as they belong to the baseline. A record from
-    before the field was kept says only how many they are and, against a mean, what their rewards add up to: they are
-    then all taken for their average. That is exact where one is missing or none, and else the least that the record
-    allows. Against another baseline only the members of the record count.
+    σ of the formula above. Members that are scored but not trained (because of a defect, say) count, as they count for
+    the baseline. Records written before ``reward_std`` existed hold only the number of scored members and, with a mean
+    as baseline, the sum of their rewards: missing members then count with their average. That is exact if at most one
+    is missing, and otherwise the least deviation that the record allows. With another baseline only the record's
+    members count.
     """
     if group.reward_std is not None:
         return group.reward_std
@@ -48,7 +49,7 @@ def reward_std(group: TrainingGroup) -> float | None:
 
 
 def members_std(group: TrainingGroup) -> float | None:
-    """What batches of format 1 took for :func:`reward_std`: that of the record's members alone."""
+    """Returns what batches of format 1 used as :func:`reward_std`: the deviation of the record's members alone."""
     return _standard_deviation([member.reward for member in group.members])
 
 
@@ -57,10 +58,10 @@ def _standard_deviation(rewards: Sequence[float]) -> float | None:
 
 
 def scale_advantages(groups: Sequence[AdmittedGroup], scale: AdvantageScale) -> list[AdmittedGroup]:
-    """``groups`` with their advantages as the loss wants them.
+    """Returns ``groups`` with their advantages scaled as the loss requires: (r − b) / (σ + ε) for ``group_std``.
 
-    ``group_std`` divides by the group's :func:`reward_std`, whoever of it was admitted: the advantage was made with
-    all of them. A group of one, or of equal rewards, has nothing to divide by and stays.
+    σ is the group's :func:`reward_std`, whichever members were admitted, because the baseline too was computed over all
+    of them. The advantages of a single member, or of equal rewards, are not divided.
     """
     if scale == AdvantageScale.NONE:
         return list(groups)
@@ -73,9 +74,10 @@ def scale_advantages(groups: Sequence[AdmittedGroup], scale: AdvantageScale) -> 
 
 
 def shuffle_advantages(groups: Sequence[AdmittedGroup], *, seed: int, step: int) -> list[AdmittedGroup]:
-    """The control: each group's advantages dealt out anew among its members, the same way for a seed and step.
+    """Returns the control experiment: each group's advantages permuted among its members, by ``seed`` and ``step``.
 
-    Lengths, tokens and the distribution of advantages stay; what a trajectory did no longer decides what it gets.
+    Lengths, tokens and the distribution of advantages stay the same; a trajectory's advantage no longer depends on its
+    actions.
     """
     random = np.random.default_rng([seed, step])
     return [

@@ -1,9 +1,9 @@
-"""Balance: which rank works on which sequences, so that no rank waits long for another. Pure and deterministic.
+"""Load balancing: assigns sequences to ranks, so that no rank waits long for another. Pure and deterministic.
 
     costs   9 7 6 5 4         rank 0   9 5      14
                               rank 1   7 6 4    17
 
-Every rank computes the same division from the same batch, so nobody has to be told. Axis legend: S sequences.
+Every rank computes the same assignment from the same batch, without communication. Axis legend: S sequences.
 """
 
 import heapq
@@ -17,19 +17,20 @@ from headrace.trainer.batches.packing import Ints, plan_passes
 
 
 def sequence_costs(lengths_S: Ints, crossover: float) -> NDArray[np.float64]:
-    """(S,) work of each sequence, in tokens of a short one: length · (1 + length / ``crossover``).
+    """Returns the (S,) cost of each sequence, in tokens of a short one: length · (1 + length / ``crossover``).
 
-    The linear layers work by the token, attention by the token and by what stands before it. ``crossover`` is the
-    length, in tokens, at which both are as much work.
+    The cost of linear layers grows with the tokens, that of attention with the tokens and their context. ``crossover``
+    is the length, in tokens, at which both cost the same.
     """
     return lengths_S * (1 + lengths_S / crossover)
 
 
 def share_out(costs: Sequence[float] | NDArray[np.float64], ranks: int) -> list[list[int]]:
-    """The items of each of ``ranks`` ranks, ascending: the dearest first, each to the rank with the least so far.
+    """Returns the items of each of ``ranks`` ranks, ascending.
 
-    Longest processing time first (Graham 1969): the largest share is at most 4/3 of the best possible one, and above
-    the mean by less than one item. Ties go to the lower index and the lower rank.
+    Longest processing time first (Graham 1969): the costliest item goes first, each to the rank with the least load.
+    The largest load is at most 4/3 of the optimum, and exceeds the mean by less than one item. Ties go to the lower
+    index and the lower rank.
     """
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [(0.0, rank) for rank in range(ranks)]
@@ -43,10 +44,10 @@ def share_out(costs: Sequence[float] | NDArray[np.float64], ranks: int) -> list[
 def plan_ranks(
     lengths_S: Ints, max_tokens: int, ranks: int, *, crossover: float, owners: Ints | None = None
 ) -> list[list[list[int]]]:
-    """The passes of each rank, as :func:`plan_passes` makes them of its share; as many on every rank.
+    """Returns the passes of each rank, made by :func:`plan_passes` from its share; every rank has the same number.
 
-    A layer's weights are gathered from all ranks whenever it computes, so a rank that has nothing left runs empty
-    passes. With ``owners`` (S,), all sequences of one owner are in one pass of one rank.
+    A layer's weights are gathered from all ranks whenever it computes, so a rank without work left runs empty passes.
+    With ``owners`` (S,), all sequences of one owner are in one pass of one rank.
     """
     if ranks == 1:
         return [plan_passes(lengths_S, max_tokens, owners)]

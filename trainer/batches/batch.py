@@ -1,8 +1,8 @@
-"""A batch: what one optimiser step is trained on, as flat arrays in a fixed order.
+"""A batch: the data of one optimiser step, as flat arrays in a fixed order.
 
 Axis legend: M trajectories, S sequences (their segments), T tokens, N sampled tokens. Every sampled token of every
-member stands on the N axis exactly once: a segment's mask marks what its own calls sampled, and what an earlier
-segment sampled is context in a later one.
+member is on the N axis exactly once: a segment's mask marks the tokens that its own calls sampled; tokens sampled in an
+earlier segment are context in a later one.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from headrace.schemas.records.trajectory import Segment, Trajectory
 from headrace.trainer.batches.packing import Floats, Ints, PackedSequences, pack, select
 
 BATCH_FORMAT = 2
-"""Raise it with every change that gives the same groups another hash: a step says in which format it was made, and
-rebuilding says so where this code cannot make it.
+"""Increase it with every change that gives the same groups another hash. A step records its format, and rebuilding
+reports formats that this code cannot make.
 
     1  advantages scaled by the standard deviation of the record's members
-    2  by that of all scored members of the group; tokens have temperatures, where all had been trained at 1
+    2  by that of all scored members of the group; tokens have temperatures (in format 1 all are trained at 1)
 """
 
 BATCH_FORMATS = (1, 2)
@@ -31,7 +31,7 @@ BATCH_FORMATS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMember:
-    """A member with the tokens that its reference points at."""
+    """A member with the trajectory that its reference points at."""
 
     member: Member
     trajectory: Trajectory
@@ -39,22 +39,22 @@ class ResolvedMember:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedGroup:
-    """What is left of a training group after admission."""
+    """The admitted members of a training group."""
 
     group_id: str
     reference: Reference
-    """Where the group stands in ``training``."""
+    """The group's place in ``training``."""
     members: tuple[ResolvedMember, ...]
     """By trajectory id; at least one."""
     reward_std: float | None = None
-    """Sample standard deviation of the rewards of all scored members of the group; of one there is none."""
+    """Sample standard deviation of the rewards of all scored members of the group; ``None`` for a single one."""
     members_std: float | None = None
-    """That of the record's members alone: what batches of format 1 were scaled by."""
+    """That of the record's members alone, by which batches of format 1 were scaled."""
     task_id: str | None = None
     """Task."""
 
     def as_trained(self) -> TrainedGroup:
-        """The group as a ``Step`` names it."""
+        """Returns the group as a ``Step`` names it."""
         return TrainedGroup(
             group_id=self.group_id,
             group=self.reference,
@@ -84,18 +84,18 @@ class Batch:
     """(M,) reward of each trajectory."""
 
     def sha256(self, format: int = BATCH_FORMAT) -> str:
-        """Hash (hex) of everything a step depends on: names, shapes and little-endian bytes of the format's arrays."""
+        """Returns the hash (hex) of a step's inputs: names, shapes and little-endian bytes of the format's arrays."""
         digest = hashlib.sha256()
         for content in self._contents(format).values():
             digest.update(content)
         return digest.hexdigest()
 
     def array_sha256(self, format: int = BATCH_FORMAT) -> dict[str, str]:
-        """Hash (hex) of each of these arrays by its name: where :meth:`sha256` differs, one of them does."""
+        """Returns the hash (hex) of each of these arrays by name, to find the one that makes :meth:`sha256` differ."""
         return {name: hashlib.sha256(content).hexdigest() for name, content in self._contents(format).items()}
 
     def arrays(self, format: int = BATCH_FORMAT) -> dict[str, Ints | Floats]:
-        """What a step depends on, by name, little-endian."""
+        """Returns the arrays that a step depends on, by name, little-endian."""
         arrays: dict[str, Ints | Floats] = {
             "token_ids": self.packed.token_ids.astype("<i8"),
             "cu_seqlens": self.packed.cu_seqlens.astype("<i8"),
@@ -115,11 +115,11 @@ class Batch:
 
 
 def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
-    """The batch of ``groups``, in their order, members and segments in theirs.
+    """Returns the batch of ``groups``; groups, members and segments keep their order.
 
-    Segments from before temperatures were kept have 1: what they were trained at. Raises ``ValueError`` where a member
-    lacks log-probabilities, versions or temperatures, or the masks do not mark as many tokens as the group's record
-    says: such a member should not have been admitted.
+    Segments recorded before temperatures existed get 1, at which they were trained. Raises ``ValueError`` if a member
+    lacks log-probabilities, versions or temperatures, or if the masks mark another number of tokens than the group's
+    record states: such a member should not have been admitted.
     """
     sequences, behaviour, advantages, versions, temperatures, trajectories = [], [], [], [], [], []
     members = [resolved for group in groups for resolved in group.members]
@@ -141,7 +141,7 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
             sampled += count
         if sampled != member.sampled_tokens:
             raise ValueError(
-                f"trajectory {member.trajectory_id}: {sampled} sampled tokens, its group says {member.sampled_tokens}"
+                f"trajectory {member.trajectory_id}: {sampled} sampled tokens, its group has {member.sampled_tokens}"
             )
         advantages.append(np.full(sampled, member.advantage, np.float32))
         trajectories.append(np.full(sampled, number, np.int64))
@@ -156,7 +156,7 @@ def make_batch(groups: Sequence[AdmittedGroup]) -> Batch:
 
 
 def _temperatures(segment: Segment, count: int, trajectory_id: str) -> Floats:
-    """(count,) temperature of each token that ``segment`` sampled."""
+    """Returns the (count,) temperature of each token that ``segment`` sampled."""
     if not segment.sampling_spans:
         return np.ones(count, np.float32)
     known = [span.temperature for span in segment.sampling_spans if span.temperature]
@@ -167,10 +167,10 @@ def _temperatures(segment: Segment, count: int, trajectory_id: str) -> Floats:
 
 
 def select_sequences(batch: Batch, sequences: Sequence[int]) -> tuple[Batch, Ints]:
-    """Some of a batch's sequences, in the order asked for, and which of the N tokens they hold (indices).
+    """Returns some of a batch's sequences, in the given order, and the indices of their tokens on the N axis.
 
-    Trajectories keep their numbers. Of no sequences at all there is a sequence without a sampled token: something that
-    a model can be run on.
+    Trajectories keep their numbers. An empty selection gives one sequence without a sampled token, so that a model can
+    be run on it.
     """
     packed, kept = select(batch.packed, sequences) if sequences else (_NOTHING, np.empty(0, np.int64))
     part = replace(
@@ -185,5 +185,5 @@ def select_sequences(batch: Batch, sequences: Sequence[int]) -> tuple[Batch, Int
 
 
 def owners_of_sequences(batch: Batch) -> Ints:
-    """(S,) number of the trajectory that each sequence belongs to."""
+    """Returns the (S,) number of the trajectory that each sequence belongs to."""
     return batch.trajectories[np.searchsorted(batch.packed.targets, batch.packed.cu_seqlens[:-1])]

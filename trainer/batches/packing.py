@@ -1,6 +1,6 @@
 """Packing: sequences of different lengths laid end to end on one token axis, with no padding between them.
 
-Axis legend: S sequences, T tokens of all sequences, N target tokens (those whose log-probability is wanted).
+Axis legend: S sequences, T tokens of all sequences, N target tokens (whose log-probability is computed).
 
     sequences  a b c | d e           token_ids     a b c d e
     targets        c |   e           position_ids  0 1 2 0 1
@@ -29,9 +29,9 @@ class PackedSequences:
     cu_seqlens: Ints
     """(S + 1,) sequence s occupies ``[cu_seqlens[s], cu_seqlens[s + 1])``."""
     targets: Ints
-    """(N,) ascending indices into the token axis; never the first of a sequence, which nothing predicts."""
+    """(N,) ascending indices into the token axis; never the first of a sequence, which has no context."""
     temperatures: Floats
-    """(N,) temperature at which each target was sampled, above 0: what its logits are divided by."""
+    """(N,) temperature at which each target was sampled, above 0; its logits are divided by it."""
 
     @property
     def lengths(self) -> Ints:
@@ -42,9 +42,9 @@ class PackedSequences:
 def pack(sequences: Iterable[tuple[ArrayLike, ArrayLike]], temperatures: ArrayLike | None = None) -> PackedSequences:
     """Lay ``(token ids, mask)`` pairs end to end; the mask's ones are the targets.
 
-    ``temperatures`` (N,) are the targets', above 0; all 1 where they are left out.
-    Raises ``ValueError`` where there is no sequence, one is empty, its mask has another length, its first token is a
-    target (nothing predicts it), or temperatures do not belong to the targets.
+    ``temperatures`` (N,) are those of the targets, above 0; by default all are 1. Raises ``ValueError`` if there is no
+    sequence, if one is empty, if its mask has another length, if its first token is a target (it has no context), or if
+    there is not one temperature for each target.
     """
     token_ids, masks = [], []
     for number, (ids, mask) in enumerate(sequences):
@@ -52,7 +52,7 @@ def pack(sequences: Iterable[tuple[ArrayLike, ArrayLike]], temperatures: ArrayLi
         if ids_T.ndim != 1 or not len(ids_T) or mask_T.shape != ids_T.shape:
             raise ValueError(f"sequence {number}: {ids_T.shape} token ids with a mask of {mask_T.shape}")
         if mask_T[0]:
-            raise ValueError(f"sequence {number}: its first token is a target, and nothing predicts it")
+            raise ValueError(f"sequence {number}: its first token is a target and has no context")
         token_ids.append(ids_T)
         masks.append(mask_T)
     if not token_ids:
@@ -72,7 +72,7 @@ def pack(sequences: Iterable[tuple[ArrayLike, ArrayLike]], temperatures: ArrayLi
 
 
 def select(packed: PackedSequences, sequences: Sequence[int]) -> tuple[PackedSequences, Ints]:
-    """Some of the sequences, in the order asked for, and which of the N targets they are (indices into that axis)."""
+    """Returns some of the sequences, in the given order, and the indices of their targets on the N axis."""
     token_ids, position_ids, targets, kept = [], [], [], []
     start = 0
     for sequence in sequences:
@@ -95,10 +95,10 @@ def select(packed: PackedSequences, sequences: Sequence[int]) -> tuple[PackedSeq
 
 
 def plan_passes(lengths: Sequence[int] | Ints, max_tokens: int, owners: Ints | None = None) -> list[list[int]]:
-    """Divide sequences into passes of at most ``max_tokens`` tokens: what one forward and backward holds in memory.
+    """Divide sequences into passes (micro-batches) of at most ``max_tokens`` tokens, which bounds memory.
 
     Longest first, so that a pass has similar lengths. A sequence longer than ``max_tokens`` has a pass of its own. With
-    ``owners`` (S,), all sequences of one owner are in one pass, and the same is true of an owner.
+    ``owners`` (S,), all sequences of one owner are in one pass, and an owner of more than ``max_tokens`` has its own.
     """
     if owners is not None:
         numbers, owner = np.unique(owners, return_inverse=True)
@@ -122,7 +122,7 @@ def plan_passes(lengths: Sequence[int] | Ints, max_tokens: int, owners: Ints | N
 def plan_buckets(lengths: Sequence[int] | Ints, fill: float) -> list[list[int]]:
     """Divide sequences into buckets of similar length: in each, the shortest has at least ``fill`` of the longest.
 
-    Longest first. For attention kernels that want a rectangle: at most 1 − ``fill`` of one is not a token.
+    Longest first. For attention kernels that need a rectangle: at most 1 − ``fill`` of it is padding.
     """
     buckets: list[list[int]] = []
     longest = 0

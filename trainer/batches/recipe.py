@@ -1,6 +1,6 @@
-"""From a step's groups to its batch, by the recipe that the step's record keeps: for the trainer and for who rebuilds.
+"""From a step's groups to its batch, by the recipe in the step's record; for the trainer and for ``headrace rebuild``.
 
-Pure: the same groups, recipe and step give the same batch, to the bit, on every machine.
+Pure: the same groups, recipe and step give a bit-identical batch on every machine.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from headrace.trainer.losses.settings import AdvantageScale
 
 
 class UnknownRecipe(ValueError):
-    """The recipe asks for what this code does not know; the message says which part of it."""
+    """The recipe has a part that this code does not implement; the message names it."""
 
 
 def prepare_groups(groups: Sequence[AdmittedGroup], recipe: BatchRecipe, *, step: int) -> list[AdmittedGroup]:
-    """``groups``, in the batch's order, with the advantages that step ``step`` trains: shuffled, then scaled.
+    """Returns ``groups``, in the batch's order, with the advantages of step ``step``: shuffled, then scaled.
 
     Raises :class:`UnknownRecipe`.
     """

@@ -1,4 +1,4 @@
-"""An update: the trajectories of one optimiser update, and what each of their tokens weighs in the loss.
+"""An update: the trajectories of one optimiser update, and the weight of each of their tokens in the loss.
 
 Axis legend: N sampled tokens, S sequences.
 """
@@ -18,7 +18,7 @@ from headrace.trainer.losses.settings import Normaliser
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Update:
-    """Some of a batch's trajectories, whole."""
+    """Some of a batch's trajectories, each with all of its tokens."""
 
     batch: Batch
     """Their tokens."""
@@ -27,16 +27,16 @@ class Update:
     weights: Floats
     """(N,) factor of the token's objective; 0 exactly where the token is masked."""
     divisor: float = 1.0
-    """What the weighed sum over all N tokens is divided by; 0 where all of them are masked."""
+    """Divisor of the weighted sum over all N tokens; 0 if all of them are masked."""
 
     def select(self, sequences: Sequence[int]) -> tuple["Update", Ints]:
-        """Some of the sequences, and which of the N tokens they hold; weights and divisor stay those of the whole."""
+        """Returns some of the sequences and the indices of their tokens; weights and divisor stay the same."""
         batch, kept = select_sequences(self.batch, sequences)
         part = replace(self, batch=batch, anchor_logprobs=self.anchor_logprobs[kept], weights=self.weights[kept])
         return part, kept
 
     def normalised(self, loss: Loss, constant_length: int) -> "Update":
-        """The update with the weights and the divisor of the loss's normaliser."""
+        """Returns the update with the weights and the divisor of the loss's normaliser."""
         weights_N, divisor = normalise(
             torch.from_numpy(self.weights > 0),
             torch.from_numpy(self.batch.trajectories),
@@ -46,9 +46,9 @@ class Update:
         return replace(self, weights=self.weights * weights_N.numpy(), divisor=divisor)
 
     def parts(self, count: int) -> Iterator["Update"]:
-        """``count`` updates on disjoint trajectories, or as many as there are trajectories.
+        """Yield ``count`` updates on disjoint trajectories, or one for each trajectory if there are fewer.
 
-        They keep the batch's order: their tokens laid end to end are the batch's.
+        They keep the batch's order: their concatenated tokens are the batch's.
         """
         owners = owners_of_sequences(self.batch)
         trajectories = np.unique(owners)
@@ -57,16 +57,16 @@ class Update:
 
     @property
     def longest_trajectory(self) -> int:
-        """Tokens of the trajectory that has most, over all its sequences."""
+        """Tokens of the largest trajectory, over all its sequences."""
         return int(np.bincount(owners_of_sequences(self.batch), weights=self.batch.packed.lengths).max())
 
     def linearised(
         self, loss: Loss, logprobs_N: Floats, advantages_N: torch.Tensor
     ) -> tuple["Update", float, dict[str, int]]:
-        """The update for the loss :data:`LINEAR`: the same gradient, but each token by itself, so that any division
-        into passes will do. Also the loss of this update, and its clipped tokens.
+        """Returns the update for the loss :data:`LINEAR`, the loss of this update, and its clipped tokens.
 
-        ``logprobs_N`` (N,) under the very policy that the passes will run: the weights are the gradient there.
+        The new update has the same gradient, but its tokens are independent, so that it can be divided into any passes.
+        ``logprobs_N`` (N,) are those of the policy that the passes run: the weights are the gradient there.
         """
         logprobs = torch.from_numpy(logprobs_N).requires_grad_()
         value, clipped = pass_loss(loss, self, logprobs, advantages_N)
@@ -80,15 +80,15 @@ def _each_token(tokens: LossTokens) -> Objective:
 
 
 LINEAR = Loss(_each_token, Normaliser.TOKEN_MEAN)
-"""Log-probabilities by their weights: what :meth:`Update.linearised` makes of a loss. Its own value says nothing."""
+"""Weighted log-probabilities, which :meth:`Update.linearised` makes of a loss. Its own value has no meaning."""
 
 
 def pass_loss(
     loss: Loss, part: Update, logprobs_N: torch.Tensor, advantages_N: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, int]]:
-    """What one pass adds to the loss of its update, and the tokens whose ratio was clipped.
+    """Returns what one pass adds to the loss of its update, and the number of tokens whose ratio was clipped.
 
-    ``logprobs_N`` (N,) under the policy that is trained, with its gradient; ``advantages_N`` (N,) without.
+    ``logprobs_N`` (N,) under the policy that is trained, with a gradient; ``advantages_N`` (N,) without.
     """
     kept = slice(None) if part.weights.all() else np.flatnonzero(part.weights)
 

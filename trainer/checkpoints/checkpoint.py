@@ -1,13 +1,13 @@
-"""Checkpoints: everything a trainer needs to go on as if it had never stopped, appearing on disk whole or not at all.
+"""Checkpoints: everything a trainer needs to resume with the same state, written to disk atomically.
 
-    00000412/model/               the policy as a Hugging Face directory (what is published is this very file)
-    00000412/optimizer/           safetensors, a file a rank
+    00000412/model/               the policy as a Hugging Face directory (its weights file is the one that is published)
+    00000412/optimizer/           safetensors, one file per rank
     00000412/manifest.json        of the weights, with their canaries
     00000412/state.json           offsets, announcements
     00000412/SHA256SUMS           of all the files above; `sha256sum -c SHA256SUMS` verifies a checkpoint too
-    00000412/position.json        where the trainer got to since (see ``position``)
+    00000412/position.json        the trainer's position since the checkpoint (see ``position``)
 
-It is written before anything is published, so that a restarted trainer can publish the same again.
+It is written before anything of it is published, so that a restarted trainer can publish the same again.
 """
 
 import contextlib
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 MODEL_FOLDER = "model"
 OPTIMIZER_FOLDER = "optimizer"
 POSITION_FILE = "position.json"
-"""Lives beside the checkpoint's files and is replaced while they never change."""
+"""Is next to the checkpoint's files, and is replaced, while they never change."""
 POSITION_PARTIAL = f".{POSITION_FILE}.partial"
-"""What is left of a position where the trainer died while it wrote one; the checkpoint is none the worse for it."""
+"""Remains if the trainer dies while it writes a position; the checkpoint stays valid."""
 _STATE_FILE = "state.json"
 _SUMS_FILE = "SHA256SUMS"
 _WRITING = ".writing-"
@@ -46,34 +46,34 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointNotWritten(OSError):
-    """The disk did not take a checkpoint: full, read-only, gone. Those before it are as they were."""
+    """A checkpoint could not be written: the disk is full, read-only or missing. Earlier checkpoints are unchanged."""
 
 
 class CheckpointState(Part):
-    """What a checkpoint knows besides tensors."""
+    """A checkpoint's contents besides tensors."""
 
     run: str
     """Training run."""
     version: NonNegativeInt
     """Policy version, which is also the number of steps taken."""
     offsets: dict[int, NonNegativeInt]
-    """Partition of ``training`` → offset of the first group that has not been dealt with."""
+    """Partition of ``training`` → offset of the first record that has not been processed."""
     alarms: dict[str, NonNegativeInt] = {}
-    """Alarms that are raised, as ``learning.alarms.watch`` left them."""
+    """Raised alarms, as ``learning.alarms.watch`` returned them."""
     announcements: list[Announcement]
-    """What is published of this version."""
+    """Records that publish this version."""
     grad_norms: list[NonNegativeFloat] = []
-    """Gradient norms of the newest steps, oldest first: what an exploding one is recognised by."""
+    """Gradient norms of the newest steps, oldest first, with which an exploding norm is compared."""
     config_sha256: str = ""
     """Settings under which these steps were taken; empty: unknown."""
 
     def norms_under(self, config_sha256: str) -> list[float]:
-        """The gradient norms that steps under these settings compare with. Another loss, or another divisor of it, has
-        norms of another size, and all of its steps would look like explosions."""
+        """Returns the gradient norms that steps under these settings compare with: none after a change of settings. The
+        norms of another loss, or of another divisor, have another scale, and all steps would look like explosions."""
         return list(self.grad_norms) if self.config_sha256 in ("", config_sha256) else []
 
     def pointer(self) -> Weights | None:
-        """The record that tells of this version; ``None`` in a supervised stage, which publishes none."""
+        """Returns the ``Weights`` record of this version; ``None`` in a supervised stage, which publishes none."""
         pointers = [each.payload for each in self.announcements if each.type == Weights.TYPE]
         return Weights.model_validate_json(pointers[-1]) if pointers else None
 
@@ -82,7 +82,7 @@ class Checkpoint:
     """A checkpoint on disk, verified."""
 
     def __init__(self, path: Path, state: CheckpointState) -> None:
-        """The checkpoint at ``path`` whose state was read already."""
+        """The checkpoint at ``path``, whose state was read already."""
         self.path = path
         self.state = state
 
@@ -97,7 +97,7 @@ class Checkpoint:
         return self.model_dir / WEIGHTS_FILE
 
     def manifest(self) -> Manifest:
-        """Of the weights."""
+        """Returns the manifest of the weights."""
         return Manifest.model_validate_json((self.path / MANIFEST_FILE).read_bytes())
 
     @property
@@ -107,12 +107,12 @@ class Checkpoint:
 
 
 class CheckpointWriter:
-    """A checkpoint in the making: whatever is put into ``partial`` before :meth:`commit` is part of it."""
+    """A checkpoint being written: every file in ``partial`` before :meth:`commit` is part of it."""
 
     def __init__(self, folder: Path, version: int, on_effect: EffectCallback = ignore_effect) -> None:
         """Begin checkpoint ``version`` in ``folder``; remains of an unfinished one are removed.
 
-        Raises :class:`CheckpointNotWritten` where the disk does not take it.
+        Raises :class:`CheckpointNotWritten` if it cannot be written.
         """
         self.partial = folder / f"{_WRITING}{version:08d}"
         self._folder = folder
@@ -124,9 +124,9 @@ class CheckpointWriter:
             self.partial.mkdir(parents=True)
 
     def commit(self, state: CheckpointState, *, keep: int) -> Checkpoint:
-        """Make all of it durable, let it appear, and remove all but the newest ``keep`` checkpoints.
+        """Make the checkpoint durable and visible, and remove all but the newest ``keep`` checkpoints.
 
-        Raises :class:`CheckpointNotWritten` where the disk does not take it.
+        Raises :class:`CheckpointNotWritten` if it cannot be written.
         """
         with disk_trouble(self._folder):
             (self.partial / _STATE_FILE).write_text(state.model_dump_json())
@@ -135,7 +135,7 @@ class CheckpointWriter:
             self._on_effect(Effect.STATE_WRITTEN)
             for path in (*self.partial.rglob("*"), self.partial):
                 sync(path)
-            if self._target.exists():  # only an unusable one can be there: the newest usable one was resumed from
+            if self._target.exists():  # unusable: the trainer resumed from the newest usable one
                 shutil.rmtree(self._target)
             self.partial.rename(self._target)
             sync(self._folder)
@@ -147,17 +147,17 @@ class CheckpointWriter:
 
 @contextlib.contextmanager
 def disk_trouble(folder: Path) -> Iterator[None]:
-    """What the disk refuses inside, as :class:`CheckpointNotWritten` that names ``folder``."""
+    """Turn disk errors raised inside into :class:`CheckpointNotWritten`, which names ``folder``."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise CheckpointNotWritten(f"checkpoint_dir {folder} takes no checkpoint: {error}") from error
+        raise CheckpointNotWritten(f"checkpoint_dir {folder} cannot store a checkpoint: {error}") from error
 
 
 def load_newest(folder: Path, run: str) -> Checkpoint | None:
-    """The newest checkpoint whose files are what its sums say; ``None`` where there is none at all.
+    """Returns the newest checkpoint whose files match its checksums; ``None`` if there is no checkpoint.
 
-    Raises :class:`CheckpointError` where none can be used, or where it is of another run.
+    Raises :class:`CheckpointError` if all are unusable, or if the newest usable one is of another run.
     """
     found = _checkpoints(folder)
     for path in reversed(found):
@@ -177,7 +177,7 @@ def load_newest(folder: Path, run: str) -> Checkpoint | None:
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this process; raises :class:`CheckpointError` where another one has it."""
+    """Lock ``folder`` for this process; raises :class:`CheckpointError` if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
@@ -188,7 +188,7 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has what was written to ``path``, a file or a folder."""
+    """Wait until the writes to ``path``, a file or a folder, are durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -197,18 +197,18 @@ def sync(path: Path) -> None:
 
 
 def _verify(path: Path) -> None:
-    """Raises ``ValueError`` naming what is damaged, missing or not vouched for."""
+    """Raises ``ValueError`` naming the files that are damaged, missing or not in the checksums."""
     lines = (path / _SUMS_FILE).read_text().splitlines()
     sums = {line[66:]: line[:64] for line in lines}
     if sums.keys() != set(_files(path)) - {_SUMS_FILE, POSITION_FILE, POSITION_PARTIAL}:
-        raise ValueError(f"{_SUMS_FILE} lists other files than are there")
+        raise ValueError(f"{_SUMS_FILE} does not list the files that exist")
     wrong = [name for name, sha256 in sums.items() if file_sha256(path / name) != sha256]
     if wrong:
         raise ValueError(f"{', '.join(wrong)} damaged")
 
 
 def _files(path: Path) -> list[str]:
-    """The files under ``path``, relative to it, in a fixed order."""
+    """Returns the files under ``path``, relative to it, in a fixed order."""
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
 
 

@@ -1,11 +1,12 @@
-"""The position: where a trainer got to since its checkpoint, in one small file that is replaced whole.
+"""The position: a trainer's progress since its checkpoint, in one small file that is replaced atomically.
 
     00000412/position.json      sha256 of the next line
                                 {"version": 412, "revision": 2, "offsets": …, "pending": […], "announcements": […]}
 
-A checkpoint appears once a step is taken. What is decided in between (these groups are trained next, those members are
-rejected, that step was skipped) stands here *before* it is published or begun, so that a restart decides the same.
-The log knows which revision was published: the offsets that are committed with it carry ``412.2``.
+A checkpoint is written after each step. Decisions between two checkpoints (which groups are trained next, which members
+are rejected, which step was skipped) are stored here *before* they are published or acted on, so that a restarted
+trainer decides the same. The log records which revision was published: the offsets that are committed with it carry
+``412.2``.
 """
 
 import hashlib
@@ -29,47 +30,47 @@ from headrace.trainer.checkpoints.checkpoint import (
 
 
 class Position(Part):
-    """Where the trainer stands."""
+    """A trainer's position in its run."""
 
     version: NonNegativeInt
-    """The policy that is trained."""
+    """Version of the policy that is trained."""
     revision: NonNegativeInt = 0
-    """How often the position moved since the checkpoint; 0 is the checkpoint's own."""
+    """Number of changes of the position since the checkpoint; 0 is the checkpoint's own position."""
     offsets: dict[int, NonNegativeInt]
-    """Partition of ``training`` → offset of the first record that was not looked at."""
+    """Partition of ``training`` → offset of the first record that has not been processed."""
     pending: list[TrainedGroup] = []
-    """Groups before the offsets that were admitted and have no fate yet, with the members that were."""
+    """Groups before the offsets that were admitted and not trained yet, with their admitted members."""
     rejected_ages: list[int] = []
-    """Versions of each trajectory that was rejected since the last step."""
+    """Age in versions of each trajectory that was rejected since the last step."""
     lost: NonNegativeInt = 0
-    """Records of ``training`` that were gone before they were read, since the last step."""
+    """Records of ``training`` that were deleted before they were read, since the last step."""
     rollouts: RolloutCounts | None = None
-    """What the records of ``training`` that were looked at since the last step tell of all rollouts; ``None`` where
-    they tell nothing, and in positions from before this was kept."""
+    """Counts of all rollouts that the records of ``training`` processed since the last step report; ``None`` if they
+    report none, and in positions written before this field existed."""
     attempts: NonNegativeInt = 0
-    """Processes that began to train the pending groups."""
+    """Number of processes that began to train the pending groups."""
     skipped: NonNegativeInt = 0
     """Steps skipped since the checkpoint."""
     config_sha256: str = ""
-    """Settings under which attempts and skipped steps were counted."""
+    """Hash of the settings under which attempts and skipped steps were counted."""
     announcements: list[Announcement] = []
-    """What is published of this revision."""
+    """Records that publish this revision."""
 
     @property
     def as_published(self) -> PublishedPosition:
-        """What the log knows once the announcements are published."""
+        """The position that the log holds once the announcements are published."""
         return PublishedPosition(self.version, self.revision)
 
 
 def position_of(state: CheckpointState) -> Position:
-    """The position in which a checkpoint was made."""
+    """Returns the position at which a checkpoint was written."""
     return Position(version=state.version, offsets=state.offsets)
 
 
 def write_position(checkpoint: Checkpoint, position: Position) -> None:
-    """Replace the position beside ``checkpoint``: afterwards the disk has the new one, before it the old one.
+    """Replace the position of ``checkpoint`` atomically and durably.
 
-    Raises ``CheckpointNotWritten`` where the disk does not take it; the old one stands then.
+    Raises ``CheckpointNotWritten`` if it cannot be written; the old position is kept then.
     """
     content = position.model_dump_json()
     partial = checkpoint.path / POSITION_PARTIAL
@@ -83,10 +84,11 @@ def write_position(checkpoint: Checkpoint, position: Position) -> None:
 
 
 def read_position(checkpoint: Checkpoint, published: PublishedPosition | None, config_sha256: str) -> Position:
-    """The position that a trainer goes on from: that beside ``checkpoint``, else the checkpoint's own.
+    """Returns the position from which a trainer resumes: the file of ``checkpoint``, else the checkpoint's own
+    position.
 
-    ``published`` is what the log knows of this version, if anything. Under other settings attempts and skipped steps
-    start anew. Raises :class:`CheckpointError` where the log knows more than the disk.
+    ``published`` is the position in the log, if there is one. After a change of settings attempts and skipped steps are
+    counted from 0. Raises :class:`CheckpointError` if the log is ahead of the disk.
     """
     file = checkpoint.path / POSITION_FILE
     position, problem = position_of(checkpoint.state), "is missing"
@@ -98,7 +100,7 @@ def read_position(checkpoint: Checkpoint, published: PublishedPosition | None, c
             problem = "is damaged"
     if published is not None and published.version == position.version and published.revision > position.revision:
         raise CheckpointError(
-            f"{file} {problem}: the log knows revision {published.revision} of version {published.version}; restore "
+            f"{file} {problem}: the log holds revision {published.revision} of version {published.version}; restore "
             "it, or choose another run"
         )
     if position.config_sha256 != config_sha256:

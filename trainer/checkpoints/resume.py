@@ -1,4 +1,4 @@
-"""Resuming: a learner that goes on from a checkpoint as if it had never stopped."""
+"""Resuming: loads a learner with the state that a checkpoint holds."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,11 +18,11 @@ MakeLearner = Callable[[PreTrainedModel, LearnerSettings, PreTrainedModel | None
 def resume_learner(
     settings: LearnerSettings, checkpoint: Path | None, ranks: Ranks = ALONE, *, make: MakeLearner = Learner
 ) -> Learner:
-    """A learner that goes on from the checkpoint at ``checkpoint``, verified, or begins with the base model.
+    """Returns a learner that resumes from ``checkpoint``, which is verified already, or begins with the base model.
 
-    Of several ranks each calls it. Raises ``ValueError`` where the checkpoint is of another model or optimiser.
+    Every rank calls it. Raises ``ValueError`` if the checkpoint is of another model or optimiser.
     """
-    # Sharded, no device holds the whole model: it is loaded into the host's memory and goes to the device in shards.
+    # No device can hold all of a sharded model: it is loaded into the host's memory and moved to the device in shards.
     loaded = settings.model if ranks.count == 1 else replace(settings.model, device="cpu")
     model = load_policy(loaded, checkpoint / MODEL_FOLDER if checkpoint else None)
     learner = make(model, settings, load_reference(loaded), ranks)

@@ -1,4 +1,4 @@
-"""Saving: a learner's present policy as a checkpoint, together with all that is published of it."""
+"""Saving: writes a learner's current policy as a checkpoint, together with the records that publish it."""
 
 from collections.abc import Sequence
 
@@ -39,11 +39,11 @@ def save_checkpoint(
     """Make policy ``version`` durable; its ``Weights`` record, signed with ``key``, is published after
     ``announcements``. ``parent`` is the manifest of the version that it was trained from.
 
-    Raises ``TrainingDiverged`` where the policy is not made of numbers, ``CheckpointNotWritten`` where the disk does
-    not take it. Either way the checkpoints that stand are as they were.
+    Raises ``TrainingDiverged`` if the policy holds values that are not finite, ``CheckpointNotWritten`` if it cannot be
+    written. In both cases earlier checkpoints are unchanged.
     """
     learner.check_weights()
-    # The same tokens throughout a run: what this version gives them is what the next one is compared with.
+    # The same tokens throughout a run: this version's log-probabilities of them are compared with the next one's.
     canaries = with_parent(learner.canaries(seed=settings.canary_seed), parent.canaries if parent else ())
     writer = CheckpointWriter(settings.folder, version, on_effect)
     with disk_trouble(settings.folder):

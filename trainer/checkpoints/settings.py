@@ -1,4 +1,4 @@
-"""Where a run's checkpoints are, and what each one says of the run."""
+"""Settings of checkpoints: their folder, and the facts of the run that each one stores."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    """What writing a checkpoint needs to know."""
+    """Settings for writing a checkpoint."""
 
     run: str
     """Training run."""

@@ -1,4 +1,4 @@
-"""Following: every rank but 0 does what rank 0 says, with its share."""
+"""Following: every rank except 0 executes rank 0's orders on its own share."""
 
 import logging
 from pathlib import Path
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def follow(settings: LearnerSettings, ranks: Ranks) -> None:
-    """Do what rank 0 says until it says to stop; raises ``RankLost`` where it is silent for ``ranks.timeout_s``."""
+    """Execute rank 0's orders until ``STOP``; raises ``RankLost`` if none arrives for ``ranks.timeout_s``."""
     learner: Learner | None = None
     with lost_ranks(ranks.timeout_s):
         while True:
@@ -46,5 +46,5 @@ def _execute(learner: Learner, ranks: Ranks, order: Order, number: int, text: st
             case Order.WRITE_OPTIMIZER:
                 learner.write_optimizer(Path(text))
     except (TrainingDiverged, ImplausibleLogprobs, OSError) as error:
-        # All ranks have met it, rank 0 too, and it decides what follows.
+        # All ranks raise the same error; rank 0 decides what follows.
         _log.warning("%s on rank %d: %s", order.name, ranks.rank, error)

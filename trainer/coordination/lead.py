@@ -1,9 +1,9 @@
-"""Leading: rank 0 runs the trainer's loop, and whatever its learner does, the other ranks do too.
+"""Leading: rank 0 runs the trainer's loop, and the other ranks repeat each operation of its learner.
 
     rank 0      learner.step(batch) ─ STEP ─►  its share  ─►  metrics
     rank 1 …    follow()              STEP ─►  its share
 
-One process alone leads nobody, and its learner is a plain one.
+A single process sends no orders and uses a plain learner.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from headrace.trainer.parallel.ranks import RankLost, Ranks, lost_ranks
 
 
 class Leader:
-    """Gives rank 0's orders to the others, from one thread at a time."""
+    """Sends rank 0's orders to the other ranks, from one thread at a time."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """The leader of ``ranks``; this is rank 0 of them."""
+        """The leader of ``ranks``, created on rank 0."""
         self.ranks = ranks
         self._order_lock = threading.Lock()
 
     def open_learner(self, settings: LearnerSettings, checkpoint: Path | None) -> Learner:
-        """A learner on all ranks that goes on from ``checkpoint``, or begins with the base model.
+        """Returns a learner on all ranks that resumes from ``checkpoint``, or begins with the base model.
 
-        The one before it is done with: on the other ranks its memory is free. Raises :class:`RankLost`.
+        The other ranks release the learner before it first. Raises :class:`RankLost`.
         """
         if self.ranks.count == 1:
             return resume_learner(settings, checkpoint)
@@ -46,26 +46,26 @@ class Leader:
 
     @contextlib.contextmanager
     def ordered(self, order: Order, number: int = 0, text: str = "") -> Iterator[None]:
-        """Give an order, then do inside what it says; raises :class:`RankLost`."""
+        """Send an order; the caller executes its own part of it inside. Raises :class:`RankLost`."""
         with self._order_lock, lost_ranks(self.ranks.timeout_s):
             send_order(self.ranks, order, number, text)
             yield
 
     def wait(self) -> None:
-        """Tell the others that rank 0 is there; raises :class:`RankLost` where one of them is not."""
+        """Send the other ranks a heartbeat; raises :class:`RankLost` if one of them does not answer."""
         with self.ordered(Order.WAIT):
             pass
 
     def dismiss(self) -> None:
-        """Let the others end; raises :class:`RankLost` where one of them is gone already."""
+        """Stop the other ranks; raises :class:`RankLost` if one of them has ended already."""
         with self.ordered(Order.STOP):
             pass
 
     @contextlib.asynccontextmanager
     async def heartbeats(self) -> AsyncIterator[None]:
-        """While inside, keep the other ranks waiting for orders, and let them go at the end.
+        """Send the other ranks heartbeats while inside, and stop them at the end.
 
-        Raises :class:`RankLost` inside, wherever it is, as soon as one of them does not answer.
+        Raises :class:`RankLost` inside, at any await, as soon as one of them does not answer.
         """
         if self.ranks.count == 1:
             yield
@@ -94,7 +94,7 @@ class Leader:
 
 
 class LeadingLearner(Learner):
-    """Rank 0's learner: what it does, all ranks do."""
+    """Rank 0's learner: all ranks execute its operations together."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class LeadingLearner(Learner):
         reference: PreTrainedModel | None,
         ranks: Ranks,
     ) -> None:
-        """As :class:`Learner`, with ``leader`` to tell the others."""
+        """As :class:`Learner`; ``leader`` sends its operations to the other ranks."""
         super().__init__(model, settings, reference, ranks)
         self._leader = leader
 

@@ -1,4 +1,4 @@
-"""Orders: what rank 0 tells the other ranks to do, so that all do it together. Numbers and text only, nothing pickled.
+"""Orders of rank 0 to the other ranks, which all execute together. Numbers and text only, nothing pickled.
 
 order  number  text
 STEP   412            followed by a limit and the batch, array by array
@@ -18,32 +18,32 @@ from headrace.trainer.batches.packing import PackedSequences
 from headrace.trainer.parallel.ranks import Ranks
 
 MAX_TEXT = 4096
-"""Bytes of an order's text: a path."""
+"""Largest size of an order's text, a path, in bytes."""
 
 
 class Order(IntEnum):
-    """What all ranks do next."""
+    """The next operation of all ranks."""
 
     WAIT = 0
-    """Nothing; rank 0 is there, and waits for groups."""
+    """No operation: a heartbeat while rank 0 waits for groups."""
     OPEN = 1
-    """Load a learner from the checkpoint ``text``, or from the base model, in place of the one before."""
+    """Replace the learner by one loaded from the checkpoint ``text``, or from the base model if it is empty."""
     STEP = 2
-    """Train policy ``number`` on the batch that follows a limit of its gradient's norm."""
+    """Train policy ``number`` on the batch that follows, after the limit of the gradient norm."""
     CANARIES = 3
-    """The canaries that ``number`` seeds."""
+    """Compute the canaries seeded by ``number``."""
     CHECK_WEIGHTS = 4
-    """Look for weights that are not numbers."""
+    """Check that all weights are finite."""
     WRITE_MODEL = 5
     """Gather the weights on rank 0, which writes them."""
     WRITE_OPTIMIZER = 6
-    """Write the state of one's shard of the optimiser into the folder ``text``."""
+    """Write each rank's shard of the optimiser's state into the folder ``text``."""
     STOP = 7
     """Leave the job."""
 
 
 def send_order(ranks: Ranks, order: Order, number: int = 0, text: str = "") -> None:
-    """Give an order; rank 0 calls it. Raises ``ValueError`` for a text of more than :data:`MAX_TEXT` bytes."""
+    """Send an order; called on rank 0. Raises ``ValueError`` for a text of more than :data:`MAX_TEXT` bytes."""
     encoded = text.encode()
     if len(encoded) > MAX_TEXT:
         raise ValueError(
@@ -55,16 +55,17 @@ def send_order(ranks: Ranks, order: Order, number: int = 0, text: str = "") -> N
 
 
 def receive_order(ranks: Ranks) -> tuple[Order, int, str]:
-    """The next order, its number and its text; every rank but 0 calls it, and waits."""
+    """Wait for the next order; returns it with its number and text. Called on every rank except 0."""
     order, number, length = ranks.from_leader(np.zeros(3, np.int64)).tolist()
     text = ranks.from_leader(np.zeros(min(length, MAX_TEXT), np.uint8)).tobytes().decode() if length else ""
     return Order(order), number, text
 
 
 def broadcast_batch(batch: Batch | None, ranks: Ranks) -> Batch:
-    """Rank 0's ``batch`` on every rank; the others give ``None``. Each takes its share by itself (see ``balance``).
+    """Returns rank 0's ``batch`` on every rank; the others pass ``None``. Each rank computes its share (see
+    ``balance``).
 
-    Raises ``ValueError`` where an array is neither int64 nor float32.
+    Raises ``ValueError`` if an array is neither int64 nor float32.
     """
     sent = None if batch is None else dict(_arrays(batch))
     names = [*(f"packed.{field.name}" for field in fields(PackedSequences)), *_batch_fields()]
@@ -72,7 +73,7 @@ def broadcast_batch(batch: Batch | None, ranks: Ranks) -> Batch:
     if sent is not None:
         for name, array in sent.items():
             if array.dtype not in _TYPES:
-                raise ValueError(f"{name} is {array.dtype}: what is sent is int64 or float32")
+                raise ValueError(f"{name} is {array.dtype}: only int64 and float32 can be sent")
         header[:] = [(len(sent[name]), _TYPES.index(sent[name].dtype)) for name in names]
     header = ranks.from_leader(header)
     arrays = {

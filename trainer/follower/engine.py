@@ -1,7 +1,7 @@
-"""vLLM's HTTP interface, as far as a follower needs it: what is served, how a version is swapped in, what it scores.
+"""A client of the part of vLLM's HTTP interface that a follower needs: served version, weight update, scores.
 
-Every call has a deadline. Calls that may be repeated are repeated where the connection fails; the three that make up a
-weight update are not, because a repetition would meet a half-done update: their caller starts over.
+Every call has a timeout. Repeatable calls are retried if the connection fails. The three calls of a weight update are
+not, because a retry would find a half-done update: their caller starts over.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ _MESSAGE_CHARS = 500
 
 
 class VllmEngineError(RuntimeError):
-    """The engine did not do what was asked."""
+    """A request to the engine failed."""
 
 
 class EngineUnreachable(VllmEngineError):
-    """No answer in time, or no connection: the engine may be starting, stopped or stuck."""
+    """No connection, or no answer in time: the engine may be starting, stopped or stuck."""
 
 
 class EngineRefused(VllmEngineError):
@@ -36,27 +36,27 @@ class EngineRefused(VllmEngineError):
 
 
 class VersionRefused(VllmEngineError):
-    """The engine runs, and answered that it cannot serve these weights or cannot be asked their canaries."""
+    """The engine runs, and reports that it cannot load these weights or score their canaries."""
 
 
 class VllmEngine:
-    """One vLLM server, started with headrace's plugin and VLLM_SERVER_DEV_MODE=1."""
+    """A vLLM server, started with headrace's plugin and VLLM_SERVER_DEV_MODE=1."""
 
     def __init__(self, client: httpx.AsyncClient, *, attempts: int = 3) -> None:
-        """``client`` has the engine's base URL and a timeout; ``attempts`` counts those of repeatable calls."""
+        """``client`` has the engine's base URL and a timeout; ``attempts`` limits those of repeatable calls."""
         self._client = client
         self._attempts = attempts
 
     async def served(self) -> str:
-        """What the engine stamps on tokens: a follower's stamp, or vLLM's ``default`` after a start."""
+        """Returns the stamp that the engine puts on tokens: a follower's, or vLLM's ``default`` after a start."""
         return str(await self._request_field("GET", "/weight_info", "weight_version"))
 
     async def is_paused(self) -> bool:
-        """Whether requests stand still."""
+        """Whether the engine is paused."""
         return bool(await self._request_field("GET", "/is_paused", "is_paused"))
 
     async def is_healthy(self) -> bool:
-        """Whether the engine runs; ``False`` also where nothing answers."""
+        """Whether the engine runs; ``False`` also if it does not answer."""
         try:
             await self._repeat("GET", "/health")
         except VllmEngineError:
@@ -68,11 +68,11 @@ class VllmEngine:
         await self._repeat("POST", "/init_weight_transfer_engine", json={"init_info": {"root": str(root)}})
 
     async def pause(self) -> None:
-        """Let requests stand still where they are, queued ones included; they lose nothing."""
+        """Pause all requests, queued ones included; they keep their state."""
         await self._repeat("POST", "/pause", params={"mode": "keep", "clear_cache": "false"})
 
     async def resume(self) -> None:
-        """Let requests go on."""
+        """Resume all requests."""
         await self._repeat("POST", "/resume")
 
     async def start_update(self) -> None:
@@ -89,7 +89,7 @@ class VllmEngine:
             raise VersionRefused(str(error)) from error
 
     async def finish_update(self, stamp: str | None = None) -> None:
-        """Close the weight update and, where given, put ``stamp`` on tokens from now on."""
+        """Close the weight update and, if given, put ``stamp`` on tokens from now on."""
         await self._once("POST", "/finish_weight_update", json={"weight_version": stamp})
 
     async def label(self, stamp: str) -> None:
@@ -97,24 +97,24 @@ class VllmEngine:
         await self._repeat("POST", "/update_weight_version", json={"new_version": stamp})
 
     async def forget_prefixes(self) -> None:
-        """Drop every cached key and value, those of running requests included: they are computed again.
+        """Drop all cached keys and values, also those of running requests, which are computed again.
 
-        Only with the engine paused. Raises :class:`EngineRefused` where blocks could not be freed.
+        The engine must be paused. Raises :class:`EngineRefused` if blocks could not be freed.
         """
         params = {"reset_running_requests": "true"}
         if not await self._request_field("POST", "/reset_prefix_cache", "success", params=params):
             raise EngineRefused("the prefix cache was not reset: some of its blocks are still held", 200)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """Log-probability (nats, temperature 1) of each of ``token_ids`` after the first, computed afresh.
+        """Returns the log-probability (nats, temperature 1) of each of ``token_ids`` after the first, without caches.
 
-        Raises :class:`VersionRefused` where the engine's model does not take them (vocabulary, length),
-        :class:`EngineRefused` where the answer does not hold them.
+        Raises :class:`VersionRefused` if the engine's model does not take the tokens (vocabulary, length),
+        :class:`EngineRefused` if the answer lacks log-probabilities.
         """
         body = {
             "token_ids": list(token_ids),
             "sampling_params": {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, "detokenize": False},
-            # A namespace of its own in the prefix cache: no answer from keys and values of other weights.
+            # A namespace of its own in the prefix cache, so that no keys and values of other weights are used.
             "cache_salt": uuid7(),
         }
         try:
@@ -132,7 +132,7 @@ class VllmEngine:
             ) from error
 
     async def _request_field(self, method: str, path: str, name: str, **request: Any) -> Any:
-        """What the answer of :meth:`_repeat` says under ``name``; raises :class:`EngineRefused` where it does not."""
+        """Returns the field ``name`` of :meth:`_repeat`'s answer; raises :class:`EngineRefused` if it is missing."""
         answer = await self._repeat(method, path, **request)
         if not isinstance(answer, dict) or name not in answer:
             shown = repr(answer)[:_MESSAGE_CHARS]
@@ -140,7 +140,7 @@ class VllmEngine:
         return answer[name]
 
     async def _repeat(self, method: str, path: str, **request: Any) -> Any:
-        """:meth:`_once`, again where the connection failed."""
+        """:meth:`_once`, retried if the connection fails."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(EngineUnreachable),
             stop=stop_after_attempt(self._attempts),
@@ -152,7 +152,7 @@ class VllmEngine:
         raise AssertionError("tenacity gives a value or raises")
 
     async def _once(self, method: str, path: str, **request: Any) -> Any:
-        """One call; its JSON, or ``None`` for an empty body."""
+        """Make one call; returns its JSON, or ``None`` for an empty body."""
         try:
             response = await self._client.request(method, path, **request)
         except httpx.TransportError as error:
@@ -170,14 +170,14 @@ class VllmEngine:
 
 @asynccontextmanager
 async def open_engine(url: str, *, timeout_s: float) -> AsyncIterator[VllmEngine]:
-    """The engine at ``url``; no call to it takes longer than ``timeout_s`` without a byte."""
-    # A connection a call: a server may close a kept one just as the next request goes out, and what is not repeatable
-    # could then not be told from what was never received.
+    """Open a client of the engine at ``url``; a call fails after ``timeout_s`` without a byte."""
+    # # One connection per call: a server may close a kept connection just as the next request is sent, and for a call
+    # that must not be repeated it would be unknown whether it was received.
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=timeout_s, limits=limits) as client:
         yield VllmEngine(client)
 
 
 async def score_all(engine: VllmEngine, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-    """:meth:`VllmEngine.score` of every sequence, side by side."""
+    """Returns :meth:`VllmEngine.score` of every sequence, requested concurrently."""
     return list(await asyncio.gather(*(engine.score(sequence) for sequence in sequences)))

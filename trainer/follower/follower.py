@@ -1,10 +1,10 @@
-"""The follower: makes one inference engine serve the newest policy version, and proves that it does.
+"""The follower: makes one inference engine serve the newest policy version, and verifies that it does.
 
     weights (the log) → fetch, verify → swap into the running engine → compare canaries → applied (the log)
-                                                                      ↳ alerts, and back to the last good version
+                                                                      ↳ alerts, and rollback to the last good version
 
-This is the shell on Kafka; ``reconcile.py`` holds the rules. What a follower must remember across its own restarts
-stands in a file of its own (``memory.py``): of the log it believes only versions that a trusted key signed.
+This is the I/O layer on Kafka; ``reconcile.py`` holds the rules. A follower keeps its own state across restarts in a
+file (``memory.py``): from the log it accepts only versions that a trusted key signed.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Follow ``config.run`` until ``stop``; a swap that has begun is finished first.
 
-    ``ready`` is called once the log has been read to its end. Raises ``LookupError`` where topics are missing and what
-    aiokafka raises where the broker is lost; an engine or a store that is out of reach is waited for.
+    ``ready`` is called once the log has been read to its end. Raises ``LookupError`` if topics are missing, and
+    aiokafka's errors if the broker is lost; an unavailable engine or store is retried.
     """
     config.cache_dir.mkdir(parents=True, exist_ok=True)
     async with (
@@ -43,7 +43,7 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
         open_engine(config.engine_url, timeout_s=config.engine_timeout_s) as engine,
     ):
         for topic in (APPLIED, ALERTS):
-            await producer.partitions_for(topic.name)  # a topic that the client does not know yet fails in an outage
+            await producer.partitions_for(topic.name)  # without cached metadata a send fails in an outage
         versions = read_memory(config.cache_dir, config.run, config.engine)
         follower = Follower(config, engine, announcer(producer, config), versions)
         partitions = await partitions_of(consumer, WEIGHTS)
@@ -56,7 +56,7 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
             for record in (record for records in batches.values() for record in records):
                 await consider(follower, record)
             if not caught_up:
-                # Only the newest version is worth applying: read what was published before, then begin.
+                # Only the newest version is worth applying: read the log to its end first.
                 if any([await consumer.position(partition) < ends[partition] for partition in partitions]):
                     continue
                 caught_up = True
@@ -65,7 +65,7 @@ async def run_follower(config: FollowerConfig, *, stop: asyncio.Event, ready: Ca
 
 
 async def consider(follower: Follower, record: KafkaRecord) -> None:
-    """Let ``follower`` decide on a record of ``weights``, where it is of its run."""
+    """Pass a record of ``weights`` to ``follower``, if it is of its run."""
     place = f"{record.topic}-{record.partition}@{record.offset}"
     try:
         _, pointer = decode(record.headers, record.value)
@@ -78,7 +78,7 @@ async def consider(follower: Follower, record: KafkaRecord) -> None:
 
 
 def announcer(producer: AIOKafkaProducer, config: FollowerConfig) -> Announce:
-    """Sends a record of this follower and waits for the broker."""
+    """Returns a function that sends a record of this follower and waits for the broker's acknowledgement."""
 
     async def announce(topic: Topic, record: Record, id: str) -> None:
         message = record_message(

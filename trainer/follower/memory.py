@@ -1,7 +1,7 @@
-"""What a follower remembers across its own restarts, in a private file of its cache folder.
+"""The state that a follower keeps across its own restarts, in a private file of its cache folder.
 
-Not in the log: anybody who can write to ``alerts`` or ``applied`` could have it refuse honest versions. Without the
-file nothing was refused, and a bad version is tried, found and refused once more.
+The log is not used for it: anyone with write access to ``alerts`` or ``applied`` could make it refuse valid versions.
+Without the file the follower tries a bad version once more, detects it and refuses it again.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 
 def memory_file(folder: Path, run: str, engine: str) -> Path:
-    """The file of the follower of ``engine`` and ``run``; several may share a cache folder."""
+    """Returns the file for ``engine`` and ``run``; several followers may share a cache folder."""
     return folder / f"follower-{hashlib.sha256(json.dumps([run, engine]).encode()).hexdigest()[:16]}.json"
 
 
 def read_memory(folder: Path, run: str, engine: str) -> KnownVersions:
-    """What was refused, given up and served last; nothing where there is no file or none that can be read."""
+    """Returns the refused, absent and last good versions; an empty state if the file is missing or unreadable."""
     file = memory_file(folder, run, engine)
     try:
         held = json.loads(file.read_bytes())
@@ -39,9 +39,9 @@ def read_memory(folder: Path, run: str, engine: str) -> KnownVersions:
 
 
 def write_memory(folder: Path, run: str, engine: str, versions: KnownVersions) -> None:
-    """Keep ``versions`` for :func:`read_memory`: the file is replaced whole, and is its owner's alone (0600).
+    """Store ``versions`` for :func:`read_memory`: the file is replaced atomically, with mode 0600.
 
-    Raises ``OSError`` where it cannot be written.
+    Raises ``OSError`` if it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = memory_file(folder, run, engine)

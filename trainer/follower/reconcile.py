@@ -1,7 +1,7 @@
-"""One engine, steered to what it should serve: the rules of the follower, with Kafka left out.
+"""The follower's rules, without Kafka: steers one engine to the version that it should serve.
 
-It steers by what the engine says it serves and not by what was done to it, so that one rule covers a new version, an
-engine that was restarted and a follower that was killed in the middle of a swap.
+It compares with the version that the engine reports, not with earlier actions, so that one rule covers a new version,
+an engine that was restarted and a follower that was killed in the middle of a swap.
 """
 
 import logging
@@ -48,13 +48,13 @@ STORE_FAILING = "store_failing"
 """Kinds of alerts that a follower raises."""
 
 _DISTANCES = {"float32": (0.02, 1e-3), "bfloat16": (0.15, 0.15)}
-"""Type of the weights → tolerance and noise (nats, root mean square) where none is set."""
+"""Type of the weights → default tolerance and noise (nats, root mean square)."""
 
 _UNTRUSTED_ALERTS = 10
-"""Records that are not trusted and raise an alert each, in a process's life; further ones are only logged."""
+"""Untrusted records for which a process publishes an alert each; further ones are only logged."""
 
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 1.0, 15.0
-"""Between two tries at objects that are missing; each wait is twice the one before."""
+"""First and longest wait before missing objects are fetched again; each wait is twice the one before."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,45 +72,45 @@ class FollowerConfig:
     engine: str
     """The engine's name in ``applied`` and ``alerts``; one follower per engine."""
     cache_dir: Path
-    """Folder for downloaded weights, which the engine must see under the same path."""
+    """Folder for downloaded weights; the engine must have it under the same path."""
     store_url: str
-    """Object store of the weights, as the trainer has it; nothing is loaded from anywhere else."""
+    """Object store of the weights, as in the trainer's settings; weights are loaded from nowhere else."""
     trust: tuple[str, ...] = ()
-    """Public keys of the trainers whose versions are loaded, as ``headrace keys`` prints them. Several while a key is
-    replaced. The local stack sets its own; without any a follower does not start."""
+    """Public keys of the trainers whose versions are loaded, as ``headrace keys`` prints them; several during a key
+    rotation. The local stack sets its own. A follower does not start without any."""
     take_over: str | None = None
-    """Run whose engine this follower may take over: one that serves versions of another run is left alone otherwise.
+    """Another run whose engine this follower may take over; otherwise an engine that serves another run is left alone.
     Stop that run's follower first."""
     canary_tolerance: float | None = None
-    """Largest distance (nats, root mean square) between the log-probabilities of engine and trainer that is believed
-    after a swap; unset: 0.02 for float32 weights, 0.15 for bfloat16."""
+    """Largest distance (nats, root mean square) between the log-probabilities of engine and trainer at which a swap is
+    accepted; unset: 0.02 for float32 weights, 0.15 for bfloat16."""
     canary_noise: float | None = None
-    """Distance that means nothing where no version is known to have been served before; unset: 0.001 for float32
-    weights, 0.15 for bfloat16. An engine that computes in half precision with float32 weights needs 0.15 for both."""
+    """Distance that counts as noise if the version served before is unknown; unset: 0.001 for float32 weights, 0.15 for
+    bfloat16. An engine that computes in half precision with float32 weights needs 0.15 for both."""
     poll_interval_s: float = 0.5
-    """How often the engine is asked what it serves, in seconds."""
+    """Interval at which the engine's served version is checked, in seconds."""
     engine_timeout_s: float = 60.0
-    """How long a call to the engine may take, in seconds."""
+    """Timeout of a call to the engine, in seconds."""
     failing_after_s: float = 30.0
-    """How long engine or store may fail before an alert, in seconds."""
+    """Seconds for which engine or store may fail before an alert is published."""
     fetch_attempts: int = 3
-    """How often corrupt weights are fetched before the version is refused."""
+    """Attempts to fetch corrupt weights before the version is refused."""
     fetch_patience_s: float = 600.0
-    """How long objects may be missing before the version is refused, in seconds: a store may show them late, and an
-    operator may restore them. The version before is served meanwhile."""
+    """Seconds for which objects may be missing before the version is refused: a store may list them late, and an
+    operator may restore them. The previous version is served meanwhile."""
     keep_versions: int = 4
-    """Downloaded versions that are kept."""
+    """Number of downloaded versions that are kept."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(RUN_NAME, self.run):
             raise ValueError(f"run {self.run!r}: use up to 100 letters, digits, dots, dashes and underscores")
         if self.take_over is not None and (self.take_over == self.run or not re.fullmatch(RUN_NAME, self.take_over)):
             raise ValueError(f"take_over is {self.take_over!r}: name the other run whose engine may be taken over")
-        scheme_of(self.store_url)  # refuses an address of another form
+        scheme_of(self.store_url)  # raises for an invalid address
         if not self.trust:
             raise ValueError(
                 "trust is empty: name the public key of the run's trainer, as `headrace keys` prints it where the "
-                "trainer runs; without it anybody who can write to the log could have an engine load other weights"
+                "trainer runs; without it anyone with write access to the log could make an engine load other weights"
             )
         for key in self.trust:
             require_public_key(key)
@@ -128,65 +128,65 @@ class FollowerConfig:
             raise ValueError("keep_versions and fetch_attempts must be at least 1")
 
     def canary_bounds(self, dtype: str) -> tuple[float, float]:
-        """Tolerance and noise (nats, root mean square) for weights of type ``dtype``."""
+        """Returns tolerance and noise (nats, root mean square) for weights of type ``dtype``."""
         tolerance, noise = _DISTANCES.get(dtype, _DISTANCES["float32"])
         tolerance = tolerance if self.canary_tolerance is None else self.canary_tolerance
         return tolerance, min(tolerance, noise if self.canary_noise is None else self.canary_noise)
 
 
 Announce = Callable[[Topic, Record, str], Awaitable[None]]
-"""Puts a record under an id into a topic, and returns once the broker has it."""
+"""Sends a record under an id to a topic, and returns once the broker has acknowledged it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingObjects:
-    """Objects of a version that the store does not have."""
+    """Objects of a version that are missing in the store."""
 
     since: float
-    """Monotonic time at which they were missed first."""
+    """Monotonic time at which they were first missing."""
     wait_s: float
-    """Between the last two tries."""
+    """Seconds between the last two attempts."""
     retry_at: float
-    """Monotonic time of the next try."""
+    """Monotonic time of the next attempt."""
 
 
 @dataclass(slots=True)
 class Follower:
-    """One engine and what is known of its run. :meth:`reconcile` is called again and again."""
+    """One engine and the known versions of its run. :meth:`reconcile` is called repeatedly."""
 
     config: FollowerConfig
     """Settings."""
     engine: VllmEngine
     """The engine."""
     announce: Announce
-    """Where ``applied`` and ``alerts`` go."""
+    """Sends records to ``applied`` and ``alerts``."""
     versions: KnownVersions
-    """What is known of the run's versions; its caller adds those that it learns of."""
+    """The known versions of the run; :meth:`consider` adds announced ones."""
     verified: str | None = None
-    """Manifest hash of what the engine serves, once verified by this process; ``None`` when that is in doubt."""
+    """Manifest hash of the served version, once this process has verified it; ``None`` if it must be verified."""
     reference: LocalWeights | None = None
-    """The version that was verified last, by this process."""
+    """The last version that this process verified."""
     usual: float | None = None
-    """Smallest distance (nats, root mean square) from the trainer's log-probabilities that this engine has had."""
+    """Smallest distance (nats, root mean square) of this engine from the trainer's log-probabilities so far."""
     failing_since: float | None = None
-    """Monotonic time since which engine or store have been failing."""
+    """Monotonic time since which engine or store has been failing."""
     alerted: set[str] = field(default_factory=set)
-    """Kinds of alerts that were raised and whose cause has not gone since."""
+    """Kinds of published alerts whose cause still exists."""
     store: ObjectStore | None = None
-    """The configured object store, once it was opened."""
+    """The configured object store, once it is opened."""
     missing: dict[str, MissingObjects] = field(default_factory=dict)
-    """Manifest hash → what the store does not have, for now."""
+    """Manifest hash → the version's missing objects."""
     untrusted: int = 0
-    """Records that were not acted on."""
+    """Number of untrusted records."""
 
     async def consider(self, pointer: Weights, place: str) -> None:
-        """Learn of ``pointer``, the record at ``place`` of the log, where it is trusted; else alert, and forget it."""
+        """Add ``pointer``, the record at ``place`` of the log, to the known versions if it is trusted; else alert."""
         problem = problem_with(pointer, self.versions, store_url=self.config.store_url, trust=self.config.trust)
         if problem is not None:
             await self.distrust(place, problem)
             return
         if pointer.sha256 in self.versions.absent:
-            logger.info("the version %d at %s was missing in the store before: not waited for", pointer.version, place)
+            logger.info("version %d at %s was missing in the store before: it is skipped", pointer.version, place)
             return
         if leaves_a_gap(pointer, self.versions):
             newest = self.versions.known[-1].version
@@ -195,7 +195,7 @@ class Follower:
         self.versions = learn(self.versions, pointer)
 
     async def distrust(self, place: str, problem: str) -> None:
-        """Tell that the record at ``place`` of the log is not acted on."""
+        """Report that the record at ``place`` of the log is ignored as untrusted."""
         self.untrusted += 1
         message = f"The record at {place} is not followed: {problem}. Find out who wrote it."
         if self.untrusted == _UNTRUSTED_ALERTS:
@@ -207,10 +207,11 @@ class Follower:
         await self._alert(WEIGHTS_UNTRUSTED, Severity.CRITICAL, message, id=id)
 
     async def reconcile(self) -> None:
-        """Make the engine serve what it should.
+        """Make the engine serve the target version.
 
-        What may pass (an engine or a store that fails) is logged, alerted after a while and left to the next call.
-        A version that cannot be served is refused with an alert, and the next best one takes its place at once.
+        Transient failures (of the engine or the store) are logged, published as an alert after a while, and retried by
+        the next call. A version that cannot be served is refused with an alert, and the next best one replaces it
+        immediately.
         """
         try:
             while not await self._step():
@@ -225,16 +226,16 @@ class Follower:
             self.alerted -= {ENGINE_FAILING, STORE_FAILING}
 
     async def _step(self) -> bool:
-        """One step towards the target; whether there is nothing more to do."""
+        """Make one step towards the target; returns whether nothing is left to do."""
         now = time.monotonic()
         stamp = read_stamp(await self.engine.served())
         is_foreign = stamp.run not in (None, self.config.run)
         if is_foreign and stamp.run != self.config.take_over:
             return await self._leave_alone(stamp)
         self.alerted.discard(ENGINE_TAKEN)
-        # A version of a run that nobody says is none that is known here.
+        # A version stamped without a run is no known version.
         served = stamp.version if stamp.run == self.config.run else None
-        # What can be had comes first; only then is it time to look again for what was missing.
+        # Available versions come first; only then are missing ones tried again.
         pointer = target(self.versions, self.missing)
         if pointer is None or (served == pointer.version and self.verified == pointer.sha256):
             pointer = target(self.versions, [sha256 for sha256, each in self.missing.items() if each.retry_at > now])
@@ -242,9 +243,9 @@ class Follower:
             return True
         if is_foreign and pointer is None:
             return True  # taken over once there is a version to serve
-        # In doubt: there is a new version, or the engine was restarted, or we were.
+        # The served version is unverified: there is a new version, or the engine or this process was restarted.
         if await self.engine.is_paused():
-            # A follower died in the middle of a swap. Requests have waited long enough; a new swap comes next.
+            # A follower died in the middle of a swap. Release the waiting requests; a new swap comes next.
             self.verified = None
             await release_unverified(self.engine, self.config.run)
             served, stamp = None, Stamp(self.config.run)
@@ -261,7 +262,7 @@ class Follower:
         self.versions = fetch(self.versions, pointer)
         self.verified = None
         if stamp.run != self.config.run:
-            # From here on no other run's follower takes the engine. Nor are there tokens yet that name a version.
+            # Claims the engine for this run: other runs' followers leave it alone. Tokens name no version yet.
             await self.engine.label(unverified_stamp(self.config.run))
         try:
             return await self._apply(local, served=served)
@@ -269,26 +270,26 @@ class Follower:
             return await self._refuse(pointer, SWAP_REFUSED, f"the engine refused it: {error}")
 
     async def _apply(self, local: LocalWeights, *, served: int | None) -> bool:
-        """Have the engine serve ``local``; where ``served`` says that it does already, that is checked first."""
+        """Make the engine serve ``local``; if ``served`` is this version already, verify that first."""
         pointer, canaries = local.pointer, local.manifest.canaries
         new = rows_of([canary.logprobs for canary in canaries])
         tolerance, noise = self.config.canary_bounds(local.manifest.dtype)
         old = self._reference(local, served)
         before = await ask(self.engine, canaries, 1 if old is None else 2)
         if old is not None and max(rms(each - old) for each in before) > tolerance:
-            old = None  # it stamps that version and serves another
+            old = None  # the engine serves other weights than its stamp claims
         if served == pointer.version and rms(before[0] - new) <= noise:
             figures = float(np.nanmax(np.abs(before[0] - new))), rms(before[0] - new)
             return await self._accept(
                 local, SwapVerdict(None, figures[1], figures[0], SwapEvidence.DISTANCE), swap_s=0.0
             )
         if self.reference is None or self.reference.pointer.version != served:
-            self.usual = None  # it was restarted, perhaps as another one
+            self.usual = None  # the engine was restarted, perhaps with other settings
         swap_s = await swap(self.engine, pointer.run, pointer.version, local.file, local.sha256)
         try:
             after = await ask(self.engine, canaries, len(before))
         except VllmEngineError:
-            # It may go on sampling from weights that nobody has compared.
+            # The engine may keep sampling from unverified weights.
             with suppress(VllmEngineError):
                 if await self._is_stamped(pointer):
                     await self.engine.label(unverified_stamp(pointer.run))
@@ -299,7 +300,7 @@ class Follower:
         if verdict.problem is None:
             return await self._accept(local, verdict, swap_s=swap_s)
         if not await self._is_stamped(pointer):
-            # It was restarted or taken under the comparison, which says nothing: the next call looks again.
+            # The engine was restarted or claimed during the comparison, which is void: the next call checks again.
             return True
         return await self._refuse(
             pointer,
@@ -312,8 +313,8 @@ class Follower:
         )
 
     def _reference(self, local: LocalWeights, served: int | None) -> LogprobRows | None:
-        """The trainer's log-probabilities under the version that the engine stamps; ``None`` where they are not known,
-        or where that version's weights are the very same."""
+        """Returns the trainer's log-probabilities under the version that the engine stamps; ``None`` if they are
+        unknown, or if that version has the same weights."""
         canaries = local.manifest.canaries
         if served is None or served == local.pointer.version:
             return None
@@ -330,9 +331,9 @@ class Follower:
         return rows_of(rows) if len(rows) == len(canaries) else None
 
     async def _accept(self, local: LocalWeights, verdict: SwapVerdict, *, swap_s: float) -> bool:
-        """Acknowledge a version that the engine serves and that was verified; returns ``True``: nothing is left to do.
+        """Acknowledge a served and verified version; returns ``True``: nothing is left to do.
 
-        ``swap_s`` is 0 where it was served already, which is told only if no record told of it before.
+        ``swap_s`` is 0 if it was served already; then ``applied`` gets a record only if none was published before.
         """
         pointer = local.pointer
         if swap_s > 0 or self.versions.good != pointer.version:
@@ -348,7 +349,7 @@ class Follower:
                 canary_position=verdict.position,
                 canary_position_error=verdict.position_error,
             )
-            # Each swap is a fact of its own, also that of a version which was served before.
+            # Each swap gets a record of its own, also that of a version which was served before.
             await self.announce(APPLIED, applied, uuid7())
         self.verified = pointer.sha256
         self.reference = local
@@ -359,17 +360,17 @@ class Follower:
         self.alerted -= {NO_GOOD_VERSION, WEIGHTS_MISSING}
         drop_old(self.config.cache_dir, self.config.keep_versions, needed=[local.file])
         logger.info(
-            "serving version %d: still for %.3f s, off by %.2g nats, believed for its %s",
+            "serving version %d: paused for %.3f s, error %.2g nats, accepted by %s",
             pointer.version, swap_s, verdict.rms_error, verdict.evidence,
         )  # fmt: skip
         return True
 
     async def _fetch(self, pointer: Weights) -> LocalWeights:
-        """The version on disk; corrupt and missing objects are fetched again before they are believed to be so."""
+        """Returns the version on disk; corrupt objects are fetched again before the version counts as unusable."""
         if self.store is None:
             self.store = ObjectStore(self.config.store_url)
         async for attempt in AsyncRetrying(
-            # What is missing is waited for by `_miss`, while another version is served.
+            # Missing objects are retried by `_miss`, while another version is served.
             retry=retry_if_exception(
                 lambda error: (
                     isinstance(error, ObjectMismatch | StoreUnavailable | OSError)
@@ -385,7 +386,7 @@ class Follower:
         raise AssertionError("tenacity gives a value or raises")
 
     async def _miss(self, pointer: Weights, error: FileNotFoundError) -> bool:
-        """Leave the version for now, or refuse it where it was missed for too long; what else there is comes next."""
+        """Postpone a version with missing objects, or refuse it after ``fetch_patience_s``; returns ``False``."""
         now = time.monotonic()
         before = self.missing.get(pointer.sha256)
         since = before.since if before else now
@@ -414,7 +415,7 @@ class Follower:
         refused: Callable[[KnownVersions, Weights], KnownVersions] = refuse,
         **figures: float | None,
     ) -> bool:
-        """Alert, and never serve this version again; returns ``False``: the engine needs another."""
+        """Refuse the version for good, with an alert; returns ``False``: the engine needs another version."""
         if await self._is_stamped(pointer):
             await self.engine.label(unverified_stamp(pointer.run))
         self.versions = refused(self.versions, pointer)
@@ -435,22 +436,22 @@ class Follower:
         )
         logger.error("%s", alert.message)
         await self.announce(ALERTS, alert, derived_id(Alert.TYPE, kind, alert.run, alert.source, pointer.sha256))
-        self._remember()  # after the alert: a follower that dies between the two tells it again, under the same id
+        self._remember()  # after the alert: a follower that dies in between publishes it again, with the same id
         return False
 
     def _remember(self) -> None:
-        """Keep what was refused and served for the next process."""
+        """Store the refused and served versions for the next process."""
         try:
             write_memory(self.config.cache_dir, self.config.run, self.config.engine, self.versions)
         except OSError as error:
-            logger.warning("what was refused and served cannot be kept: %s; a restarted follower tries it again", error)
+            logger.warning("refused and served versions cannot be stored: %s; a restarted follower tries them again", error)
 
     async def _is_stamped(self, pointer: Weights) -> bool:
         """Whether the engine stamps tokens as this version's."""
         return read_stamp(await self.engine.served()) == Stamp(pointer.run, pointer.version)
 
     async def _leave_alone(self, stamp: Stamp) -> bool:
-        """Tell that the engine serves another run; returns ``True``: nothing is done until it does not."""
+        """Alert that the engine serves another run; returns ``True``: it is left alone as long as it does."""
         self.verified = None
         if ENGINE_TAKEN not in self.alerted:
             self.alerted.add(ENGINE_TAKEN)
@@ -466,7 +467,7 @@ class Follower:
         return True
 
     async def _without_target(self, stamp: Stamp) -> bool:
-        """Nothing can be served: the engine goes on, and its tokens do not claim a version."""
+        """Leave the engine running without a version to serve; its tokens are stamped as unverified."""
         if stamp.version is not None:
             await self.engine.label(unverified_stamp(self.config.run))
         if self.versions.known and NO_GOOD_VERSION not in self.alerted:
@@ -502,5 +503,5 @@ class Follower:
 
 
 def _alert_id(kind: str, config: FollowerConfig, place: str) -> str:
-    """The same for the same record, so that a follower that is started again tells nothing twice."""
+    """Returns the same id for the same record, so that a restarted follower repeats no alert."""
     return derived_id(Alert.TYPE, kind, config.run, config.engine, place)

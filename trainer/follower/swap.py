@@ -1,11 +1,11 @@
-"""Swapping a policy version into a serving engine, and asking the engine whether it took.
+"""Swapping a policy version into a serving engine, and scoring canaries before and after.
 
-    compare canaries → pause → start, load, finish → forget prefixes → resume → compare canaries
+    score canaries → pause → start, load, finish → reset prefix cache → resume → score canaries
 
-Requests in flight stand still and go on with the new weights. Keys and values that the old weights computed are all
-dropped while nothing runs, those of running requests too: a token's log-probability after the swap is exactly that of
-the version it is stamped with. Whatever goes wrong, the engine is never left paused, and never left with weights
-that nobody vouches for under a version's name: it then stamps them ``unverified``, which is trained by nobody.
+Requests in flight are paused and resume with the new weights. All keys and values that the old weights computed are
+dropped in between, also those of running requests, so a token's log-probability after the swap is exactly that of the
+version it is stamped with. After any failure the engine runs again, and tokens from unverified weights are stamped
+``unverified``, which excludes them from training.
 """
 
 import asyncio
@@ -23,11 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 async def swap(engine: VllmEngine, run: str, version: int, file: Path, sha256: str) -> float:
-    """Make the engine serve the safetensors ``file`` as ``version`` of ``run``; returns the seconds that requests stood
-    still.
+    """Make the engine serve the safetensors ``file`` as ``version`` of ``run``; returns the seconds of the pause.
 
-    Raises :class:`headrace.trainer.follower.engine.EngineError` with the engine running, if it runs at all, and its
-    tokens stamped as unverified.
+    Raises :class:`headrace.trainer.follower.engine.VllmEngineError`; the engine is then resumed, if it is alive, and
+    its tokens are stamped as unverified.
     """
     await engine.allow_folder(file.parent)
     began = time.perf_counter()
@@ -45,13 +44,13 @@ async def swap(engine: VllmEngine, run: str, version: int, file: Path, sha256: s
 
 
 async def release_unverified(engine: VllmEngine, run: str) -> None:
-    """Let a paused engine of ``run`` go on with weights that may be half of one version and half of another."""
+    """Resume a paused engine of ``run``, whose weights may be a mixture of two versions, as unverified."""
     await engine.label(unverified_stamp(run))
     await engine.resume()
 
 
 async def ask(engine: VllmEngine, canaries: Sequence[Canary], times: int) -> list[LogprobRows]:
-    """What the engine answers about ``canaries``, asked ``times`` times, one after the other."""
+    """Returns the engine's log-probabilities of ``canaries``, scored ``times`` times in sequence."""
     return [rows_of(await score_all(engine, [canary.token_ids for canary in canaries])) for _ in range(times)]
 
 
@@ -59,7 +58,7 @@ async def _start_update(engine: VllmEngine) -> None:
     try:
         await engine.start_update()
     except EngineRefused as error:
-        # A follower that died in the middle of an update left it open; closing it loads nothing.
-        logger.warning("closing a weight update that somebody left open: %s", error)
+        # A follower that died during an update left it open; closing it loads nothing.
+        logger.warning("closing a weight update that was left open: %s", error)
         await engine.finish_update()
         await engine.start_update()

@@ -1,10 +1,10 @@
-"""Which ``Weights`` records a follower acts on. Pure: decided from the record alone, before any request is made.
+"""Which ``Weights`` records a follower trusts. Pure: decided from the record alone, before any request is made.
 
-Anybody who can write to the topic ``weights`` can write a record there. It is acted on where all of this holds: its
-fields are within bounds, its manifest stands at its place in the store that the follower is configured for, a trusted
-key signed it, and it comes after the versions that were fetched. What is not acted on leaves no trace in what is
-known, so honest versions after it are followed as before. A signature can be replayed: that of an earlier life of the
-run names versions whose objects are gone. So a version that was not fetched outranks nothing, whatever its number.
+Anyone with write access to the topic ``weights`` can publish a record there. It is trusted if its fields are within
+bounds, its manifest is at the expected path of the configured store, a trusted key signed it, and it is newer than the
+versions fetched so far. An untrusted record does not change the known versions, so valid versions after it are still
+followed. A signature can be replayed: a record of an earlier instance of the run names versions whose objects have been
+deleted. Therefore a version that was not fetched never outranks another, whatever its number.
 """
 
 import re
@@ -18,15 +18,15 @@ from headrace.trainer.weights.signing import is_signed_by
 from headrace.trainer.weights.store import MAX_OBJECT_BYTES
 
 MAX_VERSION = 2**53 - 1
-"""Largest version: what JSON's readers hold exactly."""
+"""Largest version: the largest integer that all JSON readers represent exactly."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SHOWN = 100
-"""Characters that are repeated of what a record says."""
+"""Characters of a record's value that are repeated in a message."""
 
 
 def problem_with(pointer: Weights, versions: KnownVersions, *, store_url: str, trust: Collection[str]) -> str | None:
-    """Why ``pointer``, a record of the followed run, is not acted on; ``None`` where it is.
+    """Returns why ``pointer``, a record of the followed run, is not trusted; ``None`` if it is.
 
     ``store_url`` is the configured object store, ``trust`` the public keys that may sign.
     """
@@ -34,7 +34,7 @@ def problem_with(pointer: Weights, versions: KnownVersions, *, store_url: str, t
 
 
 def leaves_a_gap(pointer: Weights, versions: KnownVersions) -> bool:
-    """Whether versions between the newest known one and ``pointer`` were never announced, or their records are gone."""
+    """Whether the records of versions between the newest known one and ``pointer`` are missing."""
     return bool(versions.known) and pointer.version > versions.known[-1].version + 1
 
 
@@ -60,7 +60,7 @@ def _signature_problem(pointer: Weights, trust: Collection[str]) -> str | None:
     if any(is_signed_by(pointer, key) for key in trust):
         return None
     if pointer.signed_by in trust:
-        return f"the signature is not by {_shown(pointer.signed_by)}, as it says, or the record was changed"
+        return f"the signature is not by {_shown(pointer.signed_by)}, which it names, or the record was changed"
     return f"it is signed by {_shown(pointer.signed_by)}, which `trust` does not name"
 
 
@@ -69,14 +69,14 @@ def _chain_problem(pointer: Weights, versions: KnownVersions) -> str | None:
         return None
     fetched = {other.version: other.sha256 for other in versions.known if other.sha256 in versions.fetched}
     if pointer.version in fetched:
-        return f"version {pointer.version} is known with manifest {fetched[pointer.version]}, and this is another"
+        return f"version {pointer.version} is known with another manifest, {fetched[pointer.version]}"
     if fetched and pointer.version < max(fetched):
         return f"it comes after version {max(fetched)}, which is newer"
     return None
 
 
 def _same_place(uri: str, expected: str) -> bool:
-    """Whether both are the same address, compared part by part; nothing is decoded or made shorter before."""
+    """Whether both are the same address, compared part by part, without decoding or normalising."""
     try:
         found = urlsplit(uri)
     except ValueError:

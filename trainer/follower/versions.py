@@ -1,4 +1,4 @@
-"""Which policy version an engine should serve: the newest that is there and not refused, else the last good one."""
+"""Which policy version an engine should serve: the newest available one that is not refused, else the last good one."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -6,33 +6,33 @@ from dataclasses import dataclass, replace
 from headrace.schemas.records.weights import Weights
 
 MAX_KNOWN = 512
-"""Pointers that are remembered: the newest ones and the last good one."""
+"""Number of newest pointers that are kept, in addition to the last good one."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownVersions:
-    """What a follower knows of its run's versions."""
+    """The versions of a run that a follower knows, and their states."""
 
     known: tuple[Weights, ...] = ()
-    """Pointers by ascending version. Several of one version only while none of them was fetched: an earlier life of the
-    run may have signed another one."""
+    """Pointers by ascending version. A version occurs more than once only until one of them is fetched: an earlier
+    instance of the run may have signed another one."""
     refused: frozenset[str] = frozenset()
-    """Manifest hashes of those that must not be served: what they load is not what was trained, or cannot be loaded."""
+    """Manifest hashes of versions that must not be served: they cannot be loaded, or load other weights."""
     good: int | None = None
-    """Version that the engine served and that was verified, last."""
+    """The last version that the engine served and that was verified."""
     absent: frozenset[str] = frozenset()
-    """Manifest hashes of those whose objects the store never had: they are as if they had not been announced."""
+    """Manifest hashes of versions whose objects never appeared in the store: their records are ignored."""
     fetched: frozenset[str] = frozenset()
-    """Manifest hashes of those whose objects were fetched by this process: what is older than these comes too late."""
+    """Manifest hashes of versions whose objects this process fetched: older versions are rejected."""
 
 
 def is_known(versions: KnownVersions, pointer: Weights) -> bool:
-    """Whether this version with this manifest was learnt before."""
+    """Whether this version with this manifest is known."""
     return any((pointer.version, pointer.sha256) == (other.version, other.sha256) for other in versions.known)
 
 
 def learn(versions: KnownVersions, pointer: Weights) -> KnownVersions:
-    """``versions`` with ``pointer``, which was found to be trusted."""
+    """Returns ``versions`` with the trusted ``pointer`` added."""
     if pointer.sha256 in versions.absent or is_known(versions, pointer):
         return versions
     ascending = sorted((*versions.known, pointer), key=lambda each: each.version)
@@ -42,27 +42,27 @@ def learn(versions: KnownVersions, pointer: Weights) -> KnownVersions:
 
 
 def refuse(versions: KnownVersions, pointer: Weights) -> KnownVersions:
-    """``versions`` with ``pointer`` never to be served again."""
+    """Returns ``versions`` with ``pointer`` refused for good."""
     return replace(versions, refused=versions.refused | {pointer.sha256})
 
 
 def give_up(versions: KnownVersions, pointer: Weights) -> KnownVersions:
-    """``versions`` without ``pointer``, whose objects never came."""
+    """Returns ``versions`` without ``pointer``, whose objects never appeared."""
     known = tuple(other for other in versions.known if other.sha256 != pointer.sha256)
     return replace(versions, known=known, absent=versions.absent | {pointer.sha256})
 
 
 def fetch(versions: KnownVersions, pointer: Weights) -> KnownVersions:
-    """``versions`` where ``pointer``'s objects are known to be there, as they were signed."""
+    """Returns ``versions`` with the objects of ``pointer`` marked as fetched and verified."""
     return replace(versions, fetched=versions.fetched | {pointer.sha256})
 
 
 def target(versions: KnownVersions, not_now: Collection[str] = ()) -> Weights | None:
-    """The version to serve; ``None`` where there is none.
+    """Returns the version to serve; ``None`` if there is none.
 
-    The newest. Where it was refused, the last good one: a skipped version between the two was never verified, and what
-    spoilt the newest may have spoilt it too. Without a good one, the newest of the others. ``not_now`` are manifest
-    hashes of versions whose objects are not there: these outrank nothing.
+    It is the newest version. If that was refused, it is the last good one: a version between the two was never
+    verified, and may have the defect of the newest. Without a good one, it is the newest of the others. ``not_now`` are
+    manifest hashes of versions whose objects are missing, which are ignored.
     """
     there = [pointer for pointer in versions.known if pointer.sha256 not in not_now]
     candidates = [pointer for pointer in there if pointer.sha256 not in versions.refused]

@@ -1,8 +1,8 @@
 """The vLLM plugin: registers our weight-transfer backend, so that an engine loads policy versions from verified files.
 
 vLLM finds :func:`register` through the entry point ``headrace`` of group ``vllm.general_plugins`` and calls it in each
-of its processes; ``--weight-transfer-config '{"backend": "headrace"}'`` then chooses the backend. This module is
-imported by every vLLM process on the machine, so it stays light: the engine itself is imported when it is chosen.
+of its processes; ``--weight-transfer-config '{"backend": "headrace"}'`` then selects the backend. Every vLLM process on
+the machine imports this module, so it stays light: the backend is imported when it is selected.
 """
 
 BACKEND = "headrace"
@@ -10,7 +10,7 @@ BACKEND = "headrace"
 
 
 def register() -> None:
-    """Make ``headrace`` known to vLLM as a weight-transfer backend. Calling it again changes nothing."""
+    """Register ``headrace`` as a weight-transfer backend of vLLM. Idempotent."""
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     if BACKEND not in WeightTransferEngineFactory._registry:

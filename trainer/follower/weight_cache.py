@@ -1,7 +1,7 @@
-"""Policy versions on the engine's own disk: fetched, verified, and only the last few kept.
+"""A cache of policy versions on the engine's disk: fetched, verified, and limited to the last few.
 
-Files are named by the hash of their content (``9f86d081….safetensors``), so that no run's or version's name becomes a
-path and a file that is there already is the right one once its hash was checked.
+Files are named by the hash of their content (``9f86d081….safetensors``), so that no name of a run becomes a path, and
+an existing file is reused once its hash has been checked.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _ABANDONED_S = 3600.0
 
 
 class UnusableWeights(ValueError):
-    """A version that this follower cannot apply, however often it tries."""
+    """A version that this follower cannot apply; a retry would not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,22 @@ class LocalWeights:
     """A verified version on disk."""
 
     pointer: Weights
-    """The record that told of it."""
+    """The record that announced it."""
     file: Path
     """Its safetensors file, absolute."""
     sha256: str
     """Hash of the file (hex)."""
     manifest: Manifest
-    """With the canaries that an engine must reproduce."""
+    """Its manifest, with the canaries that an engine must reproduce."""
     download_s: float
     """Seconds to fetch and verify."""
 
 
 def checked_file(manifest: Manifest, pointer: Weights) -> tuple[str, str]:
-    """Path and sha256 of the manifest's one object, the weights.
+    """Returns path and sha256 of the manifest's only object, the weights.
 
-    Raises :class:`UnusableWeights` where there is not exactly one in its place, or where its size, its hash or the
-    canaries are out of bounds. Nothing of the manifest becomes a path before this.
+    Raises :class:`UnusableWeights` if there is not exactly one, at its expected path, or if its size, its hash or the
+    canaries are out of bounds. No value of the manifest is used as a path before this check.
     """
     expected = f"{weights_path(pointer.run, pointer.version)}/{WEIGHTS_FILE}"
     if list(manifest.files) != [expected] or list(manifest.sizes) != [expected]:
@@ -57,7 +57,7 @@ def checked_file(manifest: Manifest, pointer: Weights) -> tuple[str, str]:
     if not _SHA256.fullmatch(sha256):
         raise UnusableWeights(f"the manifest's sha256 {sha256[:_SHOWN]!r} is not 64 hex digits")
     if not 0 <= size <= MAX_OBJECT_BYTES or size != pointer.size:
-        raise UnusableWeights(f"the manifest gives {expected} {size} bytes, its record {pointer.size}")
+        raise UnusableWeights(f"{expected} has {size} bytes by the manifest and {pointer.size} by its record")
     tokens = sum(len(canary.token_ids) for canary in manifest.canaries)
     if not manifest.canaries or tokens > MAX_CANARY_TOKENS:
         raise UnusableWeights(
@@ -72,7 +72,7 @@ def checked_file(manifest: Manifest, pointer: Weights) -> tuple[str, str]:
 
 
 async def fetch_weights(pointer: Weights, store: ObjectStore, folder: Path) -> LocalWeights:
-    """The version that ``pointer``, a record that is trusted, tells of: from ``store``, verified, in ``folder``.
+    """Fetch the version of the trusted record ``pointer`` from ``store`` into ``folder``, and verify it.
 
     Raises :class:`UnusableWeights`, ``ObjectMismatch`` (corrupt), ``FileNotFoundError`` (missing), ``ValueError``
     (a manifest of something else), or ``StoreUnavailable``.
@@ -92,9 +92,9 @@ async def fetch_weights(pointer: Weights, store: ObjectStore, folder: Path) -> L
 
 
 def drop_old(folder: Path, keep: int, needed: Collection[Path] = ()) -> None:
-    """Delete all but the ``keep`` files of ``folder`` that were used last, and those ``needed``.
+    """Delete all files of ``folder`` but the ``keep`` last used ones and those ``needed``.
 
-    What a download that was killed left behind goes too, once it is surely nobody's.
+    Remains of killed downloads are deleted too, once they are older than any running download.
     """
     for partial in folder.glob(f".*{_SUFFIX}.*.partial"):
         if time.time() - partial.stat().st_mtime > _ABANDONED_S:

@@ -7,9 +7,9 @@ Runs inside vLLM's worker process and is driven over HTTP by the follower::
     POST /update_weights {"update_info": {"path": "/var/cache/headrace/7/model.safetensors", "sha256": "9f86d0…"}}
     POST /finish_weight_update {"weight_version": "search-3/7"}
 
-A file is checked before the first parameter is touched, so that a refused file leaves the old weights whole; and what
-began to load is always finalised, so that even a failure half-way leaves an engine that can run and be given another
-version. Nothing is unpickled. Nothing here may need Kafka or Faust: engines live on other machines than workers.
+A file is verified before the first parameter is changed, so that a refused file leaves the old weights intact. A load
+that has begun is always finalised, so that the engine can run and load another version even after a failure. Nothing is
+unpickled. This module must not import Kafka or Faust: engines run on other machines than workers.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ class RefusedWeights(ValueError):
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """What the engine is told once."""
+    """Parameters of the initialisation, sent once."""
 
     root: str
     """The only folder that weights may be loaded from."""
@@ -74,23 +74,23 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]
         self._root: Path | None = None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Fix the folder that weights are loaded from; raises ``ValueError`` where it is none."""
+        """Set the folder from which weights are loaded; raises ``ValueError`` if it does not exist."""
         root = Path(init_info.root)
         if not root.is_absolute() or not root.is_dir():
             raise ValueError(f"root {init_info.root!r} is not the absolute path of an existing folder")
         self._root = root.resolve()
 
     def start_weight_update(self) -> None:
-        """Nothing yet: the model is touched only after its file was verified."""
+        """Do nothing yet: the model is changed only after its file has been verified."""
 
     def update_weights(self, update_info: dict[str, object]) -> None:
-        """Load what ``update_info`` names; the base class would synchronise an accelerator that a CPU lacks."""
+        """Load the file of ``update_info``; unlike the base class, synchronises an accelerator only if there is one."""
         self.receive_weights(self.parse_update_info(update_info))
         if self.device.type != "cpu":
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Verify the file, then load it; raises :class:`RefusedWeights` with the old weights in place."""
+        """Verify the file, then load it; if it raises :class:`RefusedWeights` the old weights are unchanged."""
         path = allowed_path(self._root, update_info.path)
         verify_sha256(path, update_info.sha256)
         try:
@@ -101,7 +101,7 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]
 
     @torch.no_grad()
     def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Reload layer by layer: kernels' own forms of the weights (packed, fused) are made again from the new ones."""
+        """Reload layer by layer; the kernels' own forms of the weights (packed, fused) are recomputed."""
         initialize_layerwise_reload(self.model)
         try:
             self.model.load_weights(weights)  # type: ignore[operator]  # vLLM's models have it, nn.Module has not
@@ -110,14 +110,14 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]
             remake_lm_heads(self.model)
 
     def finish_weight_update(self) -> None:
-        """Nothing left to do: ``receive_weights`` leaves the model complete."""
+        """Do nothing: ``receive_weights`` leaves the model complete."""
 
     def shutdown(self) -> None:
-        """No connection, no shared memory: nothing to release."""
+        """Do nothing: there is no connection and no shared memory to release."""
 
 
 def allowed_path(root: Path | None, path: str) -> Path:
-    """``path`` with links resolved; raises :class:`RefusedWeights` where it is not a file under ``root``."""
+    """Returns ``path`` with links resolved; raises :class:`RefusedWeights` if it is not a file under ``root``."""
     if root is None:
         raise RefusedWeights("no root folder yet: POST /init_weight_transfer_engine first")
     resolved = Path(path).resolve()
@@ -137,10 +137,10 @@ def verify_sha256(path: Path, expected: str) -> None:
 
 
 def remake_lm_heads(model: torch.nn.Module) -> None:
-    """Make the LM heads' kernel forms again from their current weights.
+    """Recompute the kernels' forms of the LM heads from their current weights.
 
-    With tied embeddings a checkpoint holds no LM head, so layerwise reloading leaves the head alone; on a CPU its
-    packed copy would go on serving the old weights without an error. Where nothing is packed this changes nothing.
+    With tied embeddings a checkpoint holds no LM head, so layerwise reloading skips the head; on a CPU its packed copy
+    would silently keep the old weights. Without a packed copy this changes nothing.
     """
     for module in model.modules():
         if isinstance(module, ParallelLMHead):
