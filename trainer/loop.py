@@ -1,12 +1,11 @@
-"""The trainer: groups in, steps and weights out.
+"""The trainer's loop: reads groups, publishes steps and weights.
 
     gather → train → checkpoint → upload → announce → gather …
 
-What was done is durable before it is published. A trainer that dies at any of the arrows goes on from its newest
-checkpoint and the position beside it: their announcements that the log does not have are published then; what they do
-not hold was never published, and its groups are read again. So no group is trained twice and none is lost. A step whose
-result would be no policy is taken back in the same way: the checkpoint is loaded again, and the step's groups are
-rejected.
+State is durable before it is published. A trainer that dies at any of the arrows resumes from its newest checkpoint and
+the position next to it: it publishes those of their announcements that the log lacks. Anything else was never
+published, and its groups are read again. So no group is trained twice and none is lost. A step that diverges is rolled
+back in the same way: the checkpoint is loaded again, and the step's groups are rejected.
 """
 
 import asyncio
@@ -70,18 +69,17 @@ async def run_trainer(
     progress: Progress | None = None,
     ranks: Ranks = ALONE,
 ) -> None:
-    """Train until ``stop``; after ``config.steps`` steps wait for it. Without a ``progress`` the log has a line a step.
+    """Train until ``stop``; after ``config.steps`` steps wait for it. By default progress is logged, a line per step.
 
-    Of several ``ranks`` rank 0 does, and the others follow it whatever ``stop`` says; all raise ``RankLost`` where one
-    of them is gone.
-    Raises :class:`CheckpointError` where checkpoints and log do not belong together, ``TrainerReplaced`` where another
-    trainer of the run has started, :class:`TrainingDiverged` (after an alert) where too many steps in a row had to be
-    skipped; ``CheckpointNotWritten``, ``StoreUnavailable`` and ``LogUnavailable`` where a disk, the object store or the
-    broker was away for longer than ``config.outages`` allows; ``StoreUnsuitable`` where the object store replaces what
-    exists.
+    Of several ``ranks``, rank 0 runs the loop; the others follow its orders and ignore ``stop``. All raise ``RankLost``
+    if one of them ends. Raises :class:`CheckpointError` if checkpoints and log do not belong together,
+    ``TrainerReplaced`` if another trainer of the run has started, :class:`TrainingDiverged` (after an alert) if too
+    many consecutive steps were skipped; ``CheckpointNotWritten``, ``StoreUnavailable`` and ``LogUnavailable`` if a
+    disk, the object store or the broker was unavailable for longer than ``config.outages`` allows; ``StoreUnsuitable``
+    if the object store overwrites existing objects.
     """
     torch.set_num_threads(config.threads)
-    torch.manual_seed(config.seed)  # torch seeds itself with what nobody can draw again
+    torch.manual_seed(config.seed)  # torch's own initial seed is random
     if not ranks.leads:
         ready()
         return await asyncio.to_thread(follow, config.learner, ranks)
@@ -100,8 +98,8 @@ async def run_trainer(
                 stack.push_async_callback(announcer.close)
                 retrier = Retrier(config.outages, announcer.announce, stop, progress, run=config.run)
                 believed = own_versions(checkpoint, key)
-                # Asked before the run is claimed: claiming it shuts out whoever is at work on it. And once more before
-                # the claim stands, for another trainer may have begun the run meanwhile.
+                # # Checked before the run is claimed, because a claim fences the run's current trainer. And checked
+                # again before the claim is committed, because another trainer may have begun the run meanwhile.
                 published = await retrier.for_log(
                     lambda: newest_published(config.bootstrap, config.run, believed=believed, takes_over=False)
                 )
@@ -136,27 +134,27 @@ async def run_trainer(
 
 
 def require_together(checkpoint: Checkpoint | None, published: PublishedPosition | None, config: TrainerConfig) -> None:
-    """Raises :class:`CheckpointError` where the newest ``checkpoint`` cannot be that of the run of which the log knows
-    ``published``: it is missing, or older, or newer by more than one version."""
+    """Raises :class:`CheckpointError` if the newest ``checkpoint`` does not belong to the run whose last published
+    position is ``published``: it is missing, or older, or newer by more than one version."""
     if checkpoint is None:
         if published is not None:
             raise CheckpointError(
-                f"the log knows version {published.version} of run {config.run!r} and checkpoint_dir "
+                f"the log holds version {published.version} of run {config.run!r} and checkpoint_dir "
                 f"{config.checkpoint_dir} is empty: restore the checkpoints or choose another run"
             )
         return
     if checkpoint.state.version - (-1 if published is None else published.version) not in (0, 1):
         raise CheckpointError(
             f"the newest usable checkpoint in {config.checkpoint_dir} is of version {checkpoint.state.version}, "
-            f"the log knows version {published and published.version} of run {config.run!r}: they do not belong "
+            f"the log holds version {published and published.version} of run {config.run!r}: they do not belong "
             "together; restore the missing checkpoint, or choose another run"
         )
 
 
 def own_versions(checkpoint: Checkpoint | None, key: SigningKey) -> Callable[[Weights], bool]:
-    """Which ``Weights`` records are the run's own: signed with ``key``, or as that of ``checkpoint`` was.
+    """Returns which ``Weights`` records are the run's own: those signed with ``key`` or with the key of ``checkpoint``.
 
-    Without a checkpoint all: a run whose name is taken, by whomever, is not begun.
+    Without a checkpoint all records count: a run is not begun if its name is in use by any producer.
     """
     if checkpoint is None:
         return lambda weights: True
@@ -166,7 +164,7 @@ def own_versions(checkpoint: Checkpoint | None, key: SigningKey) -> Callable[[We
 
 
 class Trainer:
-    """One run's position, and what moves it on."""
+    """Advances one run, step by step."""
 
     def __init__(
         self,
@@ -180,7 +178,7 @@ class Trainer:
         reached: StepEffectCallback,
         progress: Progress,
     ) -> None:
-        """A trainer that has not taken up position: :meth:`resume` comes first."""
+        """A trainer without a position: call :meth:`resume` first."""
         self._config = config
         self._leader = leader
         self._learner = learner
@@ -192,7 +190,7 @@ class Trainer:
         self._progress = progress
         self._checkpoint: Checkpoint
         self._position: Position
-        # One thread for torch: each thread that calls it would hold a team of workers of its own.
+        # One thread for torch: each thread that calls it would hold its own pool of workers.
         self._torch = ThreadPoolExecutor(1, thread_name_prefix="torch")
         rules = AdmissionRules(
             run=config.run,
@@ -211,7 +209,7 @@ class Trainer:
         return self._position.version
 
     async def resume(self, checkpoint: Checkpoint | None, published: PublishedPosition | None) -> None:
-        """Go on from ``checkpoint``, or begin with version 0, and publish what the log, at ``published``, lacks."""
+        """Resume from ``checkpoint``, or begin with version 0, and publish what the log, at ``published``, lacks."""
         config = self._config
         require_together(checkpoint, published, config)
         if checkpoint is None:
@@ -223,7 +221,7 @@ class Trainer:
         if ahead:
             await self._publisher.publish(checkpoint)
         elif checkpoint.state.version == 0:
-            # It may be another trainer's version 0 that the log knows, if both began the run: then both must be equal.
+            # The log's version 0 may be another trainer's, if both began the run: both must be equal then.
             await self._publisher.upload(checkpoint)
         if unpublished:
             await self._publisher.publish_position(self._position)
@@ -231,29 +229,29 @@ class Trainer:
         news: list[Budget | Weights] = [budget_at(self.version, config.budget)]
         pointer = checkpoint.state.pointer()
         if pointer is not None and pointer.signed_by != self._key.public:
-            news.append(self._key.sign(pointer))  # with a new key: followers trust no version of the old one for long
+            news.append(self._key.sign(pointer))  # with a new key, because followers stop trusting the old one
         await self._publisher.publish_all([announcement(each, run=config.run) for each in news])
         self._stop_if_diverged()
         await self._intake.start(self._position.offsets)
         self._progress.begin(self.version, config.groups_per_step)
-        _log.info("run %s goes on from version %d", config.run, self.version)
+        _log.info("run %s resumes from version %d", config.run, self.version)
 
     async def step(self, stop: asyncio.Event) -> None:
-        """One step, from gathering to announcing. A ``stop`` while gathering leaves everything as it was."""
+        """Make one step, from gathering to announcing. A ``stop`` while gathering leaves the state unchanged."""
         self._progress.enter(Phase.WAITING)
         gathered = await self._gatherer.gather(self._position, stop)
         if gathered is None:
             return
         settings, tries = self._config.divergence, 0
         if gathered.position.attempts > settings.max_attempts:
-            why = f"{settings.max_attempts} processes ended while they trained them, by a signal or for want of memory"
+            why = f"{settings.max_attempts} processes died while they trained them, by a signal or out of memory"
             await self._skip(gathered, Reason.CRASHED, why)
             return
         if self.version + 1 != self._config.steps:
             self._gatherer.look_ahead(self.version)
         while isinstance(made := await self._train(gathered), TrainingDiverged):
             tries += 1
-            _log.warning("%s; the step is taken back", made)
+            _log.warning("%s; the step is rolled back", made)
             del self._learner  # before the next one is loaded: memory may hold only one
             self._learner = await self._in_thread(
                 self._leader.open_learner, self._config.learner, self._checkpoint.path
@@ -262,7 +260,7 @@ class Trainer:
                 await self._skip(gathered, Reason.DIVERGED, f"{made}, tried {tries} times")
                 return
         if isinstance(made, ImplausibleLogprobs):
-            # The next step begins with the members that are left, and with groups in the place of those that are not.
+            # The next step begins with the remaining members, and with other groups for those without any.
             await self._commit_position(
                 without_members(gathered.position, gathered.groups, made.trajectories, run=self._config.run)
             )
@@ -274,11 +272,11 @@ class Trainer:
         self._progress.stepped(step.version, step.metrics)
 
     async def close(self) -> None:
-        """Let go of what was begun and not published."""
+        """Cancel work that was begun and not published."""
         await self._gatherer.close()
 
     async def _train(self, gathered: Gathered) -> tuple[Checkpoint, Step] | TrainingDiverged | ImplausibleLogprobs:
-        """What the learner makes of the groups, durable; or why it must not be, or not of all of them."""
+        """Train and save a step on the groups; returns an error if the step diverged or members are implausible."""
         config, version, before = self._config, self.version + 1, self._checkpoint.state
         batch = make_batch(prepare_groups(gathered.groups, config.recipe, step=version))
         norms = before.norms_under(config.sha256())
@@ -326,7 +324,7 @@ class Trainer:
         return checkpoint, step
 
     async def _skip(self, gathered: Gathered, reason: Reason, why: str) -> None:
-        """Go on behind the groups, which are rejected."""
+        """Reject the groups and move the position past them."""
         position = skipped(
             gathered.position, gathered.groups, reason, why,
             run=self._config.run, max_skipped=self._config.divergence.max_skipped,
@@ -344,8 +342,8 @@ class Trainer:
     def _stop_if_diverged(self) -> None:
         if self._position.skipped >= self._config.divergence.max_skipped:
             raise TrainingDiverged(
-                f"{self._position.skipped} steps in a row after version {self.version} had to be skipped (the alerts "
-                f"say why); the checkpoint of version {self.version} is as it was: go on with other settings, such as "
+                f"{self._position.skipped} consecutive steps after version {self.version} were skipped (see the "
+                f"alerts); the checkpoint of version {self.version} is unchanged: restart with other settings, such as "
                 "a lower learning_rate or a higher max_skipped"
             )
 
@@ -366,5 +364,5 @@ class Trainer:
         return await self._publisher.save(partial(self._in_thread, write), 0)
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run what takes long beside the event loop, so that the Kafka clients stay alive."""
+        """Run a long computation outside the event loop, so that the Kafka clients stay alive."""
         return await asyncio.get_running_loop().run_in_executor(self._torch, partial(function, *args, **kwargs))

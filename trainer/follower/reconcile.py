@@ -444,7 +444,9 @@ class Follower:
         try:
             write_memory(self.config.cache_dir, self.config.run, self.config.engine, self.versions)
         except OSError as error:
-            logger.warning("refused and served versions cannot be stored: %s; a restarted follower tries them again", error)
+            logger.warning(
+                "refused and served versions cannot be stored: %s; a restarted follower tries them again", error
+            )
 
     async def _is_stamped(self, pointer: Weights) -> bool:
         """Whether the engine stamps tokens as this version's."""

@@ -10,10 +10,10 @@ of magnitude. No single bound on |a − t| separates good swaps from empty ones.
    known from the swaps before.
 2. **Where is it between old and new?** The least-squares position p = Σ d (a − o) / Σ d² is 1 after a good swap
    and 0 after an empty one, with the standard error s = σ̂ / √(Σ d²), where σ̂ is that of the residuals about the fit. It
-   is the likelihood ratio of the two for Gaussian e. The same is computed with a − b instead of a − o, in which the constant errors of
-   the engine's arithmetic cancel; the result with the smaller s counts. If s ≤ 0.1 the test is conclusive: p must be
-   within 1 ± (0.1 + 4 s). That refuses empty swaps at five standard errors, and swaps that omitted more than a tenth
-   of the change.
+   is the likelihood ratio of the two for Gaussian e. The same is computed with a − b instead of a − o, in which the
+   constant errors of the engine's arithmetic cancel; the result with the smaller s counts. If s ≤ 0.1 the test is
+   conclusive: p must be within 1 ± (0.1 + 4 s). That refuses empty swaps at five standard errors, and swaps that
+   omitted more than a tenth of the change.
 3. **Did it change at all?** For a d too small for test 2: other weights round differently everywhere, so a good swap
    moves an engine's answers by at least some 0.4 σ, however small d is; an empty one moves them no more than a repeated
    request does. Per token the move |a₁ − b₂| is compared with the engine's own |b₁ − b₂|. After an empty swap either is
@@ -96,8 +96,8 @@ def rms(difference: LogprobRows) -> float:
 
 
 def allowed_error(before: float, *, tolerance: float, noise: float) -> float:
-    """Returns the largest accepted distance (rms) after a swap from an unknown version that was at the distance
-    ``before``: the swap must at least halve the distance, down to ``noise``."""
+    """Returns the largest accepted distance (rms) after a swap from an unknown version at the distance ``before``: the
+    swap must at least halve the distance, down to ``noise``."""
     return min(tolerance, max(noise, before / 2))
 
 
@@ -130,7 +130,7 @@ def judge_swap(
     if distance > allowed:
         problem = (
             f"after the swap the engine's log-probabilities differ by {distance:.3g} nats (root mean square) from the "
-            f"trainer's, before it by {rms(before[0] - new):.3g}; at most {allowed:.3g} is allowed (see canary_tolerance)"
+            f"trainer's, before it by {rms(before[0] - new):.3g}; the limit is {allowed:.3g} (see canary_tolerance)"
         )
         return SwapVerdict(problem, distance, largest, SwapEvidence.DISTANCE)
     if old is None:
@@ -141,8 +141,8 @@ def judge_swap(
         misplaced = None
         if abs(position - 1) > _SLACK + _STANDARD_ERRORS * error:
             misplaced = (
-                f"after the swap the engine's log-probabilities are {position:.3g} of the way from the version before to "
-                f"this one; expected is 1, with a standard error of {error:.2g}"
+                f"after the swap the engine's log-probabilities are {position:.3g} of the way from the version before "
+                f"to this one; expected is 1, with a standard error of {error:.2g}"
             )
         return SwapVerdict(misplaced, *figures, SwapEvidence.POSITION, position, error)
     same = exact and rms(new - old) < _EXACT / 2

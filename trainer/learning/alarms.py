@@ -1,10 +1,9 @@
-"""Alarms on a step's metrics: raised once an episode, however many steps it lasts. Pure.
+"""Alarms on a step's metrics: raised once per episode, however many steps it lasts. Pure.
 
     watch(metrics, open, settings, …) → (alerts, open)
 
-An episode begins with the first step beyond a bound and is over after ``clear_after`` steps in a row inside it: a
-metric that swings around its bound is one episode and not twenty. The bounds are those of ``metric_registry.py`` unless
-set.
+An episode begins with the first step beyond a bound and ends after ``clear_after`` consecutive steps inside it, so a
+metric that oscillates around its bound is a single episode. The default bounds are those of ``metric_registry.py``.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from headrace.schemas.records.alert import Alert, Severity
 from headrace.trainer.learning.metric_registry import METRICS
 
 Open = Mapping[str, int]
-"""Kinds of the alarms that are raised → steps in a row that have been inside the bound again."""
+"""Kinds of the raised alarms → consecutive steps inside the bound since."""
 
 _OFF_POLICY = "lower max_staleness or the learning rate, or give the correction an importance"
 _ENGINE = "compare the engine's dtype, kernels and sampling settings with the trainer's, and its canaries in applied"
@@ -29,41 +28,41 @@ _REMEDIES = {
     "clip_fraction_high": "lower the learning rate or substeps, or widen the loss's clip",
     "tokens_kept_share": _HELD_BACK,
     "correction_truncated": _HELD_BACK,
-    "staleness_p95": "lower max_staleness, or give the sampler less room in its budget",
+    "staleness_p95": "lower max_staleness, or lower max_steps_ahead, which limits the sampler's budget",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class AlarmSettings:
-    """Bounds beyond which a person is told; ``None``: never. NaN is beyond every bound."""
+    """Bounds beyond which an alert is published; ``None``: never. NaN is beyond every bound."""
 
     effective_sample_size_below: float | None = METRICS["effective_sample_size"].warn_below
-    """Share of the tokens that still counts, (Σρ)² / (N Σρ²)."""
+    """Effective share of the tokens, (Σρ)² / (N Σρ²)."""
     kl_k3_above: float | None = METRICS["kl_k3"].warn_above
-    """KL from the policies that sampled, nats."""
+    """KL divergence from the behaviour policies, nats."""
     chi2_above: float | None = METRICS["chi2"].warn_above
-    """χ² divergence from them."""
+    """χ² divergence from the behaviour policies."""
     mismatch_kl_above: float | None = METRICS["mismatch_kl"].warn_above
     """KL between trainer and engine at the same weights, nats."""
     clip_fraction_low_above: float | None = METRICS["clip_fraction_low"].warn_above
-    """Share of the kept tokens that the lower clip holds back."""
+    """Share of the kept tokens that the lower bound clips."""
     clip_fraction_high_above: float | None = METRICS["clip_fraction_high"].warn_above
-    """Share of the kept tokens that the upper clip holds back."""
+    """Share of the kept tokens that the upper bound clips."""
     tokens_kept_share_below: float | None = METRICS["tokens_kept_share"].warn_below
-    """Share of the sampled tokens that no mask took out."""
+    """Share of the sampled tokens that are not masked."""
     correction_truncated_above: float | None = METRICS["correction_truncated"].warn_above
-    """Share of the kept tokens whose importance weight was cut to its bound."""
+    """Share of the kept tokens whose importance weight is truncated."""
     staleness_p95_above: float | None = METRICS["staleness_p95"].warn_above
     """Versions between sampling and training, 95th percentile over tokens."""
     clear_after: int = 3
-    """Steps in a row inside the bound that end an episode."""
+    """Consecutive steps inside the bound that end an episode."""
 
     def __post_init__(self) -> None:
         if self.clear_after < 1:
             raise ValueError(f"clear_after of alarms is {self.clear_after}: it must be at least 1")
 
     def bounds(self) -> dict[str, float]:
-        """The bounds that are set, by the setting's name, which is also the alert's kind."""
+        """Returns the bounds that are set, by the setting's name, which is also the alert's kind."""
         return {
             name: bound for name, bound in asdict(self).items() if bound is not None and name != "clear_after"
         }  # fmt: skip
@@ -72,10 +71,10 @@ class AlarmSettings:
 def watch(
     metrics: Mapping[str, float], raised: Open, settings: AlarmSettings, *, run: str, step: int
 ) -> tuple[list[Alert], dict[str, int]]:
-    """The alerts of the episodes that begin with ``step``, and the alarms that are raised after it.
+    """Returns the alerts of the episodes that begin with ``step``, and the raised alarms after it.
 
-    A step without the metric (no token was fresh, no correction is set) says nothing about it: it neither begins an
-    episode nor brings one nearer to its end. An alert's kind is the name of the setting that bounds it.
+    A step without the metric (no token is fresh, or no correction is set) neither begins an episode nor counts towards
+    its end. An alert's kind is the name of the setting that bounds the metric.
     """
     alerts, after = [], dict[str, int]()
     for kind, bound in settings.bounds().items():

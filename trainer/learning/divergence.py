@@ -1,4 +1,4 @@
-"""Divergence: when a step must not count, because what it would make of the policy is no policy any more. Pure."""
+"""Divergence: detects steps that would make the policy unusable, so that they are rolled back. Pure."""
 
 import math
 import statistics
@@ -11,27 +11,27 @@ from headrace.trainer.model.shards import local_shard
 
 
 class TrainingDiverged(RuntimeError):
-    """A step must not count: its loss, gradient or weights are no numbers, or its gradient is far beyond the usual."""
+    """A step diverged: its loss, gradient or weights are not finite, or its gradient norm is far above the usual."""
 
 
 @dataclass(frozen=True, slots=True)
 class DivergenceSettings:
-    """When a step is taken back, and what follows. Weights and optimiser are then those from before it, to the bit."""
+    """When a step is rolled back, and what follows. Weights and optimiser are then bit-identical to those before it."""
 
     max_norm_ratio: float | None = 100.0
-    """A gradient norm above so many times the median of the newest steps' takes the step back; ``None``: never. A norm
-    below ``max_grad_norm``, which clips it, never does."""
+    """A gradient norm above this multiple of the newest steps' median rolls the step back; ``None``: never. A norm
+    below ``max_grad_norm``, to which gradients are clipped, never does."""
     norm_window: int = 64
-    """Newest steps whose norms make the median."""
+    """Number of newest steps whose norms make the median."""
     norm_history: int = 16
-    """Steps that must have been taken before norms are compared: the first ones vary widely."""
+    """Steps before norms are compared: the first ones vary widely."""
     retries: int = 1
-    """Times a step is tried again on the same groups before they are skipped: a memory error of a GPU passes, a bad
-    batch does not."""
+    """Retries of a diverged step on the same groups before they are skipped: a GPU's memory error is transient, a bad
+    batch is not."""
     max_skipped: int = 3
-    """So many skipped steps in a row stop the trainer: it is not the batch then."""
+    """Consecutive skipped steps that stop the trainer: the cause is then not a single batch."""
     max_attempts: int = 5
-    """Processes that may end while they train the same groups (killed, out of memory) before these are skipped."""
+    """Processes that may die while training the same groups (killed, out of memory) before these are skipped."""
 
     def __post_init__(self) -> None:
         if self.max_norm_ratio is not None and not self.max_norm_ratio > 1:
@@ -44,16 +44,16 @@ class DivergenceSettings:
 
 
 def norm_limit(norms: Sequence[float], settings: DivergenceSettings, *, max_grad_norm: float) -> float:
-    """Largest gradient norm that the next step may have, given those of the newest steps; infinity: any."""
+    """Returns the largest gradient norm allowed for the next step, given those of the newest steps; infinity: any."""
     if settings.max_norm_ratio is None or len(norms) < settings.norm_history:
         return math.inf
     return max(settings.max_norm_ratio * statistics.median(norms), max_grad_norm)
 
 
 def with_norm(norms: Sequence[float], norm: float, settings: DivergenceSettings) -> list[float]:
-    """``norms`` and that of the step just taken, the newest ``norm_window`` of them.
+    """Returns ``norms`` with ``norm`` appended, limited to the newest ``norm_window``.
 
-    A step in which every token was masked or clipped has no gradient, and says nothing of the norms to expect.
+    A norm of 0 is left out: a step with all tokens masked or clipped gives no information on the norms to expect.
     """
     if norm == 0:
         return list(norms)
@@ -72,7 +72,7 @@ def check_numbers(loss: float, norm: float, *, limit: float, version: int) -> No
 
 @torch.no_grad()
 def not_finite(model: torch.nn.Module) -> list[str]:
-    """Parameters of ``model`` that are not all finite numbers; of a sharded one, this rank's shard is looked at."""
+    """Returns the parameters of ``model`` that hold values that are not finite; checks this rank's shard only."""
     return [
         name for name, parameter in model.named_parameters() if not bool(torch.isfinite(local_shard(parameter)).all())
     ]

@@ -1,4 +1,4 @@
-"""The learner: a model, its optimiser, and what one step does to them. Knows torch and nothing of the log."""
+"""The learner: a model, its optimiser, and the training step. Uses torch, and does not use the log."""
 
 import math
 from array import array
@@ -34,13 +34,13 @@ from headrace.trainer.parallel.ranks import ALONE, Ranks
 from headrace.trainer.weights.canary import make_prompts
 
 _SUMS = ("loss", "clip_fraction_low", "clip_fraction_high")
-"""What is added up over passes, ranks and updates."""
+"""Values that are summed over passes, ranks and updates."""
 _WEIGHT, _RNG, _BASE = "weight/", "rng", "base_sha256"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Evaluation:
-    """What a policy says of a batch's tokens, over all ranks."""
+    """A policy's log-probabilities and entropies of a batch's tokens, over all ranks."""
 
     logprobs: Floats
     """(N,) log-probability."""
@@ -50,17 +50,17 @@ class _Evaluation:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the updates of a batch add up to, over all ranks; their tokens laid end to end are the batch's."""
+    """Totals of a batch's updates, over all ranks; their concatenated tokens are the batch's."""
 
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(_SUMS)))
     grad_norms: list[float] = field(default_factory=list)
     evaluations: list[_Evaluation] = field(default_factory=list)
     """By the policy before each update."""
     reference: list[Floats] = field(default_factory=list)
-    """(N,) each: log-probabilities under the KL penalty's reference; none without a penalty."""
+    """(N,) each: log-probabilities under the KL penalty's reference; empty without a penalty."""
 
     def evaluation(self) -> _Evaluation:
-        """Each token by the policy before the update that trained it."""
+        """Returns the evaluation of each token by the policy before the update that trained it."""
         return _Evaluation(
             np.concatenate([each.logprobs for each in self.evaluations]),
             np.concatenate([each.entropy for each in self.evaluations]),
@@ -68,7 +68,7 @@ class _Tally:
 
 
 class Learner:
-    """Takes optimiser steps on batches. Every method is called by all ranks of the job, with the same arguments."""
+    """Takes gradient steps on batches. Every method is called by all ranks of the job, with the same arguments."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Learner:
         reference: PreTrainedModel | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """A learner of ``model``, in place; ``reference`` is the frozen base model, where the KL penalty needs it.
+        """Trains ``model`` in place; ``reference`` is the frozen base model, if the KL penalty needs it.
 
-        Raises ``ValueError`` where it is needed and missing.
+        Raises ``ValueError`` if it is needed and missing, or given and not needed.
         """
         if settings.kl.needs_base != (reference is not None):
-            raise ValueError("kl: the reference base needs the base model beside the trained one, and only it does")
+            raise ValueError("kl: the base model is given exactly if the penalty's reference is base")
         self.model = model
         self._settings = settings
         self._ranks = ranks
@@ -98,14 +98,14 @@ class Learner:
         """Train policy ``version`` on ``batch``; returns the step's metrics.
 
         Each of the batch's trajectories is in one of ``substeps`` updates, each of its sequences in one pass of it.
-        Raises :class:`TrainingDiverged` where the loss or the gradient is not finite or the gradient's norm is above
-        ``norm_limit``, before that update is made; updates before it were made. Raises :class:`ImplausibleLogprobs`
-        where recorded log-probabilities are not believed, before any update is made.
+        Raises :class:`TrainingDiverged` if the loss or the gradient is not finite, or the gradient's norm is above
+        ``norm_limit``: before that update, but after earlier updates. Raises :class:`ImplausibleLogprobs` if recorded
+        log-probabilities are implausible, before the first update.
         """
         tally = _Tally()
         learning_rate = self._optimizer.set_rate(rate_share(self._settings.schedule, version))
         several = min(self._settings.substeps, len(batch.rewards)) > 1
-        # Where there is one update alone, its own pass is the policy before the step.
+        # A single update evaluates the policy before the step in its own pass.
         known = self._evaluate(batch) if several or self._loss.proximal else None
         if known is not None:
             self._check_plausible(batch, version, known)
@@ -150,7 +150,7 @@ class Learner:
         return metrics
 
     def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float, *, check_record: bool) -> None:
-        """One optimiser update, a pass at a time. ``check_record``: nobody has looked yet whether it is plausible."""
+        """Make one optimiser update, pass by pass. ``check_record``: check first that the record is plausible."""
         self._optimizer.zero_grad()
         loss, whole = self._loss, dict[str, float]()
         if loss.whole_trajectories and update.longest_trajectory > self._settings.max_tokens_per_pass:
@@ -161,7 +161,7 @@ class Learner:
         plan = self._plan(update.batch, whole_trajectories=loss.whole_trajectories)
         for number, chosen in enumerate(plan, start=1):
             part, tokens = update.select(chosen)
-            # Where every token is masked there is nothing to divide by: without a gradient the optimiser moves nothing.
+            # If every token is masked there is no divisor: without a gradient the optimiser changes nothing.
             with torch.set_grad_enabled(update.divisor > 0):
                 result = self._policy.logprobs(part.batch.packed)
                 advantages, compared = self._advantages(part, result.logprobs)
@@ -189,7 +189,7 @@ class Learner:
         tally.grad_norms.append(norm)
 
     def _check_plausible(self, batch: Batch, version: int, before: _Evaluation) -> None:
-        """Raises :class:`ImplausibleLogprobs`, on all ranks alike: what they know of the batch has the same bits."""
+        """Raises :class:`ImplausibleLogprobs`, on all ranks alike: their evaluations are bit-identical."""
         found = implausible_trajectories(
             before.logprobs,
             batch.behaviour_logprobs,
@@ -201,9 +201,9 @@ class Learner:
             raise ImplausibleLogprobs(found)
 
     def _linearised(self, update: Update) -> tuple[Update, dict[str, float]]:
-        """The update token by token, where a trajectory is too long for one pass, and what is known of it already.
+        """Returns the update with independent tokens, for a trajectory too long for one pass, and its sums.
 
-        One forward pass more; the gradient is the same.
+        It costs one more forward pass; the gradient is the same.
         """
         logprobs = self._evaluate(update.batch).logprobs
         reference = None if self._reference is None else self._evaluate(update.batch, self._reference).logprobs
@@ -212,7 +212,7 @@ class Learner:
         return linear, {"loss": loss, **clipped}
 
     def _plan(self, batch: Batch, *, whole_trajectories: bool = False) -> list[list[int]]:
-        """The passes of this rank: which of the batch's sequences are in each."""
+        """Returns the passes of this rank, as numbers of the batch's sequences."""
         owners = owners_of_sequences(batch) if whole_trajectories else None
         plan = plan_ranks(
             batch.packed.lengths,
@@ -226,9 +226,9 @@ class Learner:
     def _advantages(
         self, part: Update, logprobs_N: torch.Tensor, reference_N: Floats | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(N,) advantages of a pass, less the KL penalty, and (N,) the log-probabilities of its reference.
+        """Returns the (N,) advantages of a pass, less the KL penalty, and the (N,) log-probabilities of its reference.
 
-        ``reference_N`` (N,) are the latter, where they are known already. Without a penalty they are zeros.
+        ``reference_N`` (N,) are the latter, if known already. Without a penalty they are zeros.
         """
         advantages_N = torch.from_numpy(part.batch.advantages).to(logprobs_N.device)
         kl = self._settings.kl
@@ -244,7 +244,7 @@ class Learner:
 
     @torch.no_grad()
     def _evaluate(self, batch: Batch, policy: TrainerPolicy | None = None) -> _Evaluation:
-        """What ``policy``, or the present one, says of ``batch``."""
+        """Returns the evaluation of ``batch`` by ``policy``, or by the current one."""
         logprobs, entropy = (np.zeros(len(batch.packed.targets), np.float32) for _ in range(2))
         for chosen in self._plan(batch):
             part, tokens = select_sequences(batch, chosen)
@@ -254,17 +254,16 @@ class Learner:
 
     @property
     def exact_canaries(self) -> bool:
-        """Whether canaries are computed in float32 from the published weights. FSDP2 rounds what goes into each layer
-        to the type of passes, so that sharded policies in bfloat16 do not."""
+        """Whether canaries are computed in float32 from the published weights. Those of sharded policies in bfloat16
+        are not, because FSDP2 rounds the inputs of each layer to the type of passes."""
         return self._dtype == torch.float32 or isinstance(self._policy, WholePolicy)
 
     @torch.no_grad()
     def canaries(self, seed: int) -> list[Canary]:
-        """Token sequences drawn by ``seed`` with the log-probabilities that the present policy has as it is published.
+        """Returns token sequences drawn by ``seed`` with their log-probabilities under the current policy as published.
 
-        They are computed in float32 where :attr:`exact_canaries` says so, else as passes are.
-
-        Raises :class:`TrainingDiverged` where one is not a number: such a policy must not be published.
+        They are computed in float32 if :attr:`exact_canaries`, else in the type of passes. Raises
+        :class:`TrainingDiverged` if one is not finite: such a policy must not be published.
         """
         count, length = self._settings.canary_shape
         length = min(length, longest_sequence(self.model))
@@ -276,12 +275,12 @@ class Learner:
             for first in range(0, len(prompts), together):
                 chosen = prompts[first : first + together]
                 packed = pack([(prompt, [0] + [1] * (len(prompt) - 1)) for prompt in chosen])
-                # What is published has its type already: the policy would make copies in the type of passes.
+                # The published weights have their type already; the policy would make copies in the type of passes.
                 result = token_logprobs(self.model, packed) if whole else self._policy.logprobs(packed)
                 found.append(result.logprobs.cpu().numpy())
         logprobs = np.concatenate(found)
         if not np.isfinite(logprobs).all():
-            raise TrainingDiverged("the policy gives log-probabilities that are not numbers: lower learning_rate")
+            raise TrainingDiverged("the policy gives log-probabilities that are not finite: lower learning_rate")
         rows: Sequence[Floats] = np.split(logprobs, len(prompts))
         return [
             Canary(token_ids=prompt, logprobs=array("f", row.tolist()))
@@ -289,47 +288,48 @@ class Learner:
         ]
 
     def check_weights(self) -> None:
-        """Raises :class:`TrainingDiverged` naming a parameter that is not all finite numbers, if there is one."""
+        """Raises :class:`TrainingDiverged` naming a parameter with values that are not finite, if there is one."""
         names = [name for name, _ in self.model.named_parameters()]
         broken = self._ranks.largest(max(map(names.index, not_finite(self.model)), default=-1))
         if broken >= 0:
-            raise TrainingDiverged(f"{names[broken]} holds what is not a number")
+            raise TrainingDiverged(f"{names[broken]} holds values that are not finite")
 
     def write_model(self, folder: Path) -> None:
         """Write the policy as a Hugging Face directory, on rank 0, with the base model's tokenizer.
 
-        Raises ``OSError`` where the disk does not take it.
+        Raises ``OSError`` if it cannot be written.
         """
         tensors = published_tensors(self.model, self._dtype, keep=self._ranks.leads)
         if self._ranks.leads:
             save_model(self.model, folder, tensors, tokenizer_from=self._settings.model.base_dir)
 
     def write_optimizer(self, folder: Path) -> None:
-        """Write the optimiser's state, each rank its shard; raises ``OSError`` where the disk does not take it."""
+        """Write the optimiser's state, each rank its shard; raises ``OSError`` if it cannot be written."""
         write_state(self.optimizer_tensors(), folder, self._ranks)
 
     def read_optimizer(self, folder: Path) -> None:
-        """Take up what :meth:`write_optimizer` wrote, on any number of ranks; raises as :meth:`restore_optimizer`."""
+        """Restore what :meth:`write_optimizer` wrote, on any number of ranks; raises as :meth:`restore_optimizer`."""
         self.restore_optimizer(read_state(folder, dict(self.model.named_parameters())))
 
     def optimizer_tensors(self) -> dict[str, torch.Tensor]:
-        """What a checkpoint holds beside the published model: the optimiser's state by ``<slot>/<parameter>``, torch's
-        generator, and as ``weight/<parameter>`` the trained weights that were rounded or merged for publishing."""
+        """Returns what a checkpoint holds in addition to the published model: the optimiser's state by
+        ``<slot>/<parameter>``, torch's random state, and as ``weight/<parameter>`` the trained weights that were
+        rounded or merged for publishing."""
         weights = {f"{_WEIGHT}{name}": weight.detach() for name, weight in self._unpublished.items()}
         return {**self._own_tensors(), **self._optimizer.tensors(), **weights}
 
     def restore_optimizer(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take up a state that :meth:`optimizer_tensors` gave; raises ``ValueError`` where it is of another model."""
+        """Restore a state from :meth:`optimizer_tensors`; raises ``ValueError`` if it is of another model."""
         own = self._own_tensors()
         if (base := own.get(_BASE)) is not None and _BASE in tensors and not torch.equal(base, tensors[_BASE]):
             raise ValueError(
                 f"the checkpoint's adapters are for another base model than model_dir {self._settings.model.base_dir} "
-                "holds: bring back the one that the run began with, or choose another checkpoint_dir"
+                "holds: restore the one that the run began with, or choose another checkpoint_dir"
             )
         weights = {name.removeprefix(_WEIGHT) for name in tensors if name.startswith(_WEIGHT)}
         if weights != set(self._unpublished):
             raise ValueError(
-                "the checkpoint was made with another dtype or lora: set them as they were, or choose another "
+                "the checkpoint was made with another dtype or lora: restore these settings, or choose another "
                 "checkpoint_dir with its model as model_dir"
             )
         self._optimizer.restore(
@@ -341,7 +341,7 @@ class Learner:
         torch.set_rng_state(tensors[_RNG])
 
     def _own_tensors(self) -> dict[str, torch.Tensor]:
-        """What is no parameter's: torch's generator, and with adapters the base model's hash."""
+        """Returns the state of no parameter: torch's random state and, with adapters, the base model's hash."""
         own = {_RNG: torch.get_rng_state()}
         if self._settings.model.lora.rank:
             self._base = self._base or weights_sha256(self._settings.model.base_dir)

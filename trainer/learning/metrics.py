@@ -1,4 +1,4 @@
-"""Metrics of a step under the names the field gives them, as pure functions of arrays.
+"""Metrics of a step under their usual names, as pure functions of arrays.
 
 Axis legend: N sampled tokens. ρ = π / π_behaviour, π the policy before the step.
 """
@@ -12,14 +12,15 @@ from headrace.trainer.batches.packing import Floats, Ints
 
 
 def mismatch_metrics(before_N: Floats, behaviour_N: Floats, lags_N: Ints) -> dict[str, float]:
-    """How far the policy before the step is from those that sampled; ``lags_N`` is how many versions ago they did.
+    """Returns the distance of the policy before the step from the behaviour policies.
 
-    ``before_N`` (N,) log π before the step's first update, ``behaviour_N`` (N,) as recorded.
+    ``before_N`` (N,) log π before the step's first update, ``behaviour_N`` (N,) as recorded, ``lags_N`` (N,) versions
+    since a token was sampled.
     ``importance_ratio_mean`` and ``_max``; ``effective_sample_size`` (Σρ)² / (N Σρ²), a share of N, warn below 0.3;
     ``kl_k1`` mean of −log ρ and ``kl_k3`` mean of ρ − 1 − log ρ, both estimates of KL(π_behaviour ‖ π) (Schulman
-    2020), warn at |k3| > 0.1; ``chi2`` mean of ρ² minus 1, warn above 1. At lag 0 both policies are the same weights,
-    so what is left is the difference between trainer and engine: ``mismatch_kl`` (k3) and
-    ``mismatch_logprob_max``, the largest absolute difference; both are left out where no token has lag 0.
+    2020), warn at |k3| > 0.1; ``chi2`` mean of ρ² minus 1, warn above 1. At lag 0 both policies have the same weights,
+    so these metrics measure the difference between trainer and engine: ``mismatch_kl`` (k3) and
+    ``mismatch_logprob_max``, the largest absolute difference; both are absent if no token has lag 0.
     """
     log_ratio = before_N.astype(np.float64) - behaviour_N
     ratio = _ratio(log_ratio)
@@ -40,7 +41,7 @@ def mismatch_metrics(before_N: Floats, behaviour_N: Floats, lags_N: Ints) -> dic
 
 
 def substep_metrics(before_N: Floats, trained_N: Floats) -> dict[str, float]:
-    """How far a step's earlier updates had moved the policy when a token came to its own: the optimiser's doing alone.
+    """Returns the distance by which a step's earlier updates moved the policy before each token's own update.
 
     ``before_N`` (N,) log π before the first update, ``trained_N`` (N,) before the update that trained the token.
     ``substep_kl`` is k3 of the two, ``substep_ratio_max`` the largest of their ratios.
@@ -51,34 +52,34 @@ def substep_metrics(before_N: Floats, trained_N: Floats) -> dict[str, float]:
 
 
 def reference_kl(before_N: Floats, behaviour_N: Floats, reference_N: Floats) -> dict[str, float]:
-    """``kl_reference``: KL(π ‖ π_ref) of the policy before the step, in nats a token.
+    """Returns ``kl_reference``: KL(π ‖ π_ref) of the policy before the step, in nats per token.
 
-    k1 = log π − log π_ref (Schulman 2020), of which the mean over π's own samples is the divergence. These tokens were
-    sampled by others, so each weighs ρ = π / π_behaviour; with π_behaviour for the reference too, it is ρ log ρ.
+    The mean of k1 = log π − log π_ref over π's own samples is the divergence (Schulman 2020). These tokens were sampled
+    by behaviour policies, so each is weighted by ρ = π / π_behaviour; with π_behaviour as reference too, it is ρ log ρ.
     """
     before = before_N.astype(np.float64)
     return {"kl_reference": float((_ratio(before - behaviour_N) * (before - reference_N)).mean())}
 
 
 def _ratio(log_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    # A ratio past e^50 says no more than e^50 does, and its square still is a number.
+    # Ratios are capped at e^50, so that their squares stay finite.
     ratio: NDArray[np.float64] = np.exp(np.minimum(log_ratio, 50.0))
     return ratio
 
 
 _AGES = {"unknown": -1, "0": 0, "1": 1, "2": 2, "3_4": 4, "5_8": 8, "9_up": None}
-"""Buckets of ages, in versions: name → oldest. What was sampled by a version yet to come is of unknown age."""
+"""Buckets of ages, in versions: name → oldest. Negative ages (of future versions) count as unknown."""
 
 
 def counts_by_age(name: str, ages: Sequence[int] | Ints) -> dict[str, float]:
-    """``name_age_0`` … ``name_age_9_up``: how many of ``ages`` (versions) fall into each bucket, 0 where none does."""
+    """Returns ``name_age_0`` … ``name_age_9_up``: how many of ``ages`` (versions) are in each bucket."""
     oldest = [age for age in _AGES.values() if age is not None]
     counts = np.bincount(np.searchsorted(oldest, np.asarray(ages, np.int64)), minlength=len(_AGES))
     return {f"{name}_age_{bucket}": float(count) for bucket, count in zip(_AGES, counts, strict=True)}
 
 
 def staleness_metrics(lags_N: Ints) -> dict[str, float]:
-    """Versions between sampling and training, over tokens; ``staleness_zero`` is the share of fresh ones."""
+    """Returns versions between sampling and training, over tokens; ``staleness_zero`` is the share of fresh ones."""
     p50, p95 = np.percentile(lags_N, (50, 95))
     return {
         "staleness_p50": float(p50),

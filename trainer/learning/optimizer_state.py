@@ -1,8 +1,8 @@
-"""The optimiser's state on disk: a folder of safetensors files, one a rank, each with where its pieces belong.
+"""The optimiser's state on disk: a folder of safetensors files, one per rank, with the placement of their shards.
 
-torch's distributed checkpoint in the Hugging Face form writes and reads them: where a piece belongs stands in the
-file's own header, so no pickle is read, and any number of ranks can read what any other number wrote. Its import takes
-seconds, so one process alone, which has no pieces, does without.
+torch's distributed checkpoint in the Hugging Face format writes and reads them: the placement of a shard is in the
+file's header, so no pickle is read, and any number of ranks can read what any other number wrote. Its import takes
+seconds; a single process, which has no shards, does not use it.
 """
 
 import warnings
@@ -21,9 +21,9 @@ _WHOLE = "whole.safetensors"
 
 
 def write_state(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
-    """Write ``tensors``, each rank its own shards of them; all ranks call it, with the same names.
+    """Write ``tensors``, each rank its own shards; all ranks call it, with the same names.
 
-    Raises ``OSError`` on every rank where one of them cannot write.
+    Raises ``OSError`` on every rank if one of them cannot write.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if ranks.count == 1:
@@ -33,23 +33,25 @@ def write_state(tensors: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> No
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    # Among themselves the ranks of a job agree on who writes what by torch's own messages; on disk is no pickle.
+    # The ranks agree on their parts by torch's own messages; nothing on disk is pickled.
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
         save(dict(tensors), storage_writer=writer, process_group=ranks.control)
     except CheckpointException as error:
-        raise OSError(f"{folder} takes no optimizer state: {next(iter(error.failures.values()))[0]}") from error
+        raise OSError(
+            f"{folder} cannot store the optimiser's state: {next(iter(error.failures.values()))[0]}"
+        ) from error
 
 
 def read_state(folder: Path, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What :func:`write_state` wrote, on any number of ranks; verify the files before.
+    """Returns what :func:`write_state` wrote, on any number of ranks; the caller has verified the files.
 
-    A tensor ``<slot>/<parameter>`` of the parameter's shape is sharded as that parameter is. Raises ``OSError`` where
-    the folder holds no state.
+    A tensor ``<slot>/<parameter>`` of the parameter's shape is sharded as that parameter is. Raises ``OSError`` if the
+    folder holds no state.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise FileNotFoundError(f"{folder} holds no optimizer state")
+        raise FileNotFoundError(f"{folder} holds no optimiser state")
     sharded = any(isinstance(parameter, DTensor) for parameter in parameters.values())
     if [file.name for file in files] == [_WHOLE] and not sharded:
         return load_file(files[0])
@@ -63,7 +65,7 @@ def read_state(folder: Path, parameters: Mapping[str, Tensor]) -> dict[str, Tens
         for name, stored in reader.read_metadata().state_dict_metadata.items()
         if isinstance(stored, TensorStorageMetadata)
     }
-    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # of its not being distributed: no need to
+    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # that it is not distributed, as intended
         load(state, storage_reader=reader, no_dist=True)
     return state
 

@@ -1,10 +1,10 @@
-"""The optimisers: which parameter each of them moves, and their state as tensors by parameter name.
+"""The optimisers: which parameters each of them updates, and their state as tensors by parameter name.
 
     adamw   AdamW (Loshchilov & Hutter 2019) for everything
     muon    Muon (Jordan 2024) for hidden matrices, with steps as large as AdamW's (Liu et al. 2025), so that one
-            learning rate and one weight decay serve both; AdamW for embeddings, head, norms and biases
+            learning rate and one weight decay suit both; AdamW for embeddings, head, norms and biases
 
-A state is ``<slot>/<parameter>`` → tensor, whatever slots the optimiser keeps; nothing else knows what they mean.
+A state is ``<slot>/<parameter>`` → tensor, with the optimiser's own slots, which no other code interprets.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from headrace.trainer.model.shards import whole_tensor
 
 
 class OptimizerName(StrEnum):
-    """What moves a parameter; as a setting, what moves the hidden matrices."""
+    """The optimiser of a parameter; as a setting, the optimiser of the hidden matrices."""
 
     ADAMW = "adamw"
     """AdamW."""
@@ -29,22 +29,22 @@ class OptimizerName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSettings:
-    """The optimiser. Weight decay is decoupled, and for matrices and embeddings alone: norms and biases keep theirs."""
+    """The optimiser. Weight decay is decoupled, and applies to matrices and embeddings, not to norms and biases."""
 
     name: OptimizerName = OptimizerName.ADAMW
     """``adamw``, or ``muon`` for the hidden matrices with AdamW for the rest."""
     learning_rate: float = 1e-3
-    """Before the schedule. Muon's steps are scaled to the size of AdamW's. The default is for miniatures; the commands
-    ask for a value wherever the model is not the one that is shipped: 1e-6 for billions of parameters, 2e-5 with
+    """Learning rate before the schedule. Muon's steps are scaled to the size of AdamW's. The default is for miniatures;
+    for any model but the shipped one the commands require a value: 1e-6 for billions of parameters, 2e-5 with
     adapters."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's decay of the first and of the second moment."""
     epsilon: float = 1e-8
-    """AdamW's, added to the root of the second moment."""
+    """AdamW's ε, added to the root of the second moment."""
     weight_decay: float = 0.0
-    """Share of a weight that is taken off in a step, times the learning rate."""
+    """Share of a weight that is subtracted in a step, times the learning rate."""
     momentum: float = 0.95
-    """Muon's (Nesterov's form)."""
+    """Muon's momentum (Nesterov's form)."""
 
     def __post_init__(self) -> None:
         if self.name not in list(OptimizerName):
@@ -61,14 +61,14 @@ class OptimizerSettings:
 
 
 _SLOTS = {OptimizerName.ADAMW: {"step", "exp_avg", "exp_avg_sq"}, OptimizerName.MUON: {"momentum_buffer"}}
-"""What each keeps of a parameter: tells its own state from that of another."""
+"""The slots of each optimiser, by which its state is recognised."""
 
 
 def choose_optimizers(model: nn.Module, name: OptimizerName) -> dict[str, OptimizerName]:
-    """Which optimiser moves each trainable parameter of ``model``, by its name.
+    """Returns the optimiser of each trainable parameter of ``model``, by the parameter's name.
 
-    Muon makes the update of a matrix orthogonal, which is meant for maps from hidden to hidden: a matrix that is
-    neither an embedding (tokens or positions) nor the head. All else is AdamW's.
+    Muon orthogonalises the update of a matrix, which is meant for maps from hidden to hidden states: matrices that are
+    neither an embedding (of tokens or positions) nor the head. AdamW updates all other parameters.
     """
     outer = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
@@ -84,12 +84,12 @@ def choose_optimizers(model: nn.Module, name: OptimizerName) -> dict[str, Optimi
 
 
 class Optimizer:
-    """The optimisers of a model's trainable parameters, moved together."""
+    """The optimisers of a model's trainable parameters, stepped together."""
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
-        """The optimisers that ``settings`` ask for, without a state.
+        """The optimisers of ``settings``, without a state.
 
-        Raises ``ValueError`` where no parameter is trainable.
+        Raises ``ValueError`` if no parameter is trainable.
         """
         self._chosen = choose_optimizers(model, settings.name)
         if not self._chosen:
@@ -109,12 +109,12 @@ class Optimizer:
             {"params": [parameter for parameter in parameters if parameter.ndim >= 2], "weight_decay": decay},
             {"params": [parameter for parameter in parameters if parameter.ndim < 2], "weight_decay": 0.0},
         ]
-        # One kernel for all of it: on a CPU's core 4 times as fast as torch's default for 0.4 M parameters, 8 for 60 M.
+        # The fused kernel: on a CPU core 4 times as fast as torch's default for 0.4 M parameters, 8 times for 60 M.
         fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
         return torch.optim.AdamW(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, fused=fused)
 
     def set_rate(self, share: float) -> float:
-        """Take ``share`` of the learning rate from now on; returns it."""
+        """Set the learning rate to ``share`` of the configured one; returns it."""
         rate = self._learning_rate * share
         for optimizer in self._optimizers.values():
             for group in optimizer.param_groups:
@@ -122,21 +122,21 @@ class Optimizer:
         return rate
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def clip(self, max_norm: float) -> float:
-        """Scale the gradients down to ``max_norm``, if they are longer; returns the norm that they had."""
+        """Scale the gradients down to the norm ``max_norm``, if theirs is larger; returns the norm before."""
         return whole_tensor(torch.nn.utils.clip_grad_norm_(self._parameters.values(), max_norm)).item()
 
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for optimizer in self._optimizers.values():
             optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state, ``<slot>/<parameter>``; a parameter that was never moved has none. Not copied."""
+        """Returns the state, ``<slot>/<parameter>``, not copied; a parameter that was never updated has none."""
         return {
             f"{slot}/{path}": tensor
             for path, name in self._chosen.items()
@@ -144,9 +144,9 @@ class Optimizer:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take up a state that :meth:`tensors` gave; parameters that it does not name have none.
+        """Restore a state from :meth:`tensors`; parameters that it does not name have none.
 
-        Raises ``ValueError``, and changes nothing, where it is of another optimiser or of another model.
+        Raises ``ValueError``, and changes nothing, if it is of another optimiser or of another model.
         """
         for key, tensor in tensors.items():
             slot, _, path = key.partition("/")
@@ -156,7 +156,7 @@ class Optimizer:
                 )
             if slot not in _SLOTS[self._chosen[path]]:
                 raise ValueError(
-                    f"the checkpoint's optimiser is another one ({key}): set optimizer.name as it was, or choose "
+                    f"the checkpoint is of another optimiser ({key}): restore the setting optimizer.name, or choose "
                     "another checkpoint_dir"
                 )
         for optimizer in self._optimizers.values():
@@ -164,6 +164,6 @@ class Optimizer:
         for key, tensor in tensors.items():
             slot, _, path = key.partition("/")
             parameter = self._parameters[path]
-            # A copy: optimisers write into their state, and one that was kept may be taken up twice.
+            # A copy: optimisers write into their state, and a stored one may be restored twice.
             state = self._optimizers[self._chosen[path]].state[parameter]
             state[slot] = tensor.to(parameter.device, copy=True)

@@ -1,16 +1,17 @@
-"""Plausibility: whether a trajectory's recorded log-probabilities can be those that its tokens were sampled with. Pure.
+"""Plausibility: whether a trajectory's tokens can have been sampled with the recorded log-probabilities. Pure.
 
-With d = log π − log π_recorded of a token, π the policy before the step:
+With d = log π − log π_recorded of a token, where π is the policy before the step:
 
     too low    Σ log((1 + e^d) / 2)    over any stretch of the trajectory's tokens, above ``too_low``
     too high   Σ (−d − allowance)      over any stretch of its fresh tokens, above ``too_high``
 
-Too low needs no calibration. Under an honest record the mean of π / π_recorded over what is sampled is 1, whatever π
-is: however stale, in whatever precision. So the first sum is the gain, in nats, of somebody who bets half of what they
-have on the record being wrong, token by token: e^16 is reached from a given token on with a probability of 1e-7 at most
-(Ville's inequality). Too high has no such bound, as a policy may move any way from what it sampled; so it is asked only
-of fresh tokens, those of the very version that is trained, where engine and trainer differ by rounding. It also does
-less harm: the token's ratio is small. Figures of simulations: DECISIONS.md, 2026-11-22.
+The first test needs no calibration. If the record is correct, the expectation of π / π_recorded over sampled tokens is
+1, whatever π is: however stale, in any precision. So the first sum is the gain, in nats, of a bettor who stakes half of
+the capital on the record being wrong, token by token: from a given token on, a gain of e^16 has a probability of at
+most 1e-7 (Ville's inequality). The second test has no such bound, because a policy may move arbitrarily far from its
+samples; it is applied only to fresh tokens, those of the version that is trained, for which engine and trainer differ
+by rounding. Log-probabilities that are too high also do less harm: the token's ratio is small. Figures of simulations:
+DECISIONS.md, 2026-11-22.
 
 Axis legend: N sampled tokens.
 """
@@ -26,15 +27,14 @@ from headrace.trainer.batches.packing import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class PlausibilitySettings:
-    """When a member is turned away as ``implausible_logprobs`` before the step that would train it."""
+    """When a member is rejected as ``implausible_logprobs`` before the step that would train it."""
 
     too_low: float | None = 16.0
-    """Evidence, in nats, that its tokens were likelier than was recorded; ``None``: not looked at."""
+    """Evidence, in nats, that its tokens were likelier than recorded; ``None``: not checked."""
     too_high: float | None = 16.0
-    """Nats, beyond the allowance, by which a stretch of its fresh tokens is less likely than was recorded; ``None``:
-    not looked at."""
+    """Nats, beyond the allowance, by which fresh tokens are less likely than recorded; ``None``: not checked."""
     allowance: float = 1.0
-    """Nats a token by which trainer and engine may differ at the same weights."""
+    """Nats per token by which trainer and engine may differ at the same weights."""
 
     def __post_init__(self) -> None:
         for name in ("too_low", "too_high"):
@@ -46,7 +46,7 @@ class PlausibilitySettings:
 
 
 class ImplausibleLogprobs(Exception):
-    """Members of a batch whose recorded log-probabilities cannot be theirs; nothing was trained."""
+    """Members of a batch have implausible recorded log-probabilities; nothing was trained."""
 
     def __init__(self, trajectories: tuple[int, ...]) -> None:
         """``trajectories``: their numbers in the batch, ascending."""
@@ -57,12 +57,11 @@ class ImplausibleLogprobs(Exception):
 def implausible_trajectories(
     before_N: Floats, behaviour_N: Floats, lags_N: Ints, trajectories_N: Ints, settings: PlausibilitySettings
 ) -> tuple[int, ...]:
-    """Numbers of the trajectories whose record is implausible, ascending.
+    """Returns the numbers of the trajectories whose record is implausible, ascending.
 
     ``before_N`` (N,) log π before the step, at each token's temperature; ``behaviour_N`` (N,) as recorded;
-    ``lags_N`` (N,) how many versions ago the token was sampled; ``trajectories_N`` (N,) its trajectory, whose tokens
-    stand one after the other. What is not a number is no evidence:
-    a policy that gives NaN is caught as divergence.
+    ``lags_N`` (N,) versions since the token was sampled; ``trajectories_N`` (N,) its trajectory, whose tokens are
+    contiguous. NaN is no evidence: a policy that gives NaN is detected as divergence.
     """
     log_ratio = before_N.astype(np.float64) - behaviour_N
     with np.errstate(invalid="ignore"):
@@ -79,6 +78,6 @@ def implausible_trajectories(
 
 
 def _largest_sum(values: NDArray[np.float64]) -> float:
-    """The largest sum of any stretch of ``values``, 0 for none; NaN where one of them is."""
+    """Returns the largest sum of any contiguous stretch of ``values``, at least 0; NaN if a value is NaN."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     return float((sums - np.minimum.accumulate(sums)).max())

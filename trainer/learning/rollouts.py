@@ -1,21 +1,21 @@
-"""Metrics over all rollouts of a run, those that the variance filter took included. Pure.
+"""Metrics over all rollouts of a run, including those that the variance filter removed. Pure.
 
-``reward_mean`` is of what is trained: it has no prompt that the policy always solves or never does, and can stand still
-while the policy gets better. The training records that a step took tell what became of all rollouts.
+``reward_mean`` covers only trained trajectories: it excludes tasks that the policy always or never solves, and may
+stagnate while the policy improves. The training records that a step read report the fates of all rollouts.
 """
 
 from headrace.schemas.rollouts import RolloutCounts
 
 
 def added(first: RolloutCounts | None, second: RolloutCounts | None) -> RolloutCounts | None:
-    """Both together; ``None`` where neither is known."""
+    """Returns the sum of both; ``None`` if neither is known."""
     return first.plus(second) if first and second else first or second
 
 
 def rollout_metrics(counts: RolloutCounts | None) -> dict[str, float]:
-    """``rollouts`` and the mean of their rewards, ``rollout_groups`` and the shares of those without variance.
+    """Returns ``rollouts`` and their mean reward, ``rollout_groups`` and the shares of those without variance.
 
-    What there is nothing to take a mean or a share of is left out.
+    A mean or share of nothing is left out.
     """
     if counts is None:
         return {}

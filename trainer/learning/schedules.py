@@ -2,8 +2,8 @@
 
     ScheduleSettings(shape="cosine", warmup_steps=100, decay_steps=1000, final_share=0.1)
 
-The share follows from the number of steps taken alone: a restart needs no state of it, and a step that is skipped or
-divided into sub-steps moves nothing.
+The share depends on the number of steps taken alone: a restart needs no further state, and skipped steps and sub-steps
+do not change it.
 """
 
 import math
@@ -12,28 +12,28 @@ from enum import StrEnum
 
 
 class RateShape(StrEnum):
-    """How the learning rate goes on after the warm-up."""
+    """The learning rate after the warm-up."""
 
     CONSTANT = "constant"
-    """It stays."""
+    """Constant."""
     LINEAR = "linear"
-    """In a straight line down to ``final_share``."""
+    """Linear decay to ``final_share``."""
     COSINE = "cosine"
-    """In half a cosine down to ``final_share``."""
+    """Cosine decay to ``final_share``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSettings:
-    """The learning rate's way: up in ``warmup_steps``, down in ``decay_steps``, then on at ``final_share``."""
+    """The learning rate: rises for ``warmup_steps``, decays until ``decay_steps``, then stays at ``final_share``."""
 
     shape: RateShape = RateShape.CONSTANT
-    """How it goes on after the warm-up: ``constant``, ``linear`` or ``cosine``."""
+    """Learning rate after the warm-up: ``constant``, ``linear`` or ``cosine``."""
     warmup_steps: int = 0
-    """Steps in which it rises in a straight line: step i of w, from 1, has i / w of it."""
+    """Steps of the linear warm-up: step i of w, from 1, has i / w of the learning rate."""
     decay_steps: int | None = None
-    """Step at which ``final_share`` is reached, the warm-up's steps counted; ``linear`` and ``cosine`` need it."""
+    """Step at which ``final_share`` is reached, warm-up included; required for ``linear`` and ``cosine``."""
     final_share: float = 0.0
-    """Share of the learning rate that is left then, in [0, 1]."""
+    """Share of the learning rate after the decay, in [0, 1]."""
 
     def __post_init__(self) -> None:
         if self.shape not in list(RateShape):
@@ -48,16 +48,16 @@ class ScheduleSettings:
             raise ValueError(f"decay_steps is {self.decay_steps}: it must be above warmup_steps, {self.warmup_steps}")
 
     def checked(self) -> "ScheduleSettings":
-        """These settings; raises ``ValueError`` where they do not say when the decay ends."""
+        """Returns these settings; raises ``ValueError`` if the end of the decay is missing."""
         if self.shape != RateShape.CONSTANT and self.decay_steps is None:
-            raise ValueError(f"the schedule {self.shape} needs decay_steps: the step at which it has come down")
+            raise ValueError(f"the schedule {self.shape} needs decay_steps: the step at which the decay ends")
         return self
 
 
 def rate_share(schedule: ScheduleSettings, steps_taken: int) -> float:
-    """Share of the learning rate for the step after ``steps_taken`` steps; in [0, 1].
+    """Returns the share of the learning rate for the step after ``steps_taken`` steps, in [0, 1].
 
-    Raises ``ValueError`` where a schedule that comes down does not say by when.
+    Raises ``ValueError`` if the end of a decaying schedule is missing.
     """
     if steps_taken < schedule.warmup_steps:
         return (steps_taken + 1) / schedule.warmup_steps

@@ -1,4 +1,4 @@
-"""What the learner needs to know, beside the model itself."""
+"""Settings of the learner."""
 
 from dataclasses import dataclass
 
@@ -13,31 +13,31 @@ from headrace.trainer.parallel.settings import ParallelSettings
 
 @dataclass(frozen=True, slots=True)
 class LearnerSettings:
-    """Settings of a learner; what each does is said at the setting of that name in ``TrainerConfig``."""
+    """Settings of a learner; the fields of the same names in ``TrainerConfig`` describe them in full."""
 
     model: ModelSettings
-    """The model that it trains."""
+    """The trained model."""
     loss: Loss
-    """The loss, as the run's settings have it."""
+    """The loss, with the run's settings applied."""
     correction: CorrectionSettings
-    """Weights and masks for tokens that another policy sampled."""
+    """Weights and masks for off-policy tokens."""
     kl: KlSettings
-    """Penalty for leaving a reference policy."""
+    """KL penalty."""
     constant_length: int
-    """Divisor in tokens of the normaliser ``constant_length``."""
+    """Divisor of the normaliser ``constant_length``, in tokens."""
     optimizer: OptimizerSettings
-    """What moves the weights."""
+    """The optimiser."""
     schedule: ScheduleSettings
     """The learning rate over the steps."""
     max_grad_norm: float
     """Gradients are scaled down to this norm."""
     plausibility: PlausibilitySettings
-    """When recorded log-probabilities are not believed."""
+    """When recorded log-probabilities count as implausible."""
     substeps: int
-    """Optimiser updates a batch is divided into."""
+    """Gradient steps per batch."""
     max_tokens_per_pass: int
-    """Tokens of one forward and backward pass."""
+    """Tokens of a micro-batch (one forward and backward pass)."""
     parallel: ParallelSettings
     """How several ranks work together."""
     canary_shape: tuple[int, int]
-    """Canaries that are published with a version, and the tokens of each."""
+    """Number of canaries published with a version, and the tokens of each."""

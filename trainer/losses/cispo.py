@@ -2,10 +2,10 @@
 
     max Σ sg(min(ρ, ε_max)) A log π / (trajectories · constant length)
 
-sg is the stop-gradient. A clip removes the gradient of tokens whose probability moved far, often the rare ones that
-decide an answer; here they keep a bounded one. There is no lower bound on ρ. The paper divides by the tokens and scales
-by the group's standard deviation; by default neither is done here (Dr. GRPO says why), and ``normaliser=token_mean``,
-``advantage_scale=group_std`` do it.
+sg is the stop-gradient. PPO's clip removes the gradient of tokens whose probability changed much, often the rare ones
+that decide an answer; here they keep a bounded gradient. ρ has no lower bound. The paper divides by the number of
+tokens and scales by the group's standard deviation; here neither is the default (for Dr. GRPO's reasons), and
+``normaliser=token_mean``, ``advantage_scale=group_std`` select them.
 """
 
 import torch
@@ -15,7 +15,7 @@ from headrace.trainer.losses.settings import Normaliser
 
 
 def objective(tokens: LossTokens, *, ratio_max: float = 5.0) -> Objective:
-    """(N,) tokens → (N,) sg(min(ρ, ε_max)) A log π. ε_max is published as insensitive between 4 and 8.
+    """(N,) tokens → (N,) sg(min(ρ, ε_max)) A log π. The paper finds ε_max insensitive between 4 and 8.
 
     A token's gradient with respect to its log-probability is min(ρ, ε_max) A, always.
     """

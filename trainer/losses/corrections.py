@@ -1,10 +1,11 @@
-"""Corrections for tokens that another policy sampled: weights for how likely they are now, masks for the hopeless.
+"""Corrections for off-policy tokens: importance weights, and masks for tokens beyond correction.
 
-Why a policy differs from the one that sampled: versions have passed since (staleness), or trainer and engine compute
-differently (mismatch). The weight is w = π_prox / π_b, π_prox the trainer's policy before the step. Truncated
+A policy differs from the behaviour policy because of versions in between (staleness), or because trainer and engine
+compute differently (mismatch). The importance weight is w = π_prox / π_b, where π_prox is the trainer's policy before
+the step. Truncated
 importance sampling (Ionides, 2008; for this mismatch Yao et al., 2025) takes min(w, C); masked importance sampling
-(IcePop, Ant Ling, 2025) takes w inside [c, C] and masks the token outside. Of a trajectory instead of a token: the
-geometric mean of its tokens' ratios, or their product, which is the unbiased one.
+(IcePop, Ant Ling, 2025) takes w inside [c, C] and masks the token outside. The weight of a trajectory instead of a
+token is the geometric mean of its tokens' ratios, or their product, which is unbiased.
 
 Axis legend: N sampled tokens of a batch.
 """
@@ -19,10 +20,10 @@ from headrace.trainer.losses.settings import CorrectionSettings, Importance, Lev
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Corrected:
-    """What the corrections make of a batch's tokens."""
+    """The corrected weights of a batch's tokens, with metrics."""
 
     weights: torch.Tensor
-    """(N,) float32, by which a token's objective is multiplied; 0 exactly where it is masked."""
+    """(N,) float32, factor of a token's objective; 0 exactly for masked tokens."""
     metrics: dict[str, float]
     """``tokens_kept``, ``tokens_kept_share``; ``tokens_masked_stale`` and ``tokens_masked_ratio``, by the first reason
     that applied; with an importance correction ``correction_weight_mean`` and ``correction_truncated``, a share, over
@@ -36,10 +37,10 @@ def correct(
     trajectories_N: torch.Tensor,
     settings: CorrectionSettings,
 ) -> Corrected:
-    """Weights of a batch's tokens.
+    """Returns the corrected weights of a batch's tokens.
 
-    ``lags_N`` (N,) int64 says how many versions ago a token was sampled. A trajectory's ratio is of the tokens that are
-    fresh enough. Without an importance correction ``prox_logprobs_N`` is not looked at.
+    ``lags_N`` (N,) int64: versions since a token was sampled. A trajectory's ratio covers its tokens that are fresh
+    enough. Without an importance correction ``prox_logprobs_N`` is not used.
     """
     limit = settings.max_token_staleness
     fresh_N = torch.ones_like(lags_N, dtype=torch.bool) if limit is None else lags_N <= limit

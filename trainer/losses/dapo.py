@@ -2,8 +2,8 @@
 
     max 1/N Σ_N min(ρ A, clip(ρ, 1 − 0.2, 1 + 0.28) A),   A = (r − mean(r)) / std(r)
 
-The wider bound lets rare tokens grow, which keeps the entropy up. Of the paper's other parts, dropping groups without
-a gradient is the stream's, and the overlong penalty a reward's.
+The wider upper bound lets rare tokens grow, which keeps the entropy up. The paper's other parts are elsewhere: the
+group processor drops groups without variance, and a reward component gives the overlong penalty.
 """
 
 from headrace.trainer.losses.grpo import objective as clipped

@@ -2,9 +2,9 @@
 
     max 1/N Σ_N sg(π_prox / π_b) min(u A, clip(u, 1 − ε, 1 + ε) A),   u = π / π_prox
 
-Around π_b, as PPO has it, the clip silences what other steps have changed since the token was sampled; around π_prox,
-the weights before this step, it bounds this step alone, and π_prox / π_b corrects for the rest without a bound. For a
-bounded one take another loss with the importance correction ``truncate``: that is this loss with C.
+A clip around π_b, as in PPO, also cuts off changes by earlier steps since the token was sampled. Around π_prox, the
+policy before this step, it bounds this step alone, and π_prox / π_b corrects for the rest without a bound. For a
+bounded correction use another loss with the importance correction ``truncate``: it equals this loss with the cap C.
 """
 
 from headrace.trainer.losses.loss import Loss, LossTokens, Objective

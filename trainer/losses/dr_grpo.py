@@ -2,8 +2,8 @@
 
     max Σ min(ρ A, clip(ρ, 1 − ε, 1 + ε) A) / (trajectories · constant length),   A = r − mean(r)
 
-GRPO divides by each answer's own length and by the group's standard deviation; here neither is done. Composer 2 chose
-this normalisation.
+GRPO divides by each answer's own length and by the group's standard deviation; this loss does neither. Composer 2 uses
+the same normalisation.
 """
 
 from headrace.trainer.losses.grpo import objective

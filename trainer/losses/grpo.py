@@ -1,10 +1,10 @@
-"""GRPO (DeepSeekMath, Shao et al., 2024): PPO's clip, the group's mean and standard deviation in place of a critic.
+"""GRPO (DeepSeekMath, Shao et al., 2024): PPO's clip, with the group's mean and standard deviation instead of a critic.
 
     max 1/M Σ_M 1/len_m Σ_t min(ρ A, clip(ρ, 1 − ε, 1 + ε) A),   A = (r − mean(r)) / std(r)
 
-The mean over an answer's own tokens makes a token of a long wrong answer weigh less than one of a short wrong answer;
-dr_grpo and dapo are there because of it. M are the trajectories: an answer of several segments weighs as much as one of
-a single segment.
+Because of the mean over an answer's own tokens, a token of a long wrong answer weighs less than one of a short wrong
+answer, which dr_grpo and dapo correct. M are the trajectories: an answer of several segments weighs as much as one of a
+single segment. The whole formula of A is in ``trainer/batches/advantages.py``.
 """
 
 from headrace.trainer.losses.loss import Loss, LossTokens, Objective

@@ -2,10 +2,10 @@
 
     max 1/M Σ_M min(s A, clip(s, 1 − 3e-4, 1 + 4e-4) A),   s = (π(y|x) / π_b(y|x))^(1/len),   A = (r − mean(r)) / std(r)
 
-y is the trajectory, in all its segments: they share one reward, and a ratio of single segments would clip one half of a
-decision and not the other. So a trajectory's segments are kept in one pass, or, where they are longer than
-``max_tokens_per_pass``, the loss is made linear first (``Update.linearised``: one forward pass more). Only tokens that
-are not masked count.
+y is the trajectory with all its segments: they share one reward, and ratios of single segments could clip one half of a
+decision and not the other. Therefore a trajectory's segments are kept in one pass, or, if they are longer than
+``max_tokens_per_pass``, the loss is made linear first (``Update.linearised``, one more forward pass). Masked tokens do
+not count.
 """
 
 import torch
@@ -26,7 +26,7 @@ def objective(tokens: LossTokens, *, clip_low: float = 3e-4, clip_high: float = 
 
 
 def trajectory_mean(values_N: torch.Tensor, trajectories_N: torch.Tensor) -> torch.Tensor:
-    """(N,) mean over the tokens of each token's trajectory; differentiable."""
+    """Returns the (N,) mean over the tokens of each token's trajectory; differentiable."""
     _, of_N = torch.unique(trajectories_N, return_inverse=True)
     lengths_M = torch.bincount(of_N).to(values_N.dtype)
     sums_M = torch.zeros_like(lengths_M).index_add(0, of_N, values_N)

@@ -2,9 +2,9 @@
 
     max 1/N Σ_N clip(ρ, e^α, e^β) A − τ (log ρ)²,   A = r − mean(r)
 
-PPO's clip lets a ratio run away on the side where the advantage asks for it no more; here a token whose log-ratio
-leaves [α, β] has no gradient at all, of the penalty neither. α, β and τ were not published: the defaults are ours, a
-factor of two to either side and a penalty that matters near those bounds only.
+PPO's clip leaves the ratio unbounded on one side, depending on the advantage's sign; here a token whose log-ratio
+leaves [α, β] has no gradient at all, not even of the penalty. α, β and τ were not published; the defaults are our
+choice: a factor of two in both directions, and a penalty that matters only near these bounds.
 """
 
 import math

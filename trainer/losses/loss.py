@@ -1,10 +1,10 @@
-"""What a loss is: a function of sampled tokens, and the settings it was published with.
+"""The definition of a loss: an objective over sampled tokens, and the settings with which it was published.
 
-Every loss here is −Σ_N weight · objective / divisor. A loss says what a token's objective is; weights and divisor are
-decided for the whole update before its first pass (``normaliser.py``, ``corrections.py``). So it does not matter how an
-update is divided into passes or over ranks.
+Every loss here is −Σ_N weight · objective / divisor. A loss defines a token's objective; weights and divisor are
+computed for the whole update before its first pass (``normaliser.py``, ``corrections.py``). Therefore the division of
+an update into passes (micro-batches) or over ranks does not change the gradient.
 
-Axis legend: N sampled tokens of one pass. Only tokens that are kept reach a loss, so there is no mask.
+Axis legend: N sampled tokens of one pass. Masked tokens are removed before, so there is no mask.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from headrace.trainer.losses.settings import AdvantageScale, Normaliser
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LossTokens:
-    """What a loss sees. π is the policy that is trained."""
+    """The input of a loss. π is the policy that is trained."""
 
     logprobs: torch.Tensor
     """(N,) float, log π; the only one with a gradient."""
     anchor_logprobs: torch.Tensor
-    """(N,) float, log-probability under the policy that ratios are measured against: π_b, or π_prox where a correction
-    or the loss itself weighs the way from π_b to π_prox."""
+    """(N,) float, log-probability under the policy in the ratio's denominator: π_b, or π_prox if a correction or the
+    loss itself applies the weight π_prox / π_b."""
     behaviour_logprobs: torch.Tensor
-    """(N,) float, log π_b: under the policy that sampled, as recorded."""
+    """(N,) float, log π_b: under the behaviour policy, as recorded."""
     advantages: torch.Tensor
     """(N,) float."""
     trajectories: torch.Tensor
@@ -34,14 +34,14 @@ class LossTokens:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Objective:
-    """What a loss says of each token."""
+    """The objective of each token."""
 
     values: torch.Tensor
     """(N,) float, to be maximised; differentiable."""
     clipped_low: torch.Tensor
-    """(N,) bool: the ratio was too small, and the loss did something about it."""
+    """(N,) bool: the ratio was below the lower bound and was clipped or masked."""
     clipped_high: torch.Tensor
-    """(N,) bool: the ratio was too large, and the loss did something about it."""
+    """(N,) bool: the ratio was above the upper bound and was clipped or masked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class Loss:
     objective: Callable[..., Objective]
     """``(tokens, **bounds) -> Objective``; the bounds' defaults are the published ones."""
     normaliser: Normaliser
-    """What the sum over tokens is divided by."""
+    """Divisor of the sum over tokens."""
     advantage_scale: AdvantageScale = AdvantageScale.NONE
-    """What advantages are divided by."""
+    """Divisor of the advantages."""
     proximal: bool = False
-    """Its ratios are measured against π_prox, the policy before the step: one more forward pass."""
+    """Whether its ratios are relative to π_prox, the policy before the step: costs one more forward pass."""
     whole_trajectories: bool = False
-    """It looks at all tokens of a trajectory at once: they are in one pass, or the loss is made linear first."""
+    """Whether it needs all tokens of a trajectory at once: in one pass, or with the loss made linear first."""

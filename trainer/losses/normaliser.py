@@ -1,4 +1,4 @@
-"""What the sum over tokens is divided by, decided for a whole update and not for one of its passes.
+"""The divisor of the sum over tokens, computed for a whole update and not for one of its passes.
 
 Axis legend: N sampled tokens of the update.
 """
@@ -11,11 +11,10 @@ from headrace.trainer.losses.settings import Normaliser
 def normalise(
     kept_N: torch.Tensor, trajectories_N: torch.Tensor, normaliser: Normaliser, *, constant_length: int
 ) -> tuple[torch.Tensor, float]:
-    """(N,) float32 weight of each token, and the divisor of their sum; both count only tokens that are kept.
+    """Returns the (N,) float32 weight of each token, and the divisor of their sum; both count only kept tokens.
 
-    ``kept_N`` (N,) bool, ``trajectories_N`` (N,) int64. A trajectory of which nothing is kept is not counted. The
-    divisor is a sum over trajectories, so ranks that hold whole trajectories add theirs up; it is 0 where nothing is
-    kept, and then there is nothing to divide.
+    ``kept_N`` (N,) bool, ``trajectories_N`` (N,) int64. A trajectory without kept tokens does not count. The divisor is
+    a sum over trajectories, so ranks that hold whole trajectories can add theirs; it is 0 if no token is kept.
     """
     trajectories, of_N = torch.unique(trajectories_N, return_inverse=True)
     lengths_M = torch.bincount(of_N[kept_N], minlength=len(trajectories))

@@ -1,15 +1,15 @@
-"""The importance ratio and the clip of PPO, which several losses have in common."""
+"""The importance ratio and PPO's clip, which several losses share."""
 
 import torch
 
 from headrace.trainer.losses.loss import Objective
 
 LOG_RATIO_BOUND = 20.0
-"""|log ρ| past this is taken for this: e^20 says no more than it does, and what is made of it still is a number."""
+"""Larger |log ρ| are clamped to it, so that ratios and their products stay finite."""
 
 
 def bounded_ratio(log_ratio_N: torch.Tensor) -> torch.Tensor:
-    """(N,) exp of log-ratios within ±20; beyond, the gradient is zero."""
+    """Returns (N,) exp of log-ratios clamped to ±20; beyond, the gradient is zero."""
     return log_ratio_N.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
@@ -21,10 +21,10 @@ def clipped_surrogate(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> Objective:
-    """(N,) min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A) (PPO, Schulman et al., 2017).
+    """Returns (N,) min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A) (PPO, Schulman et al., 2017).
 
-    A token's gradient with respect to log ρ is ρ A, and zero where it is clipped: ρ too large with A > 0, or too small
-    with A < 0. With A < 0 nothing bounds a large ρ, unless ``dual_clip`` does: max(…, c A) there (Ye et al., 2020).
+    A token's gradient with respect to log ρ is ρ A, and zero if it is clipped: ρ too large with A > 0, or too small
+    with A < 0. With A < 0 a large ρ is bounded only by ``dual_clip``: max(…, c A) (Ye et al., 2020).
     """
     clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
     values_N = torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)

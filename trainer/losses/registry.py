@@ -1,4 +1,4 @@
-"""The losses by name. A new one is a file beside these and a line here."""
+"""The losses by name. A new loss is a file in this folder and a line here."""
 
 import inspect
 from collections.abc import Mapping
@@ -33,10 +33,10 @@ def loss_named(
     settings: LossSettings = _PUBLISHED,
     correction: CorrectionSettings = _UNCORRECTED,
 ) -> Loss:
-    """The loss called ``name`` as ``settings`` have it; with an importance correction its ratio is against π_prox.
+    """Returns the loss ``name`` with ``settings``; with an importance correction its ratio is relative to π_prox.
 
-    Raises ``ValueError`` for a name that is not known, a setting that the loss does not know, and an importance
-    correction of a loss that has its own.
+    Raises ``ValueError`` for an unknown name, a setting that the loss does not have, and an importance correction of a
+    loss that has its own.
     """
     if name not in LOSSES:
         raise ValueError(f"loss {name!r} is not known: choose one of {', '.join(sorted(LOSSES))}")
@@ -48,8 +48,8 @@ def loss_named(
     weighed = correction.importance != Importance.NONE
     if weighed and loss.proximal:
         raise ValueError(
-            f"importance is {correction.importance} and the loss {name} weighs its tokens itself: choose importance "
-            "none, or another loss, as dapo"
+            f"importance is {correction.importance} and the loss {name} has its own correction: choose importance "
+            "none, or another loss, such as dapo"
         )
     return replace(
         loss,

@@ -1,6 +1,6 @@
 """Settings of the losses, of the corrections for stale and mismatched tokens, and of the KL penalty.
 
-Plain values, without torch. Which of them a loss knows, and what it was published with, stands in the loss's own file.
+Plain values, without torch. The settings of a loss, and their published values, are in the loss's own file.
 """
 
 from dataclasses import asdict, dataclass
@@ -8,36 +8,37 @@ from enum import StrEnum
 
 
 class Normaliser(StrEnum):
-    """What the sum of the tokens' objectives is divided by."""
+    """Divisor of the sum of the tokens' objectives."""
 
     CONSTANT_LENGTH = "constant_length"
-    """Trajectories × ``constant_length``: a token weighs the same in a long and in a short answer (Dr. GRPO)."""
+    """Trajectories × ``constant_length``: tokens of long and short answers weigh the same (Dr. GRPO)."""
     TOKEN_MEAN = "token_mean"
-    """Tokens (DAPO)."""
+    """Number of tokens (DAPO)."""
     SEQUENCE_MEAN = "sequence_mean"
-    """Each trajectory's by its tokens, then all by the trajectories (GRPO)."""
+    """Mean over each trajectory's tokens, then over trajectories (GRPO)."""
 
 
 class AdvantageScale(StrEnum):
-    """What advantages are divided by before anything else."""
+    """Divisor of the advantages, applied first (σ of the formula in ``trainer/batches/advantages.py``)."""
 
     NONE = "none"
-    """Nothing: r − baseline, as the group's record says."""
+    """None: r − baseline, as in the group's record."""
     GROUP_STD = "group_std"
     """The standard deviation of the group's rewards (GRPO)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """What may differ from what the loss was published with; a setting that the loss does not know is refused."""
+    """Changes to the loss as published; a setting that the loss does not have is refused."""
 
     clip_low: float | None = None
-    """ε below 1 of losses that clip the ratio."""
+    """Lower ε of losses that clip the ratio to [1 − ε, …]."""
     clip_high: float | None = None
-    """ε above 1 of losses that clip the ratio."""
+    """Upper ε of losses that clip the ratio to […, 1 + ε]."""
     dual_clip: float | None = None
-    """c of grpo, dr_grpo and dapo: cap of the ratio of tokens with a negative advantage, which their clip leaves
-    without one; 3 is usual. One token that the engine recorded far too low can outweigh a batch otherwise."""
+    """c of grpo, dr_grpo and dapo: upper bound of the ratio of tokens with a negative advantage, which their clip does
+    not bound; usually 3. Without it a single token whose recorded log-probability is far too low can outweigh a
+    batch."""
     ratio_max: float | None = None
     """ε_max of cispo: cap of the ratio."""
     log_ratio_min: float | None = None
@@ -47,9 +48,9 @@ class LossSettings:
     log_ratio_penalty: float | None = None
     """τ of kimi: weight of the squared log-ratio."""
     normaliser: Normaliser | None = None
-    """What the sum over tokens is divided by; any loss takes any."""
+    """Divisor of the sum over tokens; valid for any loss."""
     advantage_scale: AdvantageScale | None = None
-    """What advantages are divided by; any loss takes any."""
+    """Divisor of the advantages; valid for any loss."""
 
     def __post_init__(self) -> None:
         _one_of(Normaliser, "normaliser", self.normaliser)
@@ -58,21 +59,21 @@ class LossSettings:
             if not (value <= 0 if name == "log_ratio_min" else value >= 0):
                 raise ValueError(f"{name} is {value}: it must be {'at most' if name.endswith('min') else 'at least'} 0")
         if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ValueError(f"dual_clip is {self.dual_clip}: it must be above 1, or it silences what did not move")
+            raise ValueError(f"dual_clip is {self.dual_clip}: it must be above 1, or it clips unchanged tokens")
         if self.clip_low is not None and self.clip_low > 1:
-            raise ValueError(f"clip_low is {self.clip_low}: it must be at most 1, or no ratio is below the clip")
+            raise ValueError(f"clip_low is {self.clip_low}: it must be at most 1, because no ratio is below 0")
 
     def bounds(self) -> dict[str, float]:
-        """The bounds that are set, by name."""
+        """Returns the bounds that are set, by name."""
         others = ("normaliser", "advantage_scale")
         return {name: value for name, value in asdict(self).items() if value is not None and name not in others}
 
 
 class Importance(StrEnum):
-    """How tokens are weighed for the way from the policy that sampled to the one before the step."""
+    """How tokens are weighted by w = π_prox / π_b, from the behaviour policy to the policy before the step."""
 
     NONE = "none"
-    """Not at all: the loss's own ratio reaches back to the policy that sampled."""
+    """Not at all: the loss's own ratio is relative to the behaviour policy."""
     TRUNCATE = "truncate"
     """By min(w, C): bounded variance, some bias."""
     MASK = "mask"
@@ -80,35 +81,36 @@ class Importance(StrEnum):
 
 
 class Level(StrEnum):
-    """Of what the ratio w is, for a token."""
+    """The level at which a token's ratio w is computed."""
 
     TOKEN = "token"
-    """Of the token."""
+    """The token's own ratio."""
     GEOMETRIC_MEAN = "geometric_mean"
-    """Of its trajectory, the geometric mean over tokens."""
+    """Geometric mean over the tokens of its trajectory."""
     PRODUCT = "product"
-    """Of its trajectory, the product over tokens: unbiased, and soon 0 or huge."""
+    """Product over the tokens of its trajectory: unbiased, with a large variance."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectionSettings:
-    """Corrections for tokens that another policy sampled. They go with any loss, except the importance with decoupled.
+    """Corrections for off-policy tokens. Valid with any loss, except the importance correction with decoupled.
 
-    With an importance correction the loss's own ratio is measured against the policy before the step, π_prox, and the
-    correction weighs the rest of the way, w = π_prox / π_b; this costs one more forward pass a step.
+    With an importance correction the loss's own ratio is relative to the policy before the step, π_prox, and the
+    correction applies the weight w = π_prox / π_b; this costs one more forward pass per step.
     """
 
     importance: Importance = Importance.NONE
-    """What is done with w."""
+    """Use of the weight w: ``none``, ``truncate`` or ``mask``."""
     level: Level = Level.TOKEN
-    """Of what the ratio is."""
+    """Level of the ratio: ``token``, ``geometric_mean`` or ``product``."""
     ratio_min: float | None = None
-    """Least w that ``mask`` keeps; unset: 0.5."""
+    """Smallest w that ``mask`` keeps; unset: 0.5."""
     ratio_max: float | None = None
-    """C of ``truncate``, greatest w that ``mask`` keeps; unset: 2."""
+    """C of ``truncate``, largest w that ``mask`` keeps; unset: 2."""
     max_token_staleness: int | None = None
-    """Tokens sampled more versions ago are masked; unset: none is. The trajectory's fresher tokens are trained.
-    ``max_staleness`` of the trainer instead rejects whole trajectories, by their oldest token."""
+    """Tokens that are more than this many versions old are masked, and the trajectory's fresher tokens are trained;
+    unset: none is masked. ``max_staleness`` of the trainer instead rejects whole trajectories, by their oldest
+    token."""
 
     def __post_init__(self) -> None:
         _one_of(Importance, "importance", self.importance)
@@ -128,40 +130,40 @@ class CorrectionSettings:
 
     @property
     def least(self) -> float:
-        """Least w that is kept."""
+        """Smallest w that is kept."""
         default = 0.5 if self.importance == Importance.MASK else 0.0
         return default if self.ratio_min is None else self.ratio_min
 
     @property
     def greatest(self) -> float:
-        """Greatest w that is kept, or C."""
+        """Largest w that is kept, or C."""
         return 2.0 if self.ratio_max is None else self.ratio_max
 
 
 class KlReference(StrEnum):
-    """The policy to stay near."""
+    """The reference policy of the KL penalty."""
 
     BASE = "base"
     """Version 0: a frozen copy of the model in memory, and one more forward pass."""
     BEHAVIOUR = "behaviour"
-    """The policy that sampled: costs nothing, and lets the policy wander off slowly."""
+    """The behaviour policy: costs nothing, and allows a slow drift from the base model."""
 
 
 @dataclass(frozen=True, slots=True)
 class KlSettings:
-    """The KL penalty: β k1 is taken from each token's advantage (``kl.py``)."""
+    """The KL penalty: β k1 is subtracted from each token's advantage (``kl.py``)."""
 
     coefficient: float = 0.0
     """β; 0: no penalty."""
     reference: KlReference = KlReference.BASE
-    """What the policy is compared with."""
+    """The reference policy: ``base`` or ``behaviour``."""
 
     def __post_init__(self) -> None:
         _one_of(KlReference, "reference", self.reference)
         if not 0 <= self.coefficient < float("inf"):
             raise ValueError(f"coefficient of kl is {self.coefficient}: it must be at least 0")
         if not self.coefficient and self.reference != KlReference.BASE:
-            raise ValueError(f"kl has the reference {self.reference} and no coefficient: set one above 0")
+            raise ValueError(f"kl has the reference {self.reference} and no coefficient: set a coefficient above 0")
 
     @property
     def needs_base(self) -> bool:

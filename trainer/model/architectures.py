@@ -1,8 +1,8 @@
-"""Which causal language models can be trained on packed sequences, and which are known to come out right.
+"""Which causal language models can be trained on packed sequences, and which are tested.
 
-What stands in :data:`TESTED` is held by tests: packed log-probabilities and gradients are those of the plain model,
-trained weights load in plain transformers. What ``obstacles`` names cannot be trained. Everything else is tried when it
-is loaded (``trial.py``), and trained with a warning where it passes.
+Tests verify the architectures in :data:`TESTED`: packed log-probabilities and gradients equal those of the plain model,
+and trained weights load in plain transformers. A model for which ``obstacles`` returns reasons cannot be trained. Any
+other is checked when it is loaded (``trial.py``), and trained with a warning if it passes.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ TESTED = frozenset(
         "smollm3",
     }
 )  # fmt: skip
-"""``model_type`` of the architectures that the tests hold."""
+"""``model_type`` of the architectures that tests verify."""
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SCALED_LOGITS = ("logit_scale", "logits_scaling")
@@ -24,11 +24,11 @@ _ATTENTION = {"full_attention", "sliding_attention"}
 
 
 class UnsupportedModel(ValueError):
-    """A model that cannot be trained; the message says why."""
+    """A model that cannot be trained; the message names the reason."""
 
 
 def obstacles(config: PretrainedConfig) -> list[str]:
-    """Why the model of ``config`` cannot be trained here, a sentence each; none for one that may be tried."""
+    """Returns the reasons why the model of ``config`` cannot be trained; none if it may be tried."""
     text: Any = config.get_text_config()
     found = []
     if config.is_encoder_decoder:
@@ -36,9 +36,11 @@ def obstacles(config: PretrainedConfig) -> list[str]:
     elif (known := MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)) is None:
         found.append("transformers knows no causal language model of this type")
     elif not getattr(known, "_supports_attention_backend", False):
-        found.append("its attention cannot be exchanged for one that keeps packed sequences apart")
+        found.append("its attention cannot be replaced by one that separates packed sequences")
     if any((getattr(text, name, None) or 0) > 1 for name in _EXPERTS):
-        found.append("it is a mixture of experts: engine and trainer would route tokens differently, unrecorded")
+        found.append(
+            "it is a mixture of experts: engine and trainer would route tokens differently, which is not recorded"
+        )
     found += [
         f"{name} is not supported: attention and head have no soft cap"
         for name in _SOFT_CAPS
@@ -50,14 +52,14 @@ def obstacles(config: PretrainedConfig) -> list[str]:
         if getattr(text, name, None) not in (None, 1, 1.0)
     ]
     if others := set(getattr(text, "layer_types", None) or ()) - _ATTENTION:
-        found.append(f"layers of the type {', '.join(sorted(others))} would carry one packed sequence into the next")
+        found.append(f"layers of the type {', '.join(sorted(others))} would mix packed sequences")
     if changing := _rope_types(text) & {"dynamic", "longrope"}:
         found.append(f"rotary positions of the type {changing.pop()} change with the longest sequence of a pass")
     return found
 
 
 def sliding_window(config: PretrainedConfig) -> int | None:
-    """Tokens that the narrowest layer sees, itself included; ``None`` where every layer sees all of them."""
+    """Returns the tokens that the narrowest layer attends to, itself included; ``None`` if every layer attends to all."""
     text: Any = config.get_text_config()
     types = getattr(text, "layer_types", None)
     if getattr(text, "use_sliding_window", True) is False or (types is not None and "sliding_attention" not in types):
@@ -67,9 +69,9 @@ def sliding_window(config: PretrainedConfig) -> int | None:
 
 
 def position_limit(config: PretrainedConfig) -> int:
-    """Tokens of the longest sequence that can be trained: the model's positions, or its window where that is less.
+    """Returns the tokens of the longest trainable sequence: the model's positions, or its window if that is less.
 
-    Windows are not computed; a sequence that fits into one never meets it.
+    Windows are not implemented, and a sequence that fits into a window is not affected by it.
     """
     positions = int(config.get_text_config().max_position_embeddings)
     window = sliding_window(config)
@@ -77,7 +79,7 @@ def position_limit(config: PretrainedConfig) -> int:
 
 
 def _rope_types(text: Any) -> set[str]:
-    """Types of the rotary embedding: one, or one for each type of layer."""
+    """Returns the types of the rotary embedding: one, or one for each type of layer."""
     rope = getattr(text, "rope_parameters", None) or {}
     each = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     return {parameters["rope_type"] for parameters in each if "rope_type" in parameters}

@@ -1,14 +1,14 @@
 """Attention over packed sequences, as an implementation that any Hugging Face causal model can be loaded with.
 
-The linear layers of a model do not care where one sequence ends and the next begins; only attention does. It gets a
-``Layout`` through the model's keyword arguments and keeps each sequence to itself:
+Only attention depends on the boundaries between sequences; the linear layers do not. It receives a ``Layout`` through
+the model's keyword arguments and attends within each sequence only:
 
-- on a GPU, torch's variable-length flash kernel (16-bit types), FlashAttention 2 or, where it is installed and
-  ``layers.flash_attention`` asks for it, a later one; compiled layers keep it in their graph;
+- on a GPU, torch's variable-length flash kernel (16-bit types): FlashAttention 2 or, if it is installed and
+  ``layers.flash_attention`` selects it, a later one; compiled layers keep it in their graph;
 - elsewhere, sequences of similar length are gathered into rectangles for ``scaled_dot_product_attention``. Rows are
-  filled up at their end only, where causality hides the filling from every real token, so no mask is needed. Of the
-  ways tried on a CPU this was the fastest: 160 sequences of 100-200 tokens took 0.78 s forward and backward, one
-  kernel call a sequence 1.29 s, rectangles filled up to the longest 0.84 s, a padded model 1.15-1.27 s.
+  padded at their end only, where causality hides the padding from every real token, so no mask is needed. This was the
+  fastest of the variants measured on a CPU: 160 sequences of 100-200 tokens took 0.78 s forward and backward, one
+  kernel call per sequence 1.29 s, rectangles padded to the longest 0.84 s, a padded model 1.15-1.27 s.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ NAME = "headrace_packed"
 """The implementation's name: ``from_pretrained(…, attn_implementation=NAME)``."""
 
 FILL = 0.85
-"""Least length of a sequence as a share of the longest in its rectangle."""
+"""Smallest length of a sequence as a share of the longest in its rectangle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the sequences stand on the token axis, prepared once a pass for every layer."""
+    """Positions of the sequences on the token axis, prepared once per pass for all layers."""
 
     rectangles: tuple[Rectangle, ...]
-    """For kernels that want rectangles."""
+    """For kernels that need rectangles."""
     scatter: torch.Tensor
-    """(T,) where each token stands in the concatenated rectangles."""
+    """(T,) index of each token in the concatenated rectangles."""
     cu_seqlens: torch.Tensor
     """(S + 1,) int32, for kernels that take variable lengths."""
     longest: int
@@ -56,7 +56,7 @@ class Layout:
 
 
 def make_layout(packed: PackedSequences, device: torch.device) -> Layout:
-    """The layout of ``packed`` on ``device``."""
+    """Returns the layout of ``packed`` on ``device``."""
     starts, lengths = packed.cu_seqlens, packed.lengths
     scatter = np.empty(int(starts[-1]), np.int64)
     rectangles, filled = [], 0
@@ -94,7 +94,7 @@ def packed_attention(
 ) -> tuple[torch.Tensor, None]:
     """Causal attention inside each sequence; (1, H, T, D) query, (1, K, T, D) key and value → (1, T, H, D).
 
-    Raises ``ValueError`` without a layout, with a window that is shorter than a sequence, with a soft cap or sinks.
+    Raises ``ValueError`` without a layout, for a window shorter than a sequence, for a soft cap or sinks.
     """
     if layout is None or query.shape[0] != 1:
         raise ValueError("packed attention needs a batch of one and layout=make_layout(…)")
@@ -120,14 +120,14 @@ def packed_attention(
 
 
 def takes_variable_lengths(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the variable-length kernel computes for ``dtype`` on ``device``."""
+    """Whether the variable-length kernel supports ``dtype`` on ``device``."""
     return device.type == "cuda" and dtype in (torch.float16, torch.bfloat16)
 
 
 def choose_flash_attention(name: str, device: torch.device) -> None:
-    """Have torch's flash kernels be those of ``name`` (``FA3``, ``FA4``), for the whole process.
+    """Select the flash kernels ``name`` (``FA3``, ``FA4``) in torch, for the whole process.
 
-    Raises ``ValueError`` where ``device`` is no GPU, torch does not know ``name``, or its package is not installed.
+    Raises ``ValueError`` if ``device`` is no GPU, torch does not know ``name``, or its package is not installed.
     """
     known = nn_attention.list_flash_attention_impls()
     if name not in known:
@@ -158,19 +158,19 @@ def _variable_length(tokens: list[torch.Tensor], layout: Layout, scaling: float 
         window_size=(-1, 0),
         enable_gqa=k.shape[1] != q.shape[1],
     )
-    assert isinstance(output, torch.Tensor)  # a tuple only where the log-sum-exp is asked for too
+    assert isinstance(output, torch.Tensor)  # a tuple only if the log-sum-exp is requested
     return output
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Sequences are kept apart by the layout: a (T, T) mask is never built."""
+    """The layout separates sequences: a (T, T) mask is never built."""
 
 
 def register(*, around_compiled: bool = False) -> None:
-    """Make the implementation known to transformers under :data:`NAME`.
+    """Register the implementation with transformers under :data:`NAME`.
 
-    ``around_compiled`` keeps it out of layers that are compiled: its rectangles have other shapes in every pass. The
-    variable-length kernel is one operator for the compiler, and needs no exception.
+    ``around_compiled`` excludes it from compiled layers, because its rectangles have other shapes in every pass. The
+    variable-length kernel is a single operator for the compiler, and needs no exclusion.
     """
     function: Any = packed_attention
     if around_compiled:
@@ -181,7 +181,7 @@ def register(*, around_compiled: bool = False) -> None:
 
 @contextmanager
 def packed(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, ``model`` takes packed sequences, whatever attention it was made with."""
+    """While inside, ``model`` takes packed sequences, whatever attention it was created with."""
     register()
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)

@@ -1,11 +1,11 @@
-"""Log-probabilities from a linear head, in float32, without ever holding the logits of all tokens.
+"""Log-probabilities from a linear head, in float32, without holding the logits of all tokens.
 
     log p = z_label − logsumexp(z),   z = h·Wᵀ / τ,   ∂/∂(h·Wᵀ) = g (onehot(label) − softmax(z)) / τ
 
-τ is the temperature at which the token was sampled, one for each row: trained is what was sampled from.
+τ is the temperature at which the token was sampled, one per row: training uses the sampled distribution.
 
-Only one chunk of logits exists at a time, in forward and in backward, where it is computed again: for 32 k tokens of a
-150 k vocabulary they would be 20 GB. The gradient is written over the chunk's own probabilities.
+Only one chunk of logits exists at a time, in forward and in backward, which computes it again: the logits of 32 k
+tokens with a 150 k vocabulary would be 20 GB. The gradient overwrites the chunk's probabilities.
 
 Axis legend: N tokens, H hidden width, V vocabulary.
 """
@@ -25,12 +25,13 @@ def head_logprobs(
     *,
     max_logits: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) float32 log-probability of each label, differentiable, and (N,) float32 entropy in nats, which is not.
+    """Returns the (N,) float32 log-probability of each label, differentiable, and the (N,) float32 entropy in nats,
+    not.
 
     ``labels_N`` (N,) int64; ``temperatures_N`` (N,) float32, above 0, by which each row of logits is divided, in
-    float32 as engines do (vLLM) and as TRL does; left out, 1. At most ``max_logits`` logits are worked on at once, in
-    two copies, or one token's. Weights in 16 bits are multiplied as they are and summed in float32: 16 bits in the head
-    are a known source of mismatch between trainer and engine.
+    float32 as in vLLM and TRL; default 1. At most ``max_logits`` logits, and at least those of one token, are in memory
+    at a time, in two copies. 16-bit weights are multiplied without conversion and summed in float32: 16-bit sums in the
+    head are a known source of mismatch between trainer and engine.
     """
     logprobs_N, entropy_N = _HeadLogprobs.apply(  # type: ignore[no-untyped-call]
         hidden_NH, labels_N, weight_VH, bias_V, temperatures_N, max_logits
@@ -53,13 +54,13 @@ class _HeadLogprobs(torch.autograd.Function):
         logprobs_N = torch.empty(len(labels_N), dtype=torch.float32, device=hidden_NH.device)
         entropy_N = torch.empty_like(logprobs_N)
         product = _Product(hidden_NH, weight_VH)
-        # What is one chunk anyway need not be computed again.
+        # A single chunk need not be computed again in backward.
         keep, kept = rows >= len(labels_N) and any(ctx.needs_input_grad), None
         for chunk in _chunks(len(labels_N), rows):
             scores = _log_softmax(product, chunk, bias_V, temperatures_N)
             logprobs_N[chunk] = scores.gather(1, labels_N[chunk, None])[:, 0]
             probabilities = scores.exp()
-            # A product of two rows: their element-wise one would be another chunk.
+            # A batched dot product: an element-wise product would need another chunk of memory.
             entropy_N[chunk] = -torch.bmm(probabilities[:, None], scores[:, :, None])[:, 0, 0]
             kept = probabilities if keep else None
             del scores, probabilities
@@ -74,7 +75,7 @@ class _HeadLogprobs(torch.autograd.Function):
         gradient_N = gradients[0]
         hidden_NH, labels_N, weight_VH, bias_V, temperatures_N = ctx.saved_tensors
         if temperatures_N is not None:
-            gradient_N = gradient_N / temperatures_N  # by the logits before they were divided
+            gradient_N = gradient_N / temperatures_N  # with respect to the undivided logits
         kept, ctx.probabilities = ctx.probabilities, None
         product = _Product(hidden_NH, weight_VH)
         wants_hidden, _, wants_weight, wants_bias, _, _ = ctx.needs_input_grad
@@ -103,23 +104,23 @@ class _HeadLogprobs(torch.autograd.Function):
 
 
 class _Product:
-    """hidden · weightᵀ a chunk at a time, and its gradients; sums are float32 whatever the factors are."""
+    """hidden · weightᵀ chunk by chunk, and its gradients; sums are float32 for all types of factors."""
 
     def __init__(self, hidden_NH: torch.Tensor, weight_VH: torch.Tensor) -> None:
-        # Tensor cores multiply 16-bit factors exactly and sum them in float32; elsewhere the factors are widened.
+        # Tensor cores multiply 16-bit factors exactly and sum in float32; on other devices the factors are widened.
         sixteen = weight_VH.dtype in (torch.bfloat16, torch.float16) and hidden_NH.dtype == weight_VH.dtype
         self._mixed = weight_VH.is_cuda and sixteen
         self._hidden_NH = hidden_NH
         self._weight_VH = weight_VH if self._mixed else weight_VH.float()
 
     def logits(self, chunk: slice) -> torch.Tensor:
-        """(n, V) float32."""
+        """Returns (n, V) float32."""
         if self._mixed:
             return torch.mm(self._hidden_NH[chunk], self._weight_VH.t(), out_dtype=torch.float32)
         return torch.mm(self._hidden_NH[chunk].float(), self._weight_VH.t())
 
     def by_hidden(self, by_logits: torch.Tensor) -> torch.Tensor:
-        """(n, H) gradient with respect to the hidden states; ``by_logits`` (n, V) float32."""
+        """Returns the (n, H) gradient with respect to the hidden states; ``by_logits`` (n, V) float32."""
         if self._mixed:
             return torch.mm(by_logits.to(self._weight_VH.dtype), self._weight_VH, out_dtype=torch.float32)
         return torch.mm(by_logits, self._weight_VH)

@@ -1,4 +1,4 @@
-"""The decoder layers of a model: where a pass trades time for memory, and what is worth compiling."""
+"""The decoder layers of a model: activation checkpointing, compilation and optional kernels."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,14 +10,14 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True, slots=True)
 class LayerSettings:
-    """How layers are computed. Neither setting changes what is learnt; compiled kernels round otherwise."""
+    """How layers are computed. No setting changes what is learnt, but compiled kernels round differently."""
 
     activation_checkpointing: bool = False
-    """Keep only each layer's input for the backward pass and compute the layer again. At 57 M parameters and 2,048
-    tokens a pass kept 43 MiB instead of 806, for 1.2 times the time."""
+    """Keep only each layer's input for the backward pass and compute the layer again. With 57 M parameters and 2,048
+    tokens a pass kept 43 MiB instead of 806, and took 1.2 times as long."""
     compile: bool = False
-    """Compile the layers with ``torch.compile``; on a CPU around their attention. There the miniature ran 1.2 times as
-    fast and a model of 60 M parameters no faster, after half a minute and more of compiling: off unless measured."""
+    """Compile the layers with ``torch.compile``; on a CPU without their attention. There the miniature ran 1.2 times as
+    fast and a model of 60 M parameters no faster, after at least half a minute of compiling: measure before use."""
     flash_attention: str = ""
     """On a GPU, the flash kernels to use instead of torch's own (FlashAttention 2): ``FA3`` on Hopper with the package
     ``flash-attn-3``. Not measured yet."""
@@ -27,19 +27,21 @@ class LayerSettings:
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of ``model`` in their order; raises ``ValueError`` where it does not say which they are."""
-    from transformers.modeling_layers import GradientCheckpointingLayer  # seconds, which reading settings need not take
+    """Returns the layers of ``model`` in order; raises ``ValueError`` if the model does not mark them."""
+    from transformers.modeling_layers import (
+        GradientCheckpointingLayer,
+    )  # takes seconds, and reading settings does not need it
 
     layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
-        raise ValueError(f"{type(model).__name__} does not say which modules are its layers")
+        raise ValueError(f"{type(model).__name__} does not mark its decoder layers")
     return layers
 
 
 def prepare_layers(model: nn.Module, settings: LayerSettings) -> None:
-    """Have the layers of ``model`` computed as ``settings`` ask; names and parameters stay as they are.
+    """Apply ``settings`` to the layers of ``model``; names and parameters do not change.
 
-    Raises ``ValueError`` naming a setting that cannot be followed here.
+    Raises ``ValueError`` naming a setting that is not supported here.
     """
     if settings == LayerSettings():
         return
@@ -51,19 +53,19 @@ def prepare_layers(model: nn.Module, settings: LayerSettings) -> None:
     if settings.liger:
         _use_liger(model, device)
     if settings.compile:
-        # Weights that are trained are float32 also where passes compute in 16 bits, so the device decides alone.
+        # Trained weights are float32 even if passes compute in 16 bits, so the device alone decides.
         attention.register(around_compiled=device.type != "cuda")
     for layer in decoder_layers(model):
         if settings.compile:
-            # Passes differ in length, and lengths should not be compiled anew each.
+            # Passes differ in length: dynamic shapes avoid a compilation for each length.
             layer.forward = torch.compile(layer.forward, dynamic=True)
         if settings.activation_checkpointing:
-            # There is no dropout, so no random state has to come back. What is compiled is computed again compiled.
+            # There is no dropout, so no random state must be restored. Compiled layers are recomputed compiled.
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
 
 
 def _use_liger(model: nn.Module, device: torch.device) -> None:
-    """Patch ``model`` with Liger's kernels, the loss and the head's left out: those are ours."""
+    """Patch ``model`` with Liger's kernels, except those of the loss and the head, which are implemented here."""
     if device.type != "cuda":
         raise ValueError(f"layers.liger needs a GPU: leave it off on {device.type}")
     try:

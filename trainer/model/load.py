@@ -1,4 +1,4 @@
-"""A causal language model from a Hugging Face directory, and back into one."""
+"""Loads a causal language model from a Hugging Face directory, and saves it as one."""
 
 import copy
 import hashlib
@@ -21,11 +21,11 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_m
 
 
 def load_model(path: Path, *, device: str = "cpu", dtype: str = "float32") -> PreTrainedModel:
-    """The causal model of a Hugging Face directory, ready to be trained on packed sequences.
+    """Load the causal model of a Hugging Face directory for training on packed sequences.
 
-    Dropout stays off: the importance ratio compares this policy with the one that sampled, not with a noisy copy.
-    Raises ``OSError`` where the directory holds no model, :class:`UnsupportedModel` where it is one that cannot be
-    trained; an architecture that no test holds is warned of.
+    Dropout stays off: the importance ratio compares this policy with the behaviour policy, not with a noisy copy.
+    Raises ``OSError`` if the directory holds no model, :class:`UnsupportedModel` if it cannot be trained; logs a
+    warning for an untested architecture.
     """
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"model_dir {path} holds no config.json: give a Hugging Face model directory")
@@ -52,13 +52,15 @@ def load_model(path: Path, *, device: str = "cpu", dtype: str = "float32") -> Pr
         raise UnsupportedModel(f"{name} cannot be trained: {error}") from error
     if config.model_type not in TESTED:
         _log.warning(
-            "%s: no test holds this architecture; a trial agreed with the plain model. Tested: %s",
+            "%s: this architecture is not tested; a trial agreed with the plain model. Tested: %s",
             name, ", ".join(sorted(TESTED)),
         )  # fmt: skip
     window = sliding_window(config)
     if window is not None and longest_sequence(model) == window:
         _log.warning(
-            "%s: attention sees %d tokens, and windows are not computed: longer ones are rejected", name, window
+            "%s: attention is limited to %d tokens, and windows are not implemented: longer segments are rejected",
+            name,
+            window,
         )
     return model
 
@@ -72,16 +74,16 @@ def save_model(
 ) -> None:
     """Write ``model`` as a Hugging Face directory with one ``model.safetensors``; the same weights give the same bytes.
 
-    ``tensors`` are its weights where it holds others: a shard, adapters, another type. Tied tensors are stored once.
-    The tokenizer's files, where ``tokenizer_from`` has any, come along.
+    ``tensors`` are the weights to write if ``model`` holds others: a shard, adapters, another type. Tied tensors are
+    stored once. Tokenizer files in ``tokenizer_from`` are copied.
     """
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     model.save_pretrained(path, max_shard_size="1TB", state_dict=tensors)
-    if tensors is not None:  # written was the type of the weights in memory, which are trained in another
+    if tensors is not None:  # it was written with the type of the weights in memory, which differs
         config = copy.deepcopy(model.config)
         config.dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
         config.save_pretrained(path)
-    for file in path.glob("*.safetensors"):  # the library makes them for their owner alone
+    for file in path.glob("*.safetensors"):  # the library creates them with mode 0600
         file.chmod((path / "config.json").stat().st_mode)
     for name in _TOKENIZER_FILES:
         if tokenizer_from is not None and (tokenizer_from / name).is_file():
@@ -89,7 +91,7 @@ def save_model(
 
 
 def weights_sha256(path: Path) -> bytes:
-    """Hash (32 bytes) over the safetensors files of a Hugging Face directory, their names and contents."""
+    """Returns a hash (32 bytes) of names and contents of the safetensors files of a Hugging Face directory."""
     digest = hashlib.sha256()
     for file in sorted(path.glob("*.safetensors")):
         with file.open("rb") as opened:
@@ -98,21 +100,22 @@ def weights_sha256(path: Path) -> bytes:
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Rows of the embedding: every token id is below it."""
+    """Returns the rows of the embedding: every token id is below this number."""
     embedding: Any = model.get_input_embeddings()
     return int(embedding.weight.shape[0])
 
 
 def longest_sequence(model: PreTrainedModel) -> int:
-    """Tokens of the longest sequence that the model can be trained on."""
+    """Returns the tokens of the longest sequence that the model can be trained on."""
     return position_limit(model.config)
 
 
 def attention_crossover(model: PreTrainedModel) -> float:
-    """Length in tokens at which attention is as much work as the linear layers: parameters / (layers · width).
+    """Returns the length in tokens at which attention costs as much as the linear layers: parameters / (layers ·
+    width).
 
-    A token costs 2 operations a parameter and, a layer, 2 · width for each of the two products with the half of the
-    sequence that stands before it, on average.
+    A token costs 2 operations per parameter and, per layer, 2 · width for each of the two products with its context,
+    which is half of the sequence on average.
     """
     config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

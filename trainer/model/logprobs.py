@@ -14,25 +14,25 @@ from headrace.trainer.model import attention
 from headrace.trainer.model.head import head_logprobs
 
 MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "cuda": 256 * 1024 * 1024}
-"""Logits worked on at once, in elements, by type of device: 64 MiB and 1 GiB in float32. Past it the head runs in
-chunks, and again in backward. At a vocabulary of 152 k these are 110 tokens, which keep a CPU busy, and 1,760, which a
-GPU needs for its matrix products to be large."""
+"""Logits in memory at a time, in elements, by type of device: 64 MiB and 1 GiB in float32. Above this number the head
+runs in chunks, and again in backward. With a vocabulary of 152 k these are 110 tokens, enough for a CPU, and 1,760,
+which a GPU needs for large matrix products."""
 
 
 class TokenLogprobs(NamedTuple):
-    """What a model says of the targets; axis legend: N targets, in the packing's order."""
+    """A model's results for the targets; axis legend: N targets, in the packing's order."""
 
     logprobs: torch.Tensor
-    """(N,) float32 log-probability of each target given what stands before it in its sequence, at its temperature."""
+    """(N,) float32 log-probability of each target given its context in the sequence, at its temperature."""
     entropy: torch.Tensor
-    """(N,) float32 entropy in nats of the distribution it was drawn from, at its temperature; carries no gradient."""
+    """(N,) float32 entropy in nats of the distribution it was drawn from, at its temperature; without gradient."""
 
 
 def token_logprobs(model: PreTrainedModel, packed: PackedSequences, *, max_logits: int | None = None) -> TokenLogprobs:
-    """Log-probabilities of the targets of ``packed``, each at its temperature, in float32 from the head on.
+    """Returns log-probabilities of the targets of ``packed``, each at its temperature, in float32 from the head on.
 
-    The head runs only where a target is predicted, and in chunks of at most ``max_logits`` logits,
-    :data:`MAX_LOGITS` of the device where nothing is said.
+    The head runs only at positions that predict a target, in chunks of at most ``max_logits`` logits, by default
+    :data:`MAX_LOGITS` of the device.
     """
     device = next(model.parameters()).device
     if max_logits is None:

@@ -1,14 +1,14 @@
-"""LoRA (Hu et al. 2021) through peft: small adapters beside frozen matrices are trained in place of the matrices.
+"""LoRA (Hu et al. 2021) through peft: small adapters of frozen matrices are trained instead of the matrices.
 
-    W x + (α / r) · B A x          A (r, in) random, B (out, r) zero: version 0 is the base model, to the bit
+    W x + (α / r) · B A x          A (r, in) random, B (out, r) zero: version 0 is exactly the base model
 
-Engines swap whole weights, so what is published is the merged model: W + (α / r) · B A, computed anew from the frozen W
-each time (``published``). Nothing is merged in place and taken out again, which would not give W back.
+Engines load complete weights, so the merged model is published: W + (α / r) · B A, computed from the frozen W each time
+(``published``). Adapters are never merged in place and subtracted again, because that would not restore W exactly.
 
-In bfloat16 the published matrix is rounded, and an element of B A that is below half a unit in the last place of W's
-(1/512 of its size) is lost or becomes a whole unit. What is trained is the unmerged model, what samples is the rounded
-one: two policies. The trainer therefore asks for a correction by the recorded log-probabilities where both settings
-meet, and ``mismatch_kl`` says how far apart they are.
+In bfloat16 the published matrix is rounded: an element of B A below half a unit in the last place of W's (1/512 of its
+size) is lost or becomes a whole unit. The unmerged model is trained and the rounded one samples, which are two
+policies. The trainer therefore requires an importance correction if both settings are used, and ``mismatch_kl``
+measures the distance.
 """
 
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ _ADAPTER = "default"
 
 @dataclass(frozen=True, slots=True)
 class LoraSettings:
-    """Adapters to train in place of the model's own weights."""
+    """Adapters to train instead of the model's own weights."""
 
     rank: int = 0
-    """r; 0: no adapters, all of the model's weights are trained."""
+    """r; 0: no adapters, all weights of the model are trained."""
     alpha: float = 32.0
-    """α: adapters count α / r."""
+    """α: adapters are scaled by α / r."""
     targets: tuple[str, ...] = (ALL_LINEAR,)
-    """Which matrices of a layer have one, by the last part of their names: ["q_proj", "v_proj"]; all of them."""
+    """Matrices of a layer that get adapters, by the last part of their names: ["q_proj", "v_proj"]; default: all."""
 
     def __post_init__(self) -> None:
         if self.rank < 0:
@@ -45,18 +45,18 @@ class LoraSettings:
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings, *, seed: int) -> None:
-    """Give ``model`` its adapters, in place; from now on they alone are trainable. They follow from ``seed`` alone.
+    """Add adapters to ``model``, in place; only they are trainable afterwards. Their values depend on ``seed`` alone.
 
-    Raises ``ValueError`` where a target names no matrix.
+    Raises ``ValueError`` if a target names no matrix.
     """
-    from peft import LoraConfig, inject_adapter_in_model  # seconds, which only those who use it should wait
+    from peft import LoraConfig, inject_adapter_in_model  # takes seconds, so only if adapters are used
 
     names = _target_names(model, settings.targets)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # type: ignore[arg-type]
         target_modules=names,
-        lora_dropout=0.0,  # the importance ratio compares with the policy that sampled, not with a noisy copy
+        lora_dropout=0.0,  # the importance ratio compares with the behaviour policy, not with a noisy copy
         fan_in_fan_out=_is_transposed(model.get_submodule(names[0])),
     )
     with torch.random.fork_rng():
@@ -64,32 +64,32 @@ def add_adapters(model: nn.Module, settings: LoraSettings, *, seed: int) -> None
         inject_adapter_in_model(config, model, _ADAPTER)
     for parameter in model.parameters():
         if parameter.requires_grad:
-            parameter.data = parameter.data.float()  # beside 16-bit weights peft makes 16-bit adapters
+            parameter.data = parameter.data.float()  # for 16-bit weights peft creates 16-bit adapters
 
 
 class Adapter:
-    """The adapter of one matrix, whole on this rank whatever the model's own weights are."""
+    """The adapter of one matrix, complete on this rank even if the model is sharded."""
 
     def __init__(self, module: Any) -> None:
-        """That of peft's ``module``; of a sharded model all ranks call it."""
+        """The adapter of peft's ``module``; all ranks of a sharded model call it."""
         self._module = module
         self._A = whole_tensor(module.lora_A[_ADAPTER].weight.detach())
         self._B = whole_tensor(module.lora_B[_ADAPTER].weight.detach())
 
     @property
     def weight(self) -> Tensor:
-        """The frozen W that the model has now: while a layer computes it is whole, and of the type it computes in."""
+        """The model's current frozen W: complete, and in the type of the pass, while its layer computes."""
         weight: Tensor = self._module.base_layer.weight
         return weight
 
     @property
     def up(self) -> Tensor:
-        """The B that the model has now."""
+        """The model's current B."""
         up: Tensor = self._module.lora_B[_ADAPTER].weight
         return up
 
     def merged(self, weight: Tensor) -> Tensor:
-        """``weight`` + (α / r) · B A, computed in float32, in the type of ``weight``, which is whole."""
+        """Returns the complete ``weight`` + (α / r) · B A, computed in float32, in the type of ``weight``."""
         product = self._B @ self._A
         delta = (product.T if self._module.fan_in_fan_out else product) * self._module.scaling[_ADAPTER]
         merged: Tensor = (weight.float() + delta).to(weight.dtype)
@@ -97,17 +97,17 @@ class Adapter:
 
 
 def whole_adapters(model: nn.Module) -> list[Adapter]:
-    """The adapters of ``model`` or of a part of it, gathered; of a sharded model all ranks call it."""
+    """Returns the adapters of ``model`` or of a part of it, gathered; all ranks of a sharded model call it."""
     return [Adapter(module) for module in _adapted(model)]
 
 
 def has_adapters(model: nn.Module) -> bool:
-    """Whether adapters are trained in place of the model's own weights."""
+    """Whether adapters are trained instead of the model's own weights."""
     return bool(_adapted(model))
 
 
 def plain_name(name: str) -> str | None:
-    """The name that a parameter of a model with adapters has in the model without; ``None`` for an adapter's."""
+    """Returns the name of a parameter in the model without adapters; ``None`` for an adapter's parameter."""
     return None if ".lora_" in name else name.replace(".base_layer.", ".")
 
 
@@ -116,9 +116,9 @@ def _adapted(model: nn.Module) -> list[Any]:
 
 
 def _target_names(model: nn.Module, targets: tuple[str, ...]) -> list[str]:
-    """Full names of the matrices in the decoder layers that ``targets`` mean."""
+    """Returns the full names of the matrices in the decoder layers that match ``targets``."""
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
-    # GPT-2 has its matrices the other way round, in a class of their own.
+    # GPT-2 stores its matrices transposed, in a class of their own.
     matrices = [
         name
         for name, module in model.named_modules()

@@ -1,4 +1,4 @@
-"""A Qwen3 small enough to learn in minutes on two cores, with random weights: where the shipped base model starts."""
+"""A Qwen3 small enough to train in minutes on two cores, with random weights: the origin of the shipped base model."""
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -7,9 +7,10 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 def miniature_qwen3(
     vocab_size: int, *, end_id: int, pad_id: int, seed: int, max_positions: int = 1024, tied: bool = False
 ) -> Qwen3ForCausalLM:
-    """About 0.35 M parameters in float32: hidden 96, 3 layers, 3 heads over 1 key-value head of 32, feed-forward 288.
+    """Returns a model of about 0.35 M float32 parameters: hidden 96, 3 layers, 3 heads and 1 key-value head of 32, MLP
+    288.
 
-    The weights follow from ``seed`` alone. ``tied`` shares the embedding with the LM head.
+    The weights depend on ``seed`` alone. ``tied`` shares the embedding with the LM head.
     """
     config = Qwen3Config(
         vocab_size=vocab_size,

@@ -1,4 +1,4 @@
-"""The models of a run as its settings want them: the policy that is trained, and the base model that it stays near."""
+"""Loads the models of a run: the policy that is trained, and the reference of the KL penalty."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from headrace.trainer.model.settings import ModelSettings
 
 
 def load_policy(settings: ModelSettings, published: Path | None = None) -> PreTrainedModel:
-    """The policy to train: the base model, or the one that a checkpoint holds as it was ``published``.
+    """Load the policy to train: the base model, or a checkpoint's model, as it was ``published``.
 
-    What is trained is float32 whatever ``dtype`` says; with adapters, the frozen rest is of that type. Weights that the
-    published ones do not hold (those rounded away, adapters) come back with the optimiser's state: ``Learner``.
+    Trained weights are float32 for any ``dtype``; with adapters, the frozen weights are of that type. Weights that the
+    published model lacks (the unrounded ones, adapters) are restored with the optimiser's state: ``Learner``.
     """
     if not settings.lora.rank:
         model = load_model(published or settings.base_dir, device=settings.device)
@@ -26,7 +26,7 @@ def load_policy(settings: ModelSettings, published: Path | None = None) -> PreTr
 
 
 def load_reference(settings: ModelSettings) -> PreTrainedModel | None:
-    """The frozen base model, where the KL penalty needs it."""
+    """Load the frozen base model, if the KL penalty needs it."""
     if not settings.needs_reference:
         return None
     return load_model(settings.base_dir, device=settings.device, dtype=settings.dtype)

@@ -1,10 +1,10 @@
-"""The model that is published: what is trained, with adapters merged and rounded to the type that engines compute in.
+"""The published model: the trained one with adapters merged, rounded to the type in which engines compute.
 
-    tensors            a state under the names of the model without adapters, for the disk
-    log-probabilities  inside ``as_published``: those that engines will give, for canaries
+    tensors            a state dict with the names of the model without adapters, for the disk
+    log-probabilities  inside ``as_published``: those that engines will compute, for canaries
 
-Both merge by the same operation on the same numbers, so a canary has the bits of the model on disk: also in bfloat16,
-where adapters beside a weight round otherwise than merged ones, and on any number of ranks.
+Both merge by the same operation on the same numbers, so canaries match the model on disk bit by bit: also in bfloat16,
+where separate adapters round differently from merged ones, and on any number of ranks.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ from headrace.trainer.model.shards import whole_tensor
 
 
 def published_names(model: nn.Module) -> list[str]:
-    """Names of what is published: those of the model without adapters."""
+    """Returns the names of the published tensors: those of the model without adapters."""
     return [plain for name in model.state_dict() if (plain := plain_name(name)) is not None]
 
 
 @torch.no_grad()
 def published_tensors(model: nn.Module, dtype: torch.dtype, *, keep: bool = True) -> dict[str, Tensor]:
-    """The model that is published, as a state in the host's memory; tied tensors are one.
+    """Returns the published model as a state dict in the host's memory; tied tensors are stored once.
 
-    Of a sharded model all ranks call it: a tensor at a time is gathered and merged, and given to the ranks that
-    ``keep`` them; the others get nothing.
+    All ranks of a sharded model call it: tensors are gathered and merged one at a time; ranks without ``keep`` get an
+    empty dict.
     """
     adapters = {id(adapter.weight): adapter for adapter in whole_adapters(model)}
     tensors: dict[int, Tensor] = {}
@@ -39,7 +39,7 @@ def published_tensors(model: nn.Module, dtype: torch.dtype, *, keep: bool = True
         if (plain := plain_name(name)) is None:
             continue
         if id(tensor) not in tensors:
-            weight = tensor.to(dtype) if isinstance(tensor, nn.Parameter) else tensor  # a buffer stays what it is
+            weight = tensor.to(dtype) if isinstance(tensor, nn.Parameter) else tensor  # buffers keep their type
             whole, adapter = whole_tensor(weight.detach()), adapters.get(id(tensor))
             if keep:
                 tensors[id(tensor)] = (adapter.merged(whole) if adapter else whole).cpu()
@@ -53,12 +53,12 @@ def published_tensors(model: nn.Module, dtype: torch.dtype, *, keep: bool = True
 def as_published(model: nn.Module, rounded: torch.dtype | None = None) -> Iterator[None]:
     """While inside, ``model`` computes with merged weights, without gradients.
 
-    With ``rounded`` they are those of the published tensors of that type, and are computed with in float32: exact
-    log-probabilities of what engines load, to which the rounding of activations adds nothing. Without, what is computed
-    in is the caller's to see to, as ever (``weight_copies``, FSDP).
+    With ``rounded`` the weights are rounded to that type, as published, and computed with in float32: log-probabilities
+    of the weights that engines load, without rounded activations. Without it the caller chooses the type of the pass
+    (``weight_copies``, FSDP).
 
-    A layer's weights are made when it begins and let go when it ends: no second model is held. Of a sharded model all
-    ranks enter together, without ``rounded``.
+    A layer's weights are made when it begins and released when it ends, so no second model is held. All ranks of a
+    sharded model enter together, without ``rounded``.
     """
     with torch.no_grad(), contextlib.ExitStack() as inside:
         layers = decoder_layers(model) if rounded or has_adapters(model) else []
@@ -68,7 +68,7 @@ def as_published(model: nn.Module, rounded: torch.dtype | None = None) -> Iterat
             inside.enter_context(with_weights(model, {id(weight): _exact(weight, rounded) for weight in outside}))
         for layer in layers:
             adapters, merged = whole_adapters(layer), inside.enter_context(contextlib.ExitStack())
-            # Between FSDP's own hooks: after it has gathered the layer's weights, before it lets them go.
+            # Between FSDP's own hooks: after it has gathered the layer's weights, before it releases them.
             inside.callback(layer.register_forward_pre_hook(partial(_merge, adapters, merged, rounded)).remove)
             inside.callback(layer.register_forward_hook(partial(_release, merged), prepend=True).remove)
         yield

@@ -1,4 +1,4 @@
-"""Which model a run trains, and how it is loaded."""
+"""Settings of the model that a run trains."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +9,19 @@ from headrace.trainer.model.lora import LoraSettings
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """What loading the policy and its reference needs to know."""
+    """Settings for loading the policy and its reference."""
 
     base_dir: Path
     """Hugging Face directory of the base model: version 0."""
     device: str
     """Torch device."""
     dtype: str
-    """Type that passes compute in and weights are published in: ``float32`` or ``bfloat16``."""
+    """Type in which passes compute and weights are published: ``float32`` or ``bfloat16``."""
     lora: LoraSettings
-    """Adapters to train in place of all weights."""
+    """Adapters to train instead of all weights."""
     layers: LayerSettings
-    """What a pass trades for what."""
+    """How layers are computed."""
     seed: int
-    """Seed of the adapters' first weights."""
+    """Seed of the adapters' initial weights."""
     needs_reference: bool
     """Whether the frozen base model is loaded too, for the KL penalty."""

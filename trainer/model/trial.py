@@ -1,7 +1,7 @@
-"""A loaded model is tried before it is trained: packed, sequences must get what the plain model gives each alone.
+"""A trial of a loaded model: packed sequences must get the log-probabilities that the plain model gives each alone.
 
-What an architecture does beside attention (a state carried along, positions counted otherwise, another scale of the
-logits) would not fail but train on wrong numbers. Three short sequences show it, in two forward passes.
+Unsupported features of an architecture (a recurrent state, other positions, scaled logits) would not fail but train on
+wrong log-probabilities. Three short sequences detect them in two forward passes.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ from headrace.trainer.model.logprobs import token_logprobs
 
 _LENGTHS = (5, 17, 11)
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
-"""Nats on any token: rounding stays far below it, and a token that sees its neighbours does not."""
+"""Nats on any token: rounding stays far below it, while a token that attends to another sequence exceeds it."""
 
 
 @torch.no_grad()
 def try_packing(model: PreTrainedModel) -> None:
     """Compare packed log-probabilities with those of ``model``'s own forward pass, sequence by sequence.
 
-    Raises :class:`UnsupportedModel` where they differ, or where a packed pass fails.
+    Raises :class:`UnsupportedModel` if they differ, or if a packed pass fails.
     """
     random = np.random.default_rng(0)
     vocabulary = int(model.config.get_text_config().vocab_size)
@@ -30,7 +30,7 @@ def try_packing(model: PreTrainedModel) -> None:
     sequences = [random.integers(0, vocabulary, length) for length in lengths]
     expected = _alone(model, sequences)
     if not expected.isfinite().all():
-        raise UnsupportedModel("its log-probabilities are not numbers")
+        raise UnsupportedModel("its log-probabilities are not finite")
     try:
         packed = pack([(ids, [0] + [1] * (len(ids) - 1)) for ids in sequences])
         found = token_logprobs(model, packed).logprobs
@@ -39,13 +39,13 @@ def try_packing(model: PreTrainedModel) -> None:
     difference = (found - expected).abs().max().item()
     if not difference <= _TOLERANCE[model.dtype]:
         raise UnsupportedModel(
-            f"packed sequences get other log-probabilities than each alone, by up to {difference:.3g} nats: something "
-            "in it besides causal attention joins tokens, or changes the logits"
+            f"log-probabilities of packed sequences differ from those of each alone by up to {difference:.3g} nats: "
+            "something besides causal attention mixes tokens, or changes the logits"
         )
 
 
 def _alone(model: PreTrainedModel, sequences: list[Ints]) -> torch.Tensor:
-    """(N,) log-probability of every token after the first of each sequence, by the plain model."""
+    """Returns the (N,) log-probability of every token after the first of each sequence, by the plain model."""
     device = next(model.parameters()).device
     model.set_attn_implementation("eager")
     try:

@@ -1,8 +1,8 @@
 """The policy that is trained: a model on this process, or sharded over all ranks of a job (FSDP2).
 
-Sharded, parameters, gradients and optimiser state are divided over the ranks; a layer's weights are gathered when it
-computes and let go after it. A loss is divided by the divisor of its whole update, so gradients are summed over the
-ranks and not averaged.
+Of a sharded model, parameters, gradients and optimiser state are divided over the ranks; a layer's weights are gathered
+before it computes and released after it. A loss is divided by the divisor of its whole update, so gradients are summed
+over the ranks and not averaged.
 """
 
 import math
@@ -27,24 +27,24 @@ from headrace.trainer.parallel.settings import ParallelSettings
 
 
 class TrainerPolicy(Protocol):
-    """A model that packed sequences are run through. All ranks call the same method together, each with its own."""
+    """A model that computes log-probabilities of packed sequences. All ranks call each method together."""
 
     crossover: float
-    """Tokens of a sequence whose attention is as much work as its linear layers: for dividing work among ranks."""
+    """Length in tokens at which attention costs as much as the linear layers: for dividing work among ranks."""
 
     def logprobs(self, packed: PackedSequences) -> TokenLogprobs:
-        """What the model says of the targets of ``packed``: see :func:`token_logprobs`."""
+        """Returns the log-probabilities of the targets of ``packed``: see :func:`token_logprobs`."""
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of ``loss``; ``last`` says that no other comes before the gradients are used."""
+        """Add the gradient of ``loss``; ``last``: it is the last before the gradients are used."""
 
 
 class WholePolicy:
-    """A model that this process has for itself."""
+    """A model that this process holds completely."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
         """The policy of ``model``, which computes in ``dtype``."""
-        self.crossover = math.inf  # nothing is divided
+        self.crossover = math.inf  # no work is divided
         self._model = model
         self._dtype = dtype
         self._copies: dict[int, Tensor] = {}
@@ -53,7 +53,7 @@ class WholePolicy:
         """As in :class:`TrainerPolicy`."""
         copies = weight_copies(self._model, self._dtype)
         if torch.is_grad_enabled():
-            self._copies = copies  # a backward pass that computes activations again does so with the same ones
+            self._copies = copies  # a backward pass that recomputes activations needs the same copies
         with with_weights(self._model, copies):
             return token_logprobs(self._model, packed)
 
@@ -65,14 +65,13 @@ class WholePolicy:
 
 
 class ShardedPolicy:
-    """A model that the ranks have together."""
+    """A model that is sharded over the ranks (FSDP2)."""
 
     def __init__(self, model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, *, reduce_every_pass: bool) -> None:
         """Shard ``model`` in place: its parameters become ``DTensor`` under the same names.
 
         Layers are gathered in ``dtype`` and compute in it; gradients are summed in float32. ``reduce_every_pass`` as in
-        ``ParallelSettings``. Raises ``ValueError`` where the model does not say what its
-        layers are.
+        ``ParallelSettings``. Raises ``ValueError`` if the model does not mark its layers.
         """
         self.crossover = attention_crossover(model)
         mesh = init_device_mesh(torch.device(ranks.device).type, (ranks.count,))
@@ -92,7 +91,7 @@ class ShardedPolicy:
         """As in :class:`TrainerPolicy`."""
         result: TokenLogprobs = self._root(packed)
         if not torch.is_grad_enabled():
-            self._root.reshard()  # nothing comes that would: the next step must not meet these weights again
+            self._root.reshard()  # no backward pass follows, which would: the next step must not reuse these weights
         return result
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
@@ -102,7 +101,7 @@ class ShardedPolicy:
 
 
 class _Called(nn.Module):
-    """What FSDP gathers the root's weights for: the head is applied outside the model's own ``forward``."""
+    """The root module of FSDP: its ``forward`` includes the head, which the model's own ``forward`` does not."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -113,10 +112,10 @@ class _Called(nn.Module):
 
 
 def open_policy(model: PreTrainedModel, dtype: torch.dtype, ranks: Ranks, settings: ParallelSettings) -> TrainerPolicy:
-    """The policy of ``model``, which computes in ``dtype``.
+    """Returns the policy of ``model``, which computes in ``dtype``.
 
-    It is sharded in place where there are several ranks, and on one where ``settings.shard_alone`` asks for it: then a
-    process without a group gets one of its own.
+    The model is sharded in place if there are several ranks, or if ``settings.shard_alone`` is set: then a process
+    without a group creates one of its own.
     """
     if ranks.count == 1:
         if not settings.shard_alone:

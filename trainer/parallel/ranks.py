@@ -1,6 +1,6 @@
 """The ranks of a job: processes that train one model together, each on its share of every batch.
 
-One process alone is a job of one rank: everything here then gives back what it was given.
+A single process is a job of one rank: all collectives then return their argument.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ Values = TypeVar("Values", bound=np.generic)
 
 
 class RankLost(RuntimeError):
-    """Another rank ended or does not answer: the job cannot go on, and starts again from its checkpoint."""
+    """Another rank ended or does not answer: the job must be restarted from its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Ranks:
     """This process among the ranks of its job. Every method is called by all ranks, in the same order."""
 
     rank: int = 0
-    """From 0; rank 0 leads: it alone speaks to Kafka and to the object store."""
+    """Number from 0; rank 0 leads: only it uses Kafka and the object store."""
     count: int = 1
     """Ranks of the job."""
     device: str = "cpu"
-    """Where this rank computes: ``cpu``, ``cuda:3``."""
+    """Device of this rank: ``cpu``, ``cuda:3``."""
     timeout_s: float = 600.0
-    """Seconds after which a rank that does not answer is given up."""
+    """Seconds after which a rank that does not answer counts as lost."""
     control: dist.ProcessGroup | None = None
-    """Group for values in the host's memory; the model's tensors travel through the default group."""
+    """Process group for values in the host's memory; the model's tensors use the default group."""
 
     @property
     def leads(self) -> bool:
@@ -42,7 +42,7 @@ class Ranks:
         return self.rank == 0
 
     def sum(self, values: NDArray[Values]) -> NDArray[Values]:
-        """The element-wise sum over all ranks, the same bits on each."""
+        """Returns the element-wise sum over all ranks, bit-identical on each."""
         if self.count == 1:
             return values
         total = torch.from_numpy(values.copy())
@@ -51,7 +51,7 @@ class Ranks:
         return summed
 
     def largest(self, value: int) -> int:
-        """The largest ``value`` of any rank."""
+        """Returns the largest ``value`` of any rank."""
         if self.count == 1:
             return value
         largest = torch.tensor([value], dtype=torch.int64)
@@ -59,7 +59,7 @@ class Ranks:
         return int(largest.item())
 
     def from_leader(self, values: NDArray[Values]) -> NDArray[Values]:
-        """Rank 0's ``values`` on every rank; the others give an array of the same shape and type."""
+        """Returns rank 0's ``values`` on every rank; the others pass an array of the same shape and type."""
         if self.count == 1:
             return values
         sent = torch.from_numpy(values if self.leads else np.empty_like(values))
@@ -82,12 +82,12 @@ def join_ranks(
     rank: int = -1,
     count: int = -1,
 ) -> Iterator[Ranks]:
-    """Join a job of several ranks; leaves it at the end.
+    """Join a job of several ranks, and leave it at the end.
 
-    ``device`` is ``cpu`` (gloo) or ``cuda`` (nccl, rank ``local_rank`` of this machine on the GPU of that number). The
-    ranks meet where ``torchrun`` says, which also says which one this is and how many there are; or at ``meet``, as
-    ``torch.distributed`` understands it, as ``rank`` of ``count``. Raises :class:`RankLost` where the others do not
-    come within ``timeout_s``.
+    ``device`` is ``cpu`` (gloo) or ``cuda`` (nccl, rank ``local_rank`` of this machine on the GPU of that number).
+    ``torchrun`` sets the rendezvous address, this process's rank and the number of ranks; without it, they are
+    ``meet``, an ``init_method`` of ``torch.distributed``, ``rank`` and ``count``. Raises :class:`RankLost` if the
+    others do not join within ``timeout_s``.
     """
     timeout = timedelta(seconds=timeout_s)
     on_gpu = torch.device(device).type == "cuda"
@@ -99,8 +99,8 @@ def join_ranks(
         control = dist.new_group(backend="gloo", timeout=timeout)
     except RuntimeError as error:
         raise RankLost(
-            f"the other ranks did not come within {timeout_s:.0f} s, or could not be reached: start all of them, and "
-            f"see that each reaches the address at which they meet ({str(error).splitlines()[0]})"
+            f"the other ranks did not join within {timeout_s:.0f} s, or could not be reached: start all of them, and "
+            f"check that each can reach the rendezvous address ({str(error).splitlines()[0]})"
         ) from error
     try:
         yield Ranks(
@@ -116,14 +116,14 @@ def join_ranks(
 
 @contextlib.contextmanager
 def lost_ranks(timeout_s: float) -> Iterator[None]:
-    """Turn what torch raises when a rank is gone or silent into :class:`RankLost`."""
+    """Turn torch's errors about a lost rank into :class:`RankLost`."""
     try:
         yield
     except RuntimeError as error:
-        # Gloo's errors have no type of their own; each names the library's file that raised it.
+        # Gloo's errors have no type of their own; each message names the library's source file.
         if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
             raise RankLost(
                 f"another rank ended or did not answer within {timeout_s:.0f} s; see its own log for the reason, then "
-                f"start the job again: it goes on from its newest checkpoint ({str(error).splitlines()[0]})"
+                f"restart the job: it resumes from its newest checkpoint ({str(error).splitlines()[0]})"
             ) from error
         raise
