@@ -59,7 +59,7 @@ def obstacles(config: PretrainedConfig) -> list[str]:
 
 
 def sliding_window(config: PretrainedConfig) -> int | None:
-    """Returns the tokens that the narrowest layer attends to, itself included; ``None`` if every layer attends to all."""
+    """Returns the narrowest layer's window in tokens, the current one included; ``None`` without a window."""
     text: Any = config.get_text_config()
     types = getattr(text, "layer_types", None)
     if getattr(text, "use_sliding_window", True) is False or (types is not None and "sliding_attention" not in types):

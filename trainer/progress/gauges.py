@@ -1,6 +1,6 @@
-"""Progress through OpenTelemetry: every metric of a step as ``headrace.trainer.…``, and what the trainer does now.
+"""Progress through OpenTelemetry: every metric of a step as ``headrace.trainer.…``, and the trainer's current state.
 
-Instruments are observed when somebody asks. In Prometheus the names have underscores, seconds their unit:
+Instruments are read at each collection. In Prometheus the names have underscores, and seconds have their unit:
 ``headrace_trainer_effective_sample_size``, ``headrace_trainer_wait_seconds``.
 """
 
@@ -19,29 +19,29 @@ Samples = Callable[[], Iterable[tuple[float, Mapping[str, str]]]]
 
 
 def instrument_name(metric: Metric) -> str:
-    """What a metric is called in OpenTelemetry: seconds have their unit beside them and not in the name."""
+    """Returns a metric's name in OpenTelemetry, without the prefix of seconds, which are the instrument's unit."""
     return f"headrace.trainer.{metric.name.removesuffix('*').removeprefix('seconds_').rstrip('_')}"
 
 
 def observe_progress(progress: Progress, meter: Meter | None = None) -> None:
-    """Have ``progress`` read whenever somebody asks. A metric that the newest step did not have is left out."""
+    """Register instruments that read ``progress`` at each collection, without metrics that the newest step lacks."""
     meter = meter or get_meter(METER)
     for metric in METRICS.values():
         unit = "" if metric.unit == "1" else metric.unit
         _gauge(meter, instrument_name(metric), unit, metric.about, partial(_values, progress, metric))
     for name, about, unit, value in (
         ("version", "Newest policy version announced.", "{version}", lambda: progress.version),
-        ("groups", "Groups that the step under way has.", "{group}", lambda: progress.groups),
+        ("groups", "Groups gathered for the current step.", "{group}", lambda: progress.groups),
         ("groups.wanted", "Groups that a step needs.", "{group}", lambda: progress.wanted),
         (
             "outage",
-            "Seconds for which the disk, object store or Kafka has been out of reach; 0: none is.",
+            "Seconds for which the disk, object store or Kafka has been unavailable; 0: none is.",
             "s",
             lambda: progress.outage_s,
         ),
     ):
         _gauge(meter, f"headrace.trainer.{name}", unit, about, partial(_alone, value))
-    phases = "Seconds in the present phase, by phase; 0 for the others."
+    phases = "Seconds in the current phase, by phase; 0 for the others."
     _gauge(meter, "headrace.trainer.phase", "s", phases, partial(_phases, progress))
     meter.create_observable_counter(
         "headrace.trainer.steps",

@@ -1,4 +1,4 @@
-"""Progress in a log: one line a step, and a line now and then while groups are awaited."""
+"""Progress in a log: one line per step, and reminders while the trainer waits for groups."""
 
 import logging
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from headrace.trainer.progress.progress import Progress
 _log = logging.getLogger("headrace.trainer")
 
 REMIND_S = 30.0
-"""Seconds of waiting for groups after which a line says so, and again."""
+"""Interval in seconds of the reminders while the trainer waits for groups."""
 
 _SHOWN = (
     ("reward_mean", "reward"), ("loss", "loss"), ("mismatch_kl", "mismatch KL"),
@@ -19,7 +19,7 @@ _SHOWN = (
 
 
 def step_line(step: int, metrics: Mapping[str, float], progress: Progress) -> str:
-    """A step in a line: what was learnt, where the seconds went, when the next weights come."""
+    """Returns a line with a step's metrics, its seconds by phase, and the estimated time of the next weights."""
     figures = [f"{label} {compact(metrics[name])}" for name, label in _SHOWN if name in metrics]
     spent = [f"{metrics[f'seconds_{what}']:.2f} s {what}" for what in ("wait", "train") if f"seconds_{what}" in metrics]
     usual = sum(progress.pace.usual_s.values())
@@ -27,7 +27,7 @@ def step_line(step: int, metrics: Mapping[str, float], progress: Progress) -> st
 
 
 def waiting_line(progress: Progress) -> str:
-    """What is awaited."""
+    """Returns a line with the groups that are missing."""
     return (
         f"waiting for groups: {progress.groups} of {progress.wanted} after {progress.since_s:.0f} s, "
         f"policy version {progress.version}"
@@ -35,7 +35,7 @@ def waiting_line(progress: Progress) -> str:
 
 
 def warnings(metrics: Mapping[str, float]) -> dict[str, str]:
-    """Metrics beyond their thresholds, by name, in words: ``effective_sample_size 0.21 (below 0.3)``."""
+    """Returns the metrics beyond their thresholds, by name, as text: ``effective_sample_size 0.21 (below 0.3)``."""
     found = ((name, value, metric_named(name)) for name, value in metrics.items())
     return {
         name: f"{name} {compact(value)} ({metric.threshold})"
@@ -45,7 +45,7 @@ def warnings(metrics: Mapping[str, float]) -> dict[str, str]:
 
 
 def compact(value: float) -> str:
-    """A number in few characters: ``0.643``, ``-0.0123``, ``5.32k``, ``1.2e-06``."""
+    """Returns a number in few characters: ``0.643``, ``-0.0123``, ``5.32k``, ``1.2e-06``."""
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{suffix}"
@@ -53,7 +53,7 @@ def compact(value: float) -> str:
 
 
 class Lines:
-    """A watcher that logs."""
+    """A watcher that logs progress."""
 
     def __init__(self) -> None:
         """Logs as ``headrace.trainer``."""
@@ -62,7 +62,7 @@ class Lines:
         self._beyond: set[str] = set()
 
     def changed(self, progress: Progress) -> None:
-        """A line every :data:`REMIND_S` seconds of waiting."""
+        """Log a line every :data:`REMIND_S` seconds of waiting."""
         self._progress = progress
         reminders = int(progress.since_s // REMIND_S) if progress.phase == Phase.WAITING else 0
         if reminders > self._reminded:
@@ -70,7 +70,7 @@ class Lines:
         self._reminded = reminders
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The step's line, and what has come to be beyond its threshold with it."""
+        """Log the step's line, and a warning for metrics that are newly beyond their thresholds."""
         _log.info("%s", step_line(step, metrics, self._progress))
         beyond = warnings(metrics)
         if news := [text for name, text in beyond.items() if name not in self._beyond]:

@@ -1,22 +1,22 @@
-"""The pace of a trainer: what a step's phases usually take, when the next weights come, and what holds it up. Pure."""
+"""The pace of a trainer: the usual duration of a step's phases, the time of the next weights, the bottleneck. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 _NEWEST = 0.3
-"""Weight of the newest step in the averages: about the last five steps count."""
+"""Weight of the newest step in the moving averages, which cover about the last five steps."""
 _MOST = 0.5
-"""Share of the time from which on a phase is what holds the trainer up."""
+"""Share of the time above which a phase counts as the bottleneck."""
 
 
 class Phase(StrEnum):
-    """What a trainer is doing; a step goes through those between the first and the last, in this order."""
+    """The phase of a trainer. A step passes through all but the first and the last, in this order."""
 
     STARTING = "starting"
-    """Loading the model and taking up its position."""
+    """Loading the model and the position."""
     WAITING = "waiting"
-    """For groups: reading and admitting what comes."""
+    """Waiting for groups: reading and admitting them."""
     TRAINING = "training"
     """Forward, backward, optimiser."""
     SAVING = "saving"
@@ -24,7 +24,7 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
     """Uploading the weights and announcing them."""
     DONE = "done"
-    """All steps that were asked for are trained."""
+    """All configured steps are trained."""
 
 
 _STEP = (Phase.WAITING, Phase.TRAINING, Phase.SAVING, Phase.PUBLISHING)
@@ -38,20 +38,20 @@ class StepPace:
     """Moving averages; empty before the first step."""
 
     def after(self, seconds: Mapping[Phase, float]) -> "StepPace":
-        """The pace after a step that took ``seconds``."""
+        """Returns the pace after a step that took ``seconds``."""
         taken = {phase: seconds.get(phase, 0.0) for phase in _STEP}
         usual = self.usual_s or taken
         return StepPace({phase: (1 - _NEWEST) * usual[phase] + _NEWEST * taken[phase] for phase in _STEP})
 
     def share(self, phase: Phase) -> float:
-        """Share of a step's time that ``phase`` takes, in [0, 1]."""
+        """Returns the share of a step's time that ``phase`` takes, in [0, 1]."""
         return self.usual_s.get(phase, 0.0) / (sum(self.usual_s.values()) or 1.0)
 
     def next_weights_s(self, phase: Phase, since_s: float, groups: int, wanted: int) -> float | None:
-        """Seconds until the step under way is announced; ``None`` where nothing is known of it.
+        """Returns the seconds until the current step is announced; ``None`` if they cannot be estimated.
 
-        ``since_s``: how long the present ``phase`` has taken. While groups are awaited, those that came say how fast
-        they come.
+        ``since_s``: seconds in the current ``phase``. While the trainer waits, the estimate extrapolates the rate at
+        which the groups so far arrived.
         """
         if not self.usual_s or phase not in _STEP:
             return None
@@ -59,11 +59,11 @@ class StepPace:
         if phase == Phase.WAITING and groups:
             left = since_s / groups * max(0, wanted - groups)
         elif phase == Phase.WAITING and since_s > self.usual_s[phase]:
-            return None  # it should have come by now: whatever were said would be a guess
+            return None  # overdue: there is no basis for an estimate
         return left + sum(self.usual_s[later] for later in _STEP[_STEP.index(phase) + 1 :])
 
     def verdict(self) -> str:
-        """What holds the trainer up, in words; empty before the first step."""
+        """Returns the trainer's bottleneck in words; empty before the first step."""
         if not self.usual_s:
             return ""
         phase = max(_STEP, key=self.share)
@@ -71,8 +71,8 @@ class StepPace:
         if self.share(phase) < _MOST:
             return "balanced: no phase takes half of the time"
         return {
-            Phase.WAITING: f"starved: {share} goes in waiting for groups",
-            Phase.TRAINING: f"busy: {share} goes in training",
-            Phase.SAVING: f"held up by the disk: {share} goes in checkpoints",
-            Phase.PUBLISHING: f"held up by the object store or Kafka: {share} goes in publishing",
+            Phase.WAITING: f"starved: {share} is spent waiting for groups",
+            Phase.TRAINING: f"busy: {share} is spent training",
+            Phase.SAVING: f"delayed by the disk: {share} is spent writing checkpoints",
+            Phase.PUBLISHING: f"delayed by the object store or Kafka: {share} is spent publishing",
         }[phase]

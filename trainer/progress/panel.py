@@ -1,4 +1,4 @@
-"""Progress on a terminal: a small panel that shows at once whether the trainer learns, starves or is slow."""
+"""Progress on a terminal: a small panel that shows whether the trainer learns, starves or is slow."""
 
 import math
 from collections import deque
@@ -29,7 +29,7 @@ _STEPS_SHOWN = 60
 
 
 def sparkline(values: list[float]) -> str:
-    """Values as blocks of eight heights; what is not a number is a gap."""
+    """Returns values as blocks of eight heights; a value that is not finite is a gap."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
@@ -38,7 +38,7 @@ def sparkline(values: list[float]) -> str:
 
 
 def render(progress: Progress, rewards: list[float], title: str) -> RenderableType:
-    """The panel as it is now."""
+    """Returns the panel of the current progress."""
     rows: list[RenderableType] = []
     if progress.metrics:
         rows.append(Text.assemble(("reward  ", "dim"), (sparkline(rewards), "green")))
@@ -62,7 +62,7 @@ def render(progress: Progress, rewards: list[float], title: str) -> RenderableTy
 
 
 def _now(progress: Progress) -> RenderableType:
-    """What is done at this moment."""
+    """Returns the current phase and its progress."""
     line = Table.grid(padding=(0, 2))
     cells: list[RenderableType] = [Text(f"version {progress.version}, {progress.phase}", "bold")]
     if progress.phase == Phase.WAITING:
@@ -75,15 +75,15 @@ def _now(progress: Progress) -> RenderableType:
 
 
 def _outlook(progress: Progress) -> Text:
-    """When the next weights come, and what holds them up."""
+    """Returns the estimated time of the next weights, and the bottleneck."""
     soon, verdict = progress.next_weights_s, progress.pace.verdict()
-    style = "yellow" if verdict.startswith(("starved", "held")) else "dim"
+    style = "yellow" if verdict.startswith(("starved", "delayed")) else "dim"
     when = "next weights: not known yet" if soon is None else f"next weights in about {soon:.0f} s"
     return Text.assemble((when, "dim"), ("; " if verdict else "", "dim"), (verdict, style))
 
 
 class LivePanel:
-    """A watcher that keeps the panel on ``console`` while it is entered; what is logged there scrolls above it."""
+    """A watcher that shows the panel on ``console`` while it is entered; log lines scroll above it."""
 
     def __init__(self, console: Console, title: str) -> None:
         """A panel titled ``title``."""
@@ -102,11 +102,11 @@ class LivePanel:
         self._live.stop()
 
     def changed(self, progress: Progress) -> None:
-        """Look there from now on: the panel draws itself."""
+        """Keep ``progress``; the panel refreshes itself."""
         self._progress = progress
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the reward for the line of blocks."""
+        """Keep the reward for the sparkline."""
         self._rewards.append(metrics.get("reward_mean", math.nan))
 
     def _render(self) -> RenderableType:

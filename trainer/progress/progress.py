@@ -1,6 +1,6 @@
-"""Progress: where a trainer is, kept by its loop for whoever looks. Lines, panel, gauges and writers are watchers.
+"""Progress: the trainer's state for display, updated by its loop. Lines, panel, gauges and writers are watchers.
 
-A watcher never holds training up and never stops it: one that raises is reported once and not called again.
+A watcher must not block, and cannot stop training: one that raises is reported once and not called again.
 """
 
 import logging
@@ -14,70 +14,70 @@ _log = logging.getLogger(__name__)
 
 
 class Watcher(Protocol):
-    """Somebody who looks."""
+    """An observer of progress."""
 
     def changed(self, progress: "Progress") -> None:
-        """The phase or the number of groups is another; also a few times a second while groups are awaited."""
+        """The phase or the number of groups has changed; also called a few times per second during waits for groups."""
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """A step has been announced. ``metrics`` are those of its record."""
+        """A step has been announced, with the ``metrics`` of its record."""
 
 
 class Progress:
-    """Phase, groups, newest metrics, pace. Written by the loop alone; read by any thread."""
+    """Phase, groups, newest metrics and pace. Only the loop writes it; any thread may read it."""
 
     def __init__(self, watchers: Sequence[Watcher] = (), *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Progress of a trainer that has not begun; ``clock`` gives seconds."""
+        """Progress of a trainer that has not started; ``clock`` returns seconds."""
         self.phase = Phase.STARTING
         self.version = 0
         """Newest version announced."""
         self.groups = 0
-        """Groups that the step under way has."""
+        """Groups gathered for the current step."""
         self.wanted = 0
         """Groups that a step needs."""
         self.steps = 0
         """Steps announced by this process."""
         self.metrics: Mapping[str, float] = {}
-        """Of the newest step; empty before one."""
+        """Metrics of the newest step; empty before the first."""
         self.pace = StepPace()
         self.outage = ""
-        """What is out of reach, in a sentence; empty where nothing is."""
+        """Description of the current outage; empty if there is none."""
         self._outage_began = 0.0
         self._watchers = list(watchers)
         self._clock = clock
         self._entered = self._begun = clock()
         self._spent_s: dict[Phase, float] = {}
         self.newest_s: Mapping[Phase, float] = {}
-        """Seconds that the newest step announced by this process spent in each phase; empty before one."""
+        """Seconds that this process's newest step spent in each phase; empty before the first."""
 
     @property
     def since_s(self) -> float:
-        """Seconds in the present phase."""
+        """Seconds in the current phase."""
         return self._clock() - self._entered
 
     @property
     def since_step_s(self) -> float:
-        """Seconds since a step was announced, or since the trainer took up its position."""
+        """Seconds since the last step was announced, or since the trainer resumed."""
         return self._clock() - self._begun
 
     @property
     def outage_s(self) -> float:
-        """Seconds that the present outage has lasted; 0 where there is none."""
+        """Seconds since the current outage began; 0 if there is none."""
         return self._clock() - self._outage_began if self.outage else 0.0
 
     @property
     def next_weights_s(self) -> float | None:
-        """Seconds until the next version is announced, as far as can be said."""
+        """Estimated seconds until the next version is announced; ``None`` if unknown."""
         return self.pace.next_weights_s(self.phase, self.since_s, self.groups, self.wanted)
 
     def begin(self, version: int, wanted: int) -> None:
-        """The trainer has taken up its position behind ``version``; a step needs ``wanted`` groups."""
+        """Record that the trainer has resumed after ``version``; a step needs ``wanted`` groups."""
         self.version, self.wanted = version, wanted
         self._spend()
         self._begun, self._spent_s = self._entered, {}
 
     def enter(self, phase: Phase) -> None:
-        """What is done from now on. Waiting begins a new step."""
+        """Enter ``phase``. ``WAITING`` begins a new step."""
         self._spend()
         self.phase = phase
         if phase == Phase.WAITING:
@@ -85,23 +85,23 @@ class Progress:
         self._notify(lambda watcher: watcher.changed(self))
 
     def gathered(self, groups: int) -> None:
-        """The step under way has ``groups`` groups."""
+        """Record that the current step has ``groups`` groups."""
         self.groups = groups
         self._notify(lambda watcher: watcher.changed(self))
 
     def outage_lasts(self, outage: str, lasted_s: float) -> None:
-        """A disk, the object store or the broker has been out of reach for ``lasted_s`` seconds."""
+        """Record that a disk, the object store or the broker has been unavailable for ``lasted_s`` seconds."""
         self.outage, self._outage_began = outage, self._clock() - lasted_s
         self._notify(lambda watcher: watcher.changed(self))
 
     def outage_ended(self) -> None:
-        """Nothing is out of reach."""
+        """Record that the outage has ended."""
         if self.outage:
             self.outage = ""
             self._notify(lambda watcher: watcher.changed(self))
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """``step`` has been announced with ``metrics``."""
+        """Record that ``step`` has been announced with ``metrics``."""
         self._spend()
         self.newest_s, self._begun, self._spent_s = self._spent_s, self._entered, {}
         self.pace = self.pace.after(self.newest_s)
@@ -110,7 +110,7 @@ class Progress:
         self._notify(lambda watcher: watcher.stepped(step, metrics))
 
     def _spend(self) -> None:
-        """Count the seconds in the present phase to it: a step that is tried again goes through phases twice."""
+        """Add the seconds in the current phase to its sum: a retried step passes through phases twice."""
         now = self._clock()
         self._spent_s[self.phase] = self._spent_s.get(self.phase, 0.0) + now - self._entered
         self._entered = now
@@ -119,6 +119,6 @@ class Progress:
         for watcher in [*self._watchers]:
             try:
                 call(watcher)
-            except Exception:  # noqa: BLE001  whatever it is, training goes on
+            except Exception:  # noqa: BLE001  no error of a watcher may stop training
                 _log.warning("%s failed and is not called any more", type(watcher).__name__, exc_info=True)
                 self._watchers.remove(watcher)

@@ -1,4 +1,4 @@
-"""Settings of the writers: plain values."""
+"""Settings of the metric writers."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,23 +6,23 @@ from pathlib import Path
 
 
 class WandbMode(StrEnum):
-    """Where W&B keeps a run."""
+    """Where W&B stores a run."""
 
     OFFLINE = "offline"
-    """In a folder, for ``wandb sync``."""
+    """In a local folder, for ``wandb sync``."""
     ONLINE = "online"
-    """At its server, as WANDB_API_KEY and WANDB_BASE_URL say."""
+    """On its server, set by WANDB_API_KEY and WANDB_BASE_URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterSettings:
-    """Where else a step's metrics go; the ``steps`` topic has them in any case."""
+    """Further destinations of a step's metrics, in addition to the topic ``steps``."""
 
     tensorboard_dir: Path | None = None
-    """Folder of TensorBoard's event files, one folder a run; unset: none. Needs the extra ``tensorboard``."""
+    """Folder of TensorBoard's event files, one subfolder per run; unset: none. Needs the extra ``tensorboard``."""
     wandb_project: str | None = None
-    """Project at W&B; unset: none. Needs the extra ``wandb``."""
+    """W&B project; unset: none. Needs the extra ``wandb``."""
     wandb_mode: WandbMode = WandbMode.OFFLINE
-    """Where the run is kept."""
+    """Where W&B stores the run: ``offline`` or ``online``."""
     wandb_dir: Path = Path(".headrace")
-    """Folder in which W&B makes its own."""
+    """Folder in which W&B creates its own folder."""

@@ -1,4 +1,4 @@
-"""TensorBoard: one event file a process, all of a run in its folder."""
+"""TensorBoard: one event file per process, in the run's folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,14 +9,14 @@ from headrace.trainer.progress.writers import grouped
 
 
 class TensorboardWriter:
-    """Scalars by step; a run that goes on adds a file to its folder."""
+    """Writes scalars by step; a resumed run adds a file to its folder."""
 
     def __init__(self, folder: Path) -> None:
         """Writes into ``folder``."""
         self._writer = SummaryWriter(str(folder), flush_secs=10)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One scalar a metric."""
+        """Write one scalar per metric."""
         for name, value in grouped(metrics).items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()

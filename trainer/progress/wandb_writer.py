@@ -1,4 +1,4 @@
-"""W&B: one run there for each of ours, gone on with after a restart."""
+"""W&B: one W&B run per training run, continued after a restart."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ class WandbWriter:
     """Logs metrics by step."""
 
     def __init__(self, settings: WriterSettings, run: str, configuration: Mapping[str, Any]) -> None:
-        """Opens the run ``run``; ``configuration`` is shown beside it."""
+        """Open the W&B run ``run``; ``configuration`` is stored with it."""
         folder = settings.wandb_dir.expanduser()
         folder.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
@@ -24,12 +24,12 @@ class WandbWriter:
             mode=settings.wandb_mode.value,
             dir=folder,
             config=dict(configuration),
-            # The process is the trainer's: its console, its signals and its machine's figures stay its own.
+            # Leave console and signals to the trainer, and report no machine statistics.
             settings=wandb.Settings(console="off", silent=True, disable_git=True, x_disable_stats=True),
         )
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One point a metric. W&B ignores a step that it has."""
+        """Log one point per metric. W&B ignores a step that it already has."""
         self._run.log(grouped(metrics), step=step)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Writers: a step's metrics to TensorBoard and W&B, each on a thread of its own, none of which can hold training up."""
+"""Writers: send a step's metrics to TensorBoard and W&B, each on a thread of its own, without blocking training."""
 
 import logging
 import queue
@@ -14,23 +14,23 @@ from headrace.trainer.progress.settings import WriterSettings
 _log = logging.getLogger(__name__)
 
 _WAITING_STEPS = 1000
-"""Steps that a writer may be behind; what is beyond is dropped and counted."""
+"""Steps that a writer may be behind; further ones are dropped and counted."""
 _CLOSING_S = 20.0
-"""Seconds that a writer has at the end for what it has not written yet."""
+"""Seconds that a writer has at the end to write its queued steps."""
 
 
 class Writer(Protocol):
-    """One destination."""
+    """One destination of metrics."""
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the metrics of a step; may block, may raise."""
+        """Write the metrics of a step; may block and may raise."""
 
     def close(self) -> None:
-        """Finish what was begun."""
+        """Flush and close the destination."""
 
 
 def grouped(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics under ``<subject>/<name>``, by which both tools make sections: ``off-policy/kl_k3``."""
+    """Returns the metrics as ``<subject>/<name>``, which both tools show as sections: ``off-policy/kl_k3``."""
     subjects = {name: metric_named(name) for name in metrics}
     return {
         f"{metric.subject.lower().replace(' ', '-') if metric else 'other'}/{name}": metrics[name]
@@ -39,35 +39,37 @@ def grouped(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 class Aside:
-    """A watcher that lets a writer work on a thread of its own: it may be slow or fail, and training goes on."""
+    """A watcher that runs a writer on a thread of its own; a slow or failing writer does not affect training."""
 
     def __init__(self, name: str, make: Callable[[], Writer]) -> None:
-        """``make`` opens the writer, on the thread; ``name`` is what failures are reported under."""
+        """``make`` opens the writer, on the thread; failures are reported under ``name``."""
         self._name = name
         self._make = make
         self._steps: queue.Queue[tuple[int, Mapping[str, float]] | None] = queue.Queue(_WAITING_STEPS)
         self._thread = threading.Thread(target=self._work, name=f"{name}-writer", daemon=True)
         self._thread.start()
         self.dropped = 0
-        """Steps that were not written."""
+        """Number of steps that were not written."""
 
     def changed(self, progress: Progress) -> None:
-        """Nothing: writers keep steps alone."""
+        """Do nothing: writers receive steps only."""
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Hand a step over."""
+        """Queue a step."""
         try:
             self._steps.put_nowait((step, dict(metrics)))
         except queue.Full:
             self._drop(f"{_WAITING_STEPS} steps wait to be written")
 
     def close(self) -> None:
-        """Write what waits, for at most :data:`_CLOSING_S` seconds."""
+        """Write the queued steps, for at most :data:`_CLOSING_S` seconds."""
         with suppress(queue.Full):
             self._steps.put(None, timeout=_CLOSING_S)
         self._thread.join(_CLOSING_S)
         if self._thread.is_alive():
-            _log.warning("%s did not finish within %.0f s: what it had not written is lost", self._name, _CLOSING_S)
+            _log.warning(
+                "%s did not finish within %.0f s: the steps that it had not written are lost", self._name, _CLOSING_S
+            )
 
     def _work(self) -> None:
         writer: Writer | None = None
@@ -75,7 +77,7 @@ class Aside:
             try:
                 writer = writer or self._make()
                 writer.write(*item)
-            except Exception as error:  # noqa: BLE001  whatever it is, training goes on
+            except Exception as error:  # noqa: BLE001  no error of a writer may stop training
                 self._drop(f"{type(error).__name__}: {error}")
         try:
             if writer is not None:
@@ -85,14 +87,14 @@ class Aside:
 
     def _drop(self, why: str) -> None:
         self.dropped += 1
-        if self.dropped & (self.dropped - 1) == 0:  # the first, and ever fewer of a long row
+        if self.dropped & (self.dropped - 1) == 0:  # log at powers of two
             _log.warning("%s: %d steps not written so far: %s", self._name, self.dropped, why)
 
 
 @contextmanager
 def open_writers(settings: WriterSettings, run: str, configuration: Mapping[str, Any]) -> Iterator[list[Aside]]:
-    """The writers that ``settings`` ask for, closed at the end. Raises ``ModuleNotFoundError`` for an extra that is
-    not installed; everything else that goes wrong with them is reported and harms nobody."""
+    """Open the writers of ``settings``, and close them at the end. Raises ``ModuleNotFoundError`` for an extra that is
+    not installed; all other errors of writers are only logged."""
     writers: list[Aside] = []
     if settings.tensorboard_dir is not None:
         from headrace.trainer.progress.tensorboard_writer import TensorboardWriter

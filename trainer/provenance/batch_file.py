@@ -1,4 +1,4 @@
-"""A rebuilt batch on disk, for inspection: its arrays as safetensors, and beside them as JSON what each one is.
+"""A rebuilt batch on disk, for inspection: its arrays as safetensors, and a description of them as JSON.
 
 step-12.safetensors   token_ids (T), position_ids (T), cu_seqlens (S + 1), targets (N), behaviour_logprobs (N),
                       advantages (N), versions (N), trajectories (N), temperatures (N), rewards (M)
@@ -19,9 +19,9 @@ from headrace.trainer.provenance.rebuild import Rebuilt
 
 
 def write_batch(rebuilt: Rebuilt, path: Path) -> Path:
-    """Write the batch to ``path`` and its description beside it, each whole or not at all; returns the second's path.
+    """Write the batch to ``path`` and its description next to it, each atomically; returns the description's path.
 
-    Raises ``ValueError`` where there is no batch, or ``path`` does not end in ``.safetensors``.
+    Raises ``ValueError`` if there is no batch, or if ``path`` does not end in ``.safetensors``.
     """
     if rebuilt.batch is None:
         raise ValueError(f"step {rebuilt.step.step} could not be rebuilt: there is nothing to write")
@@ -33,7 +33,7 @@ def write_batch(rebuilt: Rebuilt, path: Path) -> Path:
     beside = path.with_suffix(".json")
     fresh = path.with_name(f"{path.name}.new")
     save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, fresh, metadata=named)
-    os.replace(fresh, path)  # which the library made for its owner alone
+    os.replace(fresh, path)  # created by the library with mode 0600
     fresh.write_text(json.dumps(description(rebuilt, batch), indent=1, ensure_ascii=False) + "\n")
     path.chmod(fresh.stat().st_mode)
     os.replace(fresh, beside)
@@ -41,7 +41,7 @@ def write_batch(rebuilt: Rebuilt, path: Path) -> Path:
 
 
 def description(rebuilt: Rebuilt, batch: Batch) -> dict[str, Any]:
-    """What the arrays are, as JSON takes it."""
+    """Returns the description of the arrays, as JSON values."""
     step, recipe = rebuilt.step, rebuilt.step.recipe or rebuilt.assumed
     return {
         "run": step.run,
@@ -58,7 +58,7 @@ def description(rebuilt: Rebuilt, batch: Batch) -> dict[str, Any]:
 
 
 def _trajectories(rebuilt: Rebuilt, batch: Batch) -> list[dict[str, Any]]:
-    """Each trajectory in the batch's order; ``index`` is its number in the array ``trajectories``."""
+    """Returns each trajectory in the batch's order; ``index`` is its number in the array ``trajectories``."""
     tokens = Counter(batch.trajectories.tolist())
     members = [(group, resolved) for group in rebuilt.groups for resolved in group.members]
     described = []

@@ -1,4 +1,4 @@
-"""What each trajectory gave to a step: tokens, and the labels by which shares are asked for. Pure.
+"""The contribution of each trajectory to a step: its tokens, and the labels by which shares are computed. Pure.
 
 step 12 ← trajectory 019f…  57 tokens  task q17  agent search  tenant acme  spec search@1  age 1
 """
@@ -20,13 +20,13 @@ from headrace.trainer.admission.admission import place_of
 from headrace.trainer.provenance.evidence import MissingRecord, read_as
 
 GONE = "(evidence gone)"
-"""The label of what a record would have told that is not there."""
+"""Label of a value whose record is missing."""
 NOT_SET = "(none)"
-"""The label of what the record leaves open: no tenant, no cohort."""
+"""Label of a value that the record does not set: no tenant, no cohort."""
 
 
 class Dimension(StrEnum):
-    """What shares are taken by."""
+    """Dimensions by which shares are computed."""
 
     TASK = "task"
     RUN = "run"
@@ -39,7 +39,7 @@ class Dimension(StrEnum):
 
 
 class TrajectoryLabels(BaseModel):
-    """The few fields of a ``Trajectory`` that are needed: of its tokens none is decoded."""
+    """The few fields of a ``Trajectory`` that are needed; tokens are not decoded."""
 
     trajectory_id: str
     started: TrajectoryStarted | None = None
@@ -59,20 +59,20 @@ class Contribution:
     group_id: str
     """Its group."""
     tokens: int | None
-    """Tokens trained; ``None`` where neither its group's nor its own record is there."""
+    """Tokens trained; ``None`` if both its group's and its own record are missing."""
     reward: float | None
-    """Its reward; ``None`` where its group's record is not there."""
+    """Its reward; ``None`` if its group's record is missing."""
     labels: Mapping[Dimension, str]
-    """Its value in each dimension, :data:`GONE` and :data:`NOT_SET` included."""
+    """Its value in each dimension, or :data:`GONE` or :data:`NOT_SET`."""
 
 
 def labels_of(record: KafkaRecord, trajectory_id: str) -> TrajectoryLabels | MissingRecord:
-    """The labels of a record of ``trajectories``; a :class:`MissingRecord` where it cannot be read."""
+    """Returns the labels of a record of ``trajectories``; a :class:`MissingRecord` if it cannot be read."""
     if dict(record.headers).get(TYPE) == Trajectory.TYPE.encode() and record.value is not None:
         try:
             return TrajectoryLabels.model_validate_json(record.value)
         except ValidationError:
-            pass  # read whole below: that says what is wrong
+            pass  # the full decoding below reports the problem
     read = read_as(record, trajectory_id, Trajectory)
     return read if isinstance(read, MissingRecord) else TrajectoryLabels.model_validate(read, from_attributes=True)
 
@@ -80,11 +80,11 @@ def labels_of(record: KafkaRecord, trajectory_id: str) -> TrajectoryLabels | Mis
 def contributions(
     step: Step, groups: Mapping[Place, TrainingGroup], trajectories: Mapping[Place, TrajectoryLabels]
 ) -> Iterator[Contribution]:
-    """What ``step`` was trained on, in the batch's order, from the records that were found."""
+    """Yield what ``step`` was trained on, in the batch's order, from the records that were found."""
     for trained in step.groups:
         group = groups.get(place_of(trained.group))
         if group is not None and group.group_id != trained.group_id:
-            group = None  # the topic was made anew: what stands there is about something else
+            group = None  # the topic was recreated: the place holds another record
         members = {} if group is None else {member.trajectory_id: member for member in group.members}
         for trajectory_id, reference in zip(trained.trajectory_ids, trained.trajectories, strict=True):
             member, found = members.get(trajectory_id), trajectories.get(place_of(reference))
@@ -105,7 +105,7 @@ def contributions(
 
 def _labels(group: TrainingGroup | None, found: TrajectoryLabels | None, age: int | None) -> dict[Dimension, str]:
     started = found.started if found else None
-    # The group's record outlives the trajectory's: what both say is taken from whichever is there.
+    # The group's record is retained longer than the trajectory's: values in both come from the available one.
     task = started.task_id if started else group.task_id if group else None
     cohort = group.cohort_key if group else started.cohort_key if started else None
     recorded = group is not None or started is not None

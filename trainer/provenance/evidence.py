@@ -1,6 +1,6 @@
-"""Evidence: records found again where another record says that they stand, or why they cannot be.
+"""Evidence: records found at the place that another record names, or the reason why they are missing.
 
-steps 0:12 ──group──▶ training 1:57 ──member──▶ trajectories 3:904   (before the log's beginning: 3:1100)
+steps 0:12 ──group──▶ training 1:57 ──member──▶ trajectories 3:904   (expired: the log starts at 3:1100)
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,23 +18,23 @@ T = TypeVar("T")
 
 
 class Absence(StrEnum):
-    """Why a record is not where it should be."""
+    """Why a record is missing."""
 
     EXPIRED = "expired"
-    """Before the partition's beginning: its retention has taken it, or somebody deleted it."""
+    """Before the partition's first offset: expired by retention, or deleted."""
     REMOVED = "removed"
-    """Inside the partition, and no committed record stands there."""
+    """Inside the partition, but there is no committed record."""
     BEYOND = "beyond"
-    """Past the partition's end: the topic was made anew, or this is another cluster."""
+    """Past the partition's end: the topic was recreated, or this is another cluster."""
     UNREADABLE = "unreadable"
-    """A record stands there and cannot be read."""
+    """The record at this place cannot be read."""
     ANOTHER = "another"
-    """Another record stands there."""
+    """There is another record at this place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a partition holds: offsets in ``[begin, end)``."""
+    """The offsets that a partition holds: ``[begin, end)``."""
 
     begin: int
     end: int
@@ -42,54 +42,57 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class MissingRecord:
-    """A record that is not where it should be."""
+    """A record that is missing."""
 
     topic: str
     """Topic."""
     partition: int
-    """Partition; −1 where it could stand in any."""
+    """Partition; −1 if it could be in any."""
     offset: int
-    """Offset; −1 where it was not known."""
+    """Offset; −1 if unknown."""
     subject: str
-    """What should stand there: a group's or a trajectory's id."""
+    """Id of the expected group or trajectory."""
     absence: Absence
-    """Why it does not."""
+    """Why it is missing."""
     detail: str
-    """The same in words, with figures."""
+    """The reason in words, with offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[R]):
-    """A record where it was looked for."""
+    """A record with its place."""
 
     place: Place
     record: R
 
 
 def absent(topic: str, place: Place, subject: str, bounds: Bounds | None) -> MissingRecord:
-    """Why no record was found at ``place``, by what the partition holds; ``None``: there is no such partition."""
+    """Returns why ``place`` has no record, given the bounds of its partition (``None``: no such partition)."""
     partition, offset = place
     if bounds is None:
         absence, detail = Absence.BEYOND, f"{topic} has no partition {partition}: is this the run's cluster?"
     elif offset < bounds.begin:
-        absence, detail = Absence.EXPIRED, f"{topic} {partition} begins at {bounds.begin}: its retention has taken it"
+        absence, detail = Absence.EXPIRED, f"{topic} {partition} begins at {bounds.begin}: the record has expired"
     elif offset >= bounds.end:
         absence = Absence.BEYOND
-        detail = f"{topic} {partition} ends at {bounds.end}: the topic was made anew, or this is another cluster"
+        detail = f"{topic} {partition} ends at {bounds.end}: the topic was recreated, or this is another cluster"
     else:
         absence = Absence.REMOVED
-        detail = f"{topic} {partition} goes from {bounds.begin} to {bounds.end}, and no committed record stands there"
+        detail = f"{topic} {partition} holds {bounds.begin} to {bounds.end}, but no committed record at this offset"
     return MissingRecord(topic, partition, offset, subject, absence, detail)
 
 
 def read_as(record: KafkaRecord, subject: str, model: type[R]) -> R | MissingRecord:
-    """``record``, which should be about ``subject``; else a :class:`MissingRecord`: unreadable, or of another type."""
+    """Returns the payload of ``record``, or a :class:`MissingRecord` if it is unreadable or of another type.
+
+    ``subject`` is the id that the record should be about.
+    """
     try:
         _, payload = decode(record.headers, record.value)
     except UnreadableRecord as error:
         return _missing_at(record, subject, Absence.UNREADABLE, f"it cannot be read: {error}")
     if not isinstance(payload, model):
-        return _missing_at(record, subject, Absence.ANOTHER, f"a {payload.TYPE} stands there")
+        return _missing_at(record, subject, Absence.ANOTHER, f"there is a {payload.TYPE} at this place")
     return payload
 
 
@@ -98,7 +101,7 @@ def read_all(
     subjects: Mapping[Place, str],
     read: Callable[[KafkaRecord, str], T | MissingRecord],
 ) -> tuple[dict[Place, T], list[MissingRecord]]:
-    """Each of ``records`` as ``read`` has it, given what should stand there; and those that cannot be read."""
+    """Returns ``records`` decoded by ``read``, which also gets the expected subject, and those that are unusable."""
     found: dict[Place, T] = {}
     missing: list[MissingRecord] = []
     for place, record in records.items():
@@ -111,8 +114,8 @@ def read_all(
 
 
 def another(topic: str, place: Place, subject: str, found: str) -> MissingRecord:
-    """The record at ``place`` is about ``found`` and not about ``subject``."""
-    return MissingRecord(topic, *place, subject, Absence.ANOTHER, f"{found} stands there: the topic was made anew")
+    """Returns that the record at ``place`` is about ``found`` and not about ``subject``."""
+    return MissingRecord(topic, *place, subject, Absence.ANOTHER, f"{found} is at this place: the topic was recreated")
 
 
 def _missing_at(record: KafkaRecord, subject: str, absence: Absence, detail: str) -> MissingRecord:
@@ -120,10 +123,10 @@ def _missing_at(record: KafkaRecord, subject: str, absence: Absence, detail: str
 
 
 def summarise(missing: Iterable[MissingRecord]) -> list[str]:
-    """A sentence for each topic, partition and reason, with how many and which offsets, in order of the log."""
+    """Returns a sentence for each topic, partition and reason, with the number and range of offsets, in log order."""
     kinds: dict[tuple[str, int, Absence], list[MissingRecord]] = {}
     for each in missing:
-        # What is wrong with an unreadable record differs from record to record.
+        # Details of unreadable records differ from record to record.
         kinds.setdefault((each.topic, each.partition, each.absence), []).append(each)
     lines = []
     for (topic, partition, absence), several in sorted(kinds.items(), key=lambda item: item[0]):

@@ -1,4 +1,4 @@
-"""Finding records of which no place is known: by id, or by what they are about. Most are read over undecoded."""
+"""Finds records whose place is unknown, by id or by subject. Most records are skipped without decoding."""
 
 import json
 import uuid
@@ -17,37 +17,37 @@ from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.trace import EventFound
 
 SearchProgress = Callable[[str, int], None]
-"""Called with a topic and how many of its records were read over, every ``_REPORT_EVERY``."""
+"""Called every ``_REPORT_EVERY`` records with a topic and the number of its records scanned so far."""
 
 _REPORT_EVERY = 20_000
 
 _CLOCK_SKEW_MS = 60_000
-"""How much earlier than an event's own time its record may be dated: clocks differ."""
+"""Largest clock difference by which a record's timestamp may be before its event's own time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventSearch:
-    """What looking for an event came to."""
+    """The result of searching for an event."""
 
     event: EventFound | None
-    """The event; ``None`` where it is not in the log."""
+    """The event; ``None`` if it is not in the log."""
     bounds: Mapping[int, Bounds]
-    """What ``events`` holds, by partition."""
+    """Offsets that ``events`` holds, by partition."""
     time_ms: int | None
-    """When the id was made, Unix milliseconds, where it tells: a UUIDv7 does."""
+    """When the id was created, Unix milliseconds; ``None`` if it is no UUIDv7."""
 
     @property
     def is_cut(self) -> bool:
-        """Whether ``events`` has lost records: an event that is not there may have been among them."""
+        """Whether records of ``events`` have been deleted, possibly the missing event among them."""
         return any(each.begin for each in self.bounds.values())
 
 
 async def find_event(log: LogReader, event_id: str, trajectory_id: str | None, progress: SearchProgress) -> EventSearch:
-    """The event with this ``ce_id``.
+    """Search for the event with this ``ce_id``.
 
-    Nothing in Kafka finds a record by its id: ``events`` is read over, from a minute before the time that a UUIDv7
-    carries; the whole of it where that finds nothing. With ``trajectory_id`` its partition is read first. Raises
-    ``LookupError`` where its headers are no envelope: then it is part of no trajectory.
+    Kafka has no index of ids: ``events`` is scanned, first from a minute before the time in a UUIDv7, then completely.
+    With ``trajectory_id`` its partition is scanned first. Raises ``LookupError`` if the event's headers are no
+    envelope: then it is part of no trajectory.
     """
     bounds, time_ms = await log.bounds(EVENTS), _made_at(event_id)
     start = {} if time_ms is None else await log.since(EVENTS, max(0, time_ms - _CLOCK_SKEW_MS))
@@ -66,7 +66,7 @@ async def find_first(
     progress: SearchProgress,
     start: Mapping[int, int] | None = None,
 ) -> "KafkaRecord | None":
-    """The first record of which ``is_it`` holds: in the partition of ``key``, else in the others."""
+    """Returns the first record that satisfies ``is_it``: in the partition of ``key``, else in the others."""
     found = await find_all(log, topic, key, is_it, progress, start, at_most=1)
     return found[0] if found else None
 
@@ -81,9 +81,9 @@ async def find_all(
     *,
     at_most: int = 1000,
 ) -> list[KafkaRecord]:
-    """Records of which ``is_it`` holds: those in the partition of ``key``, or where there is none, in the others.
+    """Returns the records that satisfy ``is_it`` in the partition of ``key``, or if there is none, in the others.
 
-    Whoever writes with another partitioner puts a key elsewhere; and a topic may have got partitions since.
+    A key is in another partition if its producer uses another partitioner, or if partitions were added since.
     """
     home = None if key is None else log.home(topic, key)
     found: list[KafkaRecord] = []
@@ -104,19 +104,19 @@ async def find_all(
 
 
 def about(trajectory_id: str) -> Callable[[KafkaRecord], bool]:
-    """Whether a record's subject is this trajectory: told by its header alone."""
+    """Returns a test whether a record's subject is this trajectory, by its header alone."""
     wanted = trajectory_id.encode()
     return lambda record: _header(record, SUBJECT) == wanted
 
 
 def naming(trajectory_id: str) -> Callable[[KafkaRecord], bool]:
-    """Whether a record's JSON may name this trajectory: of those that do not, none is decoded."""
+    """Returns a test whether a record's JSON may name this trajectory, without decoding."""
     spellings = {json.dumps(trajectory_id, ensure_ascii=ascii).encode() for ascii in (True, False)}
     return lambda record: record.value is not None and any(each in record.value for each in spellings)
 
 
 class _DeadPlace(BaseModel):
-    """The few fields of a ``DeadLetter`` that are needed; other types of the topic lack one of them."""
+    """The few fields of a ``DeadLetter`` that are needed; records of other types lack at least one of them."""
 
     topic: str
     partition: int
@@ -130,7 +130,7 @@ async def _event(log: LogReader, record: KafkaRecord) -> EventFound:
         envelope = from_headers(record.headers)
     except EnvelopeError as error:
         raise LookupError(
-            f"the event stands at events {place[0]}:{place[1]} without a usable envelope ({error}): it is part of no "
+            f"the event at events {place[0]}:{place[1]} has no usable envelope ({error}): it is part of no "
             "trajectory; `headrace dead-letters list` shows it"
         ) from error
     dead = await _dead_at(log, place)
@@ -140,20 +140,20 @@ async def _event(log: LogReader, record: KafkaRecord) -> EventFound:
 
 
 async def _dead_at(log: LogReader, place: tuple[int, int]) -> DeadLetterError | None:
-    """Why the event at ``place`` was set aside; ``None`` where it was not."""
+    """Returns why the event at ``place`` is a dead letter; ``None`` if it is not."""
     async with aclosing(log.scan(DEAD_LETTERS)) as records:
         async for record in records:
             try:
                 dead_letter = _DeadPlace.model_validate_json(record.value or b"")
             except ValidationError:
-                continue  # a repair, or a record that was sent again
+                continue  # a repair, or a redriven record
             if dead_letter.topic == EVENTS.name and (dead_letter.partition, dead_letter.offset) == place:
                 return dead_letter.error
     return None
 
 
 def _made_at(event_id: str) -> int | None:
-    """The Unix milliseconds in a UUIDv7; ``None`` for any other id."""
+    """Returns the Unix milliseconds in a UUIDv7; ``None`` for any other id."""
     try:
         value = uuid.UUID(event_id)
     except ValueError:

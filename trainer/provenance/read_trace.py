@@ -1,7 +1,7 @@
-"""Reading the trace of a trajectory: from the small topics that last for ever to the large ones that do not.
+"""Reads the trace of a trajectory: from the small topics without retention to the large ones with it.
 
-Steps and rejections say where groups and trajectories stand, so that these are fetched by offset, and what is missing
-there is told apart from what never was.
+Steps and rejections name the places of groups and trajectories, so that these are fetched by offset, and expired
+records are distinguished from ones that never existed.
 """
 
 from headrace.schemas.kafka.reading import KafkaRecord
@@ -19,13 +19,13 @@ from headrace.trainer.provenance.read_version import read_graph
 from headrace.trainer.provenance.trace import EventFound, EventsLeft, Trace, TrainedIn, trained_in
 
 MAX_DEPTH = 8
-"""Orchestrators above a sub-agent that are followed."""
+"""Largest number of orchestrators above a sub-agent that are followed."""
 
 
 async def read_trace(
     log: LogReader, trajectory_id: str, progress: SearchProgress, event: EventFound | None = None, *, depth: int = 0
 ) -> Trace:
-    """Everything that the log knows of ``trajectory_id``, and of the trajectory that it worked for."""
+    """Read everything in the log about ``trajectory_id``, and about the trajectory that it worked for."""
     trace = Trace(trajectory_id, event)
     trace.steps = await _steps(log, trajectory_id, progress)
     trace.rejections = _readable(
@@ -58,7 +58,7 @@ async def _steps(log: LogReader, trajectory_id: str, progress: SearchProgress) -
 
 
 async def _groups(log: LogReader, trace: Trace, progress: SearchProgress) -> list[Found[TrainingGroup] | MissingRecord]:
-    """The trajectory's groups: where its steps say, else wherever one names it."""
+    """Read the trajectory's groups: at the places that its steps name, else by a scan."""
     places = {
         place_of(group.group): group.group_id
         for trained in trace.steps
@@ -69,7 +69,7 @@ async def _groups(log: LogReader, trace: Trace, progress: SearchProgress) -> lis
         records, missing = await log.at(TRAINING, places)
         return [*(_read(record, places[place], TrainingGroup) for place, record in records.items()), *missing]
     if any(each.record.stage is Stage.GROUP for each in trace.rejections):
-        return []  # turned away before there was a group to train
+        return []  # rejected before there was a group to train
     found = _readable(
         await find_all(log, TRAINING, _group_id(trace), naming(trace.trajectory_id), progress),
         trace.trajectory_id,
@@ -81,7 +81,7 @@ async def _groups(log: LogReader, trace: Trace, progress: SearchProgress) -> lis
 async def _trajectory(
     log: LogReader, trace: Trace, progress: SearchProgress
 ) -> Found[Trajectory] | MissingRecord | None:
-    """The trajectory's record: where others say that it stands, else wherever it is; ``None``: not assembled yet."""
+    """Read the trajectory's record: at the place that others name, else by a scan; ``None``: not assembled yet."""
     trajectory_id = trace.trajectory_id
     if (reference := _reference(trace)) is not None:
         records, missing = await log.at(TRAJECTORIES, {place_of(reference): trajectory_id})
@@ -93,17 +93,17 @@ async def _trajectory(
 
 
 async def _perhaps_expired(log: LogReader, topic: Topic, trajectory_id: str) -> MissingRecord | None:
-    """That a record may have been among those that its partition has lost; ``None`` where it has lost none."""
+    """Returns that a record may have expired; ``None`` if its partition is complete."""
     partition = log.home(topic, trajectory_id)
     begin = (await log.bounds(topic))[partition].begin
     if not begin:
         return None
-    detail = f"{topic.name} {partition} begins at {begin}: if it ever stood there, retention has taken it"
+    detail = f"{topic.name} {partition} begins at {begin}: if the record existed, it has expired"
     return MissingRecord(topic.name, partition, -1, trajectory_id, Absence.EXPIRED, detail)
 
 
 def _reference(trace: Trace) -> Reference | None:
-    """Where the trajectory's record stands, by the first record that says so."""
+    """Returns the place of the trajectory's record, from the first record that names it."""
     for trained in trace.steps:
         for group in trained.step.record.groups:
             if trace.trajectory_id in group.trajectory_ids:

@@ -1,4 +1,4 @@
-"""Reading a version's lineage: steps as a stream, and what they name in portions. Memory does not grow with the run."""
+"""Reads a version's lineage: steps as a stream, and their records in portions. Memory does not grow with the run."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -16,11 +16,11 @@ from headrace.trainer.provenance.version_lineage import VersionLineage, open_lin
 from headrace.trainer.provenance.versions import VersionGraph, version_graph
 
 PORTION = 256
-"""Trajectories whose records are fetched together, about: neighbouring steps lie together in the log."""
+"""Approximate number of trajectories fetched together: neighbouring steps are close in the log."""
 
 
 async def read_graph(log: LogReader, run: str) -> VersionGraph:
-    """The versions of ``run``."""
+    """Read the versions of ``run``."""
     found = [read_as(record, run, Weights) async for record in log.scan(WEIGHTS) if record.key == run.encode()]
     return version_graph([each for each in found if isinstance(each, Weights)], run)
 
@@ -34,11 +34,11 @@ async def read_lineage(
     on_contribution: Callable[[Contribution], None] = lambda _: None,
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> VersionLineage:
-    """What ``version`` of ``run`` was trained on; ``on_contribution`` is called with each trajectory, ``progress``
-    with steps done.
+    """Read what ``version`` of ``run`` was trained on; ``on_contribution`` is called with each trajectory, ``progress``
+    with the number of steps read and of all steps.
 
-    Two readers: one is in the middle of ``steps`` while the other fetches what they name. Raises ``KeyError`` where the
-    log does not know the version.
+    Two readers are needed: ``steps`` is in the middle of a scan while ``records`` fetches. Raises ``KeyError`` if the
+    log does not hold the version.
     """
     lineage = open_lineage(await read_graph(steps, run), run, version)
     wanted = set(lineage.ancestry) - {0}
@@ -52,7 +52,7 @@ async def read_lineage(
 
 
 async def _portions(log: LogReader, run: str, versions: set[int]) -> AsyncIterator[list[Step]]:
-    """Steps that made ``versions``, so many at once that they name about ``PORTION`` trajectories."""
+    """Yield the steps that made ``versions``, in portions that name about ``PORTION`` trajectories."""
     portion: list[Step] = []
     size = 0
     async for step in steps_of(log, run):
@@ -69,7 +69,7 @@ async def _portions(log: LogReader, run: str, versions: set[int]) -> AsyncIterat
 async def _resolve(
     log: LogReader, portion: Sequence[Step]
 ) -> list[tuple[Step, list[Contribution], list[MissingRecord]]]:
-    """Each step with what it was trained on, and with what it names and is not there."""
+    """Returns each step with its contributions, and with the missing records that it names."""
     group_places = {place_of(group.group): group.group_id for step in portion for group in step.groups}
     places = trajectory_places(portion)
     found_groups, no_groups = await log.at(TRAINING, group_places)

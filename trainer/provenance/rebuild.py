@@ -1,7 +1,7 @@
-"""Rebuilding a step's batch from the records that the step names, and comparing it with what the step says of it.
+"""Rebuilds a step's batch from the records that the step names, and compares it with the step's hash.
 
-Pure: the records are read by :mod:`headrace.trainer.provenance.log_reader`. The way from groups to batch is the
-trainer's own (:mod:`headrace.trainer.batches.recipe`).
+Pure: :mod:`headrace.trainer.provenance.log_reader` reads the records. The batch is made by the trainer's own code
+(:mod:`headrace.trainer.batches.recipe`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,58 +22,59 @@ from headrace.trainer.provenance.evidence import MissingRecord, another
 
 
 class RebuildResult(StrEnum):
-    """What came of rebuilding a step."""
+    """The result of rebuilding a step."""
 
     MATCHES = "matches"
-    """The same batch, to the bit."""
+    """A bit-identical batch."""
     DIFFERS = "differs"
-    """Everything is there, and it makes another batch."""
+    """All records exist, but they make another batch."""
     INCOMPLETE = "incomplete"
-    """Records that the step names are not there."""
+    """Records that the step names are missing."""
     UNKNOWN_RECIPE = "unknown_recipe"
-    """The batch was made by rules that this code does not know."""
+    """The batch was made by a recipe that this code does not implement."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecords:
-    """The records that a step names, as far as they were found."""
+    """The records that a step names, found and missing."""
 
     groups: Mapping[Place, TrainingGroup]
     """By their place in ``training``."""
     trajectories: Mapping[Place, Trajectory]
     """By their place in ``trajectories``."""
     missing: Sequence[MissingRecord] = ()
-    """The others."""
+    """The missing records."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rebuilt:
-    """A step, made again as far as that goes."""
+    """A rebuilt step."""
 
     step: Step
-    """As the log has it."""
+    """The step's record."""
     verdict: RebuildResult
-    """What came of it."""
+    """The result."""
     groups: tuple[AdmittedGroup, ...] = ()
-    """As trained: with the advantages of the batch; empty where there is no batch."""
+    """Groups as trained, with the advantages of the batch; empty without a batch."""
     batch: Batch | None = None
-    """``None`` where records are missing or make none."""
+    """The batch; ``None`` if records are missing or make no batch."""
     sha256: str | None = None
     """The batch's hash."""
     differing: tuple[str, ...] = ()
-    """Arrays of the batch that differ; empty also where the step does not say what they were."""
+    """Arrays of the batch that differ; also empty if the step's record has no hashes of arrays."""
     problem: str | None = None
-    """Why there is no batch, in words, where no record is missing."""
+    """Why there is no batch although no record is missing."""
     missing: tuple[MissingRecord, ...] = ()
-    """Records that are not where the step says."""
+    """Records that are missing at the places named by the step."""
     assumed: BatchRecipe | None = field(default=None)
-    """The recipe that was tried, for a step that names none."""
+    """The recipe that was tried for a step without one."""
 
 
 def rebuild(step: Step, evidence: StepRecords) -> Rebuilt:
-    """The batch of ``step`` from ``evidence``, compared with the step's hash.
+    """Rebuild the batch of ``step`` from ``evidence``, and compare it with the step's hash.
 
-    For a step from before recipes were kept, each scale of advantages is tried; shuffled ones cannot be.
+    For a step recorded before recipes existed, each scale of advantages is tried; shuffled advantages cannot be
+    rebuilt.
     """
     groups, missing = _resolve(step, evidence)
     if missing:
@@ -100,7 +101,7 @@ def _resolve(step: Step, evidence: StepRecords) -> tuple[list[AdmittedGroup], li
 def _contradictions(
     trained: TrainedGroup, record: TrainingGroup, trajectories: Mapping[Place, Trajectory]
 ) -> list[MissingRecord]:
-    """Where a record that was found is not the one that the step means."""
+    """Returns the found records that are not the ones that the step means."""
     wrong = []
     if record.group_id != trained.group_id:
         wrong.append(another(TRAINING.name, place_of(trained.group), trained.group_id, f"group {record.group_id}"))

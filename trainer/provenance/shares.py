@@ -1,6 +1,6 @@
 """Shares: how the tokens of one or many steps divide by task, agent, tenant and so on. Pure.
 
-In each dimension every token counts once, also those of which nothing is known any more: shares always sum up to 1.
+In each dimension every token counts once, also tokens whose records have expired: shares always sum to 1.
 """
 
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from headrace.trainer.provenance.contributions import GONE, Contribution, Dimens
 
 @dataclass(slots=True)
 class Amount:
-    """Of what shares are taken."""
+    """Amounts of which shares are computed."""
 
     tokens: int = 0
     """Tokens trained."""
     trajectories: int = 0
-    """Trajectories that they are of."""
+    """Trajectories of these tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +29,25 @@ class Share:
     tokens: int
     """Tokens trained."""
     trajectories: int
-    """Trajectories that they are of."""
+    """Trajectories of these tokens."""
     share: float
-    """Of all tokens, in [0, 1]."""
+    """Share of all tokens, in [0, 1]."""
 
 
 @dataclass(slots=True)
 class Shares:
-    """Adds up contributions, step by step; holds an entry for each value of each dimension, and no contribution."""
+    """Sums contributions, step by step; holds an entry for each value of each dimension, but no contributions."""
 
     total: Amount = field(default_factory=Amount)
-    """Everything."""
+    """Total of all steps."""
     by: dict[Dimension, dict[str, Amount]] = field(default_factory=lambda: {each: {} for each in Dimension})
     """Dimension → value → amount."""
 
     def add(self, step: Step, contributions: Iterable[Contribution]) -> Amount:
-        """Count what ``step`` was trained on; returns how much that is.
+        """Add the contributions to ``step``; returns their amount.
 
-        Tokens of trajectories whose records are gone are what the step counted less what is known; where the step
-        counted none they are 0.
+        The tokens of trajectories whose records are missing are the step's own count less the known tokens; without a
+        count they are 0.
         """
         amount, unknown = Amount(), 0
         for each in contributions:
@@ -67,7 +67,7 @@ class Shares:
         return amount
 
     def table(self, dimension: Dimension) -> list[Share]:
-        """The values of a dimension, greatest first; of those with as many tokens, in order of their names."""
+        """Returns the values of a dimension, largest first; equal ones in the order of their names."""
         whole = self.total.tokens
         rows = [
             Share(key, each.tokens, each.trajectories, each.tokens / whole if whole else 0.0)

@@ -1,4 +1,4 @@
-"""A run's steps in the log, and the records that one names."""
+"""Reads a run's steps in the log, and the records that a step names."""
 
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -16,11 +16,11 @@ from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.rebuild import StepRecords
 
 _MANY_STEPS = 10_000
-"""Ids of so many steps are held to recognise them by; beyond that each is decoded."""
+"""Up to this many steps are recognised by their ids; in a larger range each step is decoded."""
 
 
 async def runs_in(log: LogReader) -> list[str]:
-    """Names of all runs that have published a version, in order of their names."""
+    """Returns the names of all runs that have published a version, sorted."""
     keys = {record.key async for record in log.scan(WEIGHTS)}
     return sorted(key.decode(errors="replace") for key in keys if key)
 
@@ -28,13 +28,13 @@ async def runs_in(log: LogReader) -> list[str]:
 async def steps_of(
     log: LogReader, run: str, first: int = 1, last: int | None = None
 ) -> AsyncIterator[Step | MissingRecord]:
-    """Steps ``first`` to ``last`` (default: all) of ``run`` in order, each once; ``MissingRecord`` where unreadable."""
+    """Yield steps ``first`` to ``last`` (default: all) of ``run`` in order, once; ``MissingRecord`` if unreadable."""
     wanted = None
     if last is not None and last - first < _MANY_STEPS:
         wanted = {derived_id(Step.TYPE, run, number).encode() for number in range(first, last + 1)}
     newest = 0
     async for record in log.scan(STEPS):
-        # A step may be large: key and id tell which to decode.
+        # A step may be large: key and id decide which to decode.
         if record.key != run.encode() or (wanted is not None and dict(record.headers).get(ID) not in wanted):
             continue
         step = read_as(record, run, Step)
@@ -46,7 +46,7 @@ async def steps_of(
 
 
 async def evidence_for(log: LogReader, step: Step) -> StepRecords:
-    """Every record that ``step`` names, in memory at once: as much as its trainer held."""
+    """Read all records that ``step`` names into memory: as much as its trainer held."""
     group_places = {place_of(group.group): group.group_id for group in step.groups}
     places = trajectory_places([step])
     groups, no_groups = await log.at(TRAINING, group_places)
@@ -58,7 +58,7 @@ async def evidence_for(log: LogReader, step: Step) -> StepRecords:
 
 
 def trajectory_places(steps: Sequence[Step]) -> dict[Place, str]:
-    """Where the trajectories that ``steps`` trained stand, each with its id."""
+    """Returns the places of the trajectories that ``steps`` trained, each with its id."""
     return {
         place_of(reference): trajectory_id
         for step in steps

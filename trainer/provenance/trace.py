@@ -1,4 +1,4 @@
-"""The trace of a trajectory: where everything made of it stands, its fate, and the versions that it touched. Pure.
+"""The trace of a trajectory: the places of all records about it, its fate, and the versions that it influenced. Pure.
 
 event → trajectory → rewards → group → step → version → every version that was trained from it
                             └→ rejected, with the reason
@@ -18,34 +18,34 @@ from headrace.trainer.provenance.versions import VersionGraph
 
 
 class TrajectoryFate(StrEnum):
-    """What became of a trajectory."""
+    """The fate of a trajectory."""
 
     TRAINED = "trained"
-    """In a step."""
+    """Trained in a step."""
     REJECTED = "rejected"
-    """Turned away, for a reason."""
+    """Rejected, with a reason."""
     UNTRAINED = "untrained"
-    """Pending: in a group that waits for its step."""
+    """Pending: in a group that waits for a step."""
     UNGROUPED = "ungrouped"
-    """Pending: scored, and in no group yet."""
+    """Pending: scored, not grouped yet."""
     UNSCORED = "unscored"
-    """Pending: assembled, without a reward yet."""
+    """Pending: assembled, not scored yet."""
     OPEN = "open"
     """Pending: not assembled yet."""
     UNKNOWN = "unknown"
-    """The log does not know it."""
+    """The log holds nothing about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventFound:
-    """An event, and whether it became part of its trajectory."""
+    """An event, and whether it is part of its trajectory."""
 
     id: str
     """Its ``ce_id``."""
     type: str
     """Its type."""
     trajectory_id: str
-    """What it is about."""
+    """The trajectory that it is about."""
     sequence: int | None
     """Its number in the trajectory."""
     time_ms: int
@@ -53,12 +53,12 @@ class EventFound:
     place: tuple[int, int]
     """Partition and offset in ``events``."""
     dead: DeadLetterError | None = None
-    """Why it was set aside as a dead letter, and is no part of its trajectory; ``None``: it was not."""
+    """Why it is a dead letter, and no part of its trajectory; ``None``: it is not."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventsLeft:
-    """What ``events`` still holds of a trajectory."""
+    """The events of a trajectory that ``events`` still holds."""
 
     partition: int
     """Partition of ``events``."""
@@ -67,7 +67,7 @@ class EventsLeft:
     last: int
     """Offset of its last event."""
     begin: int
-    """Where the partition begins now."""
+    """The partition's current first offset."""
 
     @property
     def state(self) -> str:
@@ -86,7 +86,7 @@ class TrainedIn:
     group_id: str
     """The group that it was in."""
     descendants: Sequence[int]
-    """Versions that were trained from the one that the step made."""
+    """Versions trained from the one that the step made."""
 
     @property
     def version(self) -> int:
@@ -96,30 +96,30 @@ class TrainedIn:
 
 @dataclass(slots=True)
 class Trace:
-    """Everything that the log knows of one trajectory. A link that is not there is a ``MissingRecord``."""
+    """Everything in the log about one trajectory. A missing link is a ``MissingRecord``."""
 
     trajectory_id: str
     """The trajectory."""
     event: EventFound | None = None
-    """The event that was asked for, if one was."""
+    """The event that was searched for, if any."""
     trajectory: Found[Trajectory] | MissingRecord | None = None
-    """Its record; ``None`` where it is not assembled yet."""
+    """Its record; ``None`` if it is not assembled yet."""
     events: EventsLeft | None = None
-    """Its events; ``None`` where its record does not say where they are."""
+    """Its events; ``None`` if its record is missing."""
     rewards: list[Found[Reward]] = field(default_factory=list)
-    """Its scores: one a spec, and one more for each revision."""
+    """Its scores: one per spec, and one more per revision."""
     groups: list[Found[TrainingGroup] | MissingRecord] = field(default_factory=list)
-    """Groups that it is in."""
+    """Its groups."""
     rejections: list[Found[Rejection]] = field(default_factory=list)
-    """Where and why it was turned away."""
+    """Its rejections, with their reasons."""
     steps: list[TrainedIn] = field(default_factory=list)
-    """Steps that trained it: one, if all is well."""
+    """Steps that trained it: at most one, unless something is wrong."""
     parent: "Trace | None" = None
-    """The orchestrator's trajectory, of which a sub-agent's output was an observation."""
+    """The trajectory of the orchestrator that observed this sub-agent's output."""
 
     @property
     def fate(self) -> TrajectoryFate:
-        """What became of it."""
+        """The fate of the trajectory."""
         if self.steps:
             return TrajectoryFate.TRAINED
         if self.rejections:
@@ -134,12 +134,12 @@ class Trace:
 
     @property
     def touched(self) -> list[int]:
-        """Versions whose weights it is in, ascending: those of its steps, and all that were trained from them."""
+        """Versions that it influenced, ascending: those of its steps, and all that were trained from them."""
         return sorted({version for each in self.steps for version in (each.version, *each.descendants)})
 
     @property
     def member(self) -> Member | None:
-        """Its place in the group that was trained, or is to be; ``None`` where the group's record is not there."""
+        """The trajectory as a member of its group; ``None`` if the group's record is missing."""
         for group in self.groups:
             if isinstance(group, Found):
                 for member in group.record.members:
@@ -149,7 +149,7 @@ class Trace:
 
 
 def trained_in(step: Found[Step], trajectory_id: str, graph: VersionGraph) -> TrainedIn | None:
-    """How ``step`` trained the trajectory; ``None`` where it did not."""
+    """Returns how ``step`` trained the trajectory; ``None`` if it did not."""
     for group in step.record.groups:
         if trajectory_id in group.trajectory_ids:
             return TrainedIn(step, group.group_id, graph.descendants(step.record.version))

@@ -1,6 +1,6 @@
 """The lineage of a version: every step from the base model to it, what each was trained on, and shares. Pure.
 
-It is folded step by step: what is kept is a row a step, and an entry for each value of each dimension.
+It is folded step by step; the state is a row per step, and an entry for each value of each dimension.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from headrace.trainer.provenance.shares import Shares
 from headrace.trainer.provenance.versions import VersionGraph
 
 MAX_SAMPLES = 20
-"""Missing records that are named a topic and reason; the others are counted."""
+"""Missing records that are named per topic and reason; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class StepRow:
     tokens: int
     """Tokens trained."""
     reward_mean: float | None
-    """Mean reward of its trajectories; ``None`` where the step does not say."""
+    """Mean reward of its trajectories; ``None`` if the step's record lacks it."""
     ages: Mapping[str, int]
     """Versions between sampling and training → tokens."""
     missing: int
-    """Records that it names and that are not there."""
+    """Number of missing records that it names."""
     data_sha256: str
     """Hash of its batch."""
 
@@ -50,30 +50,30 @@ class VersionLineage:
     version: int
     """The version."""
     ancestry: tuple[int, ...]
-    """The version and what it was trained from, the version first."""
+    """The version and its ancestors, the version first."""
     lost_at: int | None
-    """A version in the line that the log does not know; ``None`` where the line is whole."""
+    """An ancestor that the log does not hold; ``None`` if the line is complete."""
     descendants: Sequence[int]
-    """What was trained from it."""
+    """Versions trained from it."""
     steps: list[StepRow] = field(default_factory=list)
-    """The way to it, first step first."""
+    """Steps from the base model to it, in order."""
     shares: Shares = field(default_factory=Shares)
-    """Of everything on the way to it."""
+    """Shares of all these steps."""
     own: Shares = field(default_factory=Shares)
-    """Of the one step that made it."""
+    """Shares of the step that made it."""
     missing: Counter[tuple[str, Absence]] = field(default_factory=Counter)
-    """Topic and reason → records that the steps name and that are not there."""
+    """Topic and reason → number of missing records that the steps name."""
     samples: list[MissingRecord] = field(default_factory=list)
-    """Some of them."""
+    """Some of the missing records."""
 
     @property
     def unexplained(self) -> list[int]:
-        """Versions on the way to it whose step is not in the log; the base model has none."""
+        """Ancestors whose step is not in the log; the base model has no step."""
         made = {row.version for row in self.steps}
         return sorted(version for version in self.ancestry if version and version not in made)
 
     def add(self, step: Step, given: Sequence[Contribution], missing: Sequence[MissingRecord]) -> None:
-        """Count a step on the way to the version: what it was trained on, and what of that is not there any more."""
+        """Add a step of the lineage, with its contributions and missing records."""
         amount = self.shares.add(step, given)
         if step.version == self.version:
             self.own.add(step, given)
@@ -102,6 +102,6 @@ class VersionLineage:
 
 
 def open_lineage(graph: VersionGraph, run: str, version: int) -> VersionLineage:
-    """The lineage of ``version`` before any step was counted. Raises ``KeyError`` where the log does not know it."""
+    """Returns the lineage of ``version`` without steps. Raises ``KeyError`` if the log does not hold the version."""
     ancestry = graph.ancestry(version)
     return VersionLineage(run, version, ancestry.versions, ancestry.lost_at, graph.descendants(version))

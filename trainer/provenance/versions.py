@@ -1,4 +1,4 @@
-"""A run's versions and what each was trained from: the spine of its lineage. Pure.
+"""A run's versions and their parents. Pure.
 
 0 ── 1 ── 2 ── 3 ── 4        ancestry of 3: 3, 2, 1, 0       descendants of 2: 3, 4, 5
                 └── 5
@@ -12,27 +12,27 @@ from headrace.schemas.records.weights import Weights
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """A version and everything that it was trained from."""
+    """A version and its ancestors."""
 
     versions: tuple[int, ...]
-    """The version itself first, then its parent, and so on."""
+    """The version first, then its parent, and so on."""
     lost_at: int | None = None
-    """A parent that the log does not know: what came before it cannot be told. ``None``: the line is whole."""
+    """A parent that the log does not hold, so that earlier ancestors are unknown. ``None``: the line is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionGraph:
-    """Versions of one run."""
+    """The versions of one run."""
 
     parents: Mapping[int, int | None]
     """Version → the version that it was trained from; ``None`` for the base model."""
 
     def __contains__(self, version: int) -> bool:
-        """Whether the log knows the version."""
+        """Whether the log holds the version."""
         return version in self.parents
 
     def ancestry(self, version: int) -> Ancestry:
-        """``version`` and what it was trained from. Raises ``KeyError`` where the log does not know it."""
+        """Returns ``version`` and its ancestors. Raises ``KeyError`` if the log does not hold it."""
         line, parent = [version], self.parents[version]
         while parent is not None:
             if parent not in self.parents:
@@ -42,18 +42,18 @@ class VersionGraph:
         return Ancestry(tuple(line))
 
     def descendants(self, version: int) -> list[int]:
-        """Every version that was trained from ``version``, directly or not, ascending."""
+        """Returns every version trained from ``version``, directly or indirectly, ascending."""
         found = {version}
-        for later in sorted(self.parents):  # a parent is older than its child, and so comes before it
+        for later in sorted(self.parents):  # a parent is older than its child, so it comes first
             if self.parents[later] in found:
                 found.add(later)
         return sorted(found - {version})
 
 
 def version_graph(weights: Iterable[Weights], run: str) -> VersionGraph:
-    """The versions of ``run``. What is said twice counts as it was said first.
+    """Returns the versions of ``run``. Of several records of a version the first one counts.
 
-    Raises ``ValueError`` where a version's parent is not older than itself.
+    Raises ``ValueError`` if a version's parent is not older than the version.
     """
     parents: dict[int, int | None] = {}
     for each in weights:
@@ -66,7 +66,7 @@ def version_graph(weights: Iterable[Weights], run: str) -> VersionGraph:
 
 
 def spans(versions: Iterable[int]) -> str:
-    """``3, 5–9, 12``: numbers as people write many of them."""
+    """Returns numbers as ranges: ``3, 5–9, 12``."""
     runs: list[list[int]] = []
     for version in sorted(set(versions)):
         if runs and version == runs[-1][1] + 1:

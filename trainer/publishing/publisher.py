@@ -1,6 +1,6 @@
-"""The publisher: makes durable, uploads and announces, in this order, and retries where one of them cannot be done.
+"""The publisher: writes to disk, uploads and announces, in this order, and retries each of them.
 
-position → announced                    what was decided while a step's groups were gathered
+position → announced                    decisions made while a step's groups are gathered
 checkpoint → uploaded → announced       a step
 """
 
@@ -19,7 +19,7 @@ from headrace.trainer.weights.store import ObjectStore
 
 
 class Publisher:
-    """What the trainer leaves outside of its memory. Every method can be repeated after a crash."""
+    """Makes the trainer's state durable and public. Every method can be repeated after a crash."""
 
     def __init__(self, announcer: Announcer, store: ObjectStore, retrier: Retrier, reached: StepEffectCallback) -> None:
         """Operations that fail are retried by ``retrier``; ``reached`` is called after each effect."""
@@ -29,14 +29,14 @@ class Publisher:
         self._reached = reached
 
     async def save(self, write: Callable[[], Awaitable[Checkpoint]], version: int) -> Checkpoint:
-        """The checkpoint of ``version`` that ``write`` makes.
+        """Write the checkpoint of ``version`` by ``write``, with retries.
 
-        Raises ``CheckpointNotWritten`` where the disk did not take it for as long as outages are waited for.
+        Raises ``CheckpointNotWritten`` if it cannot be written before the retry limit.
         """
         return await self._retrier.for_disk(write, version)
 
     async def commit_position(self, checkpoint: Checkpoint, position: Position) -> None:
-        """Make ``position`` durable beside ``checkpoint``, then publish its announcements."""
+        """Make ``position`` durable next to ``checkpoint``, then publish its announcements."""
         write = partial(asyncio.to_thread, write_position, checkpoint, position)
         await self._retrier.for_disk(write, position.version)
         self._reached(Effect.POSITION_WRITTEN, position.version + 1)
@@ -51,7 +51,7 @@ class Publisher:
             self._reached(Effect.POSITION_PUBLISHED, position.version + 1)
 
     async def upload(self, checkpoint: Checkpoint) -> None:
-        """Have the checkpoint's version in the object store; raises ``ObjectConflict`` where it holds another one."""
+        """Upload the checkpoint's version; raises ``ObjectConflict`` if the object store holds a different one."""
         version, manifest = checkpoint.state.version, checkpoint.manifest()
         await self._retrier.for_store(
             lambda: upload(self._store, manifest, checkpoint.weights, lambda at: self._reached(at, version)), version
@@ -65,11 +65,11 @@ class Publisher:
         self._reached(Effect.ANNOUNCED, state.version)
 
     async def decide(self, *, commit: bool) -> None:
-        """Commit or abort what a broker may have left undecided of the last transaction."""
+        """Commit or abort the last transaction, if a broker may have left it undecided."""
         await self._retrier.for_log(lambda: self._announcer.decide(commit=commit))
 
     async def publish_all(self, news: Sequence[Announcement]) -> None:
-        """Publish what no position rests on: publishing it again changes nothing."""
+        """Publish announcements that belong to no position; publishing them again changes nothing."""
         await self._announce(news)
 
     async def _announce(

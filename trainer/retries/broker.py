@@ -1,4 +1,4 @@
-"""The broker, as far as it can be away: one error for every way in which Kafka's client notices."""
+"""Unavailability of the broker: one error for all of the Kafka client's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,13 +7,13 @@ from aiokafka.errors import KafkaError
 
 
 class LogUnavailable(RuntimeError):
-    """Kafka did not answer, or took back what it had begun. Whatever was under way can be tried again."""
+    """Kafka did not answer, or aborted the transaction. The operation can be retried."""
 
 
 @contextmanager
 def log_trouble(bootstrap: str, what: str) -> Iterator[None]:
-    """Raises :class:`LogUnavailable` for what the client raises while it does ``what``."""
+    """Turn the client's errors while it tries to ``what`` into :class:`LogUnavailable`."""
     try:
         yield
     except (KafkaError, OSError, TimeoutError) as error:
-        raise LogUnavailable(f"Kafka at {bootstrap} is out of reach: nobody can {what} ({error!r})") from error
+        raise LogUnavailable(f"Kafka at {bootstrap} is unavailable: cannot {what} ({error!r})") from error

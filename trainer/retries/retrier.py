@@ -1,7 +1,7 @@
-"""Retries of the trainer's disk, object store and Kafka operations, and who is told of an outage.
+"""Retries of the trainer's disk, object store and Kafka operations, with reports of outages.
 
-Progress shows an outage at once. An alert is published too: for a disk or a store as soon as the outage is long, for
-Kafka itself once it is back.
+Progress shows an outage immediately. An alert is also published: for a disk or a store once the outage is long, for
+Kafka itself once it is available again.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ Publish: TypeAlias = Callable[[Sequence[Announcement]], Awaitable[None]]
 
 
 class Retrier:
-    """Retries operations for as long as its settings allow; see :func:`retry` for what else ends the retries."""
+    """Retries operations until the retry limit; see :func:`retry` for other reasons to end the retries."""
 
     def __init__(
         self, settings: OutageSettings, publish: Publish, stop: asyncio.Event, progress: Progress, *, run: str
     ) -> None:
-        """Retries end with ``stop``; ``progress`` is told of an outage of ``run`` at once, and ``publish`` alerts."""
+        """Retries end with ``stop``; ``progress`` shows outages of ``run``, and ``publish`` publishes alerts."""
         self._settings = settings
         self._publish = publish
         self._stop = stop
@@ -44,15 +44,15 @@ class Retrier:
         self._log_back_at = 0.0
 
     async def for_disk(self, write: Callable[[], Awaitable[T]], version: int) -> T:
-        """What ``write`` gives, which is part of making ``version``; else ``CheckpointNotWritten``."""
+        """Returns the result of ``write``, a part of making ``version``; raises ``CheckpointNotWritten``."""
         return await self._retry(write, CheckpointNotWritten, _Outage(self, "checkpoint_not_written", version))
 
     async def for_store(self, upload: Callable[[], Awaitable[T]], version: int) -> T:
-        """What ``upload`` gives, which is part of making ``version``; else ``StoreUnavailable``."""
+        """Returns the result of ``upload``, a part of making ``version``; raises ``StoreUnavailable``."""
         return await self._retry(upload, StoreUnavailable, _Outage(self, "object_store_unavailable", version))
 
     async def for_log(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What ``call`` gives, which may be cancelled at any time; else ``LogUnavailable``."""
+        """Returns the result of ``call``, which may be cancelled at any time; raises ``LogUnavailable``."""
         result = await self._retry(lambda: unless_stopped(call, self._stop), LogUnavailable, _LogOutage(self))
         if self._unpublished:
             await self._publish_alerts()
@@ -67,28 +67,28 @@ class Retrier:
             self._progress.outage_ended()
 
     def show(self, error: Exception, lasted_s: float) -> None:
-        """Show in the progress that an outage has lasted ``lasted_s`` seconds, ``error`` being its newest sign."""
+        """Show in the progress that an outage has lasted ``lasted_s`` seconds; ``error`` is its latest error."""
         self._progress.outage_lasts(str(error), lasted_s)
 
     def is_long(self, lasted_s: float) -> bool:
-        """Whether an outage of ``lasted_s`` seconds calls for an alert."""
+        """Whether an outage of ``lasted_s`` seconds requires an alert."""
         return lasted_s >= self._settings.alert_after_s
 
     async def alert(self, kind: str, message: str, version: int, severity: Severity = Severity.CRITICAL) -> None:
-        """Publish an alert, as soon as Kafka can be reached."""
+        """Publish an alert, as soon as Kafka is available."""
         self._unpublished.append(trainer_alert(kind, message, run=self._run, version=version, severity=severity))
         await self._publish_alerts()
 
     async def log_is_back(self, lasted_s: float) -> None:
-        """Alert that Kafka was out of reach; of calls that met the same outage, only the first one publishes it."""
+        """Alert that Kafka was unavailable; several calls during the same outage publish a single alert."""
         now = time.monotonic()
         if now - lasted_s >= self._log_back_at and self.is_long(lasted_s):
             self._log_back_at = now
             since = datetime.fromtimestamp(time.time() - lasted_s, UTC)
             await self.alert(
                 "log_unavailable",
-                f"Kafka was out of reach for {lasted_s:.0f} s from {since:%Y-%m-%d %H:%M:%S} UTC on: the trainer "
-                "waited, and nothing was lost or done twice; look at the brokers' logs if nobody restarted them",
+                f"Kafka was unavailable for {lasted_s:.0f} s from {since:%Y-%m-%d %H:%M:%S} UTC on: the trainer "
+                "waited, and nothing was lost or repeated; check the brokers' logs unless the outage was planned",
                 self._progress.version,
                 Severity.WARNING,
             )
@@ -99,11 +99,11 @@ class Retrier:
             await self._publish(news)
         except LogUnavailable as error:
             self._unpublished = news + self._unpublished
-            _log.warning("%d alerts wait for the log: %s", len(self._unpublished), error)
+            _log.warning("%d alerts wait for Kafka: %s", len(self._unpublished), error)
 
 
 class _Outage:
-    """One of the disk or the store: an alert is published once it is long."""
+    """An outage of the disk or the store: an alert is published once it is long."""
 
     def __init__(self, retrier: Retrier, kind: str, version: int) -> None:
         self._retrier = retrier
@@ -122,7 +122,7 @@ class _Outage:
 
 
 class _LogOutage:
-    """One of Kafka: an alert is published once it is back."""
+    """An outage of Kafka: an alert is published once it ends."""
 
     def __init__(self, retrier: Retrier) -> None:
         self._retrier = retrier

@@ -1,8 +1,8 @@
-"""Retries: a disk that is full, an object store or a broker that is out of reach are tried again until they are back.
+"""Retries while a disk is full, or the object store or the broker is unavailable.
 
-The trainer does nothing else meanwhile. To train on would make no policy that anybody samples from, so every further
-step would be further off-policy; what is learnt is durable or in memory, groups stay in the log, and it goes on where
-it was. :mod:`headrace.trainer.retries.retrier` publishes what is known of an outage.
+The trainer does nothing else meanwhile: the next policies could not be published and sampled from, so every further
+step would be further off-policy. Its state is durable or in memory and groups stay in the log, so it resumes at the
+same point. :mod:`headrace.trainer.retries.retrier` reports outages.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STOP_GRACE_S = 5.0
-"""What a stop leaves a call to the broker that is under way, in seconds: supervisors kill after ten and more."""
+"""Seconds that a stop leaves a broker call in progress; supervisors kill after ten or more."""
 
 
 class Interrupted(Exception):
-    """The trainer was asked to stop while it waited for an outage to end. A restart goes on from there."""
+    """The trainer was stopped during an outage. A restarted trainer resumes from there."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutageSettings:
-    """How the trainer waits for a disk, an object store or a broker."""
+    """Retries while a disk, the object store or the broker is unavailable."""
 
     first_wait_s: float = 0.5
-    """Seconds before the second try; each wait is twice the one before."""
+    """Seconds before the first retry; each wait is twice the one before."""
     longest_wait_s: float = 10.0
-    """Longest of these waits."""
+    """Longest wait between retries, in seconds."""
     alert_after_s: float = 10.0
-    """An outage that has lasted so many seconds raises an alert, once. Of a broker it is told when it is back."""
+    """Seconds after which an outage raises an alert, once; that of a broker is published when it is back."""
     patience_s: float = 3600.0
-    """After so many seconds the trainer gives up and ends with an error. Nothing is lost: a restart goes on. 0: at the
-    first failure."""
+    """Retry limit in seconds, after which the trainer ends with an error. Nothing is lost: a restarted trainer resumes.
+    0: no retries."""
     answer_s: float = 30.0
-    """A broker that has not answered for so many seconds is away. It ends what was begun after twice as many."""
+    """Seconds after which a broker that does not answer is unavailable. It aborts transactions after twice as many."""
 
     def __post_init__(self) -> None:
         if not self.answer_s > 0:
@@ -58,13 +58,13 @@ class OutageSettings:
 
 
 class OutageListener(Protocol):
-    """Who is told of an outage."""
+    """Is notified of an outage."""
 
     async def waits(self, error: Exception, lasted_s: float) -> None:
-        """It has lasted ``lasted_s`` seconds, ``error`` being the newest sign of it; after a pause it tries again."""
+        """The outage has lasted ``lasted_s`` seconds, ``error`` is the latest error; a retry follows after a pause."""
 
     async def ended(self, lasted_s: float) -> None:
-        """It is over."""
+        """The outage is over, after ``lasted_s`` seconds."""
 
 
 async def retry(
@@ -74,13 +74,13 @@ async def retry(
     stop: asyncio.Event,
     listener: OutageListener,
 ) -> T:
-    """The result of ``work``, which is tried again while it raises ``trouble``.
+    """Returns the result of ``work``, which is retried while it raises ``trouble``.
 
-    Raises ``trouble`` after ``patience_s``, :class:`Interrupted` where ``stop`` comes first.
+    Raises ``trouble`` after ``patience_s``, :class:`Interrupted` if ``stop`` is set first.
     """
     began: float | None = None
 
-    async def once() -> T:  # tenacity awaits what it recognises as a coroutine function, which a lambda is not
+    async def once() -> T:  # tenacity awaits coroutine functions only, and a lambda is none
         return await work()
 
     async def before_sleep(state: RetryCallState) -> None:
@@ -89,7 +89,7 @@ async def retry(
         if isinstance(error, Exception):
             began = state.start_time
             lasted_s = state.seconds_since_start or 0.0
-            _log.warning("%s; for %.0f s, trying again", error, lasted_s)
+            _log.warning("%s; for %.0f s so far, retrying", error, lasted_s)
             await listener.waits(error, lasted_s)
 
     async def sleep(seconds: float) -> None:
@@ -113,15 +113,15 @@ async def retry(
         raise
     if began is not None:
         lasted_s = time.monotonic() - began
-        _log.warning("the outage is over, after %.0f s", lasted_s)
+        _log.warning("the outage is over after %.0f s", lasted_s)
         await listener.ended(lasted_s)
     return result
 
 
 async def unless_stopped(work: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T:
-    """The result of ``work``, which may take :data:`STOP_GRACE_S` more once ``stop`` is set.
+    """Returns the result of ``work``, which may take :data:`STOP_GRACE_S` longer once ``stop`` is set.
 
-    Raises :class:`Interrupted` where it takes longer, after cancelling it: only for what can be cancelled at any time.
+    Then it is cancelled, and :class:`Interrupted` is raised: ``work`` must be cancellable at any time.
     """
     working, stopping = asyncio.ensure_future(work()), asyncio.ensure_future(stop.wait())
     try:
@@ -129,7 +129,7 @@ async def unless_stopped(work: Callable[[], Awaitable[T]], stop: asyncio.Event) 
         if not working.done():
             await asyncio.wait({working}, timeout=STOP_GRACE_S)
         if not working.done():
-            raise Interrupted(f"asked to stop, and nothing came for {STOP_GRACE_S:g} s")
+            raise Interrupted(f"stopped, and the call did not end within {STOP_GRACE_S:g} s")
         return working.result()
     finally:
         stopping.cancel()

@@ -1,9 +1,9 @@
-"""Gathering groups from Kafka until a step has as many as it needs; the others are rejected.
+"""Gathers groups from Kafka until a step has enough; members that are not admitted are rejected.
 
-While a step trains, the next one's groups are read: reading and decoding trajectories takes no time from training. What
-is admitted of them is decided when that step's batch is made, by the policy of then.
+While a step trains, the next one's groups are prefetched, so that reading and decoding trajectories does not delay
+training. Admission is decided when that step's batch is made, by the policy of that moment.
 
-What is decided is committed (durable, then published) before anything rests on it; a restart goes on from there.
+Decisions are committed (made durable, then published) before they take effect; a restarted trainer resumes from there.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _MANY_REJECTIONS = 1000
-"""Rejections that are committed before the groups are complete."""
+"""Number of rejections that are committed before the groups are complete."""
 _MOST_AHEAD = 10_000
-"""Records of ``training`` looked at ahead of their step, those of other runs and the unreadable ones included."""
+"""Largest number of prefetched records of ``training``, including those of other runs and unreadable ones."""
 
 CommitPosition = Callable[[Position], Awaitable[None]]
 """Makes a position durable, then publishes its announcements."""
@@ -47,49 +47,49 @@ CommitPosition = Callable[[Position], Awaitable[None]]
 
 @dataclass(slots=True)
 class Gathered:
-    """What a step waits for."""
+    """The groups of a step, and what was counted while they were gathered."""
 
     position: Position
-    """As it was committed last."""
+    """The last committed position."""
     groups: list[AdmittedGroup] = field(default_factory=list)
-    """Those to train, in the log's order: by partition, then offset."""
+    """Groups to train, in the log's order: by partition, then offset."""
     unpublished: list[Announcement] = field(default_factory=list)
-    """Rejections, and alerts of records that could not be read, not committed yet."""
+    """Rejections, and alerts about unreadable records, that are not committed yet."""
     offsets: dict[int, int] = field(default_factory=dict)
-    """Partition of ``training`` → offset of the first record that was not looked at."""
+    """Partition of ``training`` → offset of the first record that has not been processed."""
     admitted_ages: list[int] = field(default_factory=list)
-    """Versions of each member that is trained, when the batch was made."""
+    """Age in versions of each trained member, when the batch was made."""
     rejected_ages: list[int] = field(default_factory=list)
-    """Versions of each member that was rejected since the last step, when it was."""
+    """Age in versions of each member that was rejected since the last step, at its rejection."""
     lost: int = 0
-    """Records of ``training`` that retention took before they were read, since the last step."""
+    """Records of ``training`` that were deleted before they were read, since the last step."""
     rollouts: RolloutCounts | None = None
-    """All rollouts of the run, trained or not, that the groups looked at since the last step tell of."""
+    """Counts of all rollouts of the run, trained or not, reported by the groups read since the last step."""
     wait_s: float = 0.0
-    """Seconds in which nothing was there to be read, while no step was training."""
+    """Seconds without records to read, while no step was training."""
     resolve_s: float = 0.0
-    """Seconds of reading trajectories and admitting them, while no step was training."""
+    """Seconds spent reading and admitting trajectories, while no step was training."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """Records of ``training`` with what they point at, not decided on."""
+    """Records of ``training`` with their trajectories, before admission."""
 
     arrivals: list[TrainingRecord]
     trajectories: Mapping[Place, Trajectory]
     wait_s: float
-    """Seconds until they came."""
+    """Seconds until they arrived."""
     resolve_s: float
-    """Seconds of reading what they point at."""
+    """Seconds spent reading their trajectories."""
 
 
 class Gatherer:
-    """Takes groups from the intake and admits them."""
+    """Reads groups from the intake and admits them."""
 
     def __init__(
         self, intake: Intake, rules: AdmissionRules, commit: CommitPosition, progress: Progress, *, groups_per_step: int
     ) -> None:
-        """Reads from ``intake``, which has taken up position; every decision is handed to ``commit``."""
+        """Reads from ``intake``, which has been started; passes every decision to ``commit``."""
         self._intake = intake
         self._rules = rules
         self._commit_position = commit
@@ -97,13 +97,13 @@ class Gatherer:
         self._groups_per_step = groups_per_step
         self._ahead: asyncio.Task[list[_Fetched]] | None = None
         self._held: list[_Fetched] = []
-        """Looked at for a step that turned out to need fewer: members of the one before it came back to it."""
+        """Prefetched for a step that needed fewer, because members of the previous one were pending again."""
         self._taken_over = asyncio.Event()
 
     async def gather(self, position: Position, stop: asyncio.Event) -> Gathered | None:
-        """Enough groups that policy ``position.version`` may be trained on; ``None`` where ``stop`` comes first.
+        """Gather enough groups to train policy ``position.version`` on; returns ``None`` if ``stop`` is set first.
 
-        Goes on from ``position``: groups that are pending there come first. What is returned is committed.
+        Resumes from ``position``: its pending groups come first. The returned groups are committed.
         """
         version = position.version
         gathered = Gathered(position, offsets=dict(position.offsets), rejected_ages=list(position.rejected_ages))
@@ -126,10 +126,10 @@ class Gatherer:
             gathered.resolve_s += fetched.resolve_s
             self._admit(fetched, gathered, version)
             self._progress.gathered(len(gathered.groups))
-            # A sampler may be waiting to hear what became of its work before it begins more, and we for that.
+            # A sampler may wait for the fate of its groups before it begins more, and the trainer waits for those.
             if gathered.unpublished and (not fetched.arrivals or len(gathered.unpublished) >= _MANY_REJECTIONS):
                 await self._commit(gathered, attempts=0)
-        # The batch's order must not depend on which partition answered first.
+        # The batch's order must not depend on the order in which partitions were read.
         gathered.groups.sort(key=lambda group: place_of(group.reference))
         await self._commit(gathered, attempts=position.attempts + 1)
         return gathered
@@ -151,15 +151,15 @@ class Gatherer:
         gathered.unpublished.clear()
 
     def look_ahead(self, version: int) -> None:
-        """Begin to read the next step's groups while policy ``version`` is trained.
+        """Start to prefetch the next step's groups while policy ``version`` is trained.
 
-        The next :meth:`gather` takes over what has come by then; what goes wrong until then is raised there.
+        The next :meth:`gather` uses the groups read by then, and raises the errors that occurred.
         """
         self._taken_over.clear()
         self._ahead = asyncio.create_task(self._look_ahead(version))
 
     async def close(self) -> None:
-        """Give up what was looked at ahead: nothing of it was published, and a restart reads it again."""
+        """Drop the prefetched groups: nothing of them was published, and a restarted trainer reads them again."""
         if self._ahead is not None:
             self._ahead.cancel()
             await asyncio.gather(self._ahead, return_exceptions=True)
@@ -176,7 +176,7 @@ class Gatherer:
         return found
 
     async def _take_over(self) -> list[_Fetched]:
-        """What was looked at ahead; nothing where nobody looked ahead."""
+        """Returns the prefetched records, and ends the prefetching."""
         held, self._held = self._held, []
         if self._ahead is None:
             return held
@@ -185,7 +185,7 @@ class Gatherer:
         return [*held, *await ahead]
 
     async def _fetch(self, at_most: int, version: int) -> _Fetched:
-        """Records that are there or come within a moment, and what they point at."""
+        """Read up to ``at_most`` available records, and their trajectories."""
         started = time.monotonic()
         arrivals = await self._intake.next_arrivals(at_most, timeout_s=_POLL_S)
         arrived = time.monotonic()
@@ -195,7 +195,7 @@ class Gatherer:
         return _Fetched(arrivals, trajectories, arrived - started, time.monotonic() - arrived)
 
     def _admit(self, fetched: _Fetched, gathered: Gathered, version: int) -> _Fetched:
-        """Decide on records until there are enough groups; returns those that are left."""
+        """Admit records until there are enough groups; returns the remaining ones."""
         for number, arrival in enumerate(fetched.arrivals):
             if len(gathered.groups) == self._groups_per_step:
                 return replace(fetched, arrivals=fetched.arrivals[number:])
@@ -222,17 +222,17 @@ class Gatherer:
     def _lost(self, arrival: TrainingRecord, version: int) -> Announcement:
         partition, last = place_of(arrival.reference)
         message = (
-            f"training {partition}: the records from {last + 1 - arrival.lost} to {last} were gone before this trainer "
-            f"read them, up to {arrival.lost} groups: retention or somebody deleted them. Their trajectories stay "
-            "pending in the ledger and are never trained. Lengthen retention.ms of `training`, or do not let a trainer "
-            "rest for longer."
+            f"training {partition}: the records from {last + 1 - arrival.lost} to {last}, up to {arrival.lost} groups, "
+            "were deleted, by retention or manually, before this trainer read them. Their trajectories stay pending in "
+            "the ledger and are never trained. Increase retention.ms of `training`, or do not stop a trainer for "
+            "longer than that."
         )
         return trainer_alert(
             "groups_lost", message, run=self._rules.run, version=version, partition=partition, records=arrival.lost
         )
 
     async def _readmit(self, gathered: Gathered) -> None:
-        """Take up the pending groups again, with the members that were admitted; for the others all is published."""
+        """Admit the pending groups again, with the members admitted before; the others' rejections are published."""
         pending, version = gathered.position.pending, gathered.position.version
         found = await self._intake.reread([each.group for each in pending])
         narrowed = {
@@ -269,7 +269,7 @@ class Gatherer:
 
 
 def _vanished(group: TrainedGroup, run: str) -> list[Rejection]:
-    """What became of the members of a group whose record is gone."""
+    """Returns the rejections of the members of a group whose record has expired."""
     return [
         Rejection(
             trajectory_id=trajectory_id,

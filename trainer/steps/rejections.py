@@ -1,4 +1,4 @@
-"""Trajectories rejected at the step: all of a skipped step, or those with implausible log-probabilities. Pure."""
+"""Rejections at a step: of all trajectories of a skipped step, or of those with implausible log-probabilities. Pure."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ from headrace.trainer.checkpoints.position import Position
 def without_members(
     position: Position, groups: Sequence[AdmittedGroup], numbers: Collection[int], *, run: str
 ) -> Position:
-    """The position in which the members of ``groups`` with these ``numbers`` in the batch's order are rejected.
+    """Returns the position after rejecting the members of ``groups`` with these ``numbers`` in the batch's order.
 
-    The others stay pending with the advantages that the whole group gave them; a group without any is done with. The
-    step that was not made is no attempt of those that are left.
+    The other members stay pending with the advantages that they got from the whole group; a group without any is
+    removed. The abandoned step does not count as an attempt of the remaining members.
     """
     pending, rejections, touched, first = [], [], [], 0
     for group in groups:
@@ -44,8 +44,8 @@ def without_members(
     alert = trainer_alert(
         "implausible_logprobs",
         f"{len(rejections)} of {first} trajectories for the step after version {position.version} are rejected: their "
-        "recorded log-probabilities cannot be those that they were sampled with; see what recorded them (an engine "
-        "that reports others than it samples from, tokens paired wrongly), or whether somebody forges events",
+        "recorded log-probabilities cannot be those with which they were sampled; check their source (an engine that "
+        "reports other log-probabilities than it samples from, misaligned tokens), or whether events are forged",
         run=run,
         version=position.version,
         severity=Severity.WARNING,
@@ -67,9 +67,10 @@ def without_members(
 def skipped(
     position: Position, groups: Sequence[AdmittedGroup], reason: Reason, why: str, *, run: str, max_skipped: int
 ) -> Position:
-    """The position behind ``groups``, every member of which is rejected with ``reason``; ``why`` goes into the alert.
+    """Returns the position after ``groups``, all of whose members are rejected with ``reason``; the alert gives
+    ``why``.
 
-    The weights stay those of ``position.version``. With the ``max_skipped``-th skip in a row the alert is critical.
+    The weights stay those of ``position.version``. The alert of the ``max_skipped``-th consecutive skip is critical.
     """
     count = position.skipped + 1
     last = count >= max_skipped
@@ -83,7 +84,7 @@ def skipped(
         f"the step after version {position.version} was skipped ({count} in a row, {max_skipped} stop the trainer) and "
         f"its {len(rejections)} trajectories are rejected as {reason}: {why}; weights and optimiser are those of "
         f"version {position.version}; "
-        + ("lower the learning rate or the loss's bounds" if last else "look at the groups that are named"),
+        + ("lower the learning rate or the loss's bounds" if last else "inspect the named groups"),
         run=run,
         version=position.version,
         severity=Severity.CRITICAL if last else Severity.WARNING,

@@ -1,4 +1,4 @@
-"""The record of a step: exactly what was trained, under which settings, and what came of it. Pure."""
+"""The record of a step: the trained data, the hash of the settings, and the metrics. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,11 @@ def make_step(
     config_sha256: str,
     recipe: BatchRecipe,
 ) -> Step:
-    """The record of the step that made policy ``version`` of ``batch``, which was made of ``groups`` by
-    ``recipe``, under the settings of ``run`` whose hash is ``config_sha256``.
+    """Returns the record of the step that made policy ``version``.
 
-    A metric that is not finite (a ratio that overflowed) is left out: no record holds such a number. Alarms see it.
+    It was trained on ``batch``, made from ``groups`` by ``recipe``, with the settings of ``run`` whose hash is
+    ``config_sha256``. Metrics that are not finite (an overflow of a ratio) are left out, because records hold only
+    finite numbers; alarms are computed before.
     """
     return Step(
         run=run,
@@ -47,12 +48,11 @@ def loop_metrics(
     since_step_s: float,
     before_s: Mapping[Phase, float],
 ) -> dict[str, float]:
-    """What the loop measures around a step: where the seconds went, tokens a second, members by age, all
-    rollouts.
+    """Returns the loop's metrics of a step: seconds by phase, tokens per second, members by age, all rollouts.
 
-    ``train_s``: seconds of its training; ``since_step_s``: since the step before was announced, whose phases took
-    ``before_s``. A step's record is durable before its version is saved and published: it has the seconds of the
-    version before, and its own stand in the next one's.
+    ``train_s``: seconds of its training; ``since_step_s``: seconds since the previous step was announced, whose phases
+    took ``before_s``. A step's record is durable before its version is saved and published: it holds these seconds of
+    the previous version, and its own are in the next record.
     """
     names = {"seconds_save": Phase.SAVING, "seconds_publish": Phase.PUBLISHING}
     after = {name: before_s[phase] for name, phase in names.items() if phase in before_s}

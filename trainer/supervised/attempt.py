@@ -1,6 +1,6 @@
-"""An attempt as the filters of the supervised stages see it: what its reward says, and what its record looks like.
+"""A scored trajectory (an attempt at a task) as input of the supervised stages' filters.
 
-Tokens stay in the log: what a filter needs of a trajectory is a few numbers.
+Tokens stay in the log: a filter needs only the reward and a few numbers of the trajectory's record.
 """
 
 import hashlib
@@ -25,27 +25,27 @@ HARMLESS = frozenset(
         Defect.UNKNOWN_SAMPLING,
     }
 )
-"""Defects that keep a trajectory from reinforcement and not from imitation: its tokens are what they are."""
+"""Defects that exclude a trajectory from reinforcement but not from imitation: they do not affect its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a trajectory's record looks like."""
+    """Properties of a trajectory's record that filters need."""
 
     sampled_tokens: int
     """Tokens that would be imitated."""
     longest: int
-    """Tokens of its longest segment that holds any."""
+    """Tokens of its longest segment with sampled tokens."""
     smallest_id: int
     """Smallest token id."""
     largest_id: int
     """Largest token id."""
     invalid_calls: int
-    """Tool calls whose arguments the tool could not take."""
+    """Tool calls with invalid arguments."""
     unfinished_calls: int
-    """Tool calls that never came back."""
+    """Tool calls without a result."""
     sampled_sha256: str
-    """Hash of the sampled token ids: two attempts with the same did the same."""
+    """Hash of the sampled token ids, equal for repeated attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +55,21 @@ class ScoredTrajectory:
     trajectory_id: str
     """The trajectory."""
     place: Place
-    """Where its record stands."""
+    """The place of its record."""
     task_id: str
-    """Its task; an attempt without one is a task of its own."""
+    """Its task; without a task, the trajectory's id."""
     group_id: str | None
     """Its group."""
     total: float | None
-    """Its reward; ``None`` where there is none."""
+    """Its reward; ``None`` if it has none."""
     maximum: float | None
-    """Largest possible reward, where the spec knows one."""
+    """Largest possible reward, if the spec declares one."""
     components: dict[str, float] = field(default_factory=dict)
     """Raw value of every component, by name."""
     status: EndStatus | None = None
     """How it ended."""
     turns: int = 0
-    """Model calls, and one more where a tool was called before the first."""
+    """Model calls, plus one if a tool was called before the first."""
     defects: tuple[Defect, ...] = ()
     """Labels of the trajectory."""
     purpose: Purpose = Purpose.TRAIN
@@ -77,15 +77,15 @@ class ScoredTrajectory:
     role: Role = Role.TRAINABLE
     """Trainable or frozen."""
     revision: int = 0
-    """Which of the trajectory's rewards it is."""
+    """Revision of the reward."""
     form: Form | None = None
-    """What its record looks like; ``None`` where it was not, or could not be, read."""
+    """Properties of its record; ``None`` if it was not read, or cannot be."""
     group_mean: float | None = None
-    """Mean reward of its group; ``None`` where it has none, or is its only scored member: :func:`with_group_means`."""
+    """Mean reward of its group; ``None`` without a group or other scored members: :func:`with_group_means`."""
 
 
 def attempt_of(reward: Reward) -> ScoredTrajectory:
-    """What ``reward`` says of its trajectory."""
+    """Returns the attempt that ``reward`` scores, without its record."""
     return ScoredTrajectory(
         trajectory_id=reward.trajectory_id,
         place=(reward.trajectory.partition, reward.trajectory.offset),
@@ -104,8 +104,8 @@ def attempt_of(reward: Reward) -> ScoredTrajectory:
 
 
 def with_group_means(attempts: Sequence[ScoredTrajectory]) -> list[ScoredTrajectory]:
-    """``attempts`` with the means of their groups: of all members that have a reward, whatever else keeps one of them
-    from being imitated. Evaluations and frozen roles are members of none, as where advantages are made."""
+    """Returns ``attempts`` with the means of their groups over all members with a reward, whether or not they can be
+    imitated. Evaluations and frozen roles do not count, as in advantages."""
     groups: dict[str, list[float]] = defaultdict(list)
     for attempt in attempts:
         if attempt.group_id is not None and attempt.total is not None and _is_member(attempt):
@@ -119,7 +119,7 @@ def _is_member(attempt: ScoredTrajectory) -> bool:
 
 
 def form_of(trajectory: Trajectory) -> Form:
-    """What the record of a trajectory looks like."""
+    """Returns the properties of a trajectory's record."""
     uses = [use for turn in trajectory.turns for use in turn.tools]
     digest, sampled, longest, smallest, largest = hashlib.sha256(), 0, 0, 0, 0
     for segment in trajectory.segments:
@@ -141,11 +141,11 @@ def form_of(trajectory: Trajectory) -> Form:
 
 
 def blocking(defects: Collection[Defect]) -> Defect | None:
-    """The first of ``defects`` that keeps a trajectory from being imitated."""
+    """Returns the first of ``defects`` that excludes a trajectory from imitation."""
     return next((defect for defect in defects if defect not in HARMLESS), None)
 
 
 def draw(seed: int, *of: str) -> float:
-    """A number in [0, 1) that follows from its arguments alone: the same on every machine, in any order of reading."""
+    """Returns a number in [0, 1) that depends on its arguments alone, on every machine and in any reading order."""
     digest = hashlib.sha256("\n".join([str(seed), *of]).encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

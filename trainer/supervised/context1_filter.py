@@ -1,13 +1,13 @@
-"""The filter of Context-1's supervised warm-up (Chroma): which trajectories a base model first learns from.
+"""The filter of Context-1's supervised warm-up (Chroma): selects the trajectories that a base model imitates first.
 
     recall of the trajectory > 0.5 and of the answer > 0.4      kept in full
-    lower                                                       kept at a rate that diminishes
+    lower                                                       kept at a decreasing rate
     none at all                                                 negatives, at most 5 % of what is kept
-    trajectory far above answer                                 excluded: it found the evidence and did not use it
+    trajectory far above answer                                 excluded: the evidence was found and not used
     malformed                                                   excluded
     more than one of a task                                     the best is kept
 
-The rate's form, what counts as "far above" and as malformed are not disclosed: ours are settings.
+The form of the rate and the definitions of "far above" and "malformed" are not published: here they are settings.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from headrace.trainer.supervised.attempt import ScoredTrajectory, draw
 from headrace.trainer.supervised.selection import MALFORMED, Selection, Sieve
 
 FULL, LOW, NEGATIVE = "full", "low_recall", "negative"
-"""Kinds of what is kept."""
+"""Kinds of kept attempts."""
 
 NO_RECALL = "no_recall"
 RECALL_GAP = "recall_gap"
@@ -32,19 +32,19 @@ class Context1Filter:
     """Bounds of the filter."""
 
     trajectory_recall: float = 0.5
-    """Recall of the trajectory above which it is kept in full. Published."""
+    """Recall of the trajectory above which it is always kept. Published value."""
     output_recall: float = 0.4
-    """Recall of the answer above which it is kept in full. Published."""
+    """Recall of the answer above which it is always kept. Published value."""
     low_power: float = 2.0
-    """Below them, the mean of both recalls as shares of their bounds, to this power, is the rate of keeping."""
+    """Below these recalls, the rate of keeping is the mean of both recalls as shares of their bounds, to this power."""
     negative_share: float = 0.05
-    """Largest share of trajectories without any recall in what is kept. Published."""
+    """Largest share of trajectories without any recall among those kept. Published value."""
     max_gap: float = 0.5
-    """Recall of the trajectory less that of the answer above which the trajectory is excluded."""
+    """Difference of the trajectory's and the answer's recall above which the trajectory is excluded."""
     per_task: int = 1
-    """Trajectories of one task. Published."""
+    """Trajectories per task. Published value."""
     seed: int = 0
-    """Which of the lower ones are kept."""
+    """Seed of the draw among those with lower recall."""
 
     def __post_init__(self) -> None:
         for name in ("trajectory_recall", "output_recall"):
@@ -56,7 +56,7 @@ class Context1Filter:
             raise ValueError("low_power must be above 0 and per_task at least 1")
 
     def rate(self, trajectory_recall: float, output_recall: float) -> float:
-        """With what probability an attempt with some recall is kept, in [0, 1]."""
+        """Returns the probability with which an attempt with some recall is kept, in [0, 1]."""
         if trajectory_recall > self.trajectory_recall and output_recall > self.output_recall:
             return 1.0
         shares = (
@@ -66,7 +66,7 @@ class Context1Filter:
         return float((sum(shares) / 2) ** self.low_power)
 
     def select(self, attempts: Sequence[ScoredTrajectory]) -> Selection:
-        """What of ``attempts`` is imitated. Each must have its form; their order does not matter."""
+        """Select the ``attempts`` to imitate. Each must have its form; their order does not matter."""
         sieve = Sieve(list(attempts))
         sieve.apply(lambda attempt: MALFORMED if _is_malformed(attempt) else None)
         sieve.apply(lambda attempt: None if _has_recalls(attempt) else NO_RECALL)
@@ -88,7 +88,7 @@ class Context1Filter:
         return draw(self.seed, "low", attempt.trajectory_id) < rate
 
     def _rank(self, attempt: ScoredTrajectory) -> tuple[object, ...]:
-        """Best first."""
+        """Returns the sorting key, best first."""
         kinds = (FULL, LOW, NEGATIVE)
         recalls = (-_output(attempt), -_trajectory(attempt))
         return kinds.index(self._kind(attempt)), *recalls, attempt.turns, attempt.trajectory_id
@@ -119,7 +119,7 @@ def _is_negative(attempt: ScoredTrajectory) -> bool:
 
 
 def _is_malformed(attempt: ScoredTrajectory) -> bool:
-    """It did not come to its end, called a tool with what that cannot take, or never waited for a call."""
+    """Whether it did not complete, called a tool with invalid arguments, or has a call without a result."""
     form = attempt.form
     return (
         attempt.status is not EndStatus.COMPLETED or form is None or form.invalid_calls > 0 or form.unfinished_calls > 0

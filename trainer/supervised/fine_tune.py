@@ -1,6 +1,6 @@
-"""Supervised fine-tuning on token sequences with masks: how a base model learns to speak before it is reinforced.
+"""Supervised fine-tuning on token sequences with masks, before reinforcement learning.
 
-Generic: an example is token ids and which of them to imitate. Nothing here knows where examples come from.
+Generic: an example is token ids and a mask of those to imitate, whatever its origin.
 """
 
 import math
@@ -20,12 +20,12 @@ from headrace.trainer.model import attention
 from headrace.trainer.parallel.policy import WholePolicy
 
 MAX_TOKENS_PER_PASS = 8192
-"""Tokens of one forward and backward where nothing else is said."""
+"""Default tokens of a micro-batch (one forward and backward pass)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuningExample:
-    """A sequence to imitate in part; axis T tokens."""
+    """A sequence with tokens to imitate; axis T tokens."""
 
     token_ids: Sequence[int]
     """(T,)"""
@@ -46,33 +46,33 @@ class TuningExample:
 
 @dataclass(frozen=True, slots=True)
 class SupervisedConfig:
-    """How to fine-tune."""
+    """Settings of supervised fine-tuning."""
 
     steps: int = 2000
     """Optimiser steps."""
     batch_size: int = 64
-    """Sequences a step."""
+    """Sequences per step."""
     optimizer: OptimizerSettings = field(
         default_factory=lambda: OptimizerSettings(learning_rate=3e-3, betas=(0.9, 0.98), weight_decay=0.01)
     )
-    """What moves the weights."""
+    """The optimiser."""
     schedule: ScheduleSettings = field(
         default_factory=lambda: ScheduleSettings(shape=RateShape.COSINE, warmup_steps=100, final_share=0.1)
     )
-    """The learning rate over the steps; without ``decay_steps`` it comes down over all of them."""
+    """The learning rate over the steps; without ``decay_steps`` it decays over all of them."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
     seed: int = 0
-    """Order of the examples."""
+    """Seed of the order of the examples."""
     report_every: int = 50
-    """Steps between two reports, each with the loss on all held-out examples."""
+    """Steps between reports, each with the loss on all held-out examples."""
     keep_every: int = 500
-    """Steps after which a stage that is interrupted goes on."""
+    """Steps between checkpoints, from which an interrupted stage resumes."""
     max_tokens_per_pass: int = MAX_TOKENS_PER_PASS
-    """Tokens of one forward and backward: bounds memory, changes nothing else."""
+    """Tokens of a micro-batch (one forward and backward pass): bounds memory only."""
     dtype: str = "float32"
-    """Type that passes compute in and the result is written in: ``float32`` or ``bfloat16``. The weights that are
-    trained and their gradients are float32 either way."""
+    """Type in which passes compute and the result is written: ``float32`` or ``bfloat16``. The trained weights and
+    their gradients are float32 in both cases."""
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
@@ -83,42 +83,42 @@ class SupervisedConfig:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """``dtype`` as torch has it."""
+        """``dtype`` as a torch type."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
     def whole_schedule(self) -> ScheduleSettings:
-        """The schedule, over all steps where it does not say over how many."""
+        """Returns the schedule, with a decay over all steps if ``decay_steps`` is unset."""
         schedule = self.schedule
         if schedule.shape == RateShape.CONSTANT or schedule.decay_steps is not None:
             return schedule
-        # A run that is shorter than its warm-up never gets to the decay.
+        # A run that is shorter than its warm-up does not reach the decay.
         return replace(schedule, decay_steps=max(self.steps, schedule.warmup_steps + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class TuningProgress:
-    """A report on the way."""
+    """A progress report."""
 
     step: int
     steps: int
     loss: float
-    """Mean over the steps since the last report, nats per imitated token."""
+    """Mean over the steps since the last report, in nats per imitated token."""
     held_out_loss: float
-    """Nats per imitated token of examples that are never trained on."""
+    """Loss on the held-out examples, in nats per imitated token."""
     seconds: float
-    """Since the start, or since it was taken up again."""
+    """Seconds since the start, or since it was resumed."""
     taken: int
-    """Steps taken in these seconds."""
+    """Steps taken in this time."""
 
     @property
     def remaining_s(self) -> float:
-        """Estimated seconds to the end, at the pace so far."""
+        """Estimated seconds to the end, at the rate so far."""
         return self.seconds / self.taken * (self.steps - self.step)
 
 
 Keep = Callable[[int, Optimizer], None]
-"""Told the number of steps taken, and the optimiser, when both and the model are to be kept."""
+"""Called with the number of steps taken and the optimiser, to store a checkpoint of both and the model."""
 
 
 def fine_tune(
@@ -134,22 +134,22 @@ def fine_tune(
 ) -> TuningProgress:
     """Train ``model``, a causal language model, in place; returns the last report.
 
-    The order of examples follows from ``config.seed`` alone. ``keep`` is called every ``config.keep_every`` steps but
-    the last; with the model and the optimiser's tensors of then, ``start`` steps taken, training goes on to the same
-    weights, bit for bit on one kind of processor. Raises ``ValueError`` without examples or with a ``start`` past the
-    end, and ``FloatingPointError`` when the loss or the gradient is no longer finite. Dropout is off.
+    The order of examples depends on ``config.seed`` alone. ``keep`` is called every ``config.keep_every`` steps but the
+    last; training that resumes from the model and the optimiser's tensors of that moment, after ``start`` steps, ends
+    with the same weights, bit-identical on the same kind of processor. Raises ``ValueError`` without examples or with a
+    ``start`` past the end, and ``FloatingPointError`` if the loss or the gradient is not finite. Dropout is off.
     """
     if not examples or not held_out:
         raise ValueError("fine_tune needs examples to train on and others to hold out")
     if not 0 <= start < config.steps:
-        raise ValueError(f"{start} of {config.steps} steps are taken: there is nothing left to train")
+        raise ValueError(f"{start} of {config.steps} steps are taken: no step is left to train")
     optimizer, schedule = Optimizer(model, config.optimizer), config.whole_schedule()
     optimizer.restore(optimizer_state or {})
     started = time.monotonic()
     total, since = 0.0, 0
     policy = WholePolicy(model, config.torch_dtype)
-    # No dropout, as in the trainer: its noise would follow from no seed, and an activation that is computed again for
-    # the backward pass would meet another.
+    # # No dropout, as in the trainer: its noise would not depend on the seed, and activations recomputed for the
+    # backward pass would differ.
     model.train(False)
     with attention.packed(model):
         for step, batch in enumerate(islice(_batches(examples, config), start, None), start=start + 1):
@@ -185,7 +185,7 @@ def held_out_loss(
     max_tokens_per_pass: int = MAX_TOKENS_PER_PASS,
     dtype: torch.dtype = torch.float32,
 ) -> float:
-    """Nats per imitated token over ``examples``, computed in ``dtype``; the model's mode is left as it was."""
+    """Returns nats per imitated token over ``examples``, computed in ``dtype``; the model's mode is unchanged."""
     training = model.training
     model.train(False)
     with attention.packed(model):
@@ -196,10 +196,10 @@ def held_out_loss(
 
 
 def _batches(examples: Sequence[TuningExample], config: SupervisedConfig) -> Iterator[list[TuningExample]]:
-    """``config.steps`` batches, epoch after epoch in a fresh order.
+    """Yield ``config.steps`` batches, each epoch in a new order.
 
-    Runs of batches are sorted by length and cut: sequences of a batch are about as long as one another, which
-    attention's rectangles like, and the batches of a run are shuffled again.
+    Windows of 16 batches are sorted by length and divided, so that the sequences of a batch have similar lengths, as
+    attention's rectangles need; the batches of a window are shuffled again.
     """
     generator = torch.Generator().manual_seed(config.seed)
     window = 16 * config.batch_size
@@ -218,12 +218,12 @@ def _batches(examples: Sequence[TuningExample], config: SupervisedConfig) -> Ite
 
 
 def _passes(batch: Sequence[TuningExample], max_tokens: int) -> list[list[TuningExample]]:
-    """``batch`` in passes of at most ``max_tokens`` tokens."""
+    """Returns ``batch`` in passes of at most ``max_tokens`` tokens."""
     lengths = [len(example.token_ids) for example in batch]
     return [[batch[index] for index in chosen] for chosen in plan_passes(lengths, max_tokens)]
 
 
 def _summed_loss(policy: WholePolicy, batch: Sequence[TuningExample]) -> Tensor:
-    """Σ −log p over the imitated tokens of ``batch``, in nats."""
+    """Returns Σ −log p over the imitated tokens of ``batch``, in nats."""
     packed = pack([(example.token_ids, [0, *example.mask[1:]]) for example in batch])
     return -policy.logprobs(packed).logprobs.sum()

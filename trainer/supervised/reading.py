@@ -1,4 +1,4 @@
-"""What the log offers to imitate: the rewards of one spec, and the records of the trajectories that they point at."""
+"""Reads candidates for imitation from the log: the rewards of one spec, and the records of their trajectories."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,25 +17,25 @@ AT_ONCE = 500
 """Trajectories held in memory at a time."""
 
 ReadProgress = Callable[[str, int], None]
-"""Called with what was read, and how many so far."""
+"""Called with the kind of records, and the number read so far."""
 
 
 class NothingToImitate(LookupError):
-    """The log does not hold what was asked for; the message says what it holds and what to do."""
+    """The log does not hold the requested trajectories; the message names what it holds and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which rewards are looked at."""
+    """Which rewards are read."""
 
     replay: str = ""
     """Name of a replay whose rewards are read instead of the live ones."""
     spec: str = ""
-    """Reward spec: ``search@3``. Needed where the log has rewards of several."""
+    """Reward spec: ``search@3``. Required if the log holds rewards of several."""
     run: str = ""
-    """Only trajectories of this training run; empty: of any."""
+    """Only trajectories of this training run; empty: of all runs."""
     agent: str = ""
-    """Only trajectories of this agent; empty: of any."""
+    """Only trajectories of this agent; empty: of all agents."""
 
     @property
     def rewards(self) -> Topic:
@@ -45,20 +45,20 @@ class Source:
 
 @dataclass(slots=True)
 class Candidates:
-    """What the log offers."""
+    """Candidates for imitation in the log."""
 
     attempts: list[ScoredTrajectory] = field(default_factory=list)
     """One for each reward, in the log's order."""
     trajectories: Topic = TRAJECTORIES
-    """The topic that their places are in."""
+    """The topic of their places."""
     unreadable: int = 0
     """Rewards that could not be read."""
 
 
 async def read_candidates(bootstrap: str, source: Source, on_read: ReadProgress) -> Candidates:
-    """The attempts of ``source``, to the log's end as of now.
+    """Read the attempts of ``source``, up to the log's current end.
 
-    Raises :class:`NothingToImitate` where there is none, or where they are of several specs and none is named.
+    Raises :class:`NothingToImitate` if there is none, or if they are of several specs and ``source`` names none.
     """
     candidates, specs, others = Candidates(), Counter[str](), Counter[str]()
     count = 0
@@ -86,7 +86,7 @@ async def read_candidates(bootstrap: str, source: Source, on_read: ReadProgress)
     wanted = f"rewards of {source.spec or 'any spec'}"
     there = f"of {_listed(specs)}" if specs else f"none but of {_listed(others)}" if others else "none at all"
     raise NothingToImitate(
-        f"{source.rewards.name} holds no {wanted} that were asked for; it holds {there}. "
+        f"{source.rewards.name} holds no {wanted} that match; it holds {there}. "
         "`headrace replay NAME --rewards SPEC` scores history by another spec"
     )
 
@@ -94,9 +94,9 @@ async def read_candidates(bootstrap: str, source: Source, on_read: ReadProgress)
 async def trajectories_at(
     bootstrap: str, topic: Topic, places: Mapping[str, Place], on_read: ReadProgress
 ) -> AsyncIterator[tuple[str, Trajectory | None]]:
-    """The record of each trajectory of ``places`` (id → place), in the log's order and :data:`AT_ONCE` in memory.
+    """Yield the record of each trajectory of ``places`` (id → place), in log order, :data:`AT_ONCE` in memory.
 
-    ``None`` where it is gone, unreadable or another's.
+    ``None`` if it has expired, is unreadable or is another trajectory's.
     """
     ordered = sorted(places.items(), key=lambda item: item[1])
     for start in range(0, len(ordered), AT_ONCE):

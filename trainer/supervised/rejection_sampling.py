@@ -1,4 +1,4 @@
-"""Rejection sampling (Kimi K2.5's RFT): successful trajectories of reinforcement become supervised data."""
+"""Rejection sampling (RFT of Kimi K2.5): successful trajectories of reinforcement learning become supervised data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from headrace.trainer.supervised.attempt import ScoredTrajectory
 from headrace.trainer.supervised.selection import MALFORMED, Selection, Sieve
 
 SUCCESS = "success"
-"""Kind of what is kept."""
+"""Kind of kept attempts."""
 
 BELOW_REWARD = "below_reward"
 NOT_ABOVE_GROUP = "not_above_its_group"
@@ -18,22 +18,22 @@ REPEATED = "repeated"
 
 @dataclass(frozen=True, slots=True)
 class RejectionSampling:
-    """What counts as a success."""
+    """Settings of what counts as a success."""
 
     min_reward: float = 0.8
-    """Least reward, as a share of the largest possible where the spec knows one."""
+    """Smallest reward, as a share of the largest possible one if the spec declares it."""
     above_group: bool = True
-    """Keep only what is above the mean of its group, of all its members that were scored: where every attempt succeeds,
-    there is nothing to learn."""
+    """Keep only attempts above the mean of their group's scored members: a group in which all attempts succeed teaches
+    nothing."""
     per_task: int = 1
-    """Trajectories of one task: the best, and of equals the shortest."""
+    """Trajectories per task: the best, and of equal ones the shortest."""
 
     def __post_init__(self) -> None:
         if self.per_task < 1:
             raise ValueError(f"per_task is {self.per_task}: it must be at least 1")
 
     def select(self, attempts: Sequence[ScoredTrajectory]) -> Selection:
-        """What of ``attempts`` is imitated, in any order. Each must have a reward, its form and its group's mean."""
+        """Select the ``attempts`` to imitate, in any order. Each must have a reward, its form and its group's mean."""
 
         def is_above(attempt: ScoredTrajectory) -> bool:
             return attempt.group_mean is None or (attempt.total or 0.0) > attempt.group_mean
@@ -50,20 +50,20 @@ class RejectionSampling:
 
 
 def _share(attempt: ScoredTrajectory) -> float:
-    """The reward as a share of the largest possible, where there is one above 0."""
+    """Returns the reward as a share of the largest possible one, if that is above 0; else the reward."""
     if attempt.total is None:
         raise ValueError(f"trajectory {attempt.trajectory_id} has no reward: leave unscored attempts out first")
     return attempt.total / attempt.maximum if attempt.maximum and attempt.maximum > 0 else attempt.total
 
 
 def _rank(attempt: ScoredTrajectory) -> tuple[object, ...]:
-    """Best first."""
+    """Returns the sorting key, best first."""
     tokens = attempt.form.sampled_tokens if attempt.form else 0
     return -_share(attempt), tokens, attempt.trajectory_id
 
 
 def _first_of_kind(attempts: Sequence[ScoredTrajectory]) -> set[str]:
-    """Of attempts at a task that sampled the same tokens, the one that comes first by its id."""
+    """Returns, of attempts at a task that sampled the same tokens, the one with the smallest id."""
     seen: set[tuple[str, str]] = set()
     first = set()
     for attempt in sorted(attempts, key=lambda attempt: attempt.trajectory_id):

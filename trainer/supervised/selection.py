@@ -1,6 +1,6 @@
-"""A selection: what a filter keeps to imitate, and by which rule each of the others was left out.
+"""A selection: the attempts that a filter keeps, and the rule by which each of the others is excluded.
 
-Total accounting: every attempt that was looked at is kept under a kind or excluded by exactly one rule.
+Total accounting: every attempt that was read is kept as a kind, or excluded by exactly one rule.
 """
 
 from collections import Counter
@@ -16,23 +16,23 @@ VOCABULARY = "vocabulary"
 NOTHING_SAMPLED = "nothing_sampled"
 MALFORMED = "malformed"
 ANOTHER_OF_TASK = "another_of_its_task"
-"""Rules that several filters share. A defect's rule has the defect's name."""
+"""Rules that several filters share. The rule of a defect has the defect's name."""
 
 ExclusionRule = Callable[[ScoredTrajectory], str | None]
-"""The rule by which an attempt is excluded, or ``None``."""
+"""Returns the name of the rule that excludes an attempt, or ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What becomes of the attempts."""
+    """The outcome of all attempts."""
 
     kept: tuple[tuple[ScoredTrajectory, str], ...] = ()
-    """Attempts to imitate, each with the kind it was kept as, by trajectory id."""
+    """Attempts to imitate, each with its kind, by trajectory id."""
     excluded: tuple[tuple[ScoredTrajectory, str], ...] = ()
     """All others, each with its rule, by trajectory id."""
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """How many were ``kept`` by kind and ``excluded`` by rule, most first."""
+        """Returns the numbers of ``kept`` attempts by kind and of ``excluded`` ones by rule, largest first."""
         return {
             name: dict(Counter(label for _, label in labelled).most_common())
             for name, labelled in (("kept", self.kept), ("excluded", self.excluded))
@@ -41,21 +41,21 @@ class Selection:
 
 @dataclass(slots=True)
 class Sieve:
-    """A selection in the making: rules take attempts away one after the other."""
+    """Builds a selection: applies rules one after the other."""
 
     left: list[ScoredTrajectory]
-    """Attempts that no rule has excluded yet."""
+    """Attempts not excluded so far."""
     excluded: list[tuple[ScoredTrajectory, str]] = field(default_factory=list)
-    """Attempts with their rules."""
+    """Excluded attempts with their rules."""
 
     def apply(self, judge: ExclusionRule) -> None:
-        """Exclude what ``judge`` names a rule for."""
+        """Exclude the attempts for which ``judge`` returns a rule."""
         verdicts = [(attempt, judge(attempt)) for attempt in self.left]
         self.left = [attempt for attempt, rule in verdicts if rule is None]
         self.excluded += [(attempt, rule) for attempt, rule in verdicts if rule is not None]
 
     def keep_best(self, per_task: int, rank: Callable[[ScoredTrajectory], tuple[object, ...]]) -> None:
-        """Of each task, exclude all but the ``per_task`` attempts that come first by ``rank``."""
+        """Keep the first ``per_task`` attempts of each task by ``rank``, and exclude the others."""
         taken: Counter[str] = Counter()
         best = set()
         for attempt in sorted(self.left, key=rank):
@@ -65,14 +65,14 @@ class Sieve:
         self.apply(lambda attempt: None if attempt.trajectory_id in best else ANOTHER_OF_TASK)
 
     def selection(self, kind_of: Callable[[ScoredTrajectory], str]) -> Selection:
-        """What is left, each as the kind that ``kind_of`` names."""
+        """Returns the selection, with the kinds given by ``kind_of``."""
         kept = sorted(self.left, key=lambda attempt: attempt.trajectory_id)
         excluded = sorted(self.excluded, key=lambda labelled: labelled[0].trajectory_id)
         return Selection(tuple((attempt, kind_of(attempt)) for attempt in kept), tuple(excluded))
 
 
 def unusable(attempt: ScoredTrajectory) -> str | None:
-    """Why an attempt cannot be imitated, as far as its reward tells."""
+    """Returns why an attempt cannot be imitated, according to its reward."""
     if attempt.purpose is Purpose.EVALUATE:
         return "evaluation"
     if attempt.role is Role.FROZEN:
@@ -83,7 +83,7 @@ def unusable(attempt: ScoredTrajectory) -> str | None:
 
 
 def unfit(attempt: ScoredTrajectory, *, max_positions: int, vocabulary_size: int) -> str | None:
-    """Why the model cannot take an attempt's tokens, as far as its record's form tells."""
+    """Returns why the model cannot take an attempt's tokens, according to its form."""
     if attempt.form is None:
         return UNREADABLE
     if not attempt.form.sampled_tokens:
@@ -95,7 +95,7 @@ def unfit(attempt: ScoredTrajectory, *, max_positions: int, vocabulary_size: int
 
 
 def newest(attempts: Iterable[ScoredTrajectory]) -> list[ScoredTrajectory]:
-    """One attempt a trajectory, that of its latest reward, by trajectory id."""
+    """Returns one attempt per trajectory, that of its latest reward, by trajectory id."""
     latest: dict[str, ScoredTrajectory] = {}
     for attempt in attempts:
         known = latest.get(attempt.trajectory_id)

@@ -1,7 +1,7 @@
-"""What became of every attempt, on disk: a line each, after one that says what was looked at.
+"""The selection on disk: a header line, then a line with the outcome of each attempt.
 
-It is written once, before the first step: a stage that is started again trains on the same, whatever the log has got
-since. It stays beside the model as the account of what it learnt from.
+It is written once, before the first step: a restarted stage trains on the same data, whatever was added to the log
+since. It is kept next to the model as the record of its training data.
 """
 
 import json
@@ -17,39 +17,39 @@ from headrace.trainer.supervised.selection import Selection
 from headrace.trainer.supervised.split import is_held_out
 
 MAX_BYTES = 4 * 1024**3
-"""A larger file is something else."""
+"""Largest size of a valid file."""
 
 
 class SelectionHeader(Part):
-    """The first line."""
+    """The header line."""
 
     config_sha256: str
     """Hash of the stage's settings."""
     trajectories: str
-    """Topic that the places are in."""
+    """Topic of the places."""
     unreadable: NonNegativeInt
     """Rewards that could not be read."""
     counts: dict[str, dict[str, int]]
-    """How many attempts were ``kept`` by kind and ``excluded`` by rule."""
+    """Numbers of attempts ``kept`` by kind and ``excluded`` by rule."""
 
 
 class SelectionOutcome(Part):
-    """What became of an attempt."""
+    """The outcome of an attempt."""
 
     trajectory_id: str
     """The trajectory."""
     partition: NonNegativeInt
-    """Where its record stands."""
+    """The place of its record."""
     offset: NonNegativeInt
-    """Where its record stands."""
+    """The place of its record."""
     task_id: str
     """Its task."""
     kept: str | None = None
-    """The kind that it is imitated as."""
+    """The kind as which it is kept."""
     excluded: str | None = None
-    """The rule by which it is not."""
+    """The rule that excludes it."""
     held_out: bool = False
-    """Whether it is kept to measure by, and never trained on."""
+    """Whether it is only measured on, never trained on."""
 
 
 class OtherSettings(RuntimeError):
@@ -57,7 +57,7 @@ class OtherSettings(RuntimeError):
 
 
 def outcomes_of(selection: Selection, held_out_share: float) -> Iterator[SelectionOutcome]:
-    """A line for each attempt of ``selection``, what is kept first."""
+    """Yield an outcome for each attempt of ``selection``, kept ones first."""
     for attempt, kind in selection.kept:
         yield _outcome(attempt, kept=kind, held_out=is_held_out(attempt.task_id, held_out_share))
     for attempt, rule in selection.excluded:
@@ -65,7 +65,7 @@ def outcomes_of(selection: Selection, held_out_share: float) -> Iterator[Selecti
 
 
 def write_selection(path: Path, header: SelectionHeader, outcomes: Iterable[SelectionOutcome]) -> None:
-    """Write the file, which appears whole or not at all."""
+    """Write the file atomically."""
     partial = path.with_suffix(".partial")
     with partial.open("w") as file:
         for line in (header, *outcomes):
@@ -76,9 +76,9 @@ def write_selection(path: Path, header: SelectionHeader, outcomes: Iterable[Sele
 
 
 def read_selection(path: Path, config_sha256: str) -> tuple[SelectionHeader, list[SelectionOutcome]] | None:
-    """The first line, and what is kept; ``None`` where there is no file.
+    """Returns the header and the kept attempts; ``None`` if there is no file.
 
-    Raises :class:`OtherSettings` where it was made by others, or cannot be read.
+    Raises :class:`OtherSettings` if it was written with other settings, or cannot be read.
     """
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""Settings of a supervised stage: what is looked at, what is chosen, how it is imitated."""
+"""Settings of a supervised stage: which trajectories are read, which are selected, how they are imitated."""
 
 import hashlib
 import json
@@ -13,46 +13,46 @@ from headrace.trainer.supervised.reading import Source
 from headrace.trainer.supervised.rejection_sampling import RejectionSampling
 
 _ELSEWHERE = frozenset({"bootstrap", "out", "threads"})
-"""Settings that say where, not what is learnt: left out of the hash."""
+"""Settings of where to run, not of what is learnt: excluded from the hash."""
 
 
 class TuningStage(StrEnum):
-    """What is imitated."""
+    """The kind of a supervised stage."""
 
     SFT = "sft"
-    """What Context-1's filter keeps, to warm up a base model."""
+    """Warm-up of a base model with the selection of Context-1's filter."""
     RFT = "rft"
-    """Successes of reinforcement: rejection sampling."""
+    """Rejection sampling: imitation of successful trajectories."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """Settings of a supervised stage; a setting that cannot work raises ``ValueError`` naming it."""
+    """Settings of a supervised stage; an invalid setting raises ``ValueError`` naming it."""
 
     bootstrap: str
     """Kafka's address."""
     model_dir: Path
-    """Hugging Face directory of the model to begin with."""
+    """Hugging Face directory of the initial model."""
     out: Path
-    """Folder in which the model appears when the stage is done."""
+    """Folder for the model, created when the stage is complete."""
     stage: TuningStage
-    """What is imitated: ``sft`` by the table ``context1``, ``rft`` by the table ``successes``."""
+    """The stage: ``sft`` with the settings ``context1``, or ``rft`` with the settings ``successes``."""
     source: Source = field(default_factory=Source)
-    """Which rewards are looked at."""
+    """Which rewards are read."""
     context1: Context1Filter = field(default_factory=Context1Filter)
-    """Bounds of the stage sft."""
+    """Filter of the stage sft."""
     successes: RejectionSampling = field(default_factory=RejectionSampling)
-    """Bounds of the stage rft."""
+    """Filter of the stage rft."""
     held_out_share: float = 0.05
-    """Share of tasks that are never trained on, decided by a task's id alone: the same in every stage."""
+    """Share of tasks that are never trained on; depends on a task's id alone, so it is the same in every stage."""
     training: SupervisedConfig = field(default_factory=SupervisedConfig)
-    """How it is imitated."""
+    """Settings of the fine-tuning."""
     threads: int = 2
-    """Torch's threads on a CPU."""
+    """Torch threads on a CPU."""
     device: str = "cpu"
     """Torch device."""
     layers: LayerSettings = field(default_factory=LayerSettings)
-    """What a pass trades for what: {"activation_checkpointing": true}."""
+    """How layers are computed: {"activation_checkpointing": true}."""
 
     def __post_init__(self) -> None:
         if self.stage not in list(TuningStage):
@@ -68,6 +68,6 @@ class StageConfig:
         return self.context1 if self.stage == TuningStage.SFT else self.successes
 
     def sha256(self) -> str:
-        """Hash (hex) of the settings that decide what is learnt, as canonical JSON."""
+        """Returns the hash (hex) of the settings that decide what is learnt, as canonical JSON."""
         settings = {name: value for name, value in asdict(self).items() if name not in _ELSEWHERE}
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()

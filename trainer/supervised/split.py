@@ -1,4 +1,4 @@
-"""Which tasks are held out: decided by the task's id alone, so that a task is never on both sides, in any stage."""
+"""The held-out split: depends on a task's id alone, so that a task is on the same side in every stage."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -9,12 +9,12 @@ Labelled = TypeVar("Labelled", bound=tuple[ScoredTrajectory, str])
 
 
 def is_held_out(task_id: str, share: float) -> bool:
-    """Whether the task is among the ``share`` of tasks never trained on; a larger share holds every smaller one."""
+    """Whether the task is among the ``share`` of tasks never trained on; a larger share includes every smaller one."""
     return draw(0, "held-out", task_id) < share
 
 
 def split(kept: Iterable[Labelled], share: float) -> tuple[list[Labelled], list[Labelled]]:
-    """``kept`` as what is trained on and what is held out."""
+    """Returns ``kept`` divided into training and held-out data."""
     train: list[Labelled] = []
     held_out: list[Labelled] = []
     for labelled in kept:

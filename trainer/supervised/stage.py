@@ -1,8 +1,8 @@
-"""A supervised stage: read the log, choose, imitate, and leave a model that a trainer can start from.
+"""A supervised stage: reads the log, selects trajectories, imitates them, and writes a model for a trainer.
 
-OUT.part/selection.jsonl     what became of every attempt that was looked at
-OUT.part/checkpoints/        where an interrupted stage goes on
-OUT/                         the model, with selection.jsonl and fine_tuning.json: appears when all is done
+OUT.part/selection.jsonl     the outcome of every attempt that was read
+OUT.part/checkpoints/        from which an interrupted stage resumes
+OUT/                         the model, with selection.jsonl and fine_tuning.json, created at the end
 """
 
 import json
@@ -49,32 +49,32 @@ SUMMARY_FILE = "fine_tuning.json"
 
 
 class OutExists(FileExistsError):
-    """There is something where the model should appear."""
+    """The output folder exists already."""
 
 
 class StageReporter(Protocol):
-    """What a stage reports to, as it goes."""
+    """Receives the progress of a stage."""
 
     def read(self, what: str, count: int) -> None:
-        """``count`` rewards or trajectories were read so far."""
+        """``count`` rewards or trajectories have been read so far."""
 
     def chosen(self, header: SelectionHeader) -> None:
-        """What the filter made of what was looked at."""
+        """The filter's result, or that of an interrupted stage."""
 
     def begins(self, examples: int, held_out: int, loss: float) -> None:
-        """Training begins, with so many sequences on both sides, at this held-out loss (nats a token)."""
+        """Training begins with these numbers of sequences, at this held-out loss (nats per token)."""
 
     def trained(self, progress: TuningProgress) -> None:
-        """A report on the way."""
+        """A progress report of the training."""
 
 
 async def run_stage(config: StageConfig, reporter: StageReporter) -> dict[str, Any]:
-    """Run a stage to its end, or go on with one that was interrupted; returns what ``fine_tuning.json`` says.
+    """Run a stage to its end, or resume an interrupted one; returns the contents of ``fine_tuning.json``.
 
-    Raises :class:`OutExists`; :class:`headrace.trainer.supervised.reading.NothingToImitate` where the log does not
-    hold what was asked for or the filter leaves nothing on a side of the split;
-    :class:`headrace.trainer.supervised.selection_file.OtherSettings` where an interrupted stage had others; and what
-    :func:`headrace.trainer.supervised.fine_tune.fine_tune` raises.
+    Raises :class:`OutExists`; :class:`headrace.trainer.supervised.reading.NothingToImitate` if the log does not hold
+    the requested trajectories or the filter leaves none on a side of the split;
+    :class:`headrace.trainer.supervised.selection_file.OtherSettings` if an interrupted stage had other settings; and
+    the errors of :func:`headrace.trainer.supervised.fine_tune.fine_tune`.
     """
     if config.out.exists():
         raise OutExists(f"out {config.out} exists: name a new folder, a model is never overwritten")
@@ -113,7 +113,7 @@ async def run_stage(config: StageConfig, reporter: StageReporter) -> dict[str, A
 async def _choose(
     config: StageConfig, model: PreTrainedModel, reporter: StageReporter
 ) -> tuple[SelectionHeader, list[SelectionOutcome]]:
-    """What becomes of every attempt that the log offers."""
+    """Returns the header and the outcomes of all attempts in the log."""
     candidates = await read_candidates(config.bootstrap, config.source, reporter.read)
     sieve = Sieve(with_group_means(newest(candidates.attempts)))
     sieve.apply(unusable)
@@ -143,7 +143,7 @@ async def _choose(
 async def _examples(
     config: StageConfig, header: SelectionHeader, kept: Sequence[SelectionOutcome], reporter: StageReporter
 ) -> tuple[list[TuningExample], list[TuningExample]]:
-    """What is trained on and what is held out, in the order of the log."""
+    """Read the training and held-out examples, in log order."""
     topic = replace(TRAJECTORIES, name=header.trajectories)
     by_id = {outcome.trajectory_id: outcome for outcome in kept}
     places = {outcome.trajectory_id: (outcome.partition, outcome.offset) for outcome in kept}
@@ -151,21 +151,21 @@ async def _examples(
     async for name, trajectory in trajectories_at(config.bootstrap, topic, places, reporter.read):
         if trajectory is None:
             raise NothingToImitate(
-                f"trajectory {name} was chosen and is no longer in {topic.name}: retention has taken it; remove "
-                f"{config.out}.part and start again"
+                f"trajectory {name} was selected and has expired in {topic.name}; remove {config.out}.part and start "
+                "again"
             )
         sides[by_id[name].held_out].extend(examples_of(trajectory))
     for side, what in zip(sides, ("train on", "hold out"), strict=True):
         if not side:
             raise NothingToImitate(
                 f"of {len(kept)} trajectories that were kept there is none to {what} (held_out_share "
-                f"{config.held_out_share}): what the filter did stands in {config.out}.part/{SELECTION_FILE}"
+                f"{config.held_out_share}): {config.out}.part/{SELECTION_FILE} lists what the filter did"
             )
     return sides
 
 
 def examples_of(trajectory: Trajectory) -> Iterable[TuningExample]:
-    """An example for each segment in which something was sampled: its calls are imitated, its context is not."""
+    """Yield an example for each segment with sampled tokens: these are imitated, the context is not."""
     for segment in trajectory.segments:
         if any(segment.loss_mask[1:]):
             yield TuningExample(segment.token_ids, segment.loss_mask)
@@ -207,7 +207,7 @@ def _train(
 
 
 def _publish(config: StageConfig, model: PreTrainedModel, part: Path, summary: Mapping[str, Any]) -> None:
-    """Let the model appear, whole, with the account of what it learnt from."""
+    """Write the model atomically, with the selection and the summary."""
     result = part / "result"
     shutil.rmtree(result, ignore_errors=True)
     tensors = published_tensors(model, config.training.torch_dtype)

@@ -3,7 +3,7 @@
     weights/<run>/00000412/model.safetensors        what engines load
     weights/<run>/00000412/manifest.json            sizes, sha256 of each file, canaries
 
-The manifest is written last: where it stands, everything that it names stands too.
+The manifest is written last: if it exists, every object that it names exists.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ WEIGHTS_FILE = "model.safetensors"
 MANIFEST_FILE = "manifest.json"
 
 MAX_MANIFEST_BYTES = 32 * 1024**2
-"""Largest manifest that is read; its canaries are nearly all of it, at some 50 bytes a token."""
+"""Largest manifest that is read. It consists mostly of canaries, at about 50 bytes per token."""
 
 
 def weights_path(run: str, version: int) -> str:
-    """The folder of a version in the object store: ``weights/<run>/<version, 8 digits>``."""
+    """Returns the folder of a version in the object store: ``weights/<run>/<version, 8 digits>``."""
     return f"weights/{run}/{version:08d}"
 
 
@@ -38,7 +38,7 @@ def make_manifest(
     dtype: str = "",
     exact: bool = False,
 ) -> Manifest:
-    """The manifest of the safetensors file ``weights`` as version ``version`` of ``run``."""
+    """Returns the manifest of the safetensors file ``weights`` as version ``version`` of ``run``."""
     path = f"{weights_path(run, version)}/{WEIGHTS_FILE}"
     return Manifest(
         run=run,
@@ -54,12 +54,12 @@ def make_manifest(
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """The manifest as it stands in the store; ``Weights.sha256`` is the hash of these bytes."""
+    """Returns the manifest's bytes in the store; ``Weights.sha256`` is their hash."""
     return manifest.model_dump_json().encode()
 
 
 def make_pointer(store: ObjectStore, manifest: Manifest, *, step: int, key: SigningKey) -> Weights:
-    """The record that tells of the version, signed with ``key``: what the log says once the objects stand."""
+    """Returns the record that announces the version, signed with ``key``; published once the objects exist."""
     pointer = Weights(
         run=manifest.run,
         version=manifest.version,
@@ -76,10 +76,10 @@ def make_pointer(store: ObjectStore, manifest: Manifest, *, step: int, key: Sign
 async def upload(
     store: ObjectStore, manifest: Manifest, weights: Path, on_effect: EffectCallback = ignore_effect
 ) -> None:
-    """Create both objects; a repetition after a crash changes nothing.
+    """Create both objects; idempotent, so that it can be repeated after a crash.
 
-    Raises :class:`headrace.trainer.weights.store.ObjectConflict` where another run of that name wrote different ones,
-    :class:`headrace.trainer.weights.unavailable.StoreUnavailable` where it can be tried again.
+    Raises :class:`headrace.trainer.weights.store.ObjectConflict` if another run of that name wrote different ones,
+    :class:`headrace.trainer.weights.unavailable.StoreUnavailable` if it can be retried.
     """
     (path,) = manifest.files
     await store.create(path, weights)
@@ -89,15 +89,15 @@ async def upload(
 
 
 def manifest_path(run: str, version: int) -> str:
-    """The manifest of a version in the object store."""
+    """Returns the path of a version's manifest in the object store."""
     return f"{weights_path(run, version)}/{MANIFEST_FILE}"
 
 
 async def fetch_manifest(store: ObjectStore, pointer: Weights) -> Manifest:
-    """The manifest that ``pointer`` tells of, verified by its hash, from its place in ``store``.
+    """Fetch the manifest of ``pointer`` from its path in ``store``, and verify its hash.
 
-    Raises ``ObjectMismatch``, ``FileNotFoundError``, ``StoreUnavailable``, and ``ValueError`` where it is of something
-    else than ``pointer`` says.
+    Raises ``ObjectMismatch``, ``FileNotFoundError``, ``StoreUnavailable``, and ``ValueError`` if run, version or parent
+    differ from those of ``pointer``.
     """
     path = manifest_path(pointer.run, pointer.version)
     data = await store.fetch(path, sha256=pointer.sha256, max_bytes=MAX_MANIFEST_BYTES)

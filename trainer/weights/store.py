@@ -1,15 +1,14 @@
-"""The object store: immutable objects, created once, and believed only after their sha256 was checked.
+"""The object store: immutable objects, created once, and used only after their sha256 was verified.
 
 ``ObjectStore("file:///data/objects")`` and ``ObjectStore("s3://bucket/prefix")`` behave the same. Nothing is ever
-overwritten: an object's path names its content's version, and an event in the log points at it.
+overwritten: an object's path contains its version, and an event in the log points at it.
 
-    manifest.json                  one request, which fails where the object exists
-    model.safetensors.sha256       the claim of an object that is larger than one request, and created likewise
-    model.safetensors              the claimed content and no other, in parts
+    manifest.json                  one request, which fails if the object exists
+    model.safetensors.sha256       the claim of an object larger than one request, created in the same way
+    model.safetensors              the claimed content, uploaded in parts
 
-A store makes an object of parts without asking whether it exists, so the claim decides who may write: `sha256sum -c`
-can read it. Whoever has the claimed content writes the same bytes as another, and a different content is refused
-before any of it was sent.
+A multipart upload overwrites an existing object, so the claim, in the format of `sha256sum -c`, decides which content
+may be written. Writers of the claimed content write the same bytes, and different content is refused before it is sent.
 """
 
 import asyncio
@@ -33,13 +32,13 @@ if TYPE_CHECKING:  # they exist in the type stubs alone
     from obstore.store import ClientConfig, RetryConfig
 
 MAX_OBJECT_BYTES = 64 * 1024**3
-"""Largest object that is written or read, in bytes; a size stated by a manifest narrows it. S3 takes 10,000 parts."""
+"""Largest object that is written or read, in bytes; a manifest's size lowers the bound. S3 takes 10,000 parts."""
 
 REQUEST_BYTES = 64 * 1024**2
-"""Most that one request carries, either way. S3 takes parts of 5 MiB to 5 GiB."""
+"""Largest body of a request or response, in bytes. S3 takes parts of 5 MiB to 5 GiB."""
 
 _REQUESTS_AT_ONCE = 4
-"""Parts in flight: so many times ``REQUEST_BYTES`` are held in memory."""
+"""Parts in flight; each holds up to ``REQUEST_BYTES`` in memory."""
 
 _CLAIM_SUFFIX = ".sha256"
 
@@ -48,28 +47,28 @@ _CLIENT: "ClientConfig" = {
     "timeout": timedelta(minutes=5),
     "allow_http": True,
 }
-"""Of a request: its 64 MiB in 5 minutes need 0.2 MB/s. Without TLS it goes only where AWS_ENDPOINT_URL says http://,
-as with Amazon's own clients; obstore heeds no AWS_ALLOW_HTTP where it is given any of these."""
+"""Options of a request: 64 MiB in 5 minutes need 0.2 MB/s. TLS is off only if AWS_ENDPOINT_URL begins with http://, as
+in Amazon's own clients; obstore ignores AWS_ALLOW_HTTP if any of these options is given."""
 
 _RETRIES: "RetryConfig" = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
-"""What a request is tried again by itself; beyond that the caller decides, and can tell a person."""
+"""Retries of a single request; further retries, and alerts, are the caller's."""
 
 
 class ObjectConflict(RuntimeError):
-    """An object of that path exists and holds something else."""
+    """An object of that path exists with other content."""
 
 
 class ObjectMismatch(RuntimeError):
-    """An object is not what its hash or size says it must be."""
+    """An object does not have the expected hash or size."""
 
 
 class ObjectStore:
-    """Objects under one URL: ``file://``, ``s3://``, ``gs://`` or ``az://``; settings as obstore takes them."""
+    """Objects under one URL: ``file://``, ``s3://``, ``gs://`` or ``az://``; obstore reads its environment variables."""
 
     def __init__(self, url: str, *, request_bytes: int = REQUEST_BYTES) -> None:
-        """Open ``url``; a local folder is made. ``request_bytes`` is the most that one request carries.
+        """Open ``url``; a local folder is created. ``request_bytes`` is the largest body of one request.
 
-        Raises ``ValueError`` where the URL is none of these, ``StoreUnavailable`` where it cannot be opened.
+        Raises ``ValueError`` for another kind of URL, ``StoreUnavailable`` if it cannot be opened.
         """
         local = scheme_of(url) == "file"
         self.url = url.rstrip("/")
@@ -85,14 +84,14 @@ class ObjectStore:
             raise unavailable(self.url, error) from error
 
     def uri(self, path: str) -> str:
-        """The address of the object at ``path``, as it stands in events."""
+        """Returns the address of the object at ``path``, as used in events."""
         return f"{self.url}/{path}"
 
     async def create(self, path: str, data: bytes | Path) -> None:
-        """Write an object once. An identical one that exists already is fine; a different one is never replaced.
+        """Create an object. An identical existing one is accepted; a different one is never replaced.
 
-        Raises :class:`ObjectConflict` where it holds something else, ``StoreUnavailable`` where the store did not take
-        it, ``StoreUnsuitable`` where it replaces what exists, ``ValueError`` where it is larger than
+        Raises :class:`ObjectConflict` if it exists with other content, ``StoreUnavailable`` if it could not be written,
+        ``StoreUnsuitable`` if the store overwrites existing objects, ``ValueError`` if it is larger than
         ``MAX_OBJECT_BYTES``.
         """
         size = data.stat().st_size if isinstance(data, Path) else len(data)
@@ -103,19 +102,19 @@ class ObjectStore:
                 await self._create_at_once(path, data)
             else:
                 await self._create_in_parts(path, data)
-        except (BaseError, FileNotFoundError) as error:  # without its bucket a store says that nothing is found
+        except (BaseError, FileNotFoundError) as error:  # a missing bucket is reported as not found
             raise unavailable(self.url, error) from error
 
     async def fetch(self, path: str, *, sha256: str, max_bytes: int = 64 * 1024**2) -> bytes:
-        """A small object's bytes, verified.
+        """Fetch a small object, and verify it.
 
-        Raises :class:`ObjectMismatch`, ``FileNotFoundError`` where the object is missing, ``StoreUnavailable``.
+        Raises :class:`ObjectMismatch`, ``FileNotFoundError`` if the object is missing, ``StoreUnavailable``.
         """
         with self._reading():
             result = await obstore.get_async(self._store, path)
             if result.meta["size"] > max_bytes:
                 raise ObjectMismatch(
-                    f"{self.uri(path)} holds {result.meta['size']} bytes, at most {max_bytes} are expected"
+                    f"{self.uri(path)} holds {result.meta['size']} bytes, more than the expected {max_bytes}"
                 )
             data = bytes(await result.bytes_async())
         found = hashlib.sha256(data).hexdigest()
@@ -124,9 +123,9 @@ class ObjectStore:
         return data
 
     async def download(self, path: str, target: Path, *, sha256: str, size: int) -> None:
-        """Bring an object into the file ``target``, which appears only once size and hash are right.
+        """Download an object to the file ``target``, which is created only after size and hash were verified.
 
-        Raises :class:`ObjectMismatch`, ``FileNotFoundError`` where the object is missing, ``StoreUnavailable``.
+        Raises :class:`ObjectMismatch`, ``FileNotFoundError`` if the object is missing, ``StoreUnavailable``.
         """
         if not 0 <= size <= MAX_OBJECT_BYTES:
             raise ObjectMismatch(f"{self.uri(path)}: a size of {size} bytes is not within 0 and {MAX_OBJECT_BYTES}")
@@ -151,20 +150,20 @@ class ObjectStore:
             partial.unlink(missing_ok=True)
 
     async def _create_at_once(self, path: str, data: bytes | Path) -> None:
-        """In one request, which the store refuses where the object exists."""
+        """Create an object in one request, which the store refuses if the object exists."""
         if not await self._created(path, data):
             await self._compare(path, await asyncio.to_thread(_sha256_of, data))
         elif not self._known_to_refuse:
-            # There are servers that overlook the condition. The same bytes again harm nothing.
+            # Some servers ignore the condition. Writing the same bytes again is harmless.
             if await self._created(path, data):
                 raise StoreUnsuitable(
-                    f"store_url {self.url} replaces objects that exist: it overlooks `If-None-Match: *`, without which "
-                    "two runs could write over each other; set store_url to a service that knows it"
+                    f"store_url {self.url} overwrites existing objects: it ignores `If-None-Match: *`, without which "
+                    "two runs could overwrite each other's objects; set store_url to a service that supports it"
                 )
             self._known_to_refuse = True
 
     async def _created(self, path: str, data: bytes | Path) -> bool:
-        """Whether the object is new."""
+        """Create the object; returns whether it is new."""
         try:
             await obstore.put_async(self._store, path, data, mode="create", use_multipart=False)
         except AlreadyExistsError:
@@ -172,7 +171,7 @@ class ObjectStore:
         return True
 
     async def _create_in_parts(self, path: str, data: bytes | Path) -> None:
-        """Claim the object by its hash, then write it if it does not stand yet."""
+        """Claim the object by its hash, then write it if it does not exist yet."""
         sha256 = await asyncio.to_thread(_sha256_of, data)
         await self._create_at_once(path + _CLAIM_SUFFIX, f"{sha256}  {Path(path).name}\n".encode())
         try:
@@ -188,7 +187,7 @@ class ObjectStore:
             )
 
     async def _compare(self, path: str, sha256: str) -> None:
-        """Raises :class:`ObjectConflict` where the object is not the one with this hash, ``FileNotFoundError``."""
+        """Raises :class:`ObjectConflict` if the object has another hash, ``FileNotFoundError`` if it is missing."""
         digest = hashlib.sha256()
         async with aclosing(self._pieces(path, await self._size(path))) as pieces:
             async for piece in pieces:
@@ -203,11 +202,13 @@ class ObjectStore:
         with self._reading():
             try:
                 return int((await obstore.head_async(self._store, path))["size"])
-            except FileNotFoundError:  # a HEAD's answer does not say whether the object is missing or the bucket
+            except (
+                FileNotFoundError
+            ):  # the response to HEAD does not distinguish a missing object from a missing bucket
                 return int((await obstore.get_async(self._store, path)).meta["size"])
 
     async def _pieces(self, path: str, size: int) -> AsyncGenerator["obstore.Bytes"]:
-        """The object's bytes in order, a request a piece, a few requests ahead of the reader."""
+        """Yield the object's bytes in order, one request per piece, a few requests ahead of the reader."""
 
         async def piece(start: int) -> "obstore.Bytes":
             with self._reading():
@@ -229,7 +230,7 @@ class ObjectStore:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """What the store refuses inside, as ``StoreUnavailable``; a missing object stays ``FileNotFoundError``."""
+        """Turn the store's errors into ``StoreUnavailable``; a missing object stays ``FileNotFoundError``."""
         try:
             yield
         except FileNotFoundError as error:
@@ -241,7 +242,7 @@ class ObjectStore:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 (hex) of a file, read in pieces."""
+    """Returns the SHA-256 (hex) of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
