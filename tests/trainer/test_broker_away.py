@@ -169,7 +169,7 @@ async def test_patience_ends_and_says_what_is_away(running_kafka, kafka, config)
     try:
         await asyncio.wait_for(ready.wait(), 60)
         running_kafka.freeze()
-        with pytest.raises(LogUnavailable, match=f"Kafka at {kafka} is out of reach: nobody can read groups"):
+        with pytest.raises(LogUnavailable, match=f"Kafka at {kafka} is unavailable: cannot read groups"):
             await asyncio.wait_for(task, 60)
     finally:
         running_kafka.freeze(False)

@@ -86,7 +86,7 @@ async def test_weights_that_are_no_numbers_after_an_update_are_never_kept(kafka,
         optimizer=OptimizerSettings(learning_rate=1e38, weight_decay=1e3),
         divergence=DivergenceSettings(retries=0, max_skipped=2),
     )
-    with pytest.raises(TrainingDiverged, match="2 steps in a row after version 0"):
+    with pytest.raises(TrainingDiverged, match="2 consecutive steps after version 0"):
         await train_until(settings, 1)
     assert load_newest(settings.checkpoint_dir, "overflown").state.version == 0
     assert len(payloads(await records(kafka, REJECTED, "overflown"))) == 8

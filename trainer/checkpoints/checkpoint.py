@@ -42,7 +42,7 @@ _WRITING = ".writing-"
 
 
 class CheckpointError(RuntimeError):
-    """The checkpoints cannot be used; the message says what to do."""
+    """The checkpoints cannot be used; the message names the remedy."""
 
 
 class CheckpointNotWritten(OSError):

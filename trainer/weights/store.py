@@ -63,7 +63,7 @@ class ObjectMismatch(RuntimeError):
 
 
 class ObjectStore:
-    """Objects under one URL: ``file://``, ``s3://``, ``gs://`` or ``az://``; obstore reads its environment variables."""
+    """Objects under one URL: ``file://``, ``s3://``, ``gs://`` or ``az://``; obstore reads the environment."""
 
     def __init__(self, url: str, *, request_bytes: int = REQUEST_BYTES) -> None:
         """Open ``url``; a local folder is created. ``request_bytes`` is the largest body of one request.

@@ -82,7 +82,7 @@ def test_expired_records_are_reported(kafka, steps):
     done = rebuild(kafka, "2", "--run", "plain")
     assert done.exit_code == 3, done.output
     assert "CANNOT BE REBUILT" in done.stdout
-    assert f"trajectories 1 begins at {reference.offset + 1}: its retention has taken it" in done.stdout
+    assert f"trajectories 1 begins at {reference.offset + 1}: the record has expired" in done.stdout
 
     group = steps["plain"][0].groups[0].group
     forget(kafka, TRAINING, group.partition, group.offset + 1)

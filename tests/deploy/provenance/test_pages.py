@@ -53,7 +53,7 @@ def test_missing_records_are_summarised_by_partition(history):
     ]
     page = rebuilt_page.page(rebuild(step, StepRecords(history.groups, {}, lost)))
     assert "CANNOT BE REBUILT" in page[0]
-    said = [line for line in page if "begins at 9000: its retention has taken it" in line]
+    said = [line for line in page if "begins at 9000: the record has expired" in line]
     assert len(said) == len({each.partition for each in lost})
     assert "CANNOT BE REBUILT: trajectories" in rebuilt_page.line(rebuild(step, StepRecords(history.groups, {}, lost)))
 

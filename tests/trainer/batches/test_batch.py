@@ -52,7 +52,7 @@ def test_a_group_that_counted_other_tokens_is_refused():
     group = admitted("g", trajectory("t", segment("cSS")))
     (resolved,) = group.members
     lying = resolved.member.model_copy(update={"sampled_tokens": 3})
-    with pytest.raises(ValueError, match="2 sampled tokens, its group says 3"):
+    with pytest.raises(ValueError, match="2 sampled tokens, its group has 3"):
         make_batch([type(group)("g", group.reference, (type(resolved)(lying, resolved.trajectory),))])
 
 

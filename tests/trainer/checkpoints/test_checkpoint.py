@@ -146,7 +146,7 @@ def test_a_disk_that_refuses_harms_no_checkpoint_and_the_next_try_succeeds(save,
 
     with monkeypatch.context() as refusing:
         refusing.setattr(os, call, full)
-        with pytest.raises(CheckpointNotWritten, match=r"takes no checkpoint: .*No space left"):
+        with pytest.raises(CheckpointNotWritten, match=r"cannot store a checkpoint: .*No space left"):
             save(2)
     assert load_newest(tmp_path, "run").state.version == 1
     save(2)

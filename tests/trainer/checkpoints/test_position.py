@@ -55,13 +55,13 @@ def test_a_damaged_position_is_passed_over_only_where_the_log_rests_on_nothing_o
     write_position(checkpoint, MOVED)
     damage(checkpoint.path / "position.json", how)
     assert read_position(checkpoint, PublishedPosition(3, 0), "").revision == 0
-    with pytest.raises(CheckpointError, match=r"position.json is (damaged|missing): the log knows revision 2"):
+    with pytest.raises(CheckpointError, match=r"position.json is (damaged|missing): the log holds revision 2"):
         read_position(checkpoint, PublishedPosition(3, 2), "")
 
 
 def test_an_older_position_than_the_logs_is_refused(checkpoint):
     write_position(checkpoint, MOVED)
-    with pytest.raises(CheckpointError, match="is older: the log knows revision 3"):
+    with pytest.raises(CheckpointError, match="is older: the log holds revision 3"):
         read_position(checkpoint, PublishedPosition(3, 3), "")
 
 
@@ -72,6 +72,6 @@ def test_what_the_disk_does_not_take_leaves_the_position_as_it_was(checkpoint, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(CheckpointNotWritten, match=r"takes no checkpoint: .*No space left"):
+    with pytest.raises(CheckpointNotWritten, match=r"cannot store a checkpoint: .*No space left"):
         write_position(checkpoint, MOVED.model_copy(update={"revision": 3}))
     assert read_position(checkpoint, PublishedPosition(3, 2), "c") == MOVED

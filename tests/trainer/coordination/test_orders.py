@@ -32,7 +32,7 @@ def test_a_path_that_is_too_long_for_an_order_is_refused():
 
 def test_ranks_that_do_not_come_are_given_up(tmp_path):
     with (
-        pytest.raises(RankLost, match="did not come within 1 s"),
+        pytest.raises(RankLost, match="did not join within 1 s"),
         join_ranks("cpu", timeout_s=1, meet=f"file://{tmp_path}/meet", rank=0, count=2),
     ):
         pass

@@ -127,7 +127,7 @@ def test_while_a_key_is_replaced_both_are_trusted():
 
 
 def test_another_manifest_of_a_known_version_and_what_comes_late_are_refused():
-    assert "is known with manifest" in problem(honest(2, content="b"))
+    assert "is known with another manifest" in problem(honest(2, content="b"))
     assert "comes after version 9" in problem(honest(3), knowing(8, 9))
 
 

@@ -187,9 +187,9 @@ def test_the_kl_penalty_pulls_towards_the_reference(directory):
 
 
 def test_a_reference_that_is_missing_or_of_no_use_is_refused(directory):
-    with pytest.raises(ValueError, match="kl: the reference base"):
+    with pytest.raises(ValueError, match="kl: the base model is given exactly if"):
         learner_of(directory, kl=KlSettings(0.1))
-    with pytest.raises(ValueError, match="kl: the reference base"):
+    with pytest.raises(ValueError, match="kl: the base model is given exactly if"):
         Learner(load_model(directory), config_of(directory).learner, load_model(directory))
 
 

@@ -55,4 +55,4 @@ async def test_all_ranks_go_on_to_the_bit_once_the_broker_is_back(running_kafka,
     assert mine.keys() == theirs.keys()
     assert [name for name in mine if not torch.equal(mine[name], theirs[name])] == []
     (alert,) = (each for each in payloads(await records(kafka, ALERTS, "away")) if each.kind == "log_unavailable")
-    assert "Kafka was out of reach for" in alert.message
+    assert "Kafka was unavailable for" in alert.message

@@ -165,4 +165,4 @@ def test_all_ranks_disbelieve_the_same_records_and_go_on(found, count, substeps)
 def test_a_rank_that_is_gone_or_silent_ends_the_job_with_a_clear_message(folder, trouble):
     message = (folder / f"{trouble}.txt").read_text()
     assert f"another rank ended or did not answer within {LOST_S:.0f} s" in message
-    assert "goes on from its newest checkpoint" in message
+    assert "resumes from its newest checkpoint" in message

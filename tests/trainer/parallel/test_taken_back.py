@@ -131,7 +131,7 @@ async def test_the_groups_members_are_rejected_an_alert_says_so_and_training_goe
 async def test_what_only_one_ranks_weights_show_is_taken_back_by_all_and_tried_again(folder, kafka):
     """Nothing was wrong with the group: the second attempt stands, and nobody is bothered."""
     said = (folder / "said").read_text()
-    assert said.count("holds what is not a number; the step is taken back") == 1
+    assert said.count("holds values that are not finite; the step is rolled back") == 1
     assert "CHECK_WEIGHTS on rank 1: " in said
     assert await records(kafka, REJECTED, "muon-spoiled") == []
     assert [a for a in payloads(await records(kafka, ALERTS, "muon-spoiled")) if a.kind == "step_skipped"] == []

@@ -45,8 +45,8 @@ def test_before_the_first_step_nothing_is_guessed():
     [
         ((9, 1, 0, 0), "starved: 90 % of the time"),
         ((1, 9, 0, 0), "busy: 90 %"),
-        ((1, 1, 8, 0), "held up by the disk: 80 %"),
-        ((1, 1, 0, 8), "held up by the object store or Kafka: 80 %"),
+        ((1, 1, 8, 0), "delayed by the disk: 80 %"),
+        ((1, 1, 0, 8), "delayed by the object store or Kafka: 80 %"),
         ((1, 1, 1, 1), "balanced"),
     ],
 )

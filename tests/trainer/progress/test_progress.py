@@ -163,11 +163,11 @@ def test_the_panel_shows_what_is_awaited_and_what_holds_it_up(clock):
 
 def test_the_panel_shows_what_is_out_of_reach_and_since_when(clock):
     progress = Progress(clock=clock)
-    progress.outage_lasts("Kafka is out of reach", 30.0)
+    progress.outage_lasts("Kafka is unavailable", 30.0)
     clock.now += 12.0
-    assert "waiting for 42 s: Kafka is out of reach" in drawn(progress)
+    assert "waiting for 42 s: Kafka is unavailable" in drawn(progress)
     progress.outage_ended()
-    assert "out of reach" not in drawn(progress)
+    assert "unavailable" not in drawn(progress)
 
 
 def test_the_panel_lives_on_a_terminal(clock):

@@ -94,7 +94,7 @@ def test_a_record_about_something_else_is_missing_evidence_and_no_difference(his
         RebuildResult.INCOMPLETE,
         step.groups[0].trajectory_ids[:1],
     )
-    assert "stranger stands there" in made.missing[0].detail
+    assert "stranger is at this place" in made.missing[0].detail
 
     group = TrainedGroup(**step.groups[1].model_dump() | {"group_id": "renamed"})
     other = rebuild(step.model_copy(update={"groups": [group]}), evidence(history))

@@ -86,7 +86,7 @@ async def test_of_the_log_a_person_hears_once_it_is_back(retrier, progress):
     await retrier(announcer).for_log(Fails(LogUnavailable("no log"), 5, progress))
     (alert,) = announcer.published
     assert (alert["kind"], alert["severity"]) == ("log_unavailable", "warning")
-    assert "Kafka was out of reach for 0 s from" in alert["message"]
+    assert "Kafka was unavailable for 0 s from" in alert["message"]
 
 
 async def test_calls_that_met_the_same_outage_tell_of_it_once(retrier, progress):

@@ -162,7 +162,7 @@ async def test_a_missing_bucket_is_an_outage_that_names_the_setting(s3, tmp_path
     async for said in attempts(ObjectStore("s3://nobodys/prefix", request_bytes=REQUEST_BYTES), tmp_path):
         assert said.startswith("store_url s3://nobodys/prefix cannot be used")
         assert "NoSuchBucket" in said
-        assert said.endswith("make the bucket, or set store_url to one that there is")
+        assert said.endswith("create the bucket, or set store_url to an existing one")
 
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])

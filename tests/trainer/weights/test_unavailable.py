@@ -81,5 +81,5 @@ async def overlooking():
 async def test_a_service_that_overlooks_the_condition_is_found_out_before_it_replaces_anything(s3_at):
     async with overlooking() as address:
         s3_at(*address)
-        with pytest.raises(StoreUnsuitable, match="store_url s3://bucket/prefix replaces objects that exist"):
+        with pytest.raises(StoreUnsuitable, match="store_url s3://bucket/prefix overwrites existing objects"):
             await ObjectStore("s3://bucket/prefix").create("a", b"x")
