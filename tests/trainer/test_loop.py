@@ -247,7 +247,7 @@ async def test_a_base_model_of_no_numbers_is_never_published(kafka, config):
     with torch.no_grad():
         model.get_output_embeddings().weight[0, 0] = float("nan")
     model.save_pretrained(plain.checkpoint_dir.parent / "broken")
-    with pytest.raises(UnsupportedModel, match="not numbers"):
+    with pytest.raises(UnsupportedModel, match="not finite"):
         await train_until(replace(plain, model_dir=plain.checkpoint_dir.parent / "broken"), 0)
     assert await records(kafka, WEIGHTS, "broken") == []
     assert load_newest(plain.checkpoint_dir, "broken") is None

@@ -98,7 +98,7 @@ async def test_many_skipped_steps_in_a_row_stop_the_trainer_until_the_settings_c
     await feed_group(kafka, "good", run="hopeless")
     settings = config("hopeless", divergence=DivergenceSettings(retries=0, max_skipped=2))
     for _ in range(2):  # a supervisor that starts it again burns no further groups
-        with pytest.raises(TrainingDiverged, match="2 steps in a row"):
+        with pytest.raises(TrainingDiverged, match="2 consecutive steps"):
             await train_until(settings, 1)
         alerts = [each for each in payloads(await records(kafka, ALERTS, "hopeless")) if each.kind == "step_skipped"]
         assert [each.severity for each in alerts] == [Severity.WARNING, Severity.CRITICAL]

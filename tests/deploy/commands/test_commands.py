@@ -117,7 +117,7 @@ def test_an_unavailable_broker_ends_the_command_with_an_error_that_names_the_set
         (["up", "--set", "sink.linger_s=-1"], "linger_s must be positive"),
         (["up", "--run", ""], "which is not up to 100 letters"),
         (["up", "--clickhouse", "host:8123"], "which is not http://host:port"),
-        (["up", "--store-url", "ftp://x"], "is not of this form"),
+        (["up", "--store-url", "ftp://x"], "has none of these forms"),
         (["up", "--model-dir", "MISSING"], "is not a Hugging Face model directory"),
         (["up", "--data", "/proc/x"], "The data folder /proc/x (HEADRACE_DATA, --data) cannot be used"),
         (["worker", "assemble", "--kafka", "h:1", "--log-level", "loud"], "none of debug, info, warning, error"),

@@ -266,7 +266,7 @@ async def test_a_memory_that_cannot_be_written_stops_no_version(scene, caplog):
     await scene.follower.reconcile()
     await scene.follower.reconcile()
     assert scene.applied() == [0]
-    assert "cannot be kept" in caplog.text
+    assert "cannot be stored" in caplog.text
 
 
 async def test_replayed_versions_of_an_earlier_life_pin_nothing(scene, monkeypatch):

@@ -124,7 +124,7 @@ def test_weights_that_are_no_numbers_are_named(tmp_path):
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
     save_model(model, tmp_path / "out")
-    with pytest.raises(UnsupportedModel, match="not numbers"):
+    with pytest.raises(UnsupportedModel, match="not finite"):
         load_model(tmp_path / "out")
 
 

@@ -11,9 +11,9 @@ from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitab
 @pytest.mark.parametrize(
     ("url", "error", "remedy"),
     [
-        ("file:///data", GenericError("No space left on device"), "has room"),
-        ("s3://b/p", FileNotFoundError("<Code>NoSuchBucket</Code>"), "make the bucket"),
-        ("az://c/p", FileNotFoundError("<Code>ContainerNotFound</Code>"), "make the bucket"),
+        ("file:///data", GenericError("No space left on device"), "has free space"),
+        ("s3://b/p", FileNotFoundError("<Code>NoSuchBucket</Code>"), "create the bucket"),
+        ("az://c/p", FileNotFoundError("<Code>ContainerNotFound</Code>"), "create the bucket"),
         ("s3://b/p", PermissionDeniedError("403 Forbidden"), "set the credentials in AWS_ACCESS_KEY_ID"),
         ("gs://b/p", PermissionDeniedError("403 Forbidden"), "set the credentials in GOOGLE_SERVICE_ACCOUNT"),
         ("s3://b/p", GenericError("error sending request"), "AWS_ENDPOINT_URL"),
