@@ -1,4 +1,4 @@
-"""Light parts: processes that cost nothing and behave as told, for everything about the stack that needs no broker."""
+"""Light parts: small processes that run a given script, for tests of the stack that need no broker."""
 
 import sys
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from headrace.deploy.system.children import Command
 
 READY = (
     "import os, socket, time\n"
-    "said = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
-    "said.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n"
+    "ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+    "ready.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n"
 )
 SERVE = READY + "time.sleep(600)\n"
 
 
 def python(script: str, *arguments: str) -> Command:
-    """A command that runs ``script``."""
+    """Returns a command that runs ``script``."""
     return Command((sys.executable, "-I", "-S", "-c", script, *arguments))
 
 
 def light_part(name: str, script: str = SERVE, needs: tuple[str, ...] = ()) -> Process:
-    """A part that runs ``script``."""
+    """Returns a part that runs ``script``."""
 
-    async def command(settings: Settings, say: ReportStatus) -> Command:
+    async def command(settings: Settings, report: ReportStatus) -> Command:
         return python(script)
 
     return Process(name, "a light part", command=command, needs=needs, memory_mb=1)
@@ -48,7 +48,7 @@ def light() -> Callable[..., Process]:
 
 @pytest.fixture
 def ready_then() -> Callable[[str], str]:
-    """Makes the script of a part that serves and then does something."""
+    """Returns a function that makes the script of a part that signals readiness and then does something."""
     return lambda script: READY + script
 
 

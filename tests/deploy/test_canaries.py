@@ -1,4 +1,4 @@
-"""A secret in any setting, and an escape in any name, planted and looked for in everything that headrace shows.
+"""Plants a secret in every setting and an escape in every name, and searches for them in all output of headrace.
 
 A real stack runs with passwords in its addresses and options, over a log in which every id, name and message holds
 control characters, line ends, a bidirectional override and broken markup.
@@ -55,7 +55,7 @@ def clean(text: str) -> None:
 
 
 def poisoned(value: Any, model: type[Any]) -> Any:
-    """``value`` with the canary behind every text and name that the model takes it in."""
+    """Returns ``value`` with the canary appended to every text and name for which the model allows it."""
 
     def places(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         for step, each in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
@@ -101,7 +101,7 @@ def test_every_type_has_a_field_for_the_canary() -> None:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A stack with secrets in its settings, over poisoned records; ``told``: what its start said."""
+    """A stack with secrets in its settings and poisoned records; ``output`` is the output of its start."""
     data = tmp_path_factory.mktemp("canaries") / "data"
     options = {"workers": {"judge_url": f"http://u:{SECRET}@127.0.0.1:1/?api_key={SECRET}"}}
     settings = {
@@ -123,14 +123,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             assert begun.returncode == 0, begun.stdout + begun.stderr
             state = json.loads(CliRunner().invoke(cli, ["status", "--json"]).stdout)
             asyncio.run(plant(state["kafka"]))
-            yield {"data": data, "env": settings, "state": state, "told": begun.stdout + begun.stderr}
+            yield {"data": data, "env": settings, "state": state, "output": begun.stdout + begun.stderr}
         finally:
             ended = subprocess.run([*HEADRACE, "down"], capture_output=True, text=True, check=False, timeout=120)
     assert ended.returncode == 0, ended.stderr
 
 
 async def plant(kafka: str) -> None:
-    """A record of every type, poisoned; and one of each topic that nobody can read."""
+    """A poisoned record of every type, and an unreadable record in each topic."""
     async with open_producer(kafka) as producer:
         for example in EXAMPLES.values():
             await (await send(producer, example.topic, poisoned_message(example)))
@@ -144,7 +144,7 @@ async def plant(kafka: str) -> None:
 
 
 def shown(stack: dict[str, Any], *arguments: str) -> str:
-    """What a command prints, all of it; it may refuse, and must not fail."""
+    """Returns a command's whole output; it may end with an error, but not with an exception."""
     done = CliRunner().invoke(cli, arguments, env=stack["env"])
     assert done.exception is None or isinstance(done.exception, SystemExit), (arguments, done.exception)
     assert "Traceback" not in done.output
@@ -154,7 +154,7 @@ def shown(stack: dict[str, Any], *arguments: str) -> str:
 
 @pytest.mark.kafka
 def test_no_command_prints_an_escape_or_a_secret(stack: dict[str, Any], tmp_path: Path) -> None:
-    clean(stack["told"])
+    clean(stack["output"])
     assert "http://***@127.0.0.1:1" in shown(stack, "settings")
     assert json.loads(shown(stack, "settings", "--json"))["otlp"] == "http://***@127.0.0.1:1"
     shown(stack, "status")
@@ -292,7 +292,7 @@ def test_the_dashboard_names_an_unavailable_database_without_its_password() -> N
 
 
 def test_only_the_terminal_module_prints() -> None:
-    """Every command prints through deploy/terminal.py, which escapes: a new one cannot forget it."""
+    """Every command prints through deploy/terminal.py, which escapes, so that a new command cannot forget it."""
     folder = Path(__file__).parent.parent.parent / "deploy"
     printing = re.compile(r"\b(?:click\.(?:echo|secho|echo_via_pager)|print|sys\.std(?:out|err)\.write)\(")
     found = {str(path.relative_to(folder)) for path in folder.rglob("*.py") if printing.search(path.read_text())}

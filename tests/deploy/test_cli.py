@@ -1,4 +1,4 @@
-"""The command line: lazy, grouped, and plain about what is wrong."""
+"""The command line: lazy imports, sections of commands, and clear errors."""
 
 import json
 import subprocess
@@ -72,13 +72,13 @@ def test_up_reports_a_wrong_setting_without_a_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sql", "says"),
+    ("sql", "expected"),
     [(" ", "SQL is empty"), ("SELECT 1 format JSONEachRow;", "--format JSONEachRow")],
 )
-def test_an_invalid_query_is_refused_before_it_is_sent(sql: str, says: str) -> None:
+def test_an_invalid_query_is_refused_before_it_is_sent(sql: str, expected: str) -> None:
     result = headrace("query", sql)
     assert result.exit_code == 2
-    assert says in result.output
+    assert expected in result.output
 
 
 def test_a_worker_names_the_missing_address(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The consumers' examples read one log and print the same; what needs a program that is missing is left out."""
+"""The example consumers read the same log and print the same lines; those whose program is missing are skipped."""
 
 import asyncio
 import os
@@ -33,14 +33,14 @@ EXPECTED = [
 
 
 def needs(program: str) -> pytest.MarkDecorator:
-    """Left out where ``program`` is missing, but never in CI."""
+    """Skip the test if ``program`` is missing, except in CI."""
     return pytest.mark.skipif(
         shutil.which(program) is None and "CI" not in os.environ, reason=f"there is no {program} on the PATH"
     )
 
 
 def long_attempt() -> Trajectory:
-    """A trajectory whose arrays are compressed."""
+    """Returns a trajectory whose arrays are compressed."""
     segment = Segment(
         token_ids=range(2 * LONG),
         loss_mask=[0] * LONG + [1] * LONG,
@@ -52,7 +52,7 @@ def long_attempt() -> Trajectory:
 
 @pytest.fixture(scope="module")
 def log(kafka: str) -> str:
-    """Three trajectories in two partitions, one written twice and one compressed; a fourth was aborted."""
+    """Three trajectories in two partitions, one of them written twice and one compressed, and an aborted one."""
 
     async def fill() -> None:
         example = EXAMPLES[Trajectory.TYPE].message

@@ -1,4 +1,4 @@
-"""A comparison as text: what matters is said, and what did not change is not."""
+"""A comparison as text: it contains the changes, and only these."""
 
 from headrace.deploy.diff.table import breakdown, table
 from headrace.streams.diff.diff import Row, diff

@@ -1,4 +1,4 @@
-"""``headrace import`` against a real Kafka: what an ordinary client reads back, twice, and after an interruption."""
+"""``headrace import`` with a real Kafka: what an ordinary client reads, after a repetition and an interruption."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A log of ours holds no secret, and no line that a record's content made up."""
+"""A log contains no secret, and a record's content cannot forge an entry."""
 
 import io
 import logging

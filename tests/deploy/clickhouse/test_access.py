@@ -1,4 +1,4 @@
-"""Who gets in, and what a reader, a writer and a web page can do: nothing leads out of the database."""
+"""Access to the embedded ClickHouse: what readers, writers and web pages can do; no statement leaves the database."""
 
 import http.server
 import stat
@@ -48,7 +48,7 @@ def bare(url: str) -> str:
 
 
 class Witness:
-    """A web server that notes who came."""
+    """A web server that records its requests."""
 
     def __init__(self, page: str = "") -> None:
         seen = self.seen = list[str]()
@@ -64,7 +64,7 @@ class Witness:
             do_POST = do_GET  # noqa: N815 - http.server calls it so
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
@@ -405,7 +405,7 @@ SQL_IN_SETTINGS = [
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A file that nobody may read, a file that nobody may write, and a server that nobody may call."""
+    """A file that must not be read, a file that must not be written, and a server that must not be called."""
     (tmp_path / "secret.txt").write_text(f"{CANARY}\n")
     with Witness().serving() as witness:
         yield {"file": str(tmp_path / "secret.txt"), "out": str(tmp_path / "out"), "port": str(witness.port)}
@@ -414,7 +414,7 @@ def places(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def refused(url: str, statement: str, *, get: bool) -> bool:
-    """Whether ``statement`` is answered by an error that shows nothing."""
+    """Whether ``statement`` is answered by an error without data."""
     if get:
         status, answer, _ = post(f"{url}/?query={urllib.parse.quote(statement)}", None)
     else:
@@ -551,12 +551,12 @@ PAGE = """
 <form id="multi" target="hidden" method="post" enctype="multipart/form-data" action="http://127.0.0.1:{port}/">
   <input name="query" value="DROP TABLE precious"></form>
 <script>
-window.told = [];
+window.responses = [];
 async function attempt(name, address, options) {{
   try {{
     const answer = await fetch(address, options);
-    window.told.push([name, answer.type, answer.status, answer.type === "opaque" ? "" : await answer.text()]);
-  }} catch (error) {{ window.told.push([name, "error", 0, String(error)]); }}
+    window.responses.push([name, answer.type, answer.status, answer.type === "opaque" ? "" : await answer.text()]);
+  }} catch (error) {{ window.responses.push([name, "error", 0, String(error)]); }}
 }}
 (async () => {{
   const front = "http://127.0.0.1:{port}/", drop = "DROP TABLE precious";
@@ -594,7 +594,7 @@ def test_a_web_page_of_another_site_cannot_read_or_change_anything(clickhouse: s
         tab.on("response", lambda response: answers.append((response.url, response.status)))
         tab.goto(f"http://evil.test:{page.port}/")
         tab.wait_for_function("document.title === 'tried'", timeout=30_000)
-        told = tab.evaluate("window.told")
+        responses = tab.evaluate("window.responses")
         # The page of a rebound name is of the front's own origin, as far as the browser can tell.
         rebound = tab.goto(f"http://rebound.test:{parts.port}/?query=SELECT%201")
         assert rebound is not None
@@ -603,8 +603,8 @@ def test_a_web_page_of_another_site_cannot_read_or_change_anything(clickhouse: s
         assert typed is not None
         assert typed.status == 403
         browser.close()
-    assert {name for name, *_ in told} >= {"get", "named", "no-cors", "simple", "authorised", "rebound"}
-    assert all(kind in ("error", "opaque") for _, kind, *_ in told), told
+    assert {name for name, *_ in responses} >= {"get", "named", "no-cors", "simple", "authorised", "rebound"}
+    assert all(kind in ("error", "opaque") for _, kind, *_ in responses), responses
     reached = [(url, status) for url, status in answers if f":{parts.port}/" in url]
     assert reached
     assert all(status >= 400 for _, status in reached), reached

@@ -1,4 +1,4 @@
-"""An insert is told from its data in one pass, whatever stands in it."""
+"""An insert is split from its data in one pass, whatever its content."""
 
 import time
 

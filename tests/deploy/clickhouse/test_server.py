@@ -1,4 +1,4 @@
-"""The embedded engine behind its HTTP front, through the ordinary client: nothing of ours is on the client's side."""
+"""The embedded engine's HTTP interface, used through the ordinary ClickHouse client."""
 
 import asyncio
 import gzip
@@ -73,13 +73,13 @@ def client(clickhouse: str) -> Iterator[Client]:
 
 
 def login(clickhouse: str) -> dict[str, Any]:
-    """Address and account in ``clickhouse``, as the client takes them."""
+    """Returns the address and the account in ``clickhouse`` as arguments of the client."""
     parts = urlsplit(clickhouse)
     return {"host": HOST, "port": parts.port, "username": parts.username, "password": parts.password}
 
 
 def post(url: str, body: bytes | None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
-    """A request with the account in ``url``; without ``body`` a GET."""
+    """Returns a request with the account in ``url``; without ``body`` a GET."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     account, at, place = url.removeprefix("http://").rpartition("@")
     if at:
@@ -344,7 +344,7 @@ def test_rows_that_were_not_stored_are_not_acknowledged(client: Client, settings
 
 
 def unfinished(url: str) -> socket.socket:
-    """A POST with the account in ``url`` whose body does not come."""
+    """A POST with the account in ``url`` whose body is never sent."""
     parts = urlsplit(url)
     account = b64encode(f"{parts.username}:{parts.password}".encode()).decode()
     connection = socket.create_connection((HOST, parts.port or 0))

@@ -1,4 +1,4 @@
-"""``headrace base-model`` makes a complete model directory, the same twice, and never overwrites one."""
+"""``headrace base-model`` creates a complete model directory, bit-identically each time, and never overwrites one."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def make(out: Path, *, seed: int = 0) -> Result:
 
 
 def content(file: Path) -> dict[str, object]:
-    """JSON of ``file``, but for the version of the library that wrote it."""
+    """Returns the JSON of ``file`` without the version of the library that wrote it."""
     return {name: value for name, value in json.loads(file.read_text()).items() if name != "transformers_version"}
 
 

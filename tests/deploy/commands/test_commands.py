@@ -1,4 +1,4 @@
-"""Every command there is, asked wrongly: on a broker that is not there, and about files and settings that are wrong."""
+"""Errors of every command: an unavailable broker, wrong files and wrong settings."""
 
 import os
 import socket
@@ -31,7 +31,7 @@ ASKS_KAFKA = {
     ("rft",): ["--out", "OUT"],
     ("train",): [],
 }
-"""Commands that ask a broker, and what they need beside its address."""
+"""Commands that use a broker, with their required arguments except its address."""
 ASKS_NO_KAFKA = {
     *(("demo",), ("up",), ("status",), ("down",), ("settings",), ("tables",), ("schemas",), ("asyncapi",)),
     *(("base-model",), ("worker",), ("reward", "list"), ("reward", "show"), ("reward", "score"), ("keys",)),
@@ -62,7 +62,7 @@ def leaves(group: click.Group, above: tuple[str, ...] = ()) -> Iterator[tuple[st
 
 
 def refused(arguments: list[str], env: dict[str, str] | None = None) -> str:
-    """What the command says, which must be an error without a traceback."""
+    """Returns the command's output, which must be an error without a traceback."""
     done: Result = CliRunner().invoke(cli, arguments, env=env)
     assert isinstance(done.exception, SystemExit), (arguments, done.exception, done.output)
     assert done.exit_code in (1, 2), (arguments, done.output)
@@ -83,7 +83,7 @@ def test_an_unavailable_broker_ends_the_command_with_an_error_that_names_the_set
     named = {"RUNS": str(tmp_path / "runs.jsonl"), "OUT": str(tmp_path / "out")}
     given = [*command, *(named.get(each, each) for each in ASKS_KAFKA[command])]
     env = {"HEADRACE_DATA": str(tmp_path / "data")}
-    for address, said in (
+    for address, expected in (
         ("127.0.0.1:1", "did not answer a metadata request within 0.3 s"),
         (silent, "did not answer a metadata request within 0.6 s"),
         ("127.0.0.1:99999", "which is not host:port[,host:port…]"),
@@ -91,13 +91,13 @@ def test_an_unavailable_broker_ends_the_command_with_an_error_that_names_the_set
     ):
         output = refused([*given, "--kafka", address], env)
         assert "HEADRACE_KAFKA" in output, output
-        assert said in output, output
+        assert expected in output, output
     if command != ("train",):
         assert "No address of kafka is known" in refused(given, env)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["asyncapi", "--write", "MISSING/x.json"], "cannot be used: No such file or directory"),
         (["schemas", "--write", "/proc/x"], "/proc/x cannot be used"),
@@ -126,13 +126,13 @@ def test_an_unavailable_broker_ends_the_command_with_an_error_that_names_the_set
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_errors_are_reported_in_a_sentence_before_anything_starts(
-    arguments: list[str], said: str, tmp_path: Path
+    arguments: list[str], expected: str, tmp_path: Path
 ) -> None:
     (tmp_path / "binary").write_bytes(bytes(range(256)))
     names = {"MISSING": str(tmp_path / "missing"), "BINARY": str(tmp_path / "binary")}
     given = [names.get(each, each.replace("MISSING/", f"{tmp_path}/missing/")) for each in arguments]
     output = refused(given, {"HEADRACE_DATA": str(tmp_path / "data"), "HEADRACE_KAFKA": "127.0.0.1:1"})
-    assert said in output
+    assert expected in output
     assert not (tmp_path / "data" / "kafka").exists()
 
 

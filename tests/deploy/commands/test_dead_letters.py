@@ -46,7 +46,7 @@ def dead_letters(kafka: str, *arguments: str, stdin: bytes | None = None) -> str
 
 
 def attempt(trajectory_id: str, broken: bytes | None = BROKEN) -> list[StoredRecord]:
-    """A session whose third event is ``broken``."""
+    """Returns the events of a trajectory whose third event is ``broken``."""
     records = session(trajectory_id, "ask", "tool", "answer")
     return [*records[:2], replace(records[2], value=broken), *records[3:]]
 
@@ -74,7 +74,7 @@ def trajectories(kafka: str) -> dict[str, Trajectory]:
 
 @contextmanager
 def assembling(kafka: str) -> Iterator[None]:
-    """An assembler beside the test, in a thread of its own: the commands run loops of theirs."""
+    """An assembler in a thread of its own, because the commands run their own event loops."""
     ended, ready = Event(), Event()
 
     async def assemble() -> None:
@@ -105,7 +105,7 @@ def until_assembled(kafka: str, count: int) -> dict[str, Trajectory]:
 
 
 def named(kafka: str, trajectory_id: str) -> dict[str, object]:
-    """The one letter of a trajectory."""
+    """Returns the only dead letter of a trajectory."""
     (line,) = dead_letters(kafka, "list", "--trajectory", trajectory_id, "--json").splitlines()
     found: dict[str, object] = json.loads(line)
     return found

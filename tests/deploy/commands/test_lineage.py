@@ -22,7 +22,7 @@ def lineage(kafka: str, *arguments: str) -> Result:
     return CliRunner().invoke(cli, ["lineage", *arguments, "--kafka", kafka])
 
 
-def told(kafka: str, *arguments: str) -> dict:
+def lineage_json(kafka: str, *arguments: str) -> dict:
     done = lineage(kafka, *arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
@@ -42,7 +42,7 @@ def steps(kafka, story) -> list[Step]:
 
 
 def trained(steps: list[Step]) -> dict[str, int]:
-    """Trajectory → the step that trained it."""
+    """Returns the step that trained each trajectory."""
     return {name: step.step for step in steps for group in step.groups for name in group.trajectory_ids}
 
 
@@ -57,7 +57,7 @@ def test_versions_and_trajectories_refer_to_each_other(kafka, story, steps):
         }
         assert all(each["tokens"] and each["tenant"].startswith("tenant-") for each in members)
     for name in [*made_by][::7]:
-        trace = told(kafka, "--trajectory", name)
+        trace = lineage_json(kafka, "--trajectory", name)
         assert (trace["fate"], trace["touched"]) == ("trained", list(range(made_by[name], STEPS_TRAINED + 1)))
         assert trace["events"]["state"] == "there"
         assert trace["rewards"][0]["record"]["trajectory_id"] == name
@@ -65,7 +65,7 @@ def test_versions_and_trajectories_refer_to_each_other(kafka, story, steps):
 
 
 def test_a_version_shows_the_shares_of_its_training_data(kafka, story, steps):
-    found = told(kafka, "--version", "2")
+    found = lineage_json(kafka, "--version", "2")
     assert (found["ancestry"], found["descendants"]) == ([2, 1, 0], [3])
     tokens = sum(int(step.metrics["tokens_trained"]) for step in steps[:2])
     assert found["trained_on"] == {"tokens": tokens, "trajectories": 16, "groups": 4}
@@ -85,7 +85,7 @@ def test_an_event_is_traced_to_the_versions_it_is_in(kafka, story, steps):
     made_by = trained(steps)
     name = next(name for name, step in made_by.items() if step == 2)
     for event_id in story.events[name]:
-        found = told(kafka, "--event", event_id)
+        found = lineage_json(kafka, "--event", event_id)
         assert found["event"]["place"] in [[at.partition, at.offset] for at in story.places[name]]
         assert (found["trajectory_id"], found["touched"]) == (name, [2, 3])
     page = lineage(kafka, "--event", story.events[name][1]).stdout
@@ -97,11 +97,11 @@ def test_an_event_is_traced_to_the_versions_it_is_in(kafka, story, steps):
 
 def test_pending_and_rejected_trajectories_are_shown_as_such(kafka, story, steps):
     waiting = next(name for names in story.groups.values() for name in names if name not in trained(steps))
-    assert told(kafka, "--trajectory", waiting)["fate"] == "untrained"
+    assert lineage_json(kafka, "--trajectory", waiting)["fate"] == "untrained"
 
     main = next(iter(trained(steps)))
     asyncio.run(reject(kafka, "told", "sub-agent", parent=main))
-    found = told(kafka, "--trajectory", "sub-agent")
+    found = lineage_json(kafka, "--trajectory", "sub-agent")
     assert (found["fate"], found["touched"]) == ("rejected", [])
     assert found["rejections"][0]["record"]["reason"] == "frozen_role"
     assert (found["parent"]["trajectory_id"], found["parent"]["fate"]) == (main, "trained")
@@ -134,12 +134,12 @@ def test_versions_and_trajectories_can_be_drawn(kafka, story, steps, tmp_path, s
 
 
 def test_expired_records_are_reported_on_each_link(kafka, story, steps):
-    """Last in the file: what it deletes is gone."""
+    """Last in the file, because it deletes records."""
     name, step = next(iter(trained(steps).items()))
     group = next(each for each in steps[step - 1].groups if name in each.trajectory_ids)
     place = group.trajectories[group.trajectory_ids.index(name)]
     forget(kafka, EVENTS, story.places[name][0].partition, story.places[name][0].offset + 1)
-    assert told(kafka, "--trajectory", name)["events"]["state"] == "partly expired"
+    assert lineage_json(kafka, "--trajectory", name)["events"]["state"] == "partly expired"
     lost = lineage(kafka, "--event", story.events[name][0])
     assert (lost.exit_code, "may have expired" in lost.output) == (1, True)
     asked = lineage(kafka, "--event", story.events[name][0], "--trajectory", name)
@@ -148,14 +148,14 @@ def test_expired_records_are_reported_on_each_link(kafka, story, steps):
     forget(kafka, TRAJECTORIES, place.partition, place.offset + 1)
     page = lineage(kafka, "--trajectory", name).stdout
     assert f"MISSING: trajectories {place.partition} begins at {place.offset + 1}" in page
-    assert told(kafka, "--trajectory", name)["touched"] == list(range(step, STEPS_TRAINED + 1))
-    version = told(kafka, "--version", "3")
+    assert lineage_json(kafka, "--trajectory", name)["touched"] == list(range(step, STEPS_TRAINED + 1))
+    version = lineage_json(kafka, "--version", "3")
     assert {(each["topic"], each["absence"]) for each in version["missing"]} == {("trajectories", "expired")}
     assert "(evidence gone)" in {row["key"] for row in version["shares"]["tenant"]}
     assert sum(row["share"] for row in version["shares"]["tenant"]) == pytest.approx(1.0)
 
     forget(kafka, TRAINING, group.group.partition, group.group.offset + 1)
-    gone = told(kafka, "--trajectory", name)
+    gone = lineage_json(kafka, "--trajectory", name)
     assert gone["groups"][0]["missing"]["absence"] == "expired"
     page = lineage(kafka, "--version", "3").stdout
     assert "expired: training" in page

@@ -1,4 +1,4 @@
-"""`headrace rebuild` on a real log: what a trainer trained, made again, and what is said once the evidence is gone."""
+"""`headrace rebuild` on a real log: batches that a trainer trained are rebuilt, and missing records reported."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ def rebuild(kafka: str, *arguments: str) -> Result:
 
 @pytest.fixture(scope="module")
 def steps(kafka, tmp_path_factory) -> dict[str, list[Step]]:
-    """Two runs: one as plain as can be, one with everything that shapes a batch."""
+    """Two runs: a minimal one, and one with every setting that affects a batch."""
     asyncio.run(feed_groups(kafka, list("abcd"), run="plain"))
     asyncio.run(feed_groups(kafka, list("efghij"), run="shaped", size=5, partition=None))
     train(kafka, tmp_path_factory.mktemp("plain"), "plain", 2)
@@ -39,9 +39,9 @@ def test_every_step_is_rebuilt_bit_identically(kafka, steps):
     for run, trained in steps.items():
         done = rebuild(kafka, "all", "--run", run, "--json")
         assert done.exit_code == 0, done.output
-        told = [json.loads(line) for line in done.stdout.splitlines()]
-        assert [(each["step"], each["verdict"]) for each in told] == [(step.step, "matches") for step in trained]
-        assert [each["rebuilt_sha256"] for each in told] == [step.data_sha256 for step in trained]
+        shown = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [(each["step"], each["verdict"]) for each in shown] == [(step.step, "matches") for step in trained]
+        assert [each["rebuilt_sha256"] for each in shown] == [step.data_sha256 for step in trained]
 
 
 def test_a_step_shows_its_recipe(kafka, steps):
@@ -56,9 +56,9 @@ def test_the_batch_can_be_written_to_a_file(kafka, steps, tmp_path):
     path = tmp_path / "batch.safetensors"
     done = rebuild(kafka, "1", "--run", "shaped", "--write", str(path))
     assert done.exit_code == 0, done.output
-    arrays, told = load_file(path), json.loads((tmp_path / "batch.json").read_text())
+    arrays, shown = load_file(path), json.loads((tmp_path / "batch.json").read_text())
     assert len(arrays["targets"]) == steps["shaped"][0].metrics["tokens_trained"]
-    assert told["data_sha256"] == steps["shaped"][0].data_sha256
+    assert shown["data_sha256"] == steps["shaped"][0].data_sha256
     # Equal rewards 0 … 4 in each group of five: the sample deviation is that of 0 … 4.
     assert np.abs(arrays["advantages"]).max() == pytest.approx(2 / np.std(range(5), ddof=1), rel=1e-5)
 
@@ -75,7 +75,7 @@ def test_unknown_arguments_are_errors(kafka, steps):
 
 
 def test_expired_records_are_reported(kafka, steps):
-    """Last in the file: what it deletes is gone."""
+    """Last in the file, because it deletes records."""
     step = steps["plain"][1]
     reference = next(each for group in step.groups for each in group.trajectories if each.partition == 1)
     forget(kafka, TRAJECTORIES, 1, reference.offset + 1)

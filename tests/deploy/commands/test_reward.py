@@ -1,4 +1,4 @@
-"""``headrace reward``: recorded runs scored as they were, and a broken reward told from a sound one."""
+"""``headrace reward``: recorded runs get their recorded rewards, and the errors of a broken reward are found."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from headrace.streams.rewards.spec import RewardSpec, reward
 
 @reward(weight=1.0)
 def unordered(trajectory: Trajectory) -> float:
-    """The length of whichever name comes first out of a set."""
+    """The length of the first name in a set."""
     return float(len(next(iter({"a", "bb", "ccc", "dddd", "eeeee", "ffffff", "ggggggg"}))))
 
 
@@ -121,9 +121,9 @@ def test_the_errors_of_a_broken_reward_are_reported(tmp_path: Path) -> None:
     } <= problems
     assert report["wrong"] == 2
     assert ("recent", "not_deterministic") not in problems
-    told = headrace("check", f"{file}:SPEC", str(RUNS), "--one-process").output
-    assert "ERROR  recent: gave " in told
-    assert "unordered: gave" not in told, "only another process shows it"
+    output = headrace("check", f"{file}:SPEC", str(RUNS), "--one-process").output
+    assert "ERROR  recent: gave " in output
+    assert "unordered: gave" not in output, "only another process shows it"
 
 
 def test_a_schedule_is_compared_with_the_length_of_the_run() -> None:

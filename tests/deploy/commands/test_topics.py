@@ -1,4 +1,4 @@
-"""`headrace topics NAME` and `headrace asyncapi` say everything that a reader of a topic must know."""
+"""`headrace topics NAME` and `headrace asyncapi` contain everything that a consumer of a topic needs to know."""
 
 import json
 from pathlib import Path

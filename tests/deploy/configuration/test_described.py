@@ -1,4 +1,4 @@
-"""A configuration described from its own source."""
+"""Descriptions of a configuration from its source code."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A variable that is misspelt is told of, with the one that was meant."""
+"""Misspelt variables are reported with the most similar setting."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from headrace.deploy.configuration.environment import unknown_variables
 KNOWN = ("HEADRACE_KAFKA", "HEADRACE_CONFIG", "HEADRACE_OPTIONS", "HEADRACE_STORE_URL", "HEADRACE_VLLM_PORT")
 
 
-def said(**environment: str) -> list[str]:
+def warnings(**environment: str) -> list[str]:
     return unknown_variables(environment, "HEADRACE_", KNOWN)
 
 
@@ -27,7 +27,7 @@ def said(**environment: str) -> list[str]:
     ],
 )
 def test_an_unknown_variable_is_reported_with_the_most_similar_setting(name: str, meant: str) -> None:
-    (sentence,) = said(**{name: "x", "HEADRACE_KAFKA": "broker:9092", "PATH": "/bin"})
+    (sentence,) = warnings(**{name: "x", "HEADRACE_KAFKA": "broker:9092", "PATH": "/bin"})
     assert sentence.startswith(f"The environment variable {name} is not a setting")
     assert meant in sentence
     assert sentence.isprintable()
@@ -48,7 +48,7 @@ def test_an_unknown_variable_is_reported_with_the_most_similar_setting(name: str
     ],
 )
 def test_settings_and_the_variables_of_kubernetes_are_not_reported(name: str, value: str) -> None:
-    assert said(**{name: value}) == []
+    assert warnings(**{name: value}) == []
 
 
 def test_a_command_reports_it_once_on_standard_error_and_continues(tmp_path: Path) -> None:

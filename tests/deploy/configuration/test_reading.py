@@ -1,4 +1,4 @@
-"""A configuration read from layers; what is said of an option that is unknown, missing or wrong."""
+"""Reading a configuration from layers; errors for unknown, missing and wrong options."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -55,7 +55,7 @@ def test_a_whole_table_can_be_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "expected"),
     [
         ({"nmae": 1}, "cake.toml: there is no option nmae. Did you mean name? Options: name, recipe, "),
         ({"filling": {"tastes": 1}}, "no option filling.tastes. Did you mean taste? Options in [filling]: "),
@@ -70,10 +70,10 @@ def test_a_whole_table_can_be_set() -> None:
         ({"layers": [1]}, "cake.toml: layers.1 is [1]. Allowed: list of 2 × number. Heights."),
     ],
 )
-def test_errors_name_the_option_its_source_and_the_allowed_values(values: dict[str, object], said: str) -> None:
+def test_errors_name_the_option_its_source_and_the_allowed_values(values: dict[str, object], expected: str) -> None:
     with pytest.raises(StackError) as raised:
         read(values)
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_all_errors_are_reported_together_with_their_sources() -> None:
@@ -81,9 +81,9 @@ def test_all_errors_are_reported_together_with_their_sources() -> None:
         read_configuration(
             Cake, [Layer("cake.toml", {"icing": 1, "filling": {"taste": 3}}), set_layer(["filling.grams=x"])]
         )
-    said = str(raised.value).splitlines()
-    assert said[0].startswith("cake.toml: there is no option icing")
-    assert said[1:] == [
+    problems = str(raised.value).splitlines()
+    assert problems[0].startswith("cake.toml: there is no option icing")
+    assert problems[1:] == [
         "name is not set: What it is called.",
         "cake.toml: filling.taste is 3. Allowed: sweet or sour. How it tastes.",
         '--set: filling.grams is "x". Allowed: whole number. How much.',
@@ -102,7 +102,7 @@ def test_an_assignment_needs_an_option_and_a_value(assignment: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
-    for content, said in (
+    for content, expected in (
         (None, "No such file"),
         (b"a = ", "is not a TOML file"),
         (b"\xff", "is not a TOML file"),
@@ -111,5 +111,5 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
         file = tmp_path / "x.toml"
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(StackError, match=said):
+        with pytest.raises(StackError, match=expected):
             toml_layer(file)

@@ -1,4 +1,4 @@
-"""Settings: where they come from, and what is said of a wrong one."""
+"""Settings: their sources, and errors for wrong ones."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_the_base_model_is_next_to_the_reference_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "expected"),
     [
         ("HEADRACE_KAFKA_PORT", "many", "HEADRACE_KAFKA_PORT is 'many'"),
         ("HEADRACE_VLLM_PORT", "70000", "HEADRACE_VLLM_PORT is '70000'"),
@@ -59,9 +59,9 @@ def test_the_base_model_is_next_to_the_reference_agent() -> None:
         ("HEADRACE_OPTIONS", "{", "settings cannot be read"),
     ],
 )
-def test_a_wrong_setting_is_named(variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_named(variable: str, value: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(StackError, match=said):
+    with pytest.raises(StackError, match=expected):
         load_settings()
 
 
@@ -95,7 +95,7 @@ def test_options_can_be_arguments_of_a_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("assignment", "said"),
+    ("assignment", "expected"),
     [
         (
             "trainer.step=1",
@@ -104,9 +104,9 @@ def test_options_can_be_arguments_of_a_function() -> None:
         ("trainer.steps=many", r"trainer \(--set, HEADRACE_OPTIONS\): steps is \"many\". Allowed: whole number"),
     ],
 )
-def test_a_wrong_option_is_named(assignment: str, said: str) -> None:
+def test_a_wrong_option_is_named(assignment: str, expected: str) -> None:
     settings = load_settings(options=parse_options((assignment,)))
-    with pytest.raises(StackError, match=said):
+    with pytest.raises(StackError, match=expected):
         configured(settings, "trainer", PartConfig, bootstrap="a:1", folder=Path("x"))
 
 

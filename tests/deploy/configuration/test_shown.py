@@ -1,4 +1,4 @@
-"""Options for people: the commented TOML is one, and says what the defaults are."""
+"""Options as text: a list, and a commented TOML file with the defaults."""
 
 import tomllib
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The dashboard on seeded tables."""
+"""A dashboard with seeded tables."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.deploy.dashboard.served import served
 
 @pytest.fixture(scope="module")
 def dashboard(clickhouse: str, clickhouse_reader: str) -> Iterator[str]:
-    """Address of one with two runs."""
+    """The address of a dashboard with two runs."""
     client = open_client(clickhouse)
     seed_run(client, "rising", versions=12)
     seed_run(client, "other <b>run</b>", versions=3, seed=1)

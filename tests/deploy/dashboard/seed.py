@@ -1,4 +1,4 @@
-"""A run as the tables would hold it: rewards that rise, groups that are dropped, weights that are served."""
+"""Fills the tables with a run: rising rewards, dropped groups, served weights."""
 
 import json
 import random
@@ -28,7 +28,7 @@ COMPONENTS = {"f_beta": 0.7, "trajectory_recall": 0.3, "answer_found": 1.0, "pru
 
 
 def step_metrics(rng: random.Random, skill: float, step: int) -> list[tuple[str, float]]:
-    """A step's metrics, as a trainer's would look that learns and drifts a little off-policy."""
+    """Returns a step's metrics, as of a trainer that learns and drifts slightly off-policy."""
     drift = rng.uniform(0.6, 1.4) * (0.01 + 0.002 * step)
     return [
         ("reward_mean", 2 * skill + rng.gauss(0, 0.03)), ("loss", rng.gauss(-0.02, 0.01)),
@@ -48,7 +48,7 @@ def step_metrics(rng: random.Random, skill: float, step: int) -> list[tuple[str,
 
 
 def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, size: int = 8, seed: int = 0) -> None:
-    """Write a run of ``versions`` policy versions into the tables; an imported data set stands beside it."""
+    """Write a run of ``versions`` policy versions and an imported data set to the tables."""
     ensure_tables(client)
     rng = random.Random(seed)
     now = time.time_ns() // 1_000_000

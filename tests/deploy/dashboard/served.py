@@ -1,4 +1,4 @@
-"""A dashboard beside the test."""
+"""Serves a dashboard for a test."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ from headrace.deploy.system.ports import HOST
 
 @contextmanager
 def served(clickhouse_url: str) -> Iterator[str]:
-    """The dashboard on a thread of this process, which refreshes ten times a second."""
+    """Run the dashboard in a thread of this process, with ten refreshes per second."""
     app = dashboard_app(clickhouse_url, refresh_s=0.1)
     server = uvicorn.Server(uvicorn.Config(app, host=HOST, log_config=None, lifespan="on", timeout_graceful_shutdown=1))
     listener = socket.create_server((HOST, 0))

@@ -1,4 +1,4 @@
-"""Panels are read again where their tables changed, and only there."""
+"""Panels are queried again only if their tables have changed."""
 
 import re
 from collections.abc import Mapping
@@ -115,7 +115,7 @@ async def test_only_panels_whose_tables_changed_are_queried(
 
 
 class Refusing:
-    """A client whose user may not ask for parts, or who gets no answer at all."""
+    """A client whose user may not list parts, or that gets no answer."""
 
     def __init__(self, code: int | None) -> None:
         self.error = DatabaseError("refused", code=code)

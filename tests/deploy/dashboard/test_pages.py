@@ -27,7 +27,7 @@ FLAGS = [
 
 @contextmanager
 def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Page, list[str]]]:
-    """A page and what it complained about."""
+    """A page and its console errors."""
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -43,7 +43,7 @@ def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Pag
 
 
 def colours_of(canvas: Locator) -> int:
-    """How many colours are in it: an empty chart has few."""
+    """Returns the number of colours in a canvas: an empty chart has few."""
     count: int = canvas.evaluate(
         "canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, "
         "canvas.height).data.buffer)).size"

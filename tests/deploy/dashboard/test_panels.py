@@ -1,4 +1,4 @@
-"""The dashboard on seeded tables: its figures as JSON, and the stream of them."""
+"""The dashboard's panels as JSON, and the stream of snapshots."""
 
 import json
 import re

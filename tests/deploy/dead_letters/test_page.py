@@ -1,4 +1,4 @@
-"""A dead letter is shown with what is wrong and where, and without the whole of what somebody may have said."""
+"""A dead letter is shown with its error and the position of it, and with a shortened value."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The demo's figures, from records to text and picture."""
+"""The demo's figures: from records to text and picture."""
 
 from pathlib import Path
 

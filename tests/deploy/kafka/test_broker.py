@@ -1,4 +1,4 @@
-"""The broker: what it is told, what is said where it cannot be had, and that it starts again on what it left."""
+"""The broker: its settings, errors when it cannot be started, and a restart on its data."""
 
 import asyncio
 import os
@@ -81,12 +81,12 @@ async def test_two_processes_download_the_jars_once(tmp_path: Path, monkeypatch:
     program(tmp_path / "bin", "mvn", download)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
-    said: list[str] = []
-    libs = await asyncio.gather(*(kafka_jars(tmp_path / "cache", said.append) for _ in range(2)))
+    reported: list[str] = []
+    libs = await asyncio.gather(*(kafka_jars(tmp_path / "cache", reported.append) for _ in range(2)))
     assert libs[0] == libs[1]
     assert libs[0].is_dir()
     assert (tmp_path / "count").read_text() == "x\n"
-    assert len(said) == 1
+    assert len(reported) == 1
 
 
 async def test_a_broker_that_does_not_answer_is_reported_with_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A question to a broker that is away, silent, or dies in the middle ends with a sentence that names the setting."""
+"""A command on a broker that is unavailable, silent or dies meanwhile ends with an error that names the setting."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Somebody who takes connections and says nothing."""
+    """A server that accepts connections and does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -56,11 +56,11 @@ async def never_asked() -> None:
 
 
 def refused(bootstrap: str) -> str:
-    with pytest.raises(StackError) as said:
+    with pytest.raises(StackError) as raised:
         run_with_kafka(bootstrap, never_asked)
-    assert "HEADRACE_KAFKA" in str(said.value)
-    assert "\n" not in str(said.value)
-    return str(said.value)
+    assert "HEADRACE_KAFKA" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_closed_port_a_silent_server_and_another_protocol_end_within_the_time_
 
 
 def test_one_of_two_brokers_is_enough(silent: str) -> None:
-    """As long as one of them listens, the client is asked; it says what it found."""
+    """If one of them listens, the Kafka client is tried, and its result is reported."""
     assert "did not answer a metadata request within 1 s" in refused(f"127.0.0.1:1,{silent}")
 
 

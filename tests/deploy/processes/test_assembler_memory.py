@@ -1,4 +1,4 @@
-"""A process that assembles keeps the memory of one commit for the next."""
+"""An assembler process reuses the memory of a commit for the next one."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ print(gc.get_freeze_count() > 0, gc.get_threshold()[0], resource.getrusage(resou
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc is set on Linux")
 def test_the_output_of_a_commit_reuses_the_pages_of_the_previous_one() -> None:
-    told = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
-    assert told[:2] == ["True", "20000"]
+    output = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
+    assert output[:2] == ["True", "20000"]
     of_one_commit = BATCHES * BATCH_BYTES // PAGE
-    assert int(told[2]) < 2 * of_one_commit  # by default COMMITS times as many
+    assert int(output[2]) < 2 * of_one_commit  # by default COMMITS times as many

@@ -1,4 +1,4 @@
-"""The processes as values: what follows from them, and that one more is offered wherever a process is named."""
+"""The processes as values: what is derived from them, and that an added process appears everywhere."""
 
 import json
 import sys
@@ -66,13 +66,13 @@ def test_the_options_of_every_process_except_vllm_are_shown() -> None:
 
 @dataclass(frozen=True)
 class DriftConfig:
-    """What the drift monitor of these tests takes."""
+    """Options of the drift monitor in these tests."""
 
     window: int = 10
-    """Rewards that a mean is taken over."""
+    """Number of rewards in a mean."""
 
 
-async def _drift_command(settings: Settings, say: ReportStatus) -> Command:
+async def _drift_command(settings: Settings, report: ReportStatus) -> Command:
     return python(SERVE)
 
 
@@ -97,7 +97,7 @@ DRIFT = Process(
 
 @pytest.fixture
 def with_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more process, and commands that are imported after it."""
+    """Add a process, and import the commands after that."""
     monkeypatch.setattr(registry, "PROCESSES", (*PROCESSES, DRIFT))
     for name in ("up", "worker", "status", "settings"):
         monkeypatch.delitem(sys.modules, f"headrace.deploy.commands.{name}", raising=False)
@@ -129,7 +129,7 @@ def test_an_added_process_can_be_left_out_and_its_options_are_checked(tmp_path: 
 @pytest.mark.usefixtures("with_drift")
 def test_an_added_process_has_a_page_of_settings() -> None:
     assert "window" in headrace("settings", "drift")
-    assert "Rewards that a mean is taken over." in headrace("settings", "drift", "--toml")
+    assert "Number of rewards in a mean." in headrace("settings", "drift", "--toml")
 
 
 @pytest.mark.usefixtures("with_drift")

@@ -1,4 +1,4 @@
-"""Metrics of a worker process over Prometheus, as a scraper sees them; and over OTLP, as a collector does."""
+"""Metrics of a worker process: by Prometheus and by OTLP."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ observe_lag(lambda: [Lag("assemble", "events", 2, 1840, 0.5)])
 
 
 def worker(then: str, **settings: str) -> subprocess.Popen[str]:
-    """A process with one metric and these settings; it does ``then`` and ends when its input is closed."""
+    """Run a process with one metric and these settings; it executes ``then`` and ends when its input is closed."""
     return subprocess.Popen(
         [sys.executable, "-c", OBSERVED + then + "\nprint('ready', flush=True)\nsys.stdin.read()\n"],
         env={f"HEADRACE_{name.upper()}": value for name, value in settings.items()},
@@ -62,7 +62,7 @@ def test_a_collector_receives_the_metrics_of_a_worker() -> None:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing on the test's output."""
+            """Log nothing."""
 
     with HTTPServer((HOST, 0), Collector) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()

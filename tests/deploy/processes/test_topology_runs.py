@@ -1,4 +1,4 @@
-"""The topology is what runs: the real processes read and write what it says, in one process or one a processor."""
+"""The real processes read and write the topics of the topology, in one process or one process per processor."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ REWARDS = Path(__file__).parents[2] / "streams" / "replayed_rewards.py"
 
 
 async def feed(kafka: str, run: str) -> None:
-    """Two trajectories of one group that differ, one that is rejected, an event that nobody can read, and feedback."""
+    """Two different trajectories of a group, a rejected one, an unreadable event, and feedback."""
     start = {"group_id": run, "group_size": 2}
     histories = [
         session(f"{run}-1", "ask", start=start, outcome=1.0),
@@ -44,7 +44,7 @@ async def feed(kafka: str, run: str) -> None:
 
 
 async def written(kafka: str) -> dict[str, set[str]]:
-    """Processor → topics that bear its name as the source of a record. Ticks, which only tell the time, left out."""
+    """Returns for each processor the topics with records whose source is its name, without ticks."""
     found: dict[str, set[str]] = defaultdict(set)
     for topic in TOPICS:
         async for record in read_to_end(kafka, topic):
@@ -55,13 +55,13 @@ async def written(kafka: str) -> dict[str, set[str]]:
 
 
 async def decided(kafka: str, names: set[str]) -> bool:
-    """Whether each has a fate."""
+    """Whether each trajectory has a fate."""
     values = [record.value or b"" for topic in (TRAINING, REJECTED) async for record in read_to_end(kafka, topic)]
     return all(any(name.encode() in value for value in values) for name in names)
 
 
 async def behind(kafka: str) -> bool:
-    """Whether any processor has not taken a record."""
+    """Whether any processor has not consumed a record."""
     return any(lag.seconds for lag in await measure_lag(kafka, GROUPS.values()))
 
 
@@ -73,9 +73,9 @@ async def test_the_processes_read_and_write_the_topics_of_the_topology(
     children = []
     try:
         for name in workers:
-            with ReadySocket() as said:
+            with ReadySocket() as ready_socket:
                 env = {
-                    **said.env,
+                    **ready_socket.env,
                     "HEADRACE_KAFKA": kafka,
                     "HEADRACE_DATA": str(tmp_path / name),
                     "HEADRACE_MEMBER": "one",
@@ -83,7 +83,7 @@ async def test_the_processes_read_and_write_the_topics_of_the_topology(
                 }
                 command = Command((sys.executable, "-m", "headrace.deploy.cli", "worker", name), env)
                 children.append(Child(command, tmp_path / f"{name}.log"))
-                await asyncio.wait_for(said.ready(), 90)
+                await asyncio.wait_for(ready_socket.ready(), 90)
         await feed(kafka, run)
         async with asyncio.timeout(60):
             while not await decided(kafka, {f"{run}-1", f"{run}-3"}) or await behind(kafka):  # noqa: ASYNC110

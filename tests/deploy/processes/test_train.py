@@ -1,4 +1,4 @@
-"""``headrace train``: settings from every place they can stand in; every shipped file loads."""
+"""``headrace train``: settings from all sources; every shipped file loads."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("max_stalenes = 1", "run.toml: there is no option max_stalenes. Did you mean max_staleness?"),
         ("[kl]\ncoeff = 1", "run.toml: there is no option kl.coeff. Did you mean coefficient? Options in [kl]: "),
@@ -91,13 +91,13 @@ def test_the_stacks_trainer_is_the_same_without_a_file(monkeypatch: pytest.Monke
     ],
 )
 def test_a_wrong_option_is_reported_with_the_file_and_the_allowed_values(
-    tmp_path: Path, content: str, said: str
+    tmp_path: Path, content: str, expected: str
 ) -> None:
     file = tmp_path / "run.toml"
     file.write_text(content)
     with pytest.raises(StackError) as raised:
         trainer_config(load_settings(kafka="b:1"), file)
-    assert said in str(raised.value)
+    assert expected in str(raised.value)
 
 
 def test_a_missing_kafka_address_is_reported_with_the_ways_to_set_it() -> None:
@@ -119,8 +119,8 @@ def test_check_prints_an_equivalent_file(tmp_path: Path) -> None:
 
 def test_the_help_explains_a_first_run() -> None:
     shown = CliRunner().invoke(cli, ["train", "--help"]).output
-    for said in ("reads", "writes", "A first run", "Examples", "--check", "headrace settings trainer"):
-        assert said in shown
+    for expected in ("reads", "writes", "A first run", "Examples", "--check", "headrace settings trainer"):
+        assert expected in shown
 
 
 def test_settings_prints_every_option_of_the_trainer() -> None:
@@ -133,20 +133,20 @@ def test_settings_prints_every_option_of_the_trainer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "expected"),
     [
         ("model_dir=/nowhere", "model_dir /nowhere is not a Hugging Face model directory"),
         ("device=cuda", "device is cuda, but torch finds no GPU"),
     ],
 )
 def test_a_missing_model_or_device_is_reported_before_anything_starts(
-    option: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    option: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     options = ["--set", option, "--set", "optimizer.learning_rate=1e-6"]
     done = CliRunner().invoke(cli, ["train", "--kafka", "b:1", "--data", str(tmp_path), *options])
     assert done.exit_code == 1
-    assert f"Error: {said}" in done.output
+    assert f"Error: {expected}" in done.output
     assert not [*tmp_path.iterdir()]
 
 

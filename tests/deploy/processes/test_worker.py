@@ -1,4 +1,4 @@
-"""How a worker ends that has lost its Kafka."""
+"""How a worker ends that has lost its connection to Kafka."""
 
 import os
 import subprocess

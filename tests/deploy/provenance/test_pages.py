@@ -1,4 +1,4 @@
-"""What a person reads of a rebuilt step and of a lineage: every difference and every gap in words."""
+"""The text of a rebuilt step and of a lineage: all differences and gaps are described."""
 
 import random
 from dataclasses import replace
@@ -53,8 +53,8 @@ def test_missing_records_are_summarised_by_partition(history):
     ]
     page = rebuilt_page.page(rebuild(step, StepRecords(history.groups, {}, lost)))
     assert "CANNOT BE REBUILT" in page[0]
-    said = [line for line in page if "begins at 9000: the record has expired" in line]
-    assert len(said) == len({each.partition for each in lost})
+    lines = [line for line in page if "begins at 9000: the record has expired" in line]
+    assert len(lines) == len({each.partition for each in lost})
     assert "CANNOT BE REBUILT: trajectories" in rebuilt_page.line(rebuild(step, StepRecords(history.groups, {}, lost)))
 
 

@@ -50,7 +50,7 @@ SELECT
 
 
 async def kill_one_after_the_other(stack: Stack, watch: RunWatcher) -> None:
-    """``kill -9`` of one part after each step, while the agent goes on."""
+    """Kill one part with SIGKILL after each step, while the agent keeps working."""
     for step, name in enumerate(KILLED, start=1):
         await watch.until(lambda records, step=step: step in records.steps, what=f"step {step}", timeout_s=240)
         stack.kill_part(name)
@@ -68,7 +68,7 @@ def processes() -> set[psutil.Process]:
 
 
 def listening(members: set[psutil.Process]) -> set[str]:
-    """Interfaces that somebody listens on."""
+    """Returns the interfaces with listening processes."""
     return {
         connection.laddr.ip
         for member in members
@@ -108,7 +108,7 @@ async def test_training_completes_although_every_worker_is_killed(tmp_path: Path
 
 
 async def the_log_tells_one_story(stack: Stack) -> None:
-    """Every trajectory has one fate, every step is there once, and ClickHouse comes to hold the same."""
+    """Check that every trajectory has one fate, every step exists once, and ClickHouse has the same content."""
     kafka = stack.addresses["kafka"]
     ledger = await read_ledger(kafka)
     assert ledger.adds_up, ledger
@@ -138,7 +138,7 @@ async def the_log_tells_one_story(stack: Stack) -> None:
 
 
 def declared_writes() -> dict[str, set[str]]:
-    """Topics by the name of the processor, process or agents that declare to write them."""
+    """Returns the topics that each processor, process or the agents declare to write."""
     found = {part.name: {topic.name for topic in part.writes} for part in nodes()}
     for processor in TOPOLOGY:
         found[processor.name] = {topic.name for topic in (*processor.writes, DEAD_LETTERS, ALERTS)}
@@ -146,7 +146,7 @@ def declared_writes() -> dict[str, set[str]]:
 
 
 async def written_by(kafka: str, declared: Collection[str]) -> dict[str, set[str]]:
-    """Topics by whom of ``declared`` the source of a record in them names, but for ticks, which only pass the time."""
+    """Returns for each name in ``declared`` the topics with records whose source it is, without ticks."""
     found: dict[str, set[str]] = defaultdict(set)
     for topic in TOPICS:
         async for record in read_to_end(kafka, topic):
@@ -159,7 +159,7 @@ async def written_by(kafka: str, declared: Collection[str]) -> dict[str, set[str
 
 
 async def the_addresses_answer(stack: Stack) -> None:
-    """Another shell is told every address, and each is right."""
+    """Check that another shell shows every address, and that each is correct."""
     asked = CliRunner().invoke(cli, ["status", "--json", "--data", str(stack.settings.data)])
     shown = json.loads(asked.stdout)
     assert {name: shown[name] for name in ("kafka", "clickhouse", "vllm", "dashboard")} == dict(stack.addresses)

@@ -1,4 +1,4 @@
-"""What a person sees of a stack that starts in the background."""
+"""The output of a stack that starts in the background."""
 
 from pathlib import Path
 

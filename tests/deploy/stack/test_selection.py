@@ -1,4 +1,4 @@
-"""Which processes a stack starts, which are replaced, on which ports."""
+"""The processes that a stack starts, those that are replaced, and their ports."""
 
 import socket
 

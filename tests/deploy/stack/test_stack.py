@@ -1,4 +1,4 @@
-"""The stack with light parts: order, readiness, deaths, restarts, giving up, and what other shells see."""
+"""The stack with light parts: order, readiness, deaths, restarts, failure, and the state for other shells."""
 
 import asyncio
 import errno
@@ -79,13 +79,13 @@ async def test_a_second_stack_on_the_same_folder_is_refused(settings: Settings, 
 
 
 async def test_a_part_killed_with_sigkill_is_restarted(settings: Settings, light: Light) -> None:
-    told: list[StateChange] = []
-    async with running_stack(settings, on_progress=told.append, processes=(light("sink"),)) as stack:
+    reported: list[StateChange] = []
+    async with running_stack(settings, on_progress=reported.append, processes=(light("sink"),)) as stack:
         first = pid_of(stack, "sink")
         stack.kill_part("sink")
         await until(lambda: stack.parts["sink"].restarts == 1 and stack.parts["sink"].state is State.READY)
         assert pid_of(stack, "sink") != first
-    death = next(progress for progress in told if progress.state is State.RESTARTING)
+    death = next(progress for progress in reported if progress.state is State.RESTARTING)
     assert f"sink (process {first}) was killed by signal {int(signal.SIGKILL)}" in death.message
 
 
@@ -107,14 +107,14 @@ async def test_a_part_restarts_only_after_its_needs_are_ready_again(settings: Se
 async def test_a_part_that_keeps_dying_fails_with_the_end_of_its_log(
     settings: Settings, light: Light, ready_then: Callable[[str], str]
 ) -> None:
-    told: list[StateChange] = []
+    reported: list[StateChange] = []
     dies = light("sink", ready_then("time.sleep(0.1); raise SystemExit('the disk is full')"))
     few = settings.model_copy(update={"max_restarts": 1})
-    async with running_stack(few, on_progress=told.append, processes=(dies, light("other"))) as stack:
+    async with running_stack(few, on_progress=reported.append, processes=(dies, light("other"))) as stack:
         await until(lambda: stack.parts["sink"].state is State.FAILED)
         assert stack.parts["other"].state is State.READY
         assert read_state(settings.data).parts["sink"].state is State.FAILED
-    failure = next(progress for progress in told if progress.state is State.FAILED)
+    failure = next(progress for progress in reported if progress.state is State.FAILED)
     assert "exited with status 1" in failure.message
     assert "the disk is full" in failure.message
     assert "sink died 2 times in a minute" in failure.message
@@ -148,7 +148,7 @@ async def test_a_part_that_takes_too_long_is_reported_with_the_setting(settings:
 
 
 async def test_a_bug_in_the_supervision_is_raised(settings: Settings, light: Light) -> None:
-    async def broken(settings: Settings, say: Callable[[str], None]) -> None:
+    async def broken(settings: Settings, report: Callable[[str], None]) -> None:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
@@ -196,7 +196,7 @@ async def test_an_address_is_the_given_one_the_setting_or_that_of_the_running_st
     mine = settings.model_copy(update={"kafka": "mine:1"})
 
     async def answers(settings: Settings) -> None:
-        """It does."""
+        """Return successfully."""
 
     kafka = Process("kafka", "", command=light("kafka").command, external=answers)
     async with running_stack(mine, processes=(kafka, light("reader", needs=("kafka",)))) as stack:
@@ -218,17 +218,17 @@ async def test_output_of_an_earlier_process_is_not_shown(
     settings.logs.mkdir(parents=True)
     (settings.logs / "sink.log").write_text("trouble of last week\n")
     dies = light("sink", "raise SystemExit('trouble of today')")
-    with pytest.raises(StackError, match="trouble of today") as said:
+    with pytest.raises(StackError, match="trouble of today") as raised:
         async with running_stack(settings, processes=(dies,)):
             pass
-    assert "last week" not in str(said.value)
+    assert "last week" not in str(raised.value)
     assert (settings.logs / "sink.log").read_text().startswith("trouble of last week")
 
 
 async def test_a_full_disk_is_reported_and_parts_wait_for_free_space(
     settings: Settings, light: Light, ready_then: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[StateChange] = []
+    reported: list[StateChange] = []
     room = settings.data / "room"
     monkeypatch.setattr(supervisor, "ROOM_POLL_S", 0.02)
     monkeypatch.setattr(
@@ -237,11 +237,11 @@ async def test_a_full_disk_is_reported_and_parts_wait_for_free_space(
     dies = "import pathlib\nwhile not pathlib.Path({!r}).exists(): raise SystemExit('no space')\ntime.sleep(600)"
     few = settings.model_copy(update={"max_restarts": 1})
     began = ready_then("time.sleep(0.3)\n" + dies.format(str(room)))
-    async with running_stack(few, on_progress=told.append, processes=(light("sink", began),)) as stack:
+    async with running_stack(few, on_progress=reported.append, processes=(light("sink", began),)) as stack:
         await until(lambda: stack.parts["sink"].state is State.RESTARTING)
         room.touch()
         await until(lambda: stack.parts["sink"].state is State.READY)
-        restarting = [progress.message for progress in told if progress.state is State.RESTARTING]
+        restarting = [progress.message for progress in reported if progress.state is State.RESTARTING]
         assert restarting[0].startswith("The disk is full: free some space; sink is then restarted.\nsink (process ")
 
 
@@ -251,13 +251,13 @@ async def test_the_state_is_overwritten_in_place_on_a_full_disk(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    told: list[str] = []
-    async with running_stack(settings, processes=(light("sink"),), on_note=told.append) as stack:
+    reported: list[str] = []
+    async with running_stack(settings, processes=(light("sink"),), on_note=reported.append) as stack:
         monkeypatch.setattr(os, "replace", full)
         stack.kill_part("sink")
         await until(lambda: stack.parts["sink"].restarts == 1 and stack.parts["sink"].state is State.READY)
         assert read_state(settings.data).parts == stack.parts
-        assert told == []
+        assert reported == []
 
 
 async def test_the_state_of_a_killed_stack_is_not_taken_for_the_next_stacks(settings: Settings, light: Light) -> None:

@@ -1,4 +1,4 @@
-"""``headrace up`` as a person runs it, with a real Kafka: ended by Ctrl-C, SIGTERM or kill -9, nothing is left."""
+"""``headrace up`` as a user runs it, with a real Kafka: Ctrl-C, SIGTERM and SIGKILL leave no process behind."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def eventually(holds: Callable[[], bool], timeout_s: float = 60.0) -> bool:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """``headrace up`` in the foreground, serving."""
+    """Run ``headrace up`` in the foreground until it is ready."""
     argv = [*HEADRACE, "up", "--data", str(tmp_path), "--without", ONLY_KAFKA]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""Child processes under lifelines: nothing is left behind, whatever dies first."""
+"""Child processes with lifelines: no process is left behind, whichever dies first."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ if os.fork() == 0:
     time.sleep(600)
 open(sys.argv[1], "a").write(f"{os.getpid()}\\n")
 """
-"""Three generations, each in a session of its own; each writes down its process id. The first goes on as told."""
+"""Three generations, each in its own session; each writes its process id to a file. The first then runs a script."""
 
 SUPERVISOR = """
 import sys, time
@@ -59,7 +59,7 @@ def python(script: str, *arguments: str) -> Command:
 
 
 def family(file: Path) -> list[int]:
-    """The three process ids, once all have been written."""
+    """Returns the three process ids, once all of them have been written."""
     assert eventually(lambda: file.exists() and len(file.read_text().split()) == 3)
     return [int(line) for line in file.read_text().split()]
 

@@ -1,4 +1,4 @@
-"""A stack's files are its owner's alone, and only a stack's."""
+"""Only the owner has access to a stack's files, and other files are not changed."""
 
 import os
 import stat
@@ -45,16 +45,16 @@ async def test_open_permissions_from_an_earlier_release_are_tightened_and_report
     (settings.data / "kafka" / "log" / "0.log").write_text("x")
     (settings.data / "kafka" / "run").write_text("x")
     (settings.data / "kafka" / "run").chmod(0o755)
-    told: list[str] = []
-    async with running_stack(settings, processes=(light("sink"),), on_note=told.append):
+    reported: list[str] = []
+    async with running_stack(settings, processes=(light("sink"),), on_note=reported.append):
         pass
     assert open_to_others(settings.data) == []
     assert stat.S_IMODE((settings.data / "kafka" / "run").stat().st_mode) == 0o700
-    (note,) = told
+    (note,) = reported
     assert note.startswith("Removed other users' access to 5 files and folders in ")
-    async with running_stack(settings, processes=(light("sink"),), on_note=told.append):
+    async with running_stack(settings, processes=(light("sink"),), on_note=reported.append):
         pass
-    assert told == [note]
+    assert reported == [note]
 
 
 def test_files_that_do_not_belong_to_a_stack_are_not_changed(tmp_path: Path) -> None:
@@ -76,9 +76,11 @@ def test_an_unusable_data_folder_is_reported_with_the_setting(tmp_path: Path) ->
     file = tmp_path / "file"
     file.write_text("x")
     for wrong in (file, file / "below", tmp_path / ("x" * 300)):
-        with pytest.raises(StackError, match=r"The data folder .* \(HEADRACE_DATA, --data\) cannot be used: ") as said:
+        with pytest.raises(
+            StackError, match=r"The data folder .* \(HEADRACE_DATA, --data\) cannot be used: "
+        ) as raised:
             make_folder(wrong)
-        assert "\n" not in str(said.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_a_suggested_command_contains_the_folder_unless_it_is_the_default(

@@ -9,20 +9,20 @@ from headrace.deploy.system.notify import NOTIFY_SOCKET, ReadySocket, notify_rea
 
 
 async def test_a_worker_can_signal_that_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    with ReadySocket() as said:
-        monkeypatch.setenv(NOTIFY_SOCKET, said.env[NOTIFY_SOCKET])
+    with ReadySocket() as ready_socket:
+        monkeypatch.setenv(NOTIFY_SOCKET, ready_socket.env[NOTIFY_SOCKET])
         notify_ready()
-        await asyncio.wait_for(said.ready(), 5)
-    assert not said.path.exists()
+        await asyncio.wait_for(ready_socket.ready(), 5)
+    assert not ready_socket.path.exists()
 
 
 async def test_other_messages_do_not_signal_readiness() -> None:
-    with ReadySocket() as said, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(b"STATUS=READY=1 soon", str(said.path))
+    with ReadySocket() as ready_socket, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"STATUS=READY=1 soon", str(ready_socket.path))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(said.ready(), 0.1)
-        sender.sendto(b"STATUS=up\nREADY=1", str(said.path))
-        await asyncio.wait_for(said.ready(), 5)
+            await asyncio.wait_for(ready_socket.ready(), 0.1)
+        sender.sendto(b"STATUS=up\nREADY=1", str(ready_socket.path))
+        await asyncio.wait_for(ready_socket.ready(), 5)
 
 
 def test_without_a_socket_no_signal_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Ports: free, on the loopback interface, remembered."""
+"""Ports are free, on the loopback interface, and remembered."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""A filter that can match nothing is refused with what there is; one that can match something is not."""
+"""A filter that cannot match any record is refused with suggestions; any other filter is accepted."""
 
 import json
 
@@ -18,7 +18,7 @@ def check(topic: str, *where: str, **filters: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("topic", "where", "said"),
+    ("topic", "where", "expected"),
     [
         ("rewards", "totl>0.5", r"No record of rewards has a field totl: did you mean total\? There are .*components"),
         ("rewards", "components.f_beta.vlue>0", "No record of rewards has a field components.f_beta.vlue"),
@@ -29,8 +29,8 @@ def check(topic: str, *where: str, **filters: object) -> None:
         ("replay.x.rewards", "totl>0.5", "No record of replay.x.rewards has a field totl"),
     ],
 )
-def test_a_filter_that_cannot_match_is_refused(topic: str, where: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_filter_that_cannot_match_is_refused(topic: str, where: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         check(topic, where)
 
 

@@ -1,4 +1,4 @@
-"""Filters keep what they say, and events of a run are known by their trajectory's start."""
+"""Filters keep matching records, and events of a run are recognised by their trajectory's start."""
 
 from dataclasses import replace
 

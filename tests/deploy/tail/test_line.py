@@ -1,4 +1,4 @@
-"""Every record is a line that a person can read, or says why it cannot be read."""
+"""Every record is a readable line, or shows why it cannot be read."""
 
 import json
 from dataclasses import replace

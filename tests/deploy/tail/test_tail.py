@@ -1,4 +1,4 @@
-"""`headrace tail` against a real broker: from any place, transactions and unreadable records in between."""
+"""`headrace tail` with a real broker: any start position, with transactions and unreadable records in between."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def tail(kafka: str, topic: str, *arguments: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def log(kafka: str) -> str:
-    """`events` with one record of every type, an aborted transaction, and then calls, one a transaction."""
+    """`events` with one record of every type, an aborted transaction, and then calls, one per transaction."""
     with_producers_time(kafka, EVENTS, FEEDBACK)
     asyncio.run(fill(kafka))
     return kafka
@@ -109,8 +109,8 @@ async def test_partitions_are_merged_in_order_of_time_with_any_batch_size(
             await producer.send(topic.name, b"x", partition=partition, timestamp_ms=time_ms)
     for start, count in ((StartPosition(), 40), (StartPosition(time_ms=5_000), 20), (StartPosition(last=7), 7)):
         found = [record async for batch in reading.read(kafka, topic.name, start) for record in batch]
-        told = [(record.partition, record.timestamp) for record in found]
-        assert told == sorted(sent, key=lambda each: each[1])[-count:]
+        found_order = [(record.partition, record.timestamp) for record in found]
+        assert found_order == sorted(sent, key=lambda each: each[1])[-count:]
 
 
 @pytest.mark.kafka
