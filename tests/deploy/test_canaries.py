@@ -76,7 +76,9 @@ def poisoned(value: Any, model: type[Any]) -> Any:
                 continue
             with contextlib.suppress(ValidationError):
                 made = model.model_validate_json(json.dumps(tried)).model_dump(mode="json")
-                if json.dumps(made).count("script") >= json.dumps(tried).count("script"):  # not a field it overlooks
+                if json.dumps(made).count("script") >= json.dumps(tried).count(
+                    "script"
+                ):  # the model ignores this field
                     value = tried
                     break
             tried = copy.deepcopy(value)
@@ -164,7 +166,7 @@ def test_no_command_prints_an_escape_or_a_secret(stack: dict[str, Any], tmp_path
         shown(stack, "tail", topic.name, "--from", "beginning", "--full")
         for line in shown(stack, "tail", topic.name, "--from", "beginning", "--json", "--arrays").splitlines():
             assert json.loads(line)["topic"] == topic.name
-    deadline = time.monotonic() + 60  # the assembler buries what it cannot read
+    deadline = time.monotonic() + 60  # the assembler writes dead letters
     while "bad_" not in shown(stack, "dead-letters", "list", "--topic", "events") and time.monotonic() < deadline:
         time.sleep(0.5)
     letters = [

@@ -81,7 +81,7 @@ def log(kafka: str) -> str:
 def lines_of(*argv: str, **environment: str) -> list[str]:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=300, env=os.environ | environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return re.sub(r"\x1b\[\d*m", "", done.stdout).strip().splitlines()  # Maven resets colours it did not set
+    return re.sub(r"\x1b\[\d*m", "", done.stdout).strip().splitlines()  # Maven prints resets of colours
 
 
 def test_one_of_the_arrays_is_compressed() -> None:

@@ -50,7 +50,7 @@ def events(bootstrap: str, dataset: str) -> list[tuple[Envelope, Record]]:
 
     source = Dataset(dataset).source
     found = [(envelope, payload) for envelope, payload in asyncio.run(read()) if envelope.source == source]
-    # Partitions are read side by side, in an order of their own each time.
+    # The order between partitions differs each time.
     return sorted(found, key=lambda event: (event[0].subject, event[0].sequence or 0, event[0].id))
 
 

@@ -173,7 +173,7 @@ def test_requests_without_a_password_are_refused(clickhouse: str, writer: Client
     ):
         status, answer, got = post(url, body, **{name.replace("-", "_"): value for name, value in headers.items()})
         assert (status, got["x-clickhouse-exception-code"]) == (403, "516"), (url, answer)
-        assert "www-authenticate" not in got  # a browser must not ask for it, and then keep it
+        assert "www-authenticate" not in got  # a browser would prompt for the password and store it
         assert not any("access-control" in name.lower() for name in got)
     with pytest.raises(DatabaseError, match="Authentication failed"):
         clickhouse_connect.get_client(host="127.0.0.1", port=urlsplit(clickhouse).port)
@@ -313,7 +313,7 @@ LEADS_OUT = [
     "SELECT hasColumnInTable('default', '{file}', 'line')",
     "SELECT addressToLine(1)",
     "SELECT catboostEvaluate('{file}', 1)",
-    # Text that the engine would parse again.
+    # Text that the engine would parse a second time.
     "SELECT b FROM values('a UInt8, b String ALIAS file(''{file}'')', (1))",
     "SELECT a, b FROM values('a UInt8, b String MATERIALIZED file(''{file}'')', (1))",
     "SELECT b FROM VALUES($x$a UInt8, b String ALIAS file('{file}')$x$, (1))",
@@ -444,7 +444,7 @@ def test_no_statement_accesses_files_or_the_network(
         for url, get in ((clickhouse_reader, True), (clickhouse_reader, False), (clickhouse, False)):
             assert refused(url, statement.format(**places), get=get), statement
     for statement in WRITER_LEADS_OUT:
-        # What follows the data of an insert is part of the data: at most it is not understood.
+        # Text after the data of an insert is part of the data; at worst it is a parse error.
         refused(clickhouse, statement.format(**places), get=False)
     tables = writer.query("SELECT name FROM system.tables WHERE name LIKE '%leak%'").result_rows
     databases = writer.query("SELECT name FROM system.databases WHERE name LIKE '%leak%'").result_rows
@@ -474,7 +474,7 @@ def test_strings_of_allowed_table_functions_and_settings_are_not_executed(
             for read in ("*", "b"):
                 status, answer, _ = post(clickhouse, f"SELECT {read} FROM {function}({arguments})".encode())
                 assert CANARY.encode() not in answer, (function, arguments)
-                # Standard VALUES shows its strings as they are.
+                # Standard VALUES returns its strings unchanged.
                 assert status >= 400 or (function, read) == ("SQLStandardValues", "*"), (function, arguments)
     listed = writer.query("SELECT name FROM system.settings WHERE type IN ('String', 'Map', 'URI')").result_rows
     offered = [name for (name,) in listed if READ_SETTINGS.match(name) or name in WRITE_SETTINGS]
@@ -582,11 +582,11 @@ async function attempt(name, address, options) {{
 @needs_chromium
 def test_a_web_page_of_another_site_cannot_read_or_change_anything(clickhouse: str, writer: Client) -> None:
     parts = urlsplit(clickhouse)
-    # Even a page that knew the password could not use it: the browser asks first, and is not let through.
+    # Even a page that knew the password could not use it: the browser's preflight request is refused.
     account = b64encode(f"{parts.username}:{parts.password}".encode()).decode()
     page = Witness(PAGE.format(port=parts.port, account=account))
     with page.serving(), sync_playwright() as playwright:
-        # The page's own host name is not loopback's, and another one is rebound to the front's address.
+        # The page's host name is not loopback's, and another name is rebound to the server's address.
         names = "--host-resolver-rules=MAP evil.test 127.0.0.1, MAP rebound.test 127.0.0.1"
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, names])
         tab = browser.new_page()
@@ -595,7 +595,7 @@ def test_a_web_page_of_another_site_cannot_read_or_change_anything(clickhouse: s
         tab.goto(f"http://evil.test:{page.port}/")
         tab.wait_for_function("document.title === 'tried'", timeout=30_000)
         responses = tab.evaluate("window.responses")
-        # The page of a rebound name is of the front's own origin, as far as the browser can tell.
+        # For the browser, the page of a rebound name has the same origin as the server.
         rebound = tab.goto(f"http://rebound.test:{parts.port}/?query=SELECT%201")
         assert rebound is not None
         assert rebound.status == 400

@@ -79,5 +79,5 @@ def test_the_time_is_linear_in_the_length_of_the_text(unit: bytes) -> None:
             best = min(best, time.process_time() - begun)
         return best
 
-    # Sixteen times the text: sixteen times as long, not 256 times. The second is for clocks that are coarse.
+    # Sixteen times the text takes sixteen times as long, not 256 times. The second is for coarse clocks.
     assert seconds(512_000) < 64 * seconds(32_000) + 1

@@ -109,7 +109,7 @@ def test_an_arrow_insert_is_executed_once_per_token(client: Client) -> None:
     for token in ("one", "one", "two"):
         client.insert_arrow("t", rows, settings={"insert_deduplication_token": token})
     assert client.query("SELECT count() FROM t").result_rows == [(4,)]
-    # The token was of those inserts only.
+    # The token applied only to those inserts.
     client.insert_arrow("t", rows)
     assert client.query("SELECT count() FROM t").result_rows == [(6,)]
 
@@ -132,7 +132,7 @@ def test_settings_apply_to_one_statement(client: Client) -> None:
     before = client.query(query).result_rows
     assert client.query(query, settings={"max_threads": 1}).result_rows == [(1,)]
     client.command("SET max_threads = 1")
-    for _ in range(8):  # every session in turn
+    for _ in range(8):  # uses every session
         assert client.query(query).result_rows == before
     with pytest.raises(DatabaseError, match="no_such_setting is not allowed"):
         client.query("SELECT 1", settings={"no_such_setting": 1})
@@ -300,7 +300,7 @@ def test_a_small_arrow_body_cannot_become_a_large_one(client: Client, clickhouse
     statement = "INSERT%20INTO%20t%20FORMAT%20ArrowStream"
     status, answer, _ = post(f"{clickhouse}/?max_memory_usage=60000000&query={statement}", body)
     assert (status, b"MEMORY_LIMIT_EXCEEDED" in answer) == (500, True)
-    # The front's own limit holds where a client names none, and cannot be raised.
+    # The server's limit applies if a client specifies none, and cannot be raised.
     assert post(f"{clickhouse}/?max_memory_usage=0&query={statement}", body)[0] == 403
     assert client.query("SELECT count() FROM t").result_rows == [(0,)]
 
@@ -360,7 +360,7 @@ def test_incomplete_requests_of_one_account_do_not_delay_the_other(clickhouse: s
             open_connections.enter_context(unfinished(clickhouse_reader))
         for url in (clickhouse_reader, clickhouse):
             assert post(url, b"SELECT 1") == (200, b"1\n", ANY)
-        for _ in range(40):  # more than are read at once
+        for _ in range(40):  # more than are read at the same time
             open_connections.enter_context(unfinished(clickhouse_reader))
         assert post(clickhouse, b"SELECT 1") == (200, b"1\n", ANY)
 
@@ -373,7 +373,9 @@ def test_an_incomplete_body_is_refused_after_a_deadline(tmp_path: Path) -> None:
     with front(tmp_path, port, SHORT_FRONT), ExitStack() as open_connections:
         password = (tmp_path / "secrets" / "writer").read_text().strip()
         url = f"http://writer:{password}@{HOST}:{port}"
-        waiting = [open_connections.enter_context(unfinished(url)) for _ in range(12)]  # more than are read at once
+        waiting = [
+            open_connections.enter_context(unfinished(url)) for _ in range(12)
+        ]  # more than are read at the same time
         assert post(url, b"SELECT 1") == (200, b"1\n", ANY)
         answer = b"".join(iter(lambda: waiting[0].recv(4096), b""))
         assert answer.startswith(b"HTTP/1.1 408 ")
@@ -408,7 +410,7 @@ def test_a_reader_cannot_send_data(clickhouse: str, clickhouse_reader: str) -> N
     body = b"SELECT 1 /*" + b" " * 1_200_000 + b"*/"
     assert post(clickhouse_reader, body)[0] == 413
     assert post(clickhouse_reader, gzip.compress(body), Content_Encoding="gzip")[0] == 413
-    assert post(clickhouse, body)[0] == 400  # the writer's limit is the statement's
+    assert post(clickhouse, body)[0] == 400  # the writer's limit is that of a statement
 
 
 @pytest.mark.parametrize("query_id", ["%E2%82%AC", "a%0D%0Ab", "a%20b", "x" * 201])

@@ -52,7 +52,7 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
     ensure_tables(client)
     rng = random.Random(seed)
     now = time.time_ns() // 1_000_000
-    earlier = now - 120_000  # events leave the figure of the last minute while tests look at it, else
+    earlier = now - 120_000  # otherwise events would leave the last minute during a test
     rows: dict[str, tuple[Table, list[Row]]] = {}
     serial = defaultdict[str, int](int)
 
@@ -134,7 +134,7 @@ def seed_run(client: Client, run: str, *, versions: int = 40, groups: int = 8, s
                     add(REJECTED, trajectory_id=name, stage="group", reason="evaluation", run=run)
     for number in range(5):
         trajectory(f"{run}-open-{number}", versions - 1, 0.5, group_id=f"{run}-open", purpose="train")
-    for tick in range(0, 420, 5):  # well within the panel's ten minutes: while tests look at it nothing drops out
+    for tick in range(0, 420, 5):  # well within the panel's ten minutes, so that nothing drops out during a test
         for name, mean in (("assemble", 40), ("headrace-score", 12), ("headrace-group", 5), ("sink", 90)):
             lag = max(int(rng.gauss(mean, mean / 3)), 0)
             row = {"time": now - tick * 1000, "consumer_group": name, "topic": "events", "partition": 0, "records": lag}

@@ -82,7 +82,7 @@ def test_every_table_of_a_panel_has_a_version_for_an_account_that_only_reads(
 async def test_only_panels_whose_tables_changed_are_queried(
     dashboard: str, clickhouse: str, clickhouse_reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One part each: nothing is left to merge, which would be a change of its own.
+    # One part per table, so that there is no merge, which would be a change of its own.
     writer = open_client(clickhouse)
     for table in {table for panel in PAGES[0].panels for table in tables_of(panel.sql)}:
         writer.command(f"OPTIMIZE TABLE {table} FINAL")

@@ -31,12 +31,12 @@ def browser_page(width: int = 1280, scheme: str = "light") -> Iterator[tuple[Pag
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        # Without a locale Chromium on a bare machine gives one that Intl refuses.
+        # Without this, Chromium on a minimal machine uses a locale that Intl refuses.
         context = browser.new_context(viewport={"width": width, "height": 900}, locale="en-US", color_scheme=scheme)  # type: ignore[arg-type]
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        # A stream that the page closes counts as failed too.
+        # A stream that the page closes is reported as failed too.
         page.on("requestfailed", lambda request: complaints.extend([request.url] * ("/stream" not in request.url)))
         yield page, complaints
         browser.close()

@@ -51,7 +51,7 @@ def test_the_components_add_up_to_the_reward(dashboard: str) -> None:
     parts: dict[int, float] = {}
     for row in panel(dashboard, "components"):
         parts[row["version"]] = parts.get(row["version"], 0) + row["share"]
-    # The seed clamps totals at 0 as the reward does, so that sums are a little below where skill is low.
+    # The seed clamps totals at 0 as the reward does, so sums are slightly lower if skill is low.
     assert {version: pytest.approx(total, abs=0.02) for version, total in parts.items()} == reward
 
 
@@ -112,8 +112,8 @@ def test_waiting_groups_rejections_and_alerts_of_a_trainer_are_shown(dashboard: 
     (now,) = panel(dashboard, "now", page="/trainer")
     assert (now["step"], now["published"], now["skipped"]) == (11, 11, 1)
     trained = {row["fate"]: row["groups"] for row in panel(dashboard, "groups") if row["version"] == 11}
-    assert now["groups_waiting"] == trained["kept"]  # the newest version's, which no step has taken yet
-    assert now["groups_under_way"] == trained["kept"] + 1  # and one that is being sampled; evaluations do not count
+    assert now["groups_waiting"] == trained["kept"]  # those of the newest version, which no step has trained yet
+    assert now["groups_under_way"] == trained["kept"] + 1  # and one in flight; evaluations do not count
     assert (now["groups_granted"], now["groups_per_step"]) == (16, 8)
     assert panel(dashboard, "turned_away", page="/trainer") == [{"reason": "stale", "trajectories": 3}]
     assert [row["kind"] for row in panel(dashboard, "alerts", page="/trainer")] == ["step_skipped"]

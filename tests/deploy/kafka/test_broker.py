@@ -132,7 +132,7 @@ async def test_topics_are_created_on_an_external_kafka(kafka: str) -> None:
 async def test_the_largest_record_of_every_topic_is_accepted(kafka: str) -> None:
     async with open_producer(kafka, compression_type=None) as producer:
         for topic in TOPICS:
-            # A compacted topic takes no record without a key.
+            # A compacted topic refuses records without a key.
             await producer.send_and_wait(topic.name, bytes(topic.max_bytes - 1024), key=b"key")
 
 

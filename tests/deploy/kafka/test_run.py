@@ -123,7 +123,7 @@ def test_a_broker_that_freezes_during_a_command_ends_it(running_kafka: RunningKa
         try:
             assert run_with_kafka(running_kafka.bootstrap, answered) == 7
             return
-        except StackError:  # it has just been woken
+        except StackError:  # the broker has just been resumed
             assert time.monotonic() < deadline
 
 

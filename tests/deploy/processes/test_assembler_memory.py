@@ -24,4 +24,4 @@ def test_the_output_of_a_commit_reuses_the_pages_of_the_previous_one() -> None:
     output = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
     assert output[:2] == ["True", "20000"]
     of_one_commit = BATCHES * BATCH_BYTES // PAGE
-    assert int(output[2]) < 2 * of_one_commit  # by default COMMITS times as many
+    assert int(output[2]) < 2 * of_one_commit  # with default settings COMMITS times as many

@@ -87,7 +87,7 @@ DRIFT = Process(
     run=_run_drift,
     command=_drift_command,
     settings=("kafka",),
-    ports=("dashboard_port",),  # a port of its own would be a field of Settings
+    ports=("dashboard_port",),  # a port of its own would need a field of Settings
     url="http://127.0.0.1:{port}",
     configuration=f"{__name__}:DriftConfig",
     configure=lambda settings: configured(settings, "drift", DriftConfig),
@@ -136,7 +136,7 @@ def test_an_added_process_has_a_page_of_settings() -> None:
 def test_an_added_process_is_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     from headrace.deploy.processes import worker
 
-    monkeypatch.setattr(worker, "keep_files_private", lambda: None)  # of the test's own process
+    monkeypatch.setattr(worker, "keep_files_private", lambda: None)  # keeps the umask of the test's process
     monkeypatch.setattr(worker, "log_to_stderr", lambda level: None)
     assert headrace("worker", "drift", "--kafka", "broker:9092") == "drift runs on broker:9092\n"
 

@@ -32,7 +32,7 @@ def test_the_command_has_the_required_options_on_every_device(device):
     assert json.loads(option(argv, "--weight-transfer-config")) == {"backend": BACKEND}
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
     assert {"--enable-scale-out", "--enable-prefix-caching"} <= set(argv)
-    # What is recorded is what was sampled from, and nothing is truncated unless the agent asks for it.
+    # The recorded log-probabilities are those of the sampled distribution; truncation only if the agent asks for it.
     assert option(argv, "--logprobs-mode") == "processed_logprobs"
     assert option(argv, "--generation-config") == "vllm"
 

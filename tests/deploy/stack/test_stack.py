@@ -53,7 +53,7 @@ async def test_a_part_starts_after_its_needs_are_ready_and_stops_before_them(set
         assert {part.state for part in stack.parts.values()} == {State.READY}
         pids = [pid_of(stack, name) for name in stack.parts]
     assert seen.index(("log", State.READY)) < seen.index(("reader", State.STARTING))
-    assert seen.index(("other", State.STARTING)) < seen.index(("log", State.READY))  # Side by side.
+    assert seen.index(("other", State.STARTING)) < seen.index(("log", State.READY))  # In parallel.
     assert seen.index(("reader", State.STOPPED)) < seen.index(("log", State.STOPPED))
     assert not any(map(is_alive, pids))
 

@@ -135,7 +135,7 @@ def test_any_folder_name_and_locale_work(name: str, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("LANG", "C")
     monkeypatch.setenv("LC_ALL", "C")
     data = tmp_path / name
-    for _ in range(2):  # formatted by the first, found again by the second
+    for _ in range(2):  # the first start formats the folder, the second reuses it
         begun = headrace("up", "--detach", "--data", str(data), "--without", ONLY_KAFKA)
         assert begun.returncode == 0, begun.stdout + begun.stderr
         assert "events: What agents did." in headrace("topics", "--create", "--data", str(data)).stdout

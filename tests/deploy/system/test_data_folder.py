@@ -35,7 +35,7 @@ async def test_files_of_a_stack_and_its_parts_are_private_whatever_the_umask(
         assert {path.name for path in settings.data.iterdir()} >= {"stack.json", "stack.lock", "logs", "kafka"}
         assert open_to_others(settings.data) == []
     assert open_to_others(settings.data) == []
-    assert os.umask(0) == 0  # as it was
+    assert os.umask(0) == 0  # unchanged
 
 
 async def test_open_permissions_from_an_earlier_release_are_tightened_and_reported(

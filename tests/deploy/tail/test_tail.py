@@ -149,7 +149,7 @@ def test_raw_prints_the_unchanged_value(log: str) -> None:
 def test_ctrl_c_ends_follow_without_an_error(log: str, tmp_path: Path) -> None:
     output = tmp_path / "followed"
     argv = [sys.executable, "-m", "headrace.deploy.cli", "tail", "rewards", "-f", "--json", "--kafka", log]
-    # A shell's background job ignores Ctrl-C, and so would the program that it starts: the test may be one.
+    # The test may be a shell's background job, which ignores Ctrl-C, and so would the program that it starts.
     with output.open("w") as target:
         follower = subprocess.Popen(
             argv,
