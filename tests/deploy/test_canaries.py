@@ -76,9 +76,8 @@ def poisoned(value: Any, model: type[Any]) -> Any:
                 continue
             with contextlib.suppress(ValidationError):
                 made = model.model_validate_json(json.dumps(tried)).model_dump(mode="json")
-                if json.dumps(made).count("script") >= json.dumps(tried).count(
-                    "script"
-                ):  # the model ignores this field
+                # A field that the model ignores is left as it is.
+                if json.dumps(made).count("script") >= json.dumps(tried).count("script"):
                     value = tried
                     break
             tried = copy.deepcopy(value)
