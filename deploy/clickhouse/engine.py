@@ -85,7 +85,7 @@ class StatementResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ParsedStatement:
     """A parsed statement that may run."""
 
     text: str
@@ -160,7 +160,7 @@ class ChdbEngine:
         self._idle: dict[bool, queue.LifoQueue[_Session]] = {True: queue.LifoQueue(), False: queue.LifoQueue()}
         self._parsers: queue.LifoQueue[_Session] = queue.LifoQueue()
         self._sessions = sessions
-        self._parsed: OrderedDict[str, Statement] = OrderedDict()
+        self._parsed: OrderedDict[str, ParsedStatement] = OrderedDict()
         self._parsed_lock = Lock()
         for _ in range(sessions):
             for reads, idle in self._idle.items():
@@ -173,7 +173,7 @@ class ChdbEngine:
         self._formats = frozenset(bytes(formats.bytes()).decode().lower().split())
         self._parsers.put(parser)
 
-    def parse(self, statement: str) -> Statement:
+    def parse(self, statement: str) -> ParsedStatement:
         """Parse and check ``statement``. Raises :class:`ChdbError` if it is not a single allowed statement."""
         with self._parsed_lock:
             if statement in self._parsed:
@@ -197,7 +197,7 @@ class ChdbEngine:
 
     def query(
         self,
-        statement: Statement,
+        statement: ParsedStatement,
         *,
         output_format: str = "TabSeparated",
         params: Mapping[str, str] | None = None,
@@ -261,13 +261,13 @@ class ChdbEngine:
         finally:
             self._idle[reads].put(session)
 
-    def _parse(self, statement: str) -> Statement:
+    def _parse(self, statement: str) -> ParsedStatement:
         text = self._call("formatQuerySingleLine", statement)
         with _refusals():
             allowed = statements.check_database_description(text)
             if allowed is None:
                 allowed = statements.check_statement(self._tree(text), self._denied_functions)
-        return Statement(text, allowed)
+        return ParsedStatement(text, allowed)
 
     def _tree(self, text: str) -> Any:
         try:

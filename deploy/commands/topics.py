@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ARRAYS = (
     "token ids, log-probabilities, loss mask: base64 of little-endian int32, float32, int8; compressed by zstd before "
-    "base64 where the text starts with zstd:"
+    "base64 if the text starts with zstd:"
 )
 
 
