@@ -54,7 +54,7 @@ _used_ids: defaultdict[str, set[int]] = defaultdict(set)
 """Producer ids under which this process has sent, by the cluster's address."""
 
 
-class Delivery:
+class EventDelivery:
     """Holds the events between encoding and acknowledgement. All methods run on the sender's event loop."""
 
     def __init__(self, bootstrap: str, options: Mapping[str, Any], counters: SdkCounters) -> None:

@@ -1,6 +1,6 @@
 """The background thread between the host and Kafka: a bounded queue in, acknowledged records out.
 
-    host thread: put(note) ──deque──▶ sender thread: encode ──▶ Delivery ──▶ broker
+    host thread: put(note) ──deque──▶ sender thread: encode ──▶ EventDelivery ──▶ broker
 
 The host's thread only appends to the queue. Validation, serialisation and all I/O run on the sender's thread, in an
 event loop of its own.
@@ -28,7 +28,7 @@ from aiokafka.errors import KafkaError
 
 from headrace.agents.client_log import THREAD_NAME, limit_client_log
 from headrace.agents.counters import LOG, Alteration, DropReason, SdkCounters
-from headrace.agents.delivery import Delivery
+from headrace.agents.delivery import EventDelivery
 from headrace.agents.encoding import InvalidEvent, Note, NoteFields, encode_note
 from headrace.agents.json_form import LABEL, TooLarge
 from headrace.agents.process_end import call_at_end
@@ -107,7 +107,7 @@ class Sender:
         """Reason for which all further events are dropped; ``None`` while open."""
         self._queue: deque[NoteFields] = deque()
         self._limit = config.queue_size
-        self._delivery = Delivery(config.bootstrap, config.kafka_options, counters)
+        self._delivery = EventDelivery(config.bootstrap, config.kafka_options, counters)
         self._tickets = itertools.count()
         self._taken = 0
         self._wake = asyncio.Event()

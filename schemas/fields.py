@@ -1,6 +1,6 @@
 """Descriptions of the fields of a payload, including nested parts: path, type and documentation.
 
-sampling.temperature   number ≥ 0   0 is greedy.
+sampling.top_k         integer      Number of likeliest tokens to keep; 0 or −1 keeps every token.
 version_spans[].end    integer ≥ 0  One past the last token of the span.
 """
 

@@ -63,7 +63,7 @@ class Written(Part):
     """Content of one partition of a side topic."""
 
     topic: str
-    """The live topic."""
+    """The live topic to which the side topic corresponds."""
     partition: NonNegativeInt
     """Partition."""
     records: NonNegativeInt

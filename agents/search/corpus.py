@@ -1,8 +1,8 @@
-"""A small random corpus per task: sixteen pages of four statements each, split into chunks of one statement.
+"""A small random corpus per task: sixteen pages of four triples each, split into chunks of one triple.
 
     c17 d03 employer of ada is acme
 
-A page is about one entity and has one statement per relation of the entity's kind, so (subject, relation) identifies at
+A page is about one entity and has one triple per relation of the entity's kind, so (subject, relation) identifies at
 most one chunk of a corpus. Questions with several hops go through values that have a page of their own.
 """
 
@@ -39,7 +39,7 @@ RELATIONS: Mapping[Sequence[str], tuple[tuple[str, Sequence[str]], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class Triple:
     """The content of a chunk."""
 
     subject: str
@@ -54,16 +54,16 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A statement with its ids: the unit that tools return and prune."""
+    """A triple with its ids: the unit that tools return and prune."""
 
     chunk_id: str
     doc_id: str
-    statement: Statement
+    triple: Triple
 
     @property
     def words(self) -> tuple[str, ...]:
         """The text that the model sees: ``c17 d03 employer of ada is acme``."""
-        return (self.chunk_id, self.doc_id, *self.statement.words)
+        return (self.chunk_id, self.doc_id, *self.triple.words)
 
 
 CHUNK_TOKENS = 7
@@ -82,7 +82,7 @@ class Corpus:
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_id", {chunk.chunk_id: chunk for chunk in self.chunks})
         object.__setattr__(
-            self, "by_question", {(chunk.statement.subject, chunk.statement.relation): chunk for chunk in self.chunks}
+            self, "by_question", {(chunk.triple.subject, chunk.triple.relation): chunk for chunk in self.chunks}
         )
         if len(self.by_id) != len(self.chunks) or len(self.by_question) != len(self.chunks):
             raise ValueError("a corpus needs distinct chunk ids and at most one chunk per subject and relation")
@@ -103,6 +103,6 @@ def draw_corpus(rng: Random) -> Corpus:
         for relation, values in RELATIONS[names]:
             # Values are entities with a page, if there are any, so that chains can continue.
             linked = [value for value in values if value in with_page and value != subject]
-            statement = Statement(subject, relation, rng.choice(linked or list(values)))
-            chunks.append(Chunk(chunk_ids[len(chunks)], doc_id, statement))
+            triple = Triple(subject, relation, rng.choice(linked or list(values)))
+            chunks.append(Chunk(chunk_ids[len(chunks)], doc_id, triple))
     return Corpus(tuple(sorted(chunks, key=lambda chunk: chunk.chunk_id)))

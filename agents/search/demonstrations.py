@@ -106,9 +106,9 @@ def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
         return _answer(task, view, rng, errs)
     found = len(task.chain) - len(missing)
     stops = errs.stop_late if found > 1 else errs.stop_early if found else errs.stop_empty if visible else 0.0
-    known = {task.chain[0].statement.subject, *(chunk.statement.value for chunk in view)}
+    known = {task.chain[0].triple.subject, *(chunk.triple.value for chunk in view)}
     # The demonstrator cannot search for a name that was pruned from the context.
-    if missing[0].statement.subject not in known or rng.random() < stops:
+    if missing[0].triple.subject not in known or rng.random() < stops:
         return _answer(task, view, rng, errs)
     distractors = [chunk.chunk_id for chunk in view if chunk.chunk_id not in task.targets]
     pruning_due = harness.used >= harness.limits.soft and len(distractors) > 1
@@ -118,9 +118,9 @@ def _choose(harness: Harness, rng: Random, errs: Mistakes) -> Sequence[str]:
 
 
 def _look_for(wanted: Chunk, view: Sequence[Chunk], rng: Random, errs: Mistakes) -> Sequence[str]:
-    subject, relation = wanted.statement.subject, wanted.statement.relation
+    subject, relation = wanted.triple.subject, wanted.triple.relation
     chance = rng.random()
-    page = next((chunk.doc_id for chunk in view if chunk.statement.subject == subject), None)
+    page = next((chunk.doc_id for chunk in view if chunk.triple.subject == subject), None)
     if page and chance < READ_INSTEAD:
         return (words.READ, page)
     if chance < GREP_INSTEAD:

@@ -31,7 +31,7 @@ class Index:
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus = corpus
-        self._counts = {chunk.chunk_id: Counter(chunk.statement.words) for chunk in corpus.chunks}
+        self._counts = {chunk.chunk_id: Counter(chunk.triple.words) for chunk in corpus.chunks}
         self._lengths = {chunk_id: counts.total() for chunk_id, counts in self._counts.items()}
         self._mean_length = sum(self._lengths.values()) / max(len(self._lengths), 1)
         frequencies = Counter(word for counts in self._counts.values() for word in counts)
@@ -42,7 +42,7 @@ class Index:
         for chunk_id, counts in self._counts.items():
             for word in counts:
                 self._postings.setdefault(word, []).append(chunk_id)
-        self._trigrams = {chunk.chunk_id: _trigrams(chunk.statement.words) for chunk in corpus.chunks}
+        self._trigrams = {chunk.chunk_id: _trigrams(chunk.triple.words) for chunk in corpus.chunks}
 
     def search(self, query: Sequence[str], exclude: Collection[str] = ()) -> list[Chunk]:
         """Return chunks by fused rank, best first, without those in ``exclude``; none if nothing matches."""
@@ -51,7 +51,7 @@ class Index:
 
     def grep(self, pattern: str) -> list[Chunk]:
         """Return the chunks that contain the word ``pattern``, by chunk id."""
-        return [chunk for chunk in self._corpus.chunks if pattern in chunk.statement.words]
+        return [chunk for chunk in self._corpus.chunks if pattern in chunk.triple.words]
 
     def _bm25(self, query: Sequence[str]) -> list[str]:
         scores: dict[str, float] = {}

@@ -110,8 +110,8 @@ def make_task(identifier: str) -> Task:
 
 def ask(chain: Sequence[Chunk]) -> tuple[str, ...]:
     """Return the question that a chain answers: ``what is the seat of the employer of ada ?``"""
-    relations = [word for chunk in reversed(chain) for word in ("the", chunk.statement.relation, "of")]
-    return ("what", "is", *relations, chain[0].statement.subject, "?")
+    relations = [word for chunk in reversed(chain) for word in ("the", chunk.triple.relation, "of")]
+    return ("what", "is", *relations, chain[0].triple.subject, "?")
 
 
 def verify(question: Sequence[str], chain: Sequence[Chunk], corpus: Corpus) -> None:
@@ -126,32 +126,30 @@ def verify(question: Sequence[str], chain: Sequence[Chunk], corpus: Corpus) -> N
     for position, chunk in enumerate(chain):
         if corpus.by_id.get(chunk.chunk_id) != chunk:
             raise UnverifiedTask(f"{' '.join(chunk.words)!r} does not occur in the corpus")
-        statement = chunk.statement
+        triple = chunk.triple
         rivals = [
             other
             for other in corpus.chunks
-            if (other.statement.subject, other.statement.relation) == (statement.subject, statement.relation)
+            if (other.triple.subject, other.triple.relation) == (triple.subject, triple.relation)
         ]
         if rivals != [chunk]:
-            raise UnverifiedTask(f"{len(rivals)} chunks answer the {statement.relation} of {statement.subject}")
-        if position and chain[position - 1].statement.value != statement.subject:
-            raise UnverifiedTask(
-                f"hop {position + 1} asks about {statement.subject}, hop {position} does not lead there"
-            )
+            raise UnverifiedTask(f"{len(rivals)} chunks answer the {triple.relation} of {triple.subject}")
+        if position and chain[position - 1].triple.value != triple.subject:
+            raise UnverifiedTask(f"hop {position + 1} asks about {triple.subject}, hop {position} does not lead there")
 
 
 def _chains(corpus: Corpus, hops: int) -> list[tuple[Chunk, ...]]:
     """Return all chains of ``hops`` chunks in which no entity and no relation repeats."""
     pages: dict[str, list[Chunk]] = {}
     for chunk in corpus.chunks:
-        pages.setdefault(chunk.statement.subject, []).append(chunk)
+        pages.setdefault(chunk.triple.subject, []).append(chunk)
     chains: list[tuple[Chunk, ...]] = [(chunk,) for chunk in corpus.chunks]
     for _ in range(hops - 1):
         chains = [
             (*chain, chunk)
             for chain in chains
-            for chunk in pages.get(chain[-1].statement.value, ())
-            if chunk.statement.value not in {link.statement.subject for link in chain}
-            and chunk.statement.relation not in {link.statement.relation for link in chain}
+            for chunk in pages.get(chain[-1].triple.value, ())
+            if chunk.triple.value not in {link.triple.subject for link in chain}
+            and chunk.triple.relation not in {link.triple.relation for link in chain}
         ]
     return chains

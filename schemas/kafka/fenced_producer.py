@@ -1,16 +1,16 @@
-"""A transactional producer whose id only one process uses at a time: starting it fences the predecessor.
+"""A transactional producer whose id is used by one process at a time: starting it fences the predecessor.
 
     async with open_fenced_producer(bootstrap, "headrace-score-3", timeout_ms=60_000) as producer:
-        await producer.resolve(places, commit=False)            the predecessor's last transaction has an end everywhere
+        await producer.resolve(places, commit=False)            ends the predecessor's last transaction everywhere
 
         async def write(transaction: Transaction) -> None:
             await transaction.send(REWARDS, message)
             await transaction.commit_offsets({place: 61}, group)
 
-        await producer.transact(write, within_s=90, what="a transaction of score")      everything or nothing
+        await producer.transact(write, within_s=90, what="a transaction of score")      all or nothing
 
-The broker aborts a transaction that the predecessor left open, and refuses whatever a suspended predecessor writes when
-it wakes up. So the owner's committed offsets, read after the start, cannot become older than somebody's later write.
+The broker aborts a transaction that the predecessor left open, and refuses the writes of a suspended predecessor that
+resumes. So the predecessor can no longer change the committed offsets that the owner reads after its start.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """What is written in one transaction. Each send returns the future of the record's place."""
+    """The writes of one transaction. Each send returns a future with the record's position."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self.sent: list[asyncio.Future[RecordMetadata]] = []
-        """Places of the records sent, in order; of a batch, that of its first."""
+        """Positions of the sent records, in order; for a batch, that of its first record."""
         self._producer = producer
 
     async def send(
@@ -54,52 +54,54 @@ class Transaction:
         return self._sent(await self._producer.send(place.topic, value, key, place.partition))
 
     async def send_batch(self, batch: BatchBuilder, place: TopicPartition) -> "asyncio.Future[RecordMetadata]":
-        """Send a batch of :meth:`create_batch` to ``place``."""
+        """Send a batch from :meth:`create_batch` to ``place``."""
         return self._sent(await self._producer.send_batch(batch, place.topic, partition=place.partition))
 
     def create_batch(self) -> BatchBuilder:
-        """An empty batch."""
+        """Return an empty batch."""
         return self._producer.create_batch()
 
     async def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: str) -> None:
-        """Commit ``offsets`` of the consumer group ``group`` with the transaction."""
+        """Commit ``offsets`` of the consumer group ``group`` as part of the transaction."""
         await self._producer.send_offsets_to_transaction(offsets, group)
 
     def _sent(self, place: "asyncio.Future[RecordMetadata]") -> "asyncio.Future[RecordMetadata]":
-        # asyncio reports results that nobody retrieves; here the commit fails where a send does.
+        # Retrieved so that asyncio does not log it: if a send fails, the commit fails, too.
         place.add_done_callback(retrieve)
         self.sent.append(place)
         return place
 
 
 class FencedProducer:
-    """Writes transactions under one transactional id; made by :func:`open_fenced_producer`."""
+    """Writes transactions under one transactional id; created by :func:`open_fenced_producer`."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
-        """``producer``: transactional and started."""
+        """``producer``: a started transactional producer."""
         self.kafka = producer
-        """Kafka's client."""
+        """The Kafka client."""
 
     async def transact(
         self, work: Callable[[Transaction], Awaitable[T]], *, within_s: float, what: str, aborts: bool = True
     ) -> T:
-        """The result of ``work``, which writes; committed when it returns and, with ``aborts``, aborted when it raises.
+        """Run ``work``, which writes the transaction, and return its result. The transaction is committed when ``work``
+        returns and, with ``aborts``, aborted when it raises.
 
-        Without ``aborts`` a transaction that fails stays open until the id's next start, or its timeout, ends it.
-        Raises ``ProducerFenced`` where another producer has started under the id, ``KafkaTimeoutError`` naming
-        ``what`` after ``within_s`` seconds, and aiokafka's errors. After any of them only a new start finds out whether
-        the transaction was committed.
+        Without ``aborts`` a failed transaction stays open until the next start under the id, or its timeout, ends it.
+        Raises ``ProducerFenced`` if another producer has started under the id, a ``KafkaTimeoutError`` that names
+        ``what`` after ``within_s`` seconds, and aiokafka's errors. After any of these errors, only a new start
+        determines whether the transaction was committed.
         """
         return await within(within_s, self._transact(work, aborts), what)
 
     async def resolve(self, places: Iterable[TopicPartition], *, commit: bool, within_s: float, what: str) -> None:
-        """Commit or abort in ``places`` what the last transaction under the id left without an end: a broker that is
-        stopped at the wrong moment leaves it out (see :func:`decide_unmarked`). Raises as :meth:`transact`.
+        """Commit or abort, in ``places``, the last transaction under the id if the broker has not written its end
+        marker, as may happen when the broker is stopped (see :func:`decide_unmarked`). Raises the same errors as
+        :meth:`transact`.
         """
         await within(within_s, decide_unmarked(self.kafka, places, commit=commit), what)
 
     async def places_of(self, topics: Collection[Topic]) -> list[TopicPartition]:
-        """Every partition of ``topics``."""
+        """Return all partitions of ``topics``."""
         numbers = {topic.name: await self.kafka.partitions_for(topic.name) for topic in topics}
         return [TopicPartition(name, number) for name, found in numbers.items() for number in sorted(found)]
 
@@ -120,8 +122,8 @@ class FencedProducer:
 
 
 def cause_of(producer: AIOKafkaProducer, error: BaseException) -> BaseException:
-    """What ended the transaction of ``producer`` where ``error`` only says that there is none: between two sends it may
-    be fenced, or be refused a topic.
+    """Return the error that ended the transaction of ``producer`` if ``error`` only states that there is none: between
+    two sends, the producer may be fenced or denied access to a topic. Otherwise return ``error``.
     """
     outcome = producer._txn_manager._transaction_waiter
     if not isinstance(error, IllegalOperation) or outcome is None or not outcome.done() or outcome.cancelled():
@@ -133,11 +135,11 @@ def cause_of(producer: AIOKafkaProducer, error: BaseException) -> BaseException:
 async def start_fenced_producer(
     bootstrap: str, transactional_id: str, *, timeout_ms: int, stop_s: float = STOP_S, **options: Any
 ) -> FencedProducer:
-    """Fence whoever uses ``transactional_id``. To be stopped with ``stop_producer(fenced.kafka)``; where this raises,
-    it was stopped within ``stop_s`` seconds.
+    """Start a producer and fence any other producer with this ``transactional_id``. The caller stops it with
+    ``stop_producer(fenced.kafka)``; if this function raises, it has been stopped within ``stop_s`` seconds.
 
-    ``timeout_ms``: after so long the broker aborts a transaction of a process that died and has no successor; readers
-    wait for that. ``options`` are aiokafka's. Raises aiokafka's errors where the broker does not answer.
+    ``timeout_ms``: after this time the broker aborts the transaction of a process that died without a successor; until
+    then, readers wait. ``options`` are aiokafka's. Raises aiokafka's errors if the broker does not answer.
     """
     producer = new_producer(bootstrap, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **options)
     try:
@@ -152,10 +154,10 @@ async def start_fenced_producer(
 async def open_fenced_producer(
     bootstrap: str, transactional_id: str, *, timeout_ms: int, stop_s: float = STOP_S, **options: Any
 ) -> AsyncIterator[FencedProducer]:
-    """As :func:`start_fenced_producer`, stopped at the end, for which ``stop_s`` seconds are waited at most."""
+    """Like :func:`start_fenced_producer`, and stop the producer at the end, within ``stop_s`` seconds."""
     fenced = await start_fenced_producer(bootstrap, transactional_id, timeout_ms=timeout_ms, stop_s=stop_s, **options)
     try:
         yield fenced
     finally:
-        # Nothing waits in it between two transactions: while the broker is away there is nothing to wait for.
+        # Between two transactions no record is pending, so an unavailable broker need not be waited for.
         await stop_producer(fenced.kafka, stop_s)

@@ -11,7 +11,7 @@ from aiokafka.errors import InvalidTimestampError, KafkaError, TopicAuthorizatio
 
 from headrace.agents import delivery as delivery_module
 from headrace.agents.counters import SdkCounters
-from headrace.agents.delivery import RECONNECT_MAX_S, Delivery
+from headrace.agents.delivery import RECONNECT_MAX_S, EventDelivery
 from headrace.schemas.topics import EVENTS
 from headrace.schemas.wire import Message
 
@@ -43,7 +43,7 @@ async def test_retries_slow_down_if_the_broker_accepts_nothing_and_the_problem_i
 ) -> None:
     caplog.set_level(logging.WARNING)
     counters, taken, pauses = SdkCounters(), list[bytes](), list[float]()
-    delivery = Delivery("broker:9092", {}, counters)
+    delivery = EventDelivery("broker:9092", {}, counters)
     errors = [error] * 9
     sleep = asyncio.sleep
 

@@ -11,7 +11,7 @@ import pytest
 from aiokafka.errors import KafkaError
 
 from headrace.agents.counters import SdkCounters
-from headrace.agents.delivery import Delivery, producer_id
+from headrace.agents.delivery import EventDelivery, producer_id
 from headrace.agents.sdk import Headrace
 from headrace.deploy.kafka.broker import Broker, kafka_jars, prepare_broker, wait_until_answers
 from headrace.deploy.system.children import Child
@@ -226,7 +226,7 @@ def test_a_recreated_broker_that_reuses_producer_ids_stores_new_events(
                 await asyncio.sleep(0.01)
 
     async def deliver() -> None:
-        delivery = Delivery(broker.bootstrap, {"metadata_max_age_ms": 500}, SdkCounters())
+        delivery = EventDelivery(broker.bootstrap, {"metadata_max_age_ms": 500}, SdkCounters())
         running = asyncio.create_task(delivery.run())
         try:
             delivery.offer(0, EVENTS, Message(b"another partition", b"before", ()))

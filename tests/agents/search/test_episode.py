@@ -17,7 +17,7 @@ TASK = next(task for number in range(60) if len((task := make_task(task_id(Split
 
 
 def query(hop: int) -> str:
-    fact = TASK.chain[hop].statement
+    fact = TASK.chain[hop].triple
     return f"search_corpus {fact.subject} {fact.relation} <end>"
 
 

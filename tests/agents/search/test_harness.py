@@ -20,7 +20,7 @@ def episode(limits: Limits | None = None) -> Harness:
 
 
 def query(hop: int) -> str:
-    fact = THREE_HOPS.chain[hop].statement
+    fact = THREE_HOPS.chain[hop].triple
     return f"search_corpus {fact.subject} {fact.relation} <end>"
 
 
@@ -96,7 +96,7 @@ def test_grep_shows_five_chunks_at_most() -> None:
 
 def test_a_search_without_results_is_reported() -> None:
     absent = sorted(
-        {*words.PEOPLE, *words.CITIES} - {word for c in THREE_HOPS.corpus.chunks for word in c.statement.words}
+        {*words.PEOPLE, *words.CITIES} - {word for c in THREE_HOPS.corpus.chunks for word in c.triple.words}
     )
     result = say(episode(), f"grep_corpus {absent[0]} <end>").result
     assert result == {"chunk_ids": [], "text": "nothing found"}

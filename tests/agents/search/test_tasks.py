@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.agents.search.corpus import Chunk, Statement
+from headrace.agents.search.corpus import Chunk, Triple
 from headrace.agents.search.tasks import (
     Split,
     Task,
@@ -77,9 +77,7 @@ class TestVerification:
 
     def test_a_quote_that_is_nearly_there_fails(self) -> None:
         first, last = self.task.chain
-        wrong = replace(
-            last, statement=Statement(last.statement.subject, last.statement.relation, first.statement.subject)
-        )
+        wrong = replace(last, triple=Triple(last.triple.subject, last.triple.relation, first.triple.subject))
         with pytest.raises(UnverifiedTask, match="does not occur"):
             verify(self.task.question, (first, wrong), self.task.corpus)
 
@@ -92,7 +90,7 @@ class TestVerification:
         stray = next(
             chunk
             for chunk in self.task.corpus.chunks
-            if chunk.statement.subject not in (first.statement.value, first.statement.subject)
+            if chunk.triple.subject not in (first.triple.value, first.triple.subject)
         )
         chain: tuple[Chunk, ...] = (first, stray)
         with pytest.raises(UnverifiedTask, match="does not lead there"):
