@@ -1,4 +1,4 @@
-"""Ends of transactions that a broker has left open, and waiting for the ends of others'."""
+"""Transactions without an end: ending one's own, and waiting for those of other producers."""
 
 import asyncio
 import logging
@@ -20,9 +20,9 @@ _REMIND_S = 30.0
 async def decide_unmarked(producer: AIOKafkaProducer, partitions: Iterable[TopicPartition], *, commit: bool) -> None:
     """Commit or abort an empty transaction of the transactional, idle ``producer`` over ``partitions``.
 
-    Afterwards no record of its transactional id is undecided there. Starting a producer ends its predecessor's
-    transaction, but a broker that was stopped meanwhile may leave a partition's marker out (Kafka 4.3.0), and would
-    hold back readers until the producer's next transaction over that partition. Markers are written a moment later.
+    Afterwards no record of its transactional ID is undecided there. Starting a producer ends its predecessor's
+    transaction, but a broker that stops at that moment may omit the marker of a partition (Kafka 4.3.0); readers of the
+    partition then wait until the producer's next transaction there. Markers are written with a short delay.
     """
     await producer.begin_transaction()
     for partition in partitions:
@@ -31,11 +31,11 @@ async def decide_unmarked(producer: AIOKafkaProducer, partitions: Iterable[Topic
 
 
 async def until_decided(bootstrap: str, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Wait until every transaction that is open in ``places`` now has ended; returns their ends as of now.
+    """Wait until every transaction that is open in ``places`` now has ended; returns the end offsets as of now.
 
-    A committed read stops before the first open transaction, whoever's it is: what was committed behind it is hidden
-    for as long. Who reads the log to learn what it wrote itself must not stop there. A transaction that nobody ends is
-    aborted at its producer's timeout.
+    A read of committed records stops before the first open transaction of any producer, and later committed records
+    are hidden until it ends. A process that reads the log to find out what it wrote itself must not stop there. A
+    transaction that its producer does not end is aborted at its timeout.
     """
     async with (
         open_consumer(bootstrap) as committed,

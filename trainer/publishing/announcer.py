@@ -1,12 +1,12 @@
-"""Announcing: what a step publishes goes to Kafka in one transaction, once, whatever dies in between.
+"""Announcements: what a step publishes is written to Kafka in one transaction, exactly once, also after a crash.
 
-Checkpoints and positions carry their announcements word for word. After a restart the log itself tells whether they
-were made: a version's ``Weights`` record is in the same transaction as everything else, and so are the offsets that the
+Checkpoints and positions contain their announcements verbatim. After a restart the log shows whether they were
+published: a version's ``Weights`` record is in the same transaction as everything else, and so are the offsets that the
 run's consumer group commits, with ``version.revision`` as their metadata. (That group's consumer lag is the trainer's.)
-The metadata is asked first: a record stays hidden from readers while another run's transaction before it is open.
+The metadata is read first, because a record is hidden from readers while another run's earlier transaction is open.
 
-A broker that was away for long has given up the transaction that was open, and so shut its producer out, just as
-another trainer of the run would have. The log tells these apart too: the metadata names the trainer that started last.
+After a long outage the broker has aborted the open transaction and fenced its producer, just as another trainer of the
+same run would have done. The metadata distinguishes the two cases: it names the trainer instance that started last.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _TOPICS = (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
 """Where announcements go."""
 
 _STOP_S = 1.0
-"""A producer that is given up has nothing to flush: what it may have published is looked up in the log."""
+"""An abandoned producer has nothing to flush: what it may have published is read from the log."""
 
 
 class TrainerReplaced(RuntimeError):
@@ -42,45 +42,43 @@ class TrainerReplaced(RuntimeError):
 
 
 def _accept_any(published: "PublishedPosition") -> None:
-    """Whatever the log knows is right."""
+    """Accept any published position."""
 
 
 class Announcer:
-    """Writes announcements, all of a call or none, and finds its place again after the broker was away."""
+    """Publishes the announcements of a call, all or none, and reconnects after an outage of the broker."""
 
     def __init__(self, bootstrap: str, run: str, *, answer_s: float) -> None:
-        """Of ``run``, on the broker at ``bootstrap``, from which an answer is waited for ``answer_s`` at most."""
+        """Publish for ``run`` on the broker at ``bootstrap``; each request waits at most ``answer_s`` seconds."""
         self._bootstrap = bootstrap
         self._run = run
         self._answer_s = answer_s
-        self._life = uuid7()
+        self._instance = uuid7()
         self._require: Callable[[PublishedPosition], None] = _accept_any
         self._claimed = False
-        self._unconfirmed: PublishedPosition | None = None  # begun, and whether it was committed is not known
+        self._unconfirmed: PublishedPosition | None = None  # begun; unknown whether it was committed
         self._producer: FencedProducer | None = None
         self._in_use = asyncio.Lock()
 
     async def open(self, require: Callable[[PublishedPosition], None] = _accept_any) -> None:
-        """Take the run over: what a predecessor had begun is ended, and it is shut out.
+        """Acquire the run: fence the predecessor and end its open transaction.
 
-        ``require`` is asked of what the log then knows, if anything. Where it raises, the run is not claimed: a trainer
-        that is at work on it connects again and goes on.
-        Raises ``LogUnavailable``, after which it can be tried again.
+        ``require`` is called with the position that the log has, if any. If it raises, the run is not claimed, and a
+        trainer that is working on it reconnects and continues. Raises ``LogUnavailable``; then it can be retried.
         """
         async with self._in_use:
             self._require = require
             await self._connect()
 
     async def decide(self, *, commit: bool) -> None:
-        """Commit or abort what a broker may have left undecided of what was announced last: see ``decide_unmarked``.
-
-        Raises ``LogUnavailable``, after which it can be tried again.
+        """Commit or abort the last announcement where a broker left its transaction without an end: see
+        ``decide_unmarked``. Raises ``LogUnavailable``, after which it can be retried.
         """
         async with self._connected("end what was begun") as producer:
             await self._decide(producer, commit)
 
     async def close(self) -> None:
-        """Let go of the broker, whether it is there or not."""
+        """Close the producer, whether the broker is available or not."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             await stop_producer(producer.kafka, _STOP_S)
@@ -95,8 +93,8 @@ class Announcer:
     ) -> None:
         """One transaction: ``announcements``, and ``offsets`` (partition of ``training`` → offset) marked ``position``.
 
-        Raises ``LogUnavailable``, after which it can be tried again: where ``position`` shows that it was made
-        after all, it is not made twice. Raises :class:`TrainerReplaced` where another trainer of the run has started.
+        Raises ``LogUnavailable``, after which it can be retried: if ``position`` shows that the transaction was
+        committed, it is not written again. Raises :class:`TrainerReplaced` if another trainer of the run has started.
         """
         async with self._connected("announce anything") as producer:
             if position is None or position != self._unconfirmed or not await self._is_published(position):
@@ -107,7 +105,9 @@ class Announcer:
 
     @asynccontextmanager
     async def _connected(self, what: str) -> AsyncIterator[FencedProducer]:
-        """The producer to do ``what`` with, alone and in time; whatever goes wrong, the next call takes a new one."""
+        """The producer, used by one caller at a time and for a bounded time; after a failure the next call starts a
+        new one. ``what`` names the work in error messages.
+        """
         async with self._in_use:
             if self._producer is None:
                 await self._connect()
@@ -135,14 +135,14 @@ class Announcer:
             for sent in transaction.sent:
                 await sent
             if position is not None:
-                # The first partition's commit always says how far the run got, and who is at work on it.
+                # The first partition's commit always has the run's position and the trainer instance.
                 await self._mark(transaction, position, {0: 0, **offsets})
             on_effect(Effect.SENT)
 
         await self._transact(producer, write)
 
     async def _transact(self, producer: FencedProducer, write: Callable[[Transaction], Awaitable[None]]) -> None:
-        """One transaction. One that fails stays open: the next start ends it, once it knows how it was to end."""
+        """Write one transaction. A failed one stays open: the next start ends it, as the log's position requires."""
         await producer.transact(
             write, within_s=self._answer_s, what=f"a transaction of run {self._run!r}", aborts=False
         )
@@ -151,7 +151,7 @@ class Announcer:
         with log_trouble(self._bootstrap, "take up a transactional id"):
             async with asyncio.timeout(self._answer_s):
                 if self._claimed:
-                    await self._require_claim()  # before it disturbs a successor
+                    await self._require_claim()  # before a successor is fenced
                 producer = await start_fenced_producer(
                     self._bootstrap,
                     _group(self._run),
@@ -161,7 +161,7 @@ class Announcer:
                 )
                 try:
                     if self._claimed:
-                        await self._require_claim()  # now that nobody else can announce
+                        await self._require_claim()  # no other instance can publish now
                         await self._decide(
                             producer, self._unconfirmed is None or await self._is_published(self._unconfirmed)
                         )
@@ -173,11 +173,11 @@ class Announcer:
         self._claimed, self._producer = True, producer
 
     async def _claim(self, producer: FencedProducer) -> None:
-        """Let the log say that this trainer is at work, beside what it says already."""
+        """Record this trainer instance in the log, next to the published position."""
         commit = await self._first_commit()
         position = _read_mark(commit.metadata).position
         if position is None:
-            # Nothing was ever published, or so long ago that it is forgotten: it is published again, with its ids.
+            # Nothing was published, or the broker has expired the offsets: everything is published again, same IDs.
             await self._decide(producer, commit=False)
         else:
             self._require(position)
@@ -186,8 +186,8 @@ class Announcer:
         )
 
     async def _require_claim(self) -> None:
-        """Raises :class:`TrainerReplaced` where the log names another trainer."""
-        if _read_mark((await self._first_commit()).metadata).life not in (None, self._life):
+        """Raises :class:`TrainerReplaced` if the log names another trainer instance."""
+        if _read_mark((await self._first_commit()).metadata).instance not in (None, self._instance):
             raise TrainerReplaced(
                 f"another trainer of run {self._run!r} has started, and the broker no longer listens to this one: stop "
                 "one of them, or give it another run"
@@ -199,7 +199,7 @@ class Announcer:
         await producer.resolve(places, commit=commit, within_s=self._answer_s, what=what)
 
     async def _is_published(self, position: PublishedPosition) -> bool:
-        """Whether this life's announcement of ``position`` was made."""
+        """Whether this instance's announcement of ``position`` was committed."""
         known = _read_mark((await self._first_commit()).metadata).position
         return known is not None and known >= position
 
@@ -210,7 +210,7 @@ class Announcer:
     async def _mark(
         self, transaction: Transaction, position: PublishedPosition | None, offsets: Mapping[int, int]
     ) -> None:
-        mark = f"{_Mark(position, self._life)}"
+        mark = f"{_Mark(position, self._instance)}"
         places = {
             TopicPartition(TRAINING.name, partition): OffsetAndMetadata(offset, mark)
             for partition, offset in offsets.items()
@@ -229,12 +229,12 @@ def _believe_all(weights: Weights) -> bool:
 async def newest_published(
     bootstrap: str, run: str, *, believed: Callable[[Weights], bool] = _believe_all, takes_over: bool = True
 ) -> PublishedPosition | None:
-    """What the log knows of ``run``; ``None`` where it knows nothing.
+    """The newest position that ``run`` has published; ``None`` if there is none.
 
-    The group's offsets say it, or ``weights`` where the broker has forgotten them, as it does after a week of rest: the
-    records that are ``believed``, since anybody who can write to the topic can write one. The revision is 0 then: what
-    is published again has the ids that it had. Only then are other runs' open transactions waited for, and only by a
-    trainer that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
+    It is read from the group's offsets or, if the broker has expired them (after a week without members), from
+    ``weights``: from the records that ``believed`` accepts, because any writer of the topic can forge one. The revision
+    is 0 then, and what is published again has the same IDs. Only in that case are other runs' open transactions waited
+    for, and only by a trainer that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
     """
     with log_trouble(bootstrap, "read what was announced"):
         async with open_consumer(bootstrap) as consumer:
@@ -257,23 +257,23 @@ async def _newest_version(
         try:
             _, payload = decode(record.headers, record.value)
         except UnreadableRecord:
-            continue  # nobody's announcement: whoever writes such a record is not a trainer
+            continue  # not an announcement: a trainer does not write such a record
         if isinstance(payload, Weights) and payload.run == run and believed(payload):
             newest = payload.version if newest is None else max(newest, payload.version)
     return newest
 
 
 class _Mark(NamedTuple):
-    """What stands beside a committed offset: ``412.2 01936f…``."""
+    """The metadata of a committed offset: ``412.2 01936f…``."""
 
     position: PublishedPosition | None
-    """What the log knows with it; ``None`` before the first version."""
-    life: str | None
-    """Trainer that committed it."""
+    """The published position; ``None`` before the first version."""
+    instance: str | None
+    """The trainer instance that committed it."""
 
     def __str__(self) -> str:
         position = f"{self.position.version}.{self.position.revision}" if self.position else ""
-        return f"{position} {self.life}"
+        return f"{position} {self.instance}"
 
 
 def _read_mark(metadata: str | None) -> _Mark:
