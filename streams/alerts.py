@@ -18,10 +18,10 @@ def alert_message(
     severity: Severity = Severity.CRITICAL,
     details: dict[str, Any],
 ) -> Message:
-    """What ``source`` says is wrong and what to do. It belongs to no run.
+    """Returns an alert of ``source``; ``message`` gives the problem and the remedy. It belongs to no run.
 
-    ``subject`` is what it is about, for a reader; ``about`` the same for the id: said again, it is the same record.
-    ``time_ms``: Unix milliseconds.
+    ``subject`` names its subject for a reader. ``about`` identifies it for the derived id, so that a repeated alert has
+    the same id. ``time_ms``: Unix milliseconds.
     """
     alert = Alert(run="", source=source, kind=kind, severity=severity, message=message, details=details)
     return record_message(

@@ -1,4 +1,4 @@
-"""The topology in memory, without a broker: events in, every topic's records out. For tests, and for trying rewards.
+"""Runs the topology in memory, without a broker: events in, every topic's records out. For tests and trying rewards.
 
     def brief(trajectory: Trajectory, reference: Reference) -> Reward: ...
 
@@ -7,9 +7,8 @@
 
     drive(TOPOLOGY, [*events, *feedback], rewards=parse_rewards({"shop": "shop.rewards:CHECKOUT"}), until_ms=…)
 
-The operators and the runtime are those that run on Kafka, on one partition: offsets are assigned in order, stream time
-is the events' time, and each function sees its input as it was written, so what does not survive the wire does not
-survive here either.
+Operators and runtime are the same as on Kafka, on one partition. Offsets are assigned in order, stream time is the
+events' time, and every record is encoded and decoded between processors, as on Kafka.
 """
 
 from collections import deque
@@ -51,10 +50,9 @@ def drive(
 ) -> dict[str, list[Record]]:
     """Run ``events`` through ``topology``; returns each topic's records in order, by topic name.
 
-    Events are (envelope, fact) pairs, or messages where a test wants broken ones; feedback may stand among them.
-    ``until_ms`` lets log time go on after the last event, so that what is still incomplete times out. ``rewards`` say
-    which agent has which reward; ``judge`` answers what its judges are asked, and without one such components are
-    ``not_judged``.
+    Events are (envelope, fact) pairs, or messages for tests with broken events; they may include feedback. ``until_ms``
+    advances stream time after the last event, so that incomplete trajectories and groups time out. ``rewards`` maps
+    agents to reward specs. ``judge`` answers the questions of judges; without it judged components are ``not_judged``.
     """
     rules = Rules(rewards, fold_limits or FoldLimits(), group_limits or GroupLimits(), join=join_limits or JoinLimits())
     topics = (*TOPICS, *(topic for processor in topology for topic in processor.writes))
@@ -69,7 +67,7 @@ def drive(
             written[stored.topic] += _readable(stored)
             for node in nodes:
                 if stored.topic in node.reads:
-                    # Depth first: what a record causes is in its topic before the next record is looked at.
+                    # Depth first: all outputs of a record are written before the next record is processed.
                     waiting.extendleft(reversed(node.process(stored)))
 
     time_ms = 0
@@ -104,7 +102,7 @@ class _Log:
 
 
 class _Node:
-    """A processor at work on partition 0 of its topics."""
+    """A running processor on partition 0 of its topics."""
 
     def __init__(self, processor: Processor[Rules], rules: Rules, outside: Outside) -> None:
         self.reads = {topic.name for topic in processor.reads}
@@ -114,18 +112,18 @@ class _Node:
         self._runtime.assign(0, self._operator, self._partition)
 
     def process(self, record: StoredRecord) -> list[Outgoing]:
-        """What a record makes the processor write. Stream time is the record's: what is due by then is done first."""
+        """Advance stream time to that of ``record``, process it, and return the outputs."""
         run_to_end(self._runtime.advance({0: record.timestamp}))
         run_to_end(self._runtime.process([record]))
         return self._partition.written()
 
     def advance(self, now_ms: int) -> list[Outgoing]:
-        """What it writes because stream time is ``now_ms``."""
+        """Advance stream time to ``now_ms`` and return the outputs."""
         run_to_end(self._runtime.advance({0: now_ms}))
         return self._partition.written()
 
     def tick_times(self, until_ms: int) -> Sequence[int]:
-        """When an assembler ticks until ``until_ms``, if this is one."""
+        """Returns the tick times until ``until_ms`` if this is the assembler; else none."""
         return self._operator.tick_times(until_ms) if isinstance(self._operator, AssembleOperator) else ()
 
 
@@ -140,7 +138,7 @@ def _asking(judge: Callable[[Question], str] | None) -> Callable[[Sequence[Quest
 
 
 def _arriving(event: Message | tuple[Envelope, Record]) -> tuple[Message, Envelope | None]:
-    """The event as a message, and its envelope; ``None`` where its headers are none."""
+    """Returns the event as a message, and its envelope; ``None`` if its headers hold no valid envelope."""
     if isinstance(event, Message):
         try:
             return event, from_headers(event.headers)
@@ -151,7 +149,7 @@ def _arriving(event: Message | tuple[Envelope, Record]) -> tuple[Message, Envelo
 
 
 def _readable(record: StoredRecord) -> list[Record]:
-    """The payload; nothing for a broken event, which the topology reports as a dead letter."""
+    """Returns the payload; none for a broken event, which becomes a dead letter."""
     try:
         return [decode(record.headers, record.value)[1]]
     except UnreadableRecord:

@@ -1,10 +1,10 @@
-"""How far every consumer group is behind, in records and in seconds: a gauge, so a missed sample is no loss.
+"""Measures the lag of every consumer group in records and seconds. Lag is a gauge, so a missed sample loses nothing.
 
     group     topic         partition   records   seconds
-    assemble  events        2              1840      0.31     1,840 offsets to go, the next of them 0.31 s old
+    assemble  events        2              1840      0.31     1,840 offsets behind, the next record is 0.31 s old
 
-A group's place is its committed offset; the assembler's stands in the commit's metadata, as what it commits is the
-first event of its oldest open trajectory.
+A group's position is its committed offset. The assembler's position is in the commit's metadata, because its committed
+offset is the first event of its oldest open trajectory.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.kafka.clients import open_admin, open_consumer
 from headrace.schemas.topics import TOPICS
-from headrace.streams.assembly.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import parse_commit_metadata
 
 log = logging.getLogger(__name__)
 
-OTHERS_A_ROUND = 64
-"""Groups that had no place in headrace's topics and are asked again in one measurement, in turns: a broker that others
-use too may know thousands."""
+OTHERS_PER_PASS = 64
+"""Most groups without offsets in headrace's topics that one measurement queries again, in rotation: a shared broker may
+have thousands."""
 
-_ASKED_AT_ONCE = 16
-"""Groups whose places are asked side by side."""
+_CONCURRENT_QUERIES = 16
+"""Groups whose offsets are queried concurrently."""
 
 _PEEK_S = 1.0
-"""How long the next records of groups that are behind are waited for."""
+"""Seconds to wait for the next records of groups that are behind."""
 
 _PEEK_BYTES = 64 * 1024
-"""Fetched of a partition to see the time of one record; Kafka gives at least one record, however large."""
+"""Bytes to fetch of a partition to read one timestamp; Kafka returns at least one record, however large."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class ConsumerLag:
     """The distance of one group from the end of one partition."""
 
     group: str
@@ -51,14 +51,14 @@ class Lag:
     partition: int
     """Partition."""
     records: int
-    """Offsets between the group's place and the end; transaction markers count."""
+    """Offsets between the group's position and the log end offset, including transaction markers."""
     seconds: float
-    """Age of the next record that the group has not taken; 0 where there is none."""
+    """Age of the next record that the group has not processed; 0 if there is none."""
 
 
-def place_of(commit: OffsetAndMetadata) -> int:
-    """The next offset that the group behind ``commit`` has not taken; −1 where it committed nothing."""
-    checkpoint = checkpoint_of(commit.metadata or "")
+def committed_position(commit: OffsetAndMetadata) -> int:
+    """Returns the next offset to process of the group that made ``commit``; −1 if it has committed nothing."""
+    checkpoint = parse_commit_metadata(commit.metadata or "")
     return max(checkpoint.next, commit.offset) if checkpoint else int(commit.offset)
 
 
@@ -67,10 +67,10 @@ def lags(
     ends: Mapping[TopicPartition, int],
     next_ms: Mapping[tuple[TopicPartition, int], int],
     now_ms: int,
-) -> list[Lag]:
-    """The lag of every group in each partition it has a place in. ``next_ms``: time of the record at a place."""
+) -> list[ConsumerLag]:
+    """Returns the lag of every group in each partition. ``next_ms``: time of the record at each position."""
     return [
-        Lag(
+        ConsumerLag(
             group,
             partition.topic,
             partition.partition,
@@ -83,33 +83,33 @@ def lags(
     ]
 
 
-class Groups:
-    """Which groups to ask for their places: ours and new ones every time, strangers now and then."""
+class GroupRotation:
+    """Selects the groups to query: headrace's and new groups every time, other groups in rotation."""
 
     def __init__(self) -> None:
-        self._strangers: dict[str, None] = {}
+        self._others: dict[str, None] = {}
 
     def due(self, names: Iterable[str]) -> list[str]:
-        """Those of ``names``, all groups of the broker, that are to be asked now."""
+        """Returns the groups to query now, of ``names``, which are all groups of the broker."""
         known = set(names)
-        self._strangers = {name: None for name in self._strangers if name in known}
-        again = list(self._strangers)[:OTHERS_A_ROUND]
-        return sorted((known - self._strangers.keys()) | set(again))
+        self._others = {name: None for name in self._others if name in known}
+        again = list(self._others)[:OTHERS_PER_PASS]
+        return sorted((known - self._others.keys()) | set(again))
 
-    def told(self, name: str, ours: bool) -> None:
-        """``ours``: whether ``name`` has places in headrace's topics."""
-        self._strangers.pop(name, None)
+    def note(self, name: str, ours: bool) -> None:
+        """Note whether ``name`` has offsets in headrace's topics (``ours``)."""
+        self._others.pop(name, None)
         if not ours:
-            self._strangers[name] = None  # behind all others, which are asked again before it
+            self._others[name] = None  # to the end of the rotation
 
 
 class LagMeter:
-    """Measures on one broker; opened by :meth:`run`."""
+    """Measures lag on one broker; :meth:`run` opens the connection."""
 
     def __init__(self, bootstrap: str, *, groups: Iterable[str] | None = None) -> None:
-        """``groups`` to measure; unset: every group that has committed offsets of headrace's topics."""
-        self.latest: list[Lag] = []
-        """The last measurement."""
+        """``groups`` to measure; unset: every group with committed offsets of headrace's topics."""
+        self.latest: list[ConsumerLag] = []
+        """The latest measurement."""
         self._bootstrap = bootstrap
         self._groups = None if groups is None else sorted(groups)
 
@@ -118,13 +118,13 @@ class LagMeter:
         *,
         interval_s: float,
         stop: asyncio.Event,
-        write: Callable[[list[Lag], int], Awaitable[None]] | None = None,
+        write: Callable[[list[ConsumerLag], int], Awaitable[None]] | None = None,
     ) -> None:
-        """Measure every ``interval_s`` seconds until ``stop``, and hand lags and time (Unix ms) to ``write``.
+        """Measure every ``interval_s`` seconds until ``stop``, and pass lags and time (Unix ms) to ``write``.
 
-        A measurement that fails is logged and left out.
+        A failed measurement is logged and skipped.
         """
-        known = Groups()
+        known = GroupRotation()
         async with _clients(self._bootstrap) as (admin, consumer):
             while not stop.is_set():
                 try:
@@ -139,10 +139,10 @@ class LagMeter:
                         await stop.wait()
 
 
-async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> list[Lag]:
-    """The lag of ``groups`` as of now, or of every group that has committed offsets of headrace's topics."""
+async def measure_lag(bootstrap: str, groups: Iterable[str] | None = None) -> list[ConsumerLag]:
+    """Returns the current lag of ``groups``, or of every group with committed offsets of headrace's topics."""
     async with _clients(bootstrap) as (admin, consumer):
-        return await _measure(admin, consumer, None if groups is None else sorted(groups), _now_ms(), Groups())
+        return await _measure(admin, consumer, None if groups is None else sorted(groups), _now_ms(), GroupRotation())
 
 
 @asynccontextmanager
@@ -159,22 +159,26 @@ def _now_ms() -> int:
 
 
 async def _measure(
-    admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, groups: list[str] | None, now_ms: int, known: Groups
-) -> list[Lag]:
+    admin: AIOKafkaAdminClient, consumer: AIOKafkaConsumer, groups: list[str] | None, now_ms: int, known: GroupRotation
+) -> list[ConsumerLag]:
     names = {topic.name for topic in TOPICS}
     if groups is None:
         groups = known.due(group for group, *_ in await admin.list_consumer_groups())
     places: dict[str, dict[TopicPartition, int]] = {}
-    for at in range(0, len(groups), _ASKED_AT_ONCE):
-        asked = groups[at : at + _ASKED_AT_ONCE]
+    for at in range(0, len(groups), _CONCURRENT_QUERIES):
+        asked = groups[at : at + _CONCURRENT_QUERIES]
         answers = await asyncio.gather(*map(admin.list_consumer_group_offsets, asked))
         for group, commits in zip(asked, answers, strict=True):
-            ours = {partition: place_of(commit) for partition, commit in commits.items() if partition.topic in names}
-            known.told(group, bool(ours))
+            ours = {
+                partition: committed_position(commit)
+                for partition, commit in commits.items()
+                if partition.topic in names
+            }
+            known.note(group, bool(ours))
             if ours:
                 places[group] = ours
     partitions = {partition for ours in places.values() for partition in ours}
-    # Ends after commits: the other way round, a group could seem to be ahead of the log.
+    # End offsets are read after commits, otherwise a group could appear to be ahead of the log end.
     ends = await consumer.end_offsets(list(partitions)) if partitions else {}
     behind = {
         (partition, place)
@@ -185,8 +189,8 @@ async def _measure(
     return lags(places, ends, await _times(consumer, behind), now_ms)
 
 
-def measure_aside(bootstrap: str, groups: Iterable[str], *, interval_s: float = 5.0) -> LagMeter:
-    """A meter at work in a thread of its own, until the process ends: for processes whose loop is somebody else's."""
+def measure_in_thread(bootstrap: str, groups: Iterable[str], *, interval_s: float = 5.0) -> LagMeter:
+    """Start a meter in a separate thread until the process ends, for processes that do not own their event loop."""
     meter = LagMeter(bootstrap, groups=groups)
 
     def measure() -> None:
@@ -202,7 +206,7 @@ def measure_aside(bootstrap: str, groups: Iterable[str], *, interval_s: float = 
 async def _times(
     consumer: AIOKafkaConsumer, places: Iterable[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], int]:
-    """Time (Unix ms) of the first record at or after each place, as far as there is one."""
+    """Returns the time (Unix ms) of the first record at or after each position, if there is one."""
     times: dict[tuple[TopicPartition, int], int] = {}
     left: dict[TopicPartition, list[int]] = {}
     for partition, place in places:

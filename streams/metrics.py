@@ -1,8 +1,8 @@
-"""What the stream processors say of themselves, through OpenTelemetry. Every name is declared here, once.
+"""Metrics of the stream processors, through OpenTelemetry. Every name is declared here, once.
 
-Instruments are observed: a processor keeps plain numbers, and they are read when somebody asks. Without a reader
-(``deploy/processes/telemetry.py`` sets one up) nothing is ever read, and nothing costs anything. In Prometheus the
-names have underscores and units: ``headrace_consumer_lag_time_seconds``.
+Instruments are observable: a processor keeps plain numbers, which are read on collection. Without a metric reader
+(``deploy/processes/telemetry.py`` sets one up) nothing is read and nothing costs time. In Prometheus the names have
+underscores and units: ``headrace_consumer_lag_time_seconds``.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,76 +14,80 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason
 from headrace.streams.assembly.runner_status import RunnerStatus
-from headrace.streams.lag import Lag
+from headrace.streams.lag import ConsumerLag
 
 METER = "headrace.streams"
 
 Labels: TypeAlias = Mapping[str, str | int]
 Samples: TypeAlias = Callable[[], Iterable[tuple[float, Labels]]]
-"""Values as they are now, each with its labels."""
+"""Returns the current values, each with its labels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """A name with its unit (UCUM) and the sentence that ``/metrics`` shows beside it."""
+class Instrument:
+    """Name, unit (UCUM) and description of a metric, as shown in ``/metrics``."""
 
     name: str
-    """Dotted, as OpenTelemetry has it."""
+    """Dotted name, as in OpenTelemetry."""
     unit: str
     """``s``, ``ms``, ``By``, or ``{thing}``."""
     about: str
-    """What it counts."""
+    """Description."""
     counts: bool = False
-    """Whether it only grows (a counter) or comes and goes (a gauge)."""
+    """Whether it is a counter; otherwise it is a gauge."""
 
 
-OPEN = Metric("headrace.assembler.open", "{trajectory}", "Trajectories under way.")
-OLDEST_OPEN = Metric("headrace.assembler.open.oldest", "s", "Age in log time of the one that is open longest.")
-HELD_EVENTS = Metric("headrace.assembler.held", "{event}", "Events of open trajectories.")
-HELD_BYTES = Metric("headrace.assembler.held.memory", "By", "Their memory.")
-CLOSED = Metric("headrace.assembler.closed", "{trajectory}", "Trajectories closed.", counts=True)
-NATIVE_FALLBACKS = Metric(
+OPEN = Instrument("headrace.assembler.open", "{trajectory}", "Open trajectories.")
+OLDEST_OPEN = Instrument("headrace.assembler.open.oldest", "s", "Age of the oldest open trajectory in stream time.")
+HELD_EVENTS = Instrument("headrace.assembler.held", "{event}", "Events of open trajectories.")
+HELD_BYTES = Instrument("headrace.assembler.held.memory", "By", "Memory of open trajectories.")
+CLOSED = Instrument("headrace.assembler.closed", "{trajectory}", "Trajectories closed.", counts=True)
+NATIVE_FALLBACKS = Instrument(
     "headrace.assembler.native.fallbacks",
     "{trajectory}",
     "Trajectories written by Python, because the extension module does not know an event type or a field.",
     counts=True,
 )
-REMEMBERED_BYTES = Metric("headrace.assembler.remembered.memory", "By", "Memory of what is known of closed ones.")
-DUPLICATES = Metric("headrace.assembler.duplicates", "{event}", "Events that had come before.", counts=True)
-CONFLICTS = Metric(
-    "headrace.assembler.conflicts", "{event}", "Events of another run under a trajectory's id.", counts=True
+REMEMBERED_BYTES = Instrument("headrace.assembler.remembered.memory", "By", "Memory of remembered closed trajectories.")
+DUPLICATES = Instrument("headrace.assembler.duplicates", "{event}", "Duplicate events.", counts=True)
+CONFLICTS = Instrument(
+    "headrace.assembler.conflicts", "{event}", "Events of another run with the same trajectory id.", counts=True
 )
-LATE = Metric("headrace.assembler.late", "{event}", "Events that came after their trajectory was closed.", counts=True)
-DEAD = Metric("headrace.assembler.dead_letters", "{record}", "Records that could not be used, by error.", counts=True)
-COMMITS = Metric("headrace.assembler.commits", "{transaction}", "Transactions committed.", counts=True)
-ABORTS = Metric("headrace.assembler.aborts", "{transaction}", "Transactions aborted.", counts=True)
-COMMIT_TIME = Metric("headrace.assembler.commit.time", "s", "Seconds of all transactions together.", counts=True)
-LAST_COMMIT_TIME = Metric("headrace.assembler.commit.last", "s", "Seconds that the latest transaction took.")
-"""All by ``partition`` of `events`. Counts are since the process took the partition over."""
+LATE = Instrument(
+    "headrace.assembler.late", "{event}", "Events that arrived after their trajectory was closed.", counts=True
+)
+DEAD = Instrument(
+    "headrace.assembler.dead_letters", "{record}", "Records that could not be used, by error.", counts=True
+)
+COMMITS = Instrument("headrace.assembler.commits", "{transaction}", "Transactions committed.", counts=True)
+ABORTS = Instrument("headrace.assembler.aborts", "{transaction}", "Transactions aborted.", counts=True)
+COMMIT_TIME = Instrument("headrace.assembler.commit.time", "s", "Total seconds of all transactions.", counts=True)
+LAST_COMMIT_TIME = Instrument("headrace.assembler.commit.last", "s", "Seconds of the latest transaction.")
+"""All by ``partition`` of `events`. Counts start when the process acquires the partition."""
 
-OPEN_GROUPS = Metric("headrace.group.open", "{group}", "Groups that wait for members.")
-FATES = Metric(
+OPEN_GROUPS = Instrument("headrace.group.open", "{group}", "Groups that wait for members.")
+FATES = Instrument(
     "headrace.group.fates", "{trajectory}", "Trajectories decided, by fate: trained or a reason.", counts=True
 )
-IGNORED = Metric(
-    "headrace.group.ignored", "{reward}", "Rewards that changed nothing: repeated or revised.", counts=True
-)
+IGNORED = Instrument("headrace.group.ignored", "{reward}", "Rewards without effect: repeated or revised.", counts=True)
 
-SET_ASIDE = Metric(
+SET_ASIDE = Instrument(
     "headrace.state.set_aside", "{entry}", "Entries of a processor's state that could not be read.", counts=True
 )
 """By ``processor``."""
-READ = Metric("headrace.processor.read", "{record}", "Records processed and committed.", counts=True)
-WRITTEN = Metric("headrace.processor.written", "{record}", "Records written and committed.", counts=True)
+READ = Instrument("headrace.processor.read", "{record}", "Records processed and committed.", counts=True)
+WRITTEN = Instrument("headrace.processor.written", "{record}", "Records written and committed.", counts=True)
 """Both by ``processor`` and ``topic``."""
 
-LAG = Metric("headrace.consumer.lag", "{record}", "Records between a consumer group's place and the partition's end.")
-LAG_TIME = Metric("headrace.consumer.lag.time", "s", "Age of the next record that a consumer group has not taken.")
+LAG = Instrument("headrace.consumer.lag", "{record}", "Records between a consumer group's position and the log end.")
+LAG_TIME = Instrument(
+    "headrace.consumer.lag.time", "s", "Age of the next record that a consumer group has not processed."
+)
 """Both by ``group``, ``topic`` and ``partition``."""
 
 
-def observe(metric: Metric, samples: Samples, meter: Meter | None = None) -> None:
-    """Have ``metric`` read from ``samples`` whenever it is asked for."""
+def observe(metric: Instrument, samples: Samples, meter: Meter | None = None) -> None:
+    """Register ``metric``; its values are read from ``samples`` on collection."""
 
     def read(_: CallbackOptions) -> Iterable[Observation]:
         return [Observation(value, dict(labels)) for value, labels in samples()]
@@ -94,9 +98,9 @@ def observe(metric: Metric, samples: Samples, meter: Meter | None = None) -> Non
 
 
 def observe_assembler(statuses: Callable[[], Sequence[RunnerStatus]], meter: Meter | None = None) -> None:
-    """The assembler's partitions, from where ``statuses`` says that they stand."""
+    """Register the metrics of the assembler's partitions, read from ``statuses``."""
 
-    def per_partition(metric: Metric, value: Callable[[RunnerStatus], float]) -> None:
+    def per_partition(metric: Instrument, value: Callable[[RunnerStatus], float]) -> None:
         observe(metric, lambda: [(value(each), {"partition": each.partition}) for each in statuses()], meter)
 
     def oldest_s(status: RunnerStatus) -> float:
@@ -127,7 +131,7 @@ def observe_assembler(statuses: Callable[[], Sequence[RunnerStatus]], meter: Met
 
 
 class Grouping(Protocol):
-    """What of the group worker is observed."""
+    """Observed values of the group processor."""
 
     @property
     def open_groups(self) -> int:
@@ -139,11 +143,11 @@ class Grouping(Protocol):
 
     @property
     def ignored(self) -> int:
-        """Rewards that changed nothing."""
+        """Rewards without effect."""
 
 
 def observe_groups(grouping: Grouping, meter: Meter | None = None) -> None:
-    """What group holds and has decided since its process started."""
+    """Register the metrics of group: open groups, and decisions since its process started."""
     observe(OPEN_GROUPS, lambda: [(grouping.open_groups, {})], meter)
 
     def fates() -> list[tuple[float, Labels]]:
@@ -155,7 +159,7 @@ def observe_groups(grouping: Grouping, meter: Meter | None = None) -> None:
 
 
 class Processing(Protocol):
-    """What of a processor is observed."""
+    """Observed values of a processor."""
 
     @property
     def set_aside(self) -> int:
@@ -171,7 +175,7 @@ class Processing(Protocol):
 
 
 def observe_processor(name: str, processing: Processing, meter: Meter | None = None) -> None:
-    """What ``name`` has read, written and set aside since its process started."""
+    """Register the counts of records read and written, and of state entries quarantined, by the processor ``name``."""
 
     def by_topic(counts: Mapping[str, int]) -> list[tuple[float, Labels]]:
         return [(count, {"processor": name, "topic": topic}) for topic, count in counts.items()]
@@ -181,10 +185,10 @@ def observe_processor(name: str, processing: Processing, meter: Meter | None = N
     observe(WRITTEN, lambda: by_topic(processing.written), meter)
 
 
-def observe_lag(latest: Callable[[], Sequence[Lag]], meter: Meter | None = None) -> None:
-    """Lag of consumer groups, from the measurement that ``latest`` returns."""
+def observe_lag(latest: Callable[[], Sequence[ConsumerLag]], meter: Meter | None = None) -> None:
+    """Register the lag of consumer groups, read from the measurement that ``latest`` returns."""
 
-    def labels(lag: Lag) -> Labels:
+    def labels(lag: ConsumerLag) -> Labels:
         return {"group": lag.group, "topic": lag.topic, "partition": lag.partition}
 
     observe(LAG, lambda: [(lag.records, labels(lag)) for lag in latest()], meter)

@@ -1,4 +1,4 @@
-"""A record as it stands in a topic, undecoded: what folds and dead letters work on, whichever client read it."""
+"""Undecoded records, independent of the client that read them: the input of folds and dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from headrace.schemas.wire import Message
 
 
 class LogRecord(BookmarkedRecord, Protocol):
-    """What of a record is needed; aiokafka's ``ConsumerRecord`` has it. Its timestamp is the log's clock."""
+    """The fields of a record that folds need; aiokafka's ``ConsumerRecord`` has them. Timestamps give stream time."""
 
     @property
     def topic(self) -> str:
@@ -19,7 +19,7 @@ class LogRecord(BookmarkedRecord, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record that never was in Kafka: made by :func:`headrace.streams.drive.drive` and by tests."""
+    """A record as a plain value, for records that are not read from Kafka as such."""
 
     topic: str
     partition: int
@@ -31,11 +31,11 @@ class StoredRecord:
 
 
 class Outgoing(NamedTuple):
-    """A record to be sent."""
+    """A record to send."""
 
     topic: Topic
-    """Where to."""
+    """Its topic."""
     message: Message
     """Key, payload and headers."""
     timestamp_ms: int
-    """Kafka timestamp: log time, so that time downstream is the time of the events and not of their processing."""
+    """Kafka timestamp: stream time, so that downstream time is event time and not processing time."""

@@ -1,4 +1,4 @@
-"""What the stream processors go by: rewards, policies and limits, live as in ``drive`` and in a replay."""
+"""Settings of the stream processors: rewards, policies and limits. The same live, in ``drive`` and in a replay."""
 
 from dataclasses import dataclass, field
 
@@ -15,12 +15,12 @@ class Rules:
     """Settings of all processors."""
 
     rewards: Rewards = REWARDS_OF_AGENTS
-    """Which agent is scored by which spec."""
+    """Reward spec of each agent."""
     fold: FoldLimits = field(default_factory=FoldLimits)
     """Limits of the assembler."""
     groups: GroupLimits = field(default_factory=GroupLimits)
     """Limits of grouping."""
     policies: GroupPolicies = DEFAULT_POLICIES
-    """How rewards become groups."""
+    """How rewards are grouped."""
     join: JoinLimits = field(default_factory=JoinLimits)
     """Limits of the feedback join."""

@@ -1,12 +1,12 @@
-"""Pydantic models → msgspec structs of the same fields: the models stay the one schema, the structs are the fast way.
+"""msgspec structs generated from the pydantic models: the models remain the only schema, the structs are faster.
 
     reader = StructReader(ToolCalled)
     reader.read(b'{"call_id": "c1", "tool": "search"}')      a struct with ToolCalled's fields and methods
     reader.read(b'{"call_id": "c1", "tool": 5}')             raises Doubt
 
-A reader takes only what the model is sure to take, with the same values; whatever else comes it doubts, and the model
-has the last word: lax forms that pydantic takes (``"5"`` for 5), numbers that the two would write differently, broken
-JSON. ``tests/streams/test_structs.py`` holds both to that.
+A reader accepts only payloads that the model certainly accepts with the same values. For anything else it raises
+:class:`Doubt`, and the model decides: lax forms that pydantic accepts (``"5"`` for 5), numbers that the two would write
+differently, broken JSON. ``tests/streams/test_structs.py`` checks this.
 """
 
 import functools
@@ -44,23 +44,23 @@ from headrace.schemas.shape import (
 M = TypeVar("M", bound=BaseModel)
 
 PLAIN_FLOAT = 1e10
-"""Bound of the floats that are read: pydantic writes exponents as ``1e+16`` and msgspec as ``1e16``. Far enough below
-that a sum over a trajectory stays under it too."""
+"""Bound of the floats that a reader accepts: pydantic writes exponents as ``1e+16`` and msgspec as ``1e16``. The bound
+is low enough that a sum over a trajectory stays below 1e16 too."""
 
 
 class Doubt(ValueError):
-    """The payload may be good, but only the model can tell."""
+    """The payload may be valid, but only the model can decide."""
 
 
 class StructReader(Generic[M]):
-    """Reads one type's payloads into a struct that can be used like the model."""
+    """Decodes payloads of one type into a struct that can be used like the model."""
 
     def __init__(self, model: type[M]) -> None:
         self._known: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_reading(model, True), float_hook=_plain)
         self._other = _reading(model, False)
 
     def read(self, value: bytes) -> M:
-        """The payload in ``value``; raises :class:`Doubt`."""
+        """Returns the payload in ``value``. Raises :class:`Doubt`."""
         try:
             struct: M = self._known.decode(value)
         except (ValueError, RecursionError) as doubt:
@@ -68,8 +68,8 @@ class StructReader(Generic[M]):
         return struct
 
     def read_beside_unknown_fields(self, value: bytes) -> M:
-        """As :meth:`read`, where there are fields that the model does not know; they are checked and left out. Those
-        of a part whose model says that they matter (``UNKNOWN_FIELDS_MATTER``) are a doubt.
+        """As :meth:`read`, but allows fields that the model does not know; they are left out. Unknown fields of a part
+        whose model sets ``UNKNOWN_FIELDS_MATTER`` raise :class:`Doubt`.
         """
         try:
             return cast(M, msgspec.convert(_ANY.decode(value), self._other))
@@ -78,10 +78,10 @@ class StructReader(Generic[M]):
 
 
 def _plain(text: str) -> float:
-    """A float where the model says ``Any``."""
+    """Parse a float in a field of type ``Any``."""
     value = float(text)
     if abs(value) >= PLAIN_FLOAT:
-        raise Doubt(f"{text} would be written in another form")
+        raise Doubt(f"{text} would be written differently")
     return value
 
 
@@ -89,7 +89,7 @@ _ANY = msgspec.json.Decoder(float_hook=_plain)
 
 
 def writing(model: type[M]) -> type[M]:
-    """A struct with ``model``'s fields in order, to be filled with values that are right already, and encoded."""
+    """Returns a struct with ``model``'s fields in order, for encoding values that are already valid."""
     return cast(type[M], _writing(model))
 
 
@@ -103,7 +103,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: _write(value))
 
 
 def encode_struct(struct: object) -> bytes:
-    """``struct`` as the JSON that its model would write."""
+    """Returns ``struct`` as the JSON that its model would write."""
     return _ENCODER.encode(struct)
 
 
@@ -117,14 +117,14 @@ def _write(value: object) -> object:
 
 @functools.cache
 def _reading(model: type[BaseModel], strict: bool) -> type[Any]:
-    """The struct that a payload is decoded into: the model's types, bounds, checks and properties."""
+    """Returns the struct for decoding: the model's types, bounds, checks and properties."""
 
     def nested(part: type[BaseModel]) -> type[Any]:
         return _reading(part, strict)
 
     shape = shape_of(model)
     if shape.other_validators:
-        raise TypeError(f"{model.__name__}: validators of single fields, or before it is read, are not known here")
+        raise TypeError(f"{model.__name__}: field validators and before-validators are not supported by structs")
     fields = []
     for field in shape.fields:
         kind = _type(field.type, nested)
@@ -145,7 +145,7 @@ def _reading(model: type[BaseModel], strict: bool) -> type[Any]:
 
 
 def _type(kind: FieldType, nested: Callable[[type[BaseModel]], type[Any]]) -> Any:
-    """``kind`` in msgspec's terms; raises ``TypeError`` for what has none."""
+    """Returns ``kind`` as a type for msgspec. Raises ``TypeError`` if there is none."""
     match kind:
         case Text():
             return str if kind.most == inf else Annotated[str, msgspec.Meta(max_length=int(kind.most))]
@@ -160,7 +160,7 @@ def _type(kind: FieldType, nested: Callable[[type[BaseModel]], type[Any]]) -> An
         case Choice():
             return kind.enum
         case Tokens():
-            return str  # made an array by _checks
+            return str  # _checks decodes the array
         case PartOf():
             return nested(kind.model)
         case ListOf():
@@ -170,7 +170,7 @@ def _type(kind: FieldType, nested: Callable[[type[BaseModel]], type[Any]]) -> An
         case OneOf():
             return functools.reduce(operator.or_, (_type(option, nested) for option in kind.options))
         case Other():
-            raise TypeError(f"{kind.why}: not known here")
+            raise TypeError(f"{kind.why}: not supported by structs")
         case _:
             assert_never(kind)
 
@@ -187,24 +187,24 @@ def _number(kind: Number) -> Any:
 
 
 def _default(info: FieldInfo, nested: Callable[[Any], type[Any]]) -> tuple[Any, ...]:
-    """Nothing for a required field; else its default, made anew each time where it could be changed."""
+    """Returns nothing for a required field; else its default, as a factory if it is mutable."""
     if info.default_factory is not None:
         return (msgspec.field(default_factory=cast(Callable[[], Any], info.default_factory)),)
     if info.default is PydanticUndefined:
         return ()
     if isinstance(info.default, BaseModel):
         if info.default != type(info.default)():
-            raise TypeError(f"{info.default!r}: a default that is not all defaults is not known here")
+            raise TypeError(f"{info.default!r}: a model default with non-default fields is not supported by structs")
         return (msgspec.field(default_factory=nested(type(info.default))),)
     if isinstance(info.default, list | dict):
         if info.default:
-            raise TypeError(f"{info.default!r}: a default that is not empty is not known here")
+            raise TypeError(f"{info.default!r}: a non-empty default is not supported by structs")
         return (msgspec.field(default_factory=type(info.default)),)
     return (info.default,)
 
 
 def _checks(shape: ModelShape) -> Callable[[Any], None] | None:
-    """What follows once the fields are there: arrays are unpacked, and the model's own validators look."""
+    """Returns the checks after decoding: they unpack arrays and run the model's validators."""
     arrays = [(field.name, field.type.array) for field in shape.fields if isinstance(field.type, Tokens)]
     validators = [function for _, function in shape.validators]
     if not arrays and not validators:

@@ -1,8 +1,8 @@
-"""The dataflow on one screen: which processor reads which topics, what it runs, and which topics it writes.
+"""The dataflow: which processor reads which topics, which function it runs, and which topics it writes.
 
-``headrace topology`` prints it, and draws it amid the other processes. The workers and ``drive`` run these values
-(``streams/runtime``). None of them writes to other topics but ``dead-letters``, where everything goes that cannot be
-read, and ``alerts``, about a record that our own code raised for.
+``headrace topology`` prints it and draws it among the other processes. The workers and ``drive`` run these values
+(``streams/runtime``). In addition, every processor writes unreadable records to ``dead-letters``, and alerts about
+records whose processing raised to ``alerts``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,12 +34,12 @@ from headrace.streams.rewards.spec import Feedback
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Processor
 from headrace.streams.scoring.score import score
-from headrace.streams.scoring.score_intake import hears_feedback
+from headrace.streams.scoring.score_intake import uses_feedback
 
 Topology: TypeAlias = tuple[Processor[Rules], ...]
 
 READ_FROM: Mapping[type, type[Record]] = {Feedback: FeedbackGiven}
-"""Working types in the functions' annotations, and the record that each is read from."""
+"""Types in the functions' annotations that are not records → the record from which each is read."""
 
 TOPOLOGY: Topology = (
     Processor(
@@ -47,7 +47,7 @@ TOPOLOGY: Topology = (
         reads=(EVENTS,),
         run=assemble,
         writes=(TRAJECTORIES,),
-        about="The events of a trajectory become one record: tokens, turns, tools, and labels for what is wrong.",
+        about="The events of a trajectory become one record: tokens, turns, tools, and labels for defects.",
         restore=restore_assemble,
     ),
     Processor(
@@ -57,29 +57,29 @@ TOPOLOGY: Topology = (
         writes=(REWARDS,),
         about="Every trajectory gets a reward by the spec of its agent, with its feedback, or the reason for none.",
         restore=restore_score,
-        state="Trajectories that wait for feedback, and memories of scored ones.",
+        state="Trajectories that wait for feedback, and scored ones that are remembered.",
         hook=decide_due,
-        hears=lambda rules: (TRAJECTORIES, FEEDBACK) if hears_feedback(rules.rewards) else (TRAJECTORIES,),
+        hears=lambda rules: (TRAJECTORIES, FEEDBACK) if uses_feedback(rules.rewards) else (TRAJECTORIES,),
     ),
     Processor(
         "group",
         reads=(REWARDS,),
         run=group,
         writes=(TRAINING, REJECTED),
-        about="Rewards of one prompt become a training group; what carries no gradient is rejected with a reason.",
+        about="Rewards of one prompt become a training group; groups without a gradient are rejected with a reason.",
         restore=restore_group,
-        state="Open groups, and memories of closed ones.",
+        state="Open groups, and closed ones that are remembered.",
     ),
 )
 
 
 def with_run(topology: Topology, name: str, run: Callable[..., Any]) -> Topology:
-    """``topology`` with another function for ``score``: how a reward is tried out with ``drive``. It sees no feedback.
+    """Returns ``topology`` with another function for ``score``, to try a reward with ``drive``. It gets no feedback.
 
-    Raises ``KeyError`` where no processor has that name, ``ValueError`` where it keeps state of its own.
+    Raises ``KeyError`` if no processor has that name, and ``ValueError`` for a processor with state.
     """
     if name not in {processor.name for processor in topology}:
-        raise KeyError(f"no processor {name!r}: they are {', '.join(processor.name for processor in topology)}")
+        raise KeyError(f"no processor {name!r}: choose from {', '.join(processor.name for processor in topology)}")
     if name != "score":
         raise ValueError(f"processor {name!r} cannot run {run}: only score's function can be replaced")
     return tuple(
@@ -91,7 +91,7 @@ def with_run(topology: Topology, name: str, run: Callable[..., Any]) -> Topology
 
 
 def describe(topology: Topology = TOPOLOGY) -> str:
-    """The topology as text, a processor a paragraph."""
+    """Returns the topology as text, one paragraph per processor."""
     paragraphs = [
         f"{processor.name}\n"
         f"  {_names(processor.reads)} → {_names(processor.writes)}\n"

@@ -1,7 +1,7 @@
-"""The shell of :mod:`traces`: reads the log as any consumer does, and hands spans to an OpenTelemetry collector.
+"""I/O layer of :mod:`traces`: an ordinary consumer that sends spans to an OpenTelemetry collector.
 
-Offsets are committed once the collector has the spans; while it is away the exporter waits, and nobody waits for it.
-A span that is exported twice has the same ids, and is one span to whoever stores it.
+Offsets are committed once the collector has accepted the spans. While the collector is unavailable the exporter waits;
+no other process waits for the exporter. A span that is exported twice has the same ids.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from headrace.schemas.topics import APPLIED, REJECTED, REWARDS, STEPS, TRAINING,
 from headrace.schemas.trace import SpanContext, parse_traceparent
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.raw import LogRecord
-from headrace.streams.traces import Span, references, spans
+from headrace.streams.traces import TraceSpan, references, spans
 
 log = logging.getLogger(__name__)
 
 TOPICS = (TRAJECTORIES, REWARDS, TRAINING, REJECTED, STEPS, WEIGHTS, APPLIED)
-"""What is read: everything that says that something was done."""
+"""Topics to read: every topic whose records become spans."""
 
 _POLL_RECORDS = 500
 
@@ -46,17 +46,17 @@ class TracesConfig:
     bootstrap: str
     """Kafka address, host:port."""
     endpoint: str
-    """Where spans go: OTLP over HTTP, http://host:4318/v1/traces."""
+    """Collector endpoint, OTLP over HTTP: http://host:4318/v1/traces."""
     group: str = "traces"
     """Consumer group."""
     member: str | None = None
     """Name of this process in the group."""
     from_beginning: bool = False
-    """Whether a new group exports what is in the log already; else it starts with what comes."""
+    """Whether a new group exports existing records; otherwise it starts with new ones."""
     remember: int = 200_000
-    """Trajectories whose span is kept in memory; others are looked up in the log."""
+    """Most trajectories whose span is kept in memory; others are read from Kafka."""
     retry_most_s: float = 30.0
-    """Longest pause between two tries while the collector does not answer, in seconds."""
+    """Longest pause in seconds between two attempts while the collector does not answer."""
 
     def __post_init__(self) -> None:
         if self.remember < 1 or self.retry_most_s <= 0:
@@ -88,7 +88,7 @@ async def run_traces(config: TracesConfig, *, stop: asyncio.Event, ready: Callab
 
 
 class TrajectorySpans:
-    """The span of each trajectory, by its place in ``trajectories``."""
+    """The span of each trajectory, by its position in ``trajectories``."""
 
     def __init__(self, bootstrap: str, remember: int) -> None:
         self._bootstrap = bootstrap
@@ -96,17 +96,17 @@ class TrajectorySpans:
         self._known: OrderedDict[tuple[int, int], SpanContext | None] = OrderedDict()
 
     def __call__(self, reference: Reference) -> SpanContext | None:
-        """The span; ``None`` where the agent was not traced, or the record is past its retention."""
+        """Returns the span; ``None`` if the agent was not traced or retention deleted the record."""
         return self._known.get((reference.partition, reference.offset))
 
     def note(self, record: LogRecord, envelope: Envelope) -> None:
-        """Keep the span of a trajectory's record."""
+        """Remember the span of a trajectory's record."""
         self._known[record.partition, record.offset] = parse_traceparent(envelope.traceparent)
         while len(self._known) > self._remember:
             self._known.popitem(last=False)
 
     async def look_up(self, wanted: Collection[Reference]) -> None:
-        """Have the spans of ``wanted`` at hand, reading the log for those that are not known."""
+        """Load the spans of ``wanted``, reading unknown ones from Kafka."""
         places = {(reference.partition, reference.offset) for reference in wanted} - self._known.keys()
         if places:
             for record in (await read_back(self._bootstrap, TRAJECTORIES, places)).values():
@@ -116,8 +116,8 @@ class TrajectorySpans:
                     log.warning("no trace of %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
 
 
-async def _spans_of(records: Iterable[KafkaRecord], known: TrajectorySpans) -> list[Span]:
-    """The spans of a batch. What cannot be read is somebody else's dead letter."""
+async def _spans_of(records: Iterable[KafkaRecord], known: TrajectorySpans) -> list[TraceSpan]:
+    """Returns the spans of a batch. Unreadable records are skipped; other processes make them dead letters."""
     decoded: list[tuple[Envelope, Record, int]] = []
     for record in records:
         try:
@@ -132,12 +132,12 @@ async def _spans_of(records: Iterable[KafkaRecord], known: TrajectorySpans) -> l
     return [span for envelope, payload, time_ms in decoded for span in spans(envelope, payload, time_ms, known)]
 
 
-async def _exported(exporter: SpanExporter, found: Sequence[Span], stop: asyncio.Event, most_s: float) -> bool:
-    """Export, trying until the collector has them; ``False`` where ``stop`` came first."""
+async def _exported(exporter: SpanExporter, found: Sequence[TraceSpan], stop: asyncio.Event, most_s: float) -> bool:
+    """Export, retrying until the collector accepts the spans; ``False`` if ``stop`` was set before."""
     sampled = [readable(span) for span in found if int(span.context.flags, 16) & TraceFlags.SAMPLED]
 
     async def pause(seconds: float) -> None:
-        log.warning("the collector did not take %d spans; next try in %.1f s", len(sampled), seconds)
+        log.warning("the collector did not accept %d spans; next attempt in %.1f s", len(sampled), seconds)
         await asyncio.wait({asyncio.ensure_future(stop.wait())}, timeout=seconds)
 
     @retry(
@@ -153,8 +153,8 @@ async def _exported(exporter: SpanExporter, found: Sequence[Span], stop: asyncio
     return not sampled or await export() is SpanExportResult.SUCCESS
 
 
-def readable(span: Span) -> ReadableSpan:
-    """``span`` as OpenTelemetry's exporters take it."""
+def readable(span: TraceSpan) -> ReadableSpan:
+    """Returns ``span`` as a span for OpenTelemetry's exporters."""
     return ReadableSpan(
         span.name,
         context=_otel(span.context),

@@ -1,12 +1,12 @@
-"""Spans as a fold over the log: from the agent's own span to the optimiser step that its tokens were trained in.
+"""Derives spans from records: from the agent's own span to the optimiser step that trained on its tokens.
 
     agent's span ─▶ events ─▶ trajectory ─┬─▶ score            one trace: the agent's
                                           ├─▶ group  (or reject)
                                           └─▶ train  ┄┄link┄┄▶ step ─▶ weights ─▶ applied      the step's trace
 
 No processor spends time on tracing. An event carries its host's ``traceparent``; the assembler keeps it with the
-trajectory; everything later points at the trajectory. Ids are derived from records, so a span that is made twice is the
-same span.
+trajectory; all later records refer to the trajectory. Ids are derived from records, so a span that is created twice has
+the same id.
 """
 
 import hashlib
@@ -26,35 +26,35 @@ from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.trace import SpanContext, child, parse_traceparent
 
 MAX_LINKS = 128
-"""Trajectories that a step's span points at; OpenTelemetry's own bound. The step's record names all of them."""
+"""Most trajectories that a step's span links to; OpenTelemetry's own limit. The step's record names all of them."""
 
 Attributes: TypeAlias = dict[str, str | int | float | bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """A span as OpenTelemetry knows it; times are Unix milliseconds."""
+class TraceSpan:
+    """An OpenTelemetry span; times are Unix milliseconds."""
 
     name: str
-    """What was done: ``score`` …"""
+    """Operation: ``score`` …"""
     context: SpanContext
-    """Its place."""
+    """Trace id and span id."""
     parent: SpanContext | None
-    """The span it belongs to; ``None`` at the top of a trace."""
+    """Parent span; ``None`` for the root of a trace."""
     start_ms: int
-    """Beginning."""
+    """Start."""
     end_ms: int
     """End."""
     attributes: Attributes = field(default_factory=dict)
     """Names as in the records, after ``headrace.``"""
     links: tuple[SpanContext, ...] = ()
-    """Spans of other traces that it has to do with."""
+    """Related spans of other traces."""
     error: str | None = None
-    """Why it failed, if it did."""
+    """Error, if it failed."""
 
 
 def references(payload: Record) -> list[Reference]:
-    """The trajectories whose traces ``payload`` belongs to."""
+    """Returns the trajectories whose traces ``payload`` belongs to."""
     match payload:
         case Reward() | Rejection():
             return [payload.trajectory]
@@ -67,15 +67,15 @@ def references(payload: Record) -> list[Reference]:
 
 def spans(
     envelope: Envelope, payload: Record, timestamp_ms: int, context_of: Callable[[Reference], SpanContext | None]
-) -> list[Span]:
-    """What the record says happened. ``context_of`` gives the span of a trajectory by its place in `trajectories`."""
+) -> list[TraceSpan]:
+    """Returns the spans of a record. ``context_of`` maps the position of a trajectory's record to its span."""
 
-    def in_trajectory(name: str, reference: Reference, **more: str | int | float | bool) -> list[Span]:
+    def in_trajectory(name: str, reference: Reference, **more: str | int | float | bool) -> list[TraceSpan]:
         parent = context_of(reference)
         if parent is None:
             return []
         attributes: Attributes = {f"headrace.{key}": value for key, value in more.items()}
-        return [Span(name, child(parent, envelope.id), parent, envelope.time_ms, timestamp_ms, attributes)]
+        return [TraceSpan(name, child(parent, envelope.id), parent, envelope.time_ms, timestamp_ms, attributes)]
 
     match payload:
         case Trajectory():
@@ -101,18 +101,20 @@ def spans(
             of_step = _step_context(payload.run, payload.version)
             parent = of_step if payload.step else None
             attributes: Attributes = {"headrace.run": payload.run, "headrace.version": payload.version}
-            return [Span("weights", child(of_step, envelope.id), parent, envelope.time_ms, timestamp_ms, attributes)]
+            return [
+                TraceSpan("weights", child(of_step, envelope.id), parent, envelope.time_ms, timestamp_ms, attributes)
+            ]
         case Applied():
             published = child(
                 _step_context(payload.run, payload.version), derived_id(Weights.TYPE, payload.run, payload.version)
             )
             start_ms = timestamp_ms - round((payload.download_s + payload.swap_s) * 1000)
             attributes = {"headrace.engine": payload.engine, "headrace.version": payload.version}
-            return [Span("apply", child(published, envelope.id), published, start_ms, timestamp_ms, attributes)]
+            return [TraceSpan("apply", child(published, envelope.id), published, start_ms, timestamp_ms, attributes)]
     return []
 
 
-def _of_trajectory(envelope: Envelope, trajectory: Trajectory, timestamp_ms: int) -> list[Span]:
+def _of_trajectory(envelope: Envelope, trajectory: Trajectory, timestamp_ms: int) -> list[TraceSpan]:
     context = parse_traceparent(envelope.traceparent)
     if context is None:
         return []
@@ -130,15 +132,15 @@ def _of_trajectory(envelope: Envelope, trajectory: Trajectory, timestamp_ms: int
         }
     error = ", ".join(trajectory.defects) or None
     agent = parse_traceparent(trajectory.traceparent)
-    return [Span("trajectory", context, agent, trajectory.started_ms, timestamp_ms, attributes, error=error)]
+    return [TraceSpan("trajectory", context, agent, trajectory.started_ms, timestamp_ms, attributes, error=error)]
 
 
 def _of_step(
     envelope: Envelope, step: Step, timestamp_ms: int, context_of: Callable[[Reference], SpanContext | None]
-) -> list[Span]:
+) -> list[TraceSpan]:
     of_step = _step_context(step.run, step.version)
     trained = [
-        Span(
+        TraceSpan(
             "train", child(parent, envelope.id), parent, envelope.time_ms, timestamp_ms,
             {"headrace.run": step.run, "headrace.step": step.step, "headrace.version": step.version},
             links=(of_step,),
@@ -151,10 +153,10 @@ def _of_step(
     attributes |= {f"headrace.metrics.{name}": value for name, value in step.metrics.items()}
     links = tuple(span.context for span in trained[:MAX_LINKS])
     start_ms = timestamp_ms - round(seconds * 1000)
-    return [Span("step", of_step, None, start_ms, timestamp_ms, attributes, links), *trained]
+    return [TraceSpan("step", of_step, None, start_ms, timestamp_ms, attributes, links), *trained]
 
 
 def _step_context(run: str, version: int) -> SpanContext:
-    """The top of the trace of the step that made ``version``. All of it follows from run and version."""
+    """Returns the root span of the step that produced ``version``; it is derived from run and version alone."""
     digest = hashlib.sha256(f"headrace/{run}/{version}".encode()).hexdigest()
     return SpanContext(digest[:32], digest[32:48])

@@ -1,7 +1,7 @@
-"""A record of one type → its payload, at a fifth of what envelope and pydantic model cost.
+"""Decodes records of one type at a fifth of the cost of envelope and pydantic model.
 
-What the struct's reader doubts, or whose headers are not as we write them, the model reads, and its word is final.
-Either way the payload has the model's fields.
+If the struct reader cannot decide, or the headers are not in headrace's own form, the model decodes the payload, and
+its result is final. Either way the payload has the model's fields.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -18,7 +18,7 @@ _NOT_ASCII = b"\xff"
 
 
 class TypedPayload(NamedTuple, Generic[R]):
-    """A payload as it was read."""
+    """A decoded payload."""
 
     payload: R
     """The model, or a struct with its fields."""
@@ -35,7 +35,7 @@ class TypedReader(Generic[R]):
         self._type = model.TYPE.encode()
 
     def read(self, record: LogRecord) -> TypedPayload[R]:
-        """The payload of ``record``; raises :class:`UnreadableRecord` saying what is wrong with it."""
+        """Returns the payload of ``record``. Raises :class:`UnreadableRecord` with the error."""
         headers = dict(record.headers)
         trace = headers.get(TRACEPARENT)
         plain = (

@@ -1,4 +1,4 @@
-"""A record of a topic as the one type that belongs there."""
+"""Decodes a record as the type that its topic expects."""
 
 from typing import TypeVar
 
@@ -13,14 +13,14 @@ R = TypeVar("R", bound=Record)
 
 
 def check_time(record: LogRecord) -> None:
-    """Raise :class:`UnreadableRecord` where Kafka's timestamp of ``record``, which its producer set, is no time."""
+    """Raise :class:`UnreadableRecord` if Kafka's timestamp of ``record``, which its producer set, is out of bounds."""
     if not is_time(record.timestamp):
         message = f"timestamp {record.timestamp}: Kafka's times are taken from 1970 until 2199"
         raise UnreadableRecord(DeadLetterError.BAD_TIME, message)
 
 
 def typed(record: LogRecord, model: type[R]) -> tuple[Envelope, R]:
-    """Envelope and payload of ``record``; raises :class:`UnreadableRecord` where it is none or of another type."""
+    """Returns envelope and payload of ``record``. Raises :class:`UnreadableRecord` if it is not a ``model``."""
     envelope, payload = decode(record.headers, record.value)
     if not isinstance(payload, model):
         raise UnreadableRecord(DeadLetterError.INVALID, f"{envelope.type} does not belong in {record.topic}")

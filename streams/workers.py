@@ -1,8 +1,8 @@
-"""What a worker process runs: score, group or both, each a Faust app with a consumer group, and so a lag, of its own.
+"""A worker process: it runs score, group or both, each a Faust app with its own consumer group and therefore lag.
 
-A batch is decoded, folded, and committed with its offsets in one transaction a partition. A crash anywhere undoes a
-batch, and it is processed again; so does an outage of Kafka, which is retried. What cannot be decoded, or what our own
-code raises for, goes to ``dead-letters`` and the partition goes on; any other exception ends the process.
+A batch is decoded, folded, and committed with its offsets in one transaction per partition. After a crash an
+uncommitted batch is processed again; after a Kafka outage the process retries it. A record that cannot be decoded, or
+whose processing raises, goes to ``dead-letters`` and the partition continues; any other exception ends the process.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_clock import check_clocks
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import FEEDBACK, TRAJECTORIES, Topic
-from headrace.streams.faust_shell.faust_app import Beside, new_app, run_apps
+from headrace.streams.faust_shell.faust_app import SideTask, new_app, run_apps
 from headrace.streams.faust_shell.worker import ProcessorWorker
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
 from headrace.streams.grouping.groups import GroupLimits
@@ -32,55 +32,56 @@ from headrace.streams.rewards.registry import Rewards, parse_rewards
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Outside
 from headrace.streams.scoring.feedback_join import JoinLimits
-from headrace.streams.scoring.score_intake import hears_feedback
+from headrace.streams.scoring.score_intake import uses_feedback
 from headrace.streams.topology import TOPOLOGY
 
 PROCESSORS = tuple(processor.name for processor in TOPOLOGY if processor.name != "assemble")
-"""What a worker can run. The assembler is a process of its own (``assembly/assembler.py``)."""
+"""Processors that a worker can run. The assembler is a separate process (``assembly/assembler.py``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersConfig:
-    """What one worker process runs, and where."""
+    """Settings of one worker process."""
 
     bootstrap: str
-    """Kafka, ``host:port``; several by comma."""
+    """Kafka brokers, ``host:port``, comma-separated."""
     data_dir: Path
     """Folder for Faust's own files. Nothing in it is needed after a restart."""
     processors: tuple[str, ...] = PROCESSORS
-    """Which of ``PROCESSORS`` run in this process."""
+    """The ``PROCESSORS`` that run in this process."""
     group_timeout_s: float = 600.0
-    """Log time from a group's first reward until it is rejected as incomplete, in seconds."""
+    """Seconds of stream time from a group's first reward until the group is rejected as incomplete."""
     remember_s: float = 24 * 3600.0
-    """Log time for which a closed group is remembered, to tell duplicates from latecomers, in seconds."""
+    """Seconds of stream time for which a closed group is remembered, to tell duplicates from late rewards."""
     batch: int = 500
-    """Records that a processor takes at once, at most: one round trip to the broker a stage."""
+    """Most records that a processor reads at a time; each stage takes one round trip to the broker per batch."""
     member: str | None = None
-    """Name of this process among the workers: after a crash it has its partitions back at once."""
+    """Static membership name of this process: after a crash it gets its partitions back immediately."""
     rewards: Mapping[str, str] = field(default_factory=dict)
     """Agent → its reward spec: ``{"search": "search@1", "shop": "shop.rewards:CHECKOUT"}``; ``*`` is every other agent.
-    What is named is imported and run."""
+    Named modules are imported and run."""
     judge_url: str | None = None
-    """Endpoint that speaks OpenAI's API (``http://host:port``), for rewards that have judges."""
+    """Endpoint with an OpenAI-compatible API (``http://host:port``), for rewards with judges."""
     judge_key_file: Path | None = None
-    """File that holds the endpoint's API key, as a mounted secret does."""
+    """File with the endpoint's API key, such as a mounted secret."""
     judge_concurrency: int = 16
-    """Questions to judges in flight."""
+    """Most questions to judges in flight."""
     judge_batch: int = 32
-    """Trajectories that are judged at once; where a reward has judges, no more records are read at once."""
+    """Most trajectories that are judged together; if a reward has judges, records are read in batches of this size."""
     judge_wait_s: float = 120.0
-    """How long a batch waits for its judges, in seconds; what has no answer by then is labelled ``judge_timeout``."""
+    """Seconds that a batch waits for its judges; components without an answer by then are labelled ``judge_timeout``.
+    """
     group_policies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Reward spec → how its rewards become groups: ``{"checkout": {"by": "cohort", "baseline": "running"}}``; ``*`` is
+    """Reward spec → how its rewards are grouped: ``{"checkout": {"by": "cohort", "baseline": "running"}}``; ``*`` is
     every other spec. The fields are those of ``GroupPolicy``."""
     trust_producers_time: bool = False
-    """Start although ``feedback`` has the timestamps of its producers: windows then end by their clocks."""
+    """Start although ``feedback`` uses producer timestamps: windows then end by the producers' clocks."""
     limits: GroupLimits = field(init=False)
-    """The group's times in the fold's terms."""
+    """Limits of grouping, from these settings."""
     policies: GroupPolicies = field(init=False)
-    """The same as values."""
+    """The parsed ``group_policies``."""
     join_limits: JoinLimits = field(init=False)
-    """The feedback join's, likewise."""
+    """Limits of the feedback join, from these settings."""
 
     def __post_init__(self) -> None:
         unknown = set(self.processors) - set(PROCESSORS)
@@ -92,7 +93,7 @@ class WorkersConfig:
             raise ValueError("batch, judge_batch and judge_concurrency start at 1, and judge_wait_s must be above 0")
         judged = [spec.label for spec in parse_rewards(self.rewards).specs if spec.judges]
         if judged and self.judge_url is None and "score" in self.processors:
-            raise ValueError(f"judge_url is not set, and {', '.join(judged)} must ask judges: give it an endpoint")
+            raise ValueError(f"judge_url is not set, and {', '.join(judged)} must ask judges: set it to an endpoint")
         if self.judge_key_file is not None and not self.judge_key_file.is_file():
             raise ValueError(f"judge_key_file names {self.judge_key_file}, which is not a file")
         limits = GroupLimits(timeout_ms=round(self.group_timeout_s * 1000), remember_ms=round(self.remember_s * 1000))
@@ -102,27 +103,27 @@ class WorkersConfig:
 
 
 def consumer_group(processor: str) -> str:
-    """The consumer group of a processor on Faust."""
+    """Returns the consumer group of a processor on Faust."""
     return f"headrace-{processor}"
 
 
-def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Sequence[Beside] = ()) -> int:
-    """Run the processors, and what runs ``beside`` them (the assembler, where one process has all), until SIGTERM or
-    SIGINT. ``ready`` is called once all of them have their partitions.
+def run_workers(config: WorkersConfig, *, ready: Callable[[], None], side_tasks: Sequence[SideTask] = ()) -> int:
+    """Run the processors and ``side_tasks`` (the assembler, if one process runs everything) until SIGTERM or SIGINT.
+    ``ready`` is called once all of them have their partitions.
 
-    Returns the exit status: 0 after a signal, 1 where a processor failed (the log says why). Raises ``TopicsError``
-    where topics are missing or feedback cannot be joined by partition, ``WrongClockError`` where timestamps are not of
-    the broker's clock. Owns the process's event loop and signals.
+    Returns the exit status: 0 after a signal, 1 if a processor failed (the error is logged). Raises ``TopicsError`` if
+    topics are missing or feedback cannot be joined by partition, and ``WrongClockError`` if timestamps are not set by
+    the broker. Owns the process's event loop and signals.
     """
     rewards = parse_rewards(config.rewards)
     processors = [processor for processor in TOPOLOGY if processor.name in config.processors]
     read = dict.fromkeys(topic for processor in processors for topic in processor.reads)
     partitions = asyncio.run(_partition_counts(config.bootstrap, dict.fromkeys([*read, TRAJECTORIES, FEEDBACK])))
-    if hears_feedback(rewards) and partitions[FEEDBACK] != partitions[TRAJECTORIES]:
+    if uses_feedback(rewards) and partitions[FEEDBACK] != partitions[TRAJECTORIES]:
         raise TopicsError(
             f"{FEEDBACK.name} has {partitions[FEEDBACK]} partitions and {TRAJECTORIES.name} "
-            f"{partitions[TRAJECTORIES]}: feedback is joined by partition, so both need as many, as events has. Make "
-            "the topic anew; its records can be copied by key."
+            f"{partitions[TRAJECTORIES]}: feedback is joined by partition, so both need the same number as events. "
+            "Recreate the topic; its records can be copied by key."
         )
     if not config.trust_producers_time:
         asyncio.run(check_clocks(config.bootstrap, read, override="workers.trust_producers_time"))
@@ -148,11 +149,11 @@ def run_workers(config: WorkersConfig, *, ready: Callable[[], None], beside: Seq
             observe_groups(_Groups(worker))
         observe_processor(processor.name, worker)
         apps.append(app)
-    return run_apps(apps, ready=ready, beside=beside)
+    return run_apps(apps, ready=ready, side_tasks=side_tasks)
 
 
 class _Groups:
-    """What of group is observed beside what every processor's metrics say."""
+    """Observed values of group, in addition to the metrics of every processor."""
 
     def __init__(self, worker: ProcessorWorker[Rules]) -> None:
         self._worker = worker
@@ -176,7 +177,7 @@ def _reading(config: WorkersConfig) -> Outside:
 
 
 def _outside(app: faust.App, config: WorkersConfig, rewards: Rewards) -> tuple[Outside, int]:
-    """What hooks may ask, and how many records are read at once: fewer where judges are asked about them."""
+    """Returns the I/O of hooks, and the batch size of reading, which is smaller if there are judges."""
     if config.judge_url is None:
         return _reading(config), config.batch
     key = config.judge_key_file.read_text().strip() if config.judge_key_file else None
@@ -192,6 +193,6 @@ def _outside(app: faust.App, config: WorkersConfig, rewards: Rewards) -> tuple[O
 
 
 async def _partition_counts(bootstrap: str, topics: Iterable[Topic]) -> dict[Topic, int]:
-    """How many partitions each of ``topics`` has."""
+    """Returns the number of partitions of each of ``topics``."""
     async with open_consumer(bootstrap) as consumer:
         return {topic: len(await partitions_of(consumer, topic)) for topic in topics}

@@ -10,7 +10,7 @@ from headrace.deploy.terminal import print_json, print_line, print_lines
 if TYPE_CHECKING:
     from headrace.schemas.records.dead_letter import DeadLetter
     from headrace.schemas.records.reference import Reference
-    from headrace.streams.letters.letter_box import Letter
+    from headrace.streams.dead_letters.queue import DeadLetterEntry
 
 _BROKER = (
     click.option("--kafka", metavar="HOST:PORT", help="Broker; else HEADRACE_KAFKA, else the stack on --data."),
@@ -120,8 +120,8 @@ def repair(
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.schemas.wire import UnreadableRecord
-    from headrace.streams.letters.redriver import append
-    from headrace.streams.letters.repair import CannotRepair, edited, readable, repair_message
+    from headrace.streams.dead_letters.redriver import append
+    from headrace.streams.dead_letters.repair import CannotRepair, edited, readable, repair_message
 
     if value is None and not fields and not headers:
         raise click.UsageError("Specify what to change: --value FILE, --set FIELD=VALUE or --header NAME=VALUE.")
@@ -132,7 +132,7 @@ def repair(
         content = edited(
             letter.content, value=None if value is None else value.read(), fields=changes[0], headers=changes[1]
         )
-        envelope, _ = readable(letter.dead.topic, content)
+        envelope, _ = readable(letter.dead_letter.topic, content)
     except CannotRepair as error:
         raise StackError(f"{letter.name}: {error}.") from error
     except UnreadableRecord as error:
@@ -143,7 +143,7 @@ def repair(
         print_line(f"{letter.name} would not change: there is nothing to save.")
         return
     if not dry_run:
-        message = repair_message(letter.dead, content, time.time_ns() // 1_000_000)
+        message = repair_message(letter.dead_letter, content, time.time_ns() // 1_000_000)
         run_with_kafka(bootstrap, lambda: append(bootstrap, message))
     kept = "could be repaired" if dry_run else "repaired"
     print_line(f"{letter.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {letter.name}` sends it.")
@@ -185,9 +185,9 @@ def redrive(
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.run import run_with_kafka
     from headrace.schemas.wire import UnreadableRecord
-    from headrace.streams.letters.letter_box import TooManyLetters
-    from headrace.streams.letters.redrive import Redrive
-    from headrace.streams.letters.redriver import plan_redrive, send_again
+    from headrace.streams.dead_letters.queue import TooManyDeadLetters
+    from headrace.streams.dead_letters.redrive import Redrive
+    from headrace.streams.dead_letters.redriver import plan_redrive, send_again
 
     filtered = any((error, topic, trajectory))
     if bool(names) + filtered + everything != 1:
@@ -201,7 +201,7 @@ def redrive(
         letters = [letter for letter in _read(bootstrap, _wanted(error, topic, trajectory)) if not letter.redriven]
     try:
         plans = run_with_kafka(bootstrap, lambda: plan_redrive(bootstrap, letters))
-    except (LookupError, TooManyLetters, UnreadableRecord) as problem:
+    except (LookupError, TooManyDeadLetters, UnreadableRecord) as problem:
         raise StackError(
             f"The trajectories of these dead letters cannot be read: {problem}. Nothing was sent."
         ) from problem
@@ -216,7 +216,7 @@ def redrive(
             ) from fenced
     for plan in plans:
         print_line(outcome(plan, dry_run=dry_run))
-    print_line(f"{sum(len(each.letters) for each in redrives)} of {len(letters)} dead letters", err=True)
+    print_line(f"{sum(len(each.entries) for each in redrives)} of {len(letters)} dead letters", err=True)
     sys.exit(1 if any(not isinstance(plan, Redrive) and not plan.was_done for plan in plans) else 0)
 
 
@@ -239,23 +239,23 @@ def _wanted(error: str | None, topic: str | None, trajectory: str | None) -> "Ca
     return wanted
 
 
-def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> "list[Letter]":
+def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> "list[DeadLetterEntry]":
 
     from headrace.deploy.errors import StackError
     from headrace.deploy.kafka.run import run_with_kafka
-    from headrace.streams.letters.letter_box import TooManyLetters
-    from headrace.streams.letters.redriver import read_letters
+    from headrace.streams.dead_letters.queue import TooManyDeadLetters
+    from headrace.streams.dead_letters.redriver import read_dead_letters
 
     try:
-        box = run_with_kafka(bootstrap, lambda: read_letters(bootstrap, wanted))
-    except (LookupError, TooManyLetters) as error:
+        box = run_with_kafka(bootstrap, lambda: read_dead_letters(bootstrap, wanted))
+    except (LookupError, TooManyDeadLetters) as error:
         raise StackError(f"{error} (--error, --topic, --trajectory).") from error
     if box.unreadable:
         print_line(f"{box.unreadable} records of dead-letters cannot be read.", err=True)
-    return box.letters
+    return box.entries
 
 
-def _named(bootstrap: str, names: list[str]) -> "list[Letter]":
+def _named(bootstrap: str, names: list[str]) -> "list[DeadLetterEntry]":
     """Returns the dead letters with these names, in this order."""
     from headrace.deploy.errors import StackError
 

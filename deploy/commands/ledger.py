@@ -8,8 +8,8 @@ import click
 from headrace.deploy.terminal import print_json, print_line, print_lines
 
 if TYPE_CHECKING:
-    from headrace.streams.ledger.breakdown import Row
-    from headrace.streams.ledger.follow import Check
+    from headrace.streams.ledger.breakdown import BreakdownRow
+    from headrace.streams.ledger.follow import LedgerCheck
 
 KEYS = ("version", "reason", "task", "step", "stage", "agent")
 
@@ -101,18 +101,18 @@ async def _follow(bootstrap: str, every: float, patience: int, as_json: bool) ->
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
-    def report(check: "Check") -> None:
+    def report(check: "LedgerCheck") -> None:
         print_json({"time_ms": check.time_ms, **check.ledger.as_dict()}) if as_json else print_line(line(check))
 
     try:
-        await follow_ledger(config, stop=stop, tell=report)
+        await follow_ledger(config, stop=stop, report=report)
     except LedgerMismatch as error:
         print_line(f"The ledger does not add up, {patience} checks in a row: {error}", err=True)
         return False
     return True
 
 
-def line(check: "Check") -> str:
+def line(check: "LedgerCheck") -> str:
     """Returns a check as one line."""
     from datetime import UTC, datetime
 
@@ -144,7 +144,7 @@ def table(ledger: dict[str, Any]) -> list[str]:
     return [*lines, *_verdict(ledger)]
 
 
-def table_by(by: str, rows: dict[str, "Row"], ledger: dict[str, Any]) -> list[str]:
+def table_by(by: str, rows: dict[str, "BreakdownRow"], ledger: dict[str, Any]) -> list[str]:
     """Returns the counts by key as lines of a table, with the totals last."""
     width = max(len(by), 5, *(len(key) for key in rows)) if rows else max(len(by), 5)
     entries = [(key, row.trained, row.rejected, row.pending) for key, row in rows.items()]

@@ -8,22 +8,22 @@ from typing import Any
 from headrace.deploy.tail.line import shortened, utc
 from headrace.schemas.safe_text import printable
 from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.letters.letter_box import Letter
-from headrace.streams.letters.redrive import Plan, Redrive
-from headrace.streams.letters.repair import Content, json_error, readable
+from headrace.streams.dead_letters.queue import DeadLetterEntry
+from headrace.streams.dead_letters.redrive import Plan, Redrive
+from headrace.streams.dead_letters.repair import Content, json_error, readable
 
 MAX_CHARACTERS = 160
 """Most characters of a value that are shown without --full: a value may contain users' texts."""
 
 
-def state(letter: Letter) -> str:
+def state(letter: DeadLetterEntry) -> str:
     """Returns its state: ``repaired``, ``sent again``, both, or nothing."""
     return ", ".join(word for word, holds in (("repaired", letter.repair), ("sent again", letter.redriven)) if holds)
 
 
-def row(letter: Letter, *, full: bool = False) -> str:
+def row(letter: DeadLetterEntry, *, full: bool = False) -> str:
     """Returns ``letter`` as one line."""
-    dead = letter.dead
+    dead = letter.dead_letter
     subject = letter.content.subject or dead.trajectory_id or "?"
     number = letter.content.sequence
     about = printable((subject if full else shortened(subject)) + ("" if number is None else f" #{number}"))
@@ -32,9 +32,9 @@ def row(letter: Letter, *, full: bool = False) -> str:
     return "  ".join(columns).rstrip()
 
 
-def page(letter: Letter, *, full: bool = False) -> list[str]:
+def page(letter: DeadLetterEntry, *, full: bool = False) -> list[str]:
     """Returns ``letter`` in full: original position, error and its position, content (``full``: all bytes), state."""
-    dead = letter.dead
+    dead = letter.dead_letter
     lines = [
         f"dead letter  {letter.name}",
         f"original     {dead.topic}[{dead.partition}]@{dead.offset}, written {utc(dead.timestamp_ms)}",
@@ -59,11 +59,11 @@ def page(letter: Letter, *, full: bool = False) -> list[str]:
     return lines
 
 
-def as_json(letter: Letter) -> dict[str, Any]:
+def as_json(letter: DeadLetterEntry) -> dict[str, Any]:
     """Returns ``letter`` as JSON data."""
     return {
         "letter": letter.name,
-        **letter.dead.model_dump(mode="json"),
+        **letter.dead_letter.model_dump(mode="json"),
         "repair": letter.repair and letter.repair.model_dump(mode="json"),
         "redriven": [done.model_dump(mode="json") for done in letter.redriven],
     }
@@ -72,13 +72,13 @@ def as_json(letter: Letter) -> dict[str, Any]:
 def outcome(plan: Plan, *, dry_run: bool = False) -> str:
     """Returns a line about what a plan does, or why it does nothing."""
     if not isinstance(plan, Redrive):
-        return f"{plan.letter.name}  not sent: {printable(plan.why)}"
-    names = ", ".join(letter.name for letter in plan.letters)
+        return f"{plan.entry.name}  not sent: {printable(plan.why)}"
+    names = ", ".join(letter.name for letter in plan.entries)
     verb = "would be sent" if dry_run else "sent"
     (first, *_) = plan.done
     if first.redrive_of is None:
         about = (
-            f", event {plan.letters[0].content.sequence} of {first.trajectory_id}" if first.topic == "events" else ""
+            f", event {plan.entries[0].content.sequence} of {first.trajectory_id}" if first.topic == "events" else ""
         )
         return f"{names}  {verb} to {first.topic}{about}"
     missing = f"; missing events: {', '.join(map(str, plan.still_missing))}" if plan.still_missing else ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.streams.diff.diff import ABSENT, Diff, Moves, Row, Spread
+from headrace.streams.diff.diff import ABSENT, Diff, DiffRow, Moves, Spread
 from headrace.streams.diff.side import TRAINED
 
 _SIGNS = ("+", "0", "−", ABSENT)
@@ -25,7 +25,7 @@ def table(found: Diff) -> list[str]:
     return lines
 
 
-def breakdown(by: str, rows: Sequence[Row], limit: int = 30) -> list[str]:
+def breakdown(by: str, rows: Sequence[DiffRow], limit: int = 30) -> list[str]:
     """Returns the first ``limit`` rows of the comparison by task, agent or version."""
     width = max([len(by), *(len(row.key) for row in rows[:limit])])
     heads = ("compared", "mean before", "after", "change", "flips", "trained", "after")

@@ -71,7 +71,7 @@ def _workers(settings: "Settings", name: str = "workers") -> int:
         groups.append(group)
         beside.append(assembler)
     observe_lag_of(name, settings, groups)
-    status: int = run_workers(config, ready=notify_ready, beside=beside)
+    status: int = run_workers(config, ready=notify_ready, side_tasks=beside)
     return status
 
 

@@ -52,10 +52,10 @@ def observe_lag_of(name: str, settings: Settings, groups: Iterable[str]) -> None
     """Measure the lag of the worker's consumer ``groups``, if the worker's metrics are exported."""
     if settings.kafka is None or (name not in settings.metrics_ports and settings.otlp is None):
         return
-    from headrace.streams.lag import measure_aside
+    from headrace.streams.lag import measure_in_thread
     from headrace.streams.metrics import observe_lag
 
-    meter = measure_aside(settings.kafka, groups)
+    meter = measure_in_thread(settings.kafka, groups)
     observe_lag(lambda: meter.latest)
 
 

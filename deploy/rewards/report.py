@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from headrace.streams.rewards.check import Report, Row
+from headrace.streams.rewards.check import CheckRow, Report
 from headrace.streams.rewards.check_declared import about
 from headrace.streams.rewards.finding import Finding
 from headrace.streams.rewards.schedule import Schedule
@@ -44,7 +44,7 @@ def report_text(report: Report) -> str:
     return "\n".join([*lines, f"{report.spec}: {verdict}"])
 
 
-def _row(row: Row) -> tuple[str, ...]:
+def _row(row: CheckRow) -> tuple[str, ...]:
     values = row.values
     shown = (f"{min(values):.4g}", f"{sum(values) / len(values):.4g}", f"{max(values):.4g}") if values else ("–",) * 3
     return (row.name, row.weight, *shown, _counts(row.unscored))

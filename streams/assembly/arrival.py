@@ -1,10 +1,10 @@
-"""An event as it arrives and is held: the bytes it came as, and what its headers say. Nothing of its payload is read.
+"""An event as it arrives and is held in memory: its raw bytes and its parsed headers. The payload is not decoded.
 
-    place 17 of s1   headrace.tool.called.v1   {"call_id": "c1", …}   9 headers packed into 297 bytes
+    sequence number 17 of s1   headrace.tool.called.v1   {"call_id": "c1", …}   9 headers packed into 297 bytes
 
-A log holds hundreds of thousands of these while trajectories are open. Header objects would take three times the memory
-of the payload, so they are packed again until somebody wants them. Where the extension module is there, an arrival is
-one block of memory that it made; else a struct with the same fields.
+A partition holds hundreds of thousands of these while trajectories are open. Header objects would take three times the
+memory of the payload, so the headers stay packed until they are needed. With the extension module an arrival is one
+block of memory allocated by the module; without it, a struct with the same fields.
 """
 
 from collections.abc import Sequence
@@ -44,29 +44,29 @@ MAX_ID_BYTES = 512
 """Longest trajectory id."""
 
 KINDS = frozenset(name.encode() for name in ({model.TYPE for model in EVENTS.models} | set(UPCASTERS)))
-"""Every ``ce_type`` that can be read."""
+"""Every ``ce_type`` that can be decoded."""
 
 _ATTRIBUTES = (ID, TYPE, SOURCE, SUBJECT, TRACEPARENT)
-"""Headers whose length is bounded; a sequence number's and a time's follow from their forms."""
+"""Headers whose length is checked; the lengths of a sequence number and a time follow from their formats."""
 _KINDS = {kind: kind for kind in KINDS}
-"""One object for each, however many records hold it."""
+"""Interns the types, so that all records of one type share one object."""
 
 _HEADER_BYTES = 8
-"""What a packed header takes beside its name and value: their lengths."""
+"""Size of a packed header in addition to its name and value: their lengths."""
 
 _PACK = msgspec.msgpack.Encoder().encode
 _UNPACK = msgspec.msgpack.Decoder(list[tuple[str | int, bytes | None]]).decode
 
 _USUAL = (SPEC_VERSION, ID, TYPE, SOURCE, TIME, SUBJECT, SEQUENCE, CONTENT_TYPE, TRACEPARENT)
-"""Names that every event has: packed as their places in this row."""
+"""Header names of every event; packed as their indices in this tuple."""
 _PLACES: dict[str, str | int] = {name: place for place, name in enumerate(_USUAL)}
 
 _NUMBERS: dict[bytes, int] = {b"%d" % number: number for number in range(1024)}
-"""Nearly every sequence number, parsed."""
+"""Cache of parsed sequence numbers; nearly all are below 1024."""
 
 
 class PlainArrival(msgspec.Struct, gc=False):
-    """A record of ``events``: a :class:`LogRecord`, and what its headers say."""
+    """A record of ``events``: a :class:`LogRecord` with its parsed headers."""
 
     topic: str
     partition: int
@@ -79,27 +79,27 @@ class PlainArrival(msgspec.Struct, gc=False):
     kind: bytes | None
     """``ce_type``."""
     subject: bytes | None
-    """``ce_subject``: the trajectory."""
+    """``ce_subject``: the trajectory id."""
     id: bytes | None
     """``ce_id``."""
     sequence: int | None
-    """``ce_sequence``; ``None`` where it is missing, no number from 0, or of more than 18 digits."""
+    """``ce_sequence``; ``None`` if it is missing, not a non-negative integer, or longer than 18 digits."""
     size: int
-    """Bytes of key, payload and headers, names and repeated ones included, and eight more a header: what it takes to
-    hold them."""
+    """Memory of key, payload and headers in bytes: names and repeated headers included, plus eight per header."""
     time_ms: int | None
-    """``ce_time``, Unix milliseconds, where the envelope is whole and in our own plain form; else look again."""
+    """``ce_time``, Unix milliseconds, if the envelope is complete and in headrace's own plain form; ``None`` means that
+    the headers must be decoded to know it."""
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """Headers as they came, in order."""
+        """The original headers, in order."""
         return [
             (name if isinstance(name, str) else _USUAL[name], value) for name, value in _UNPACK(self.packed_headers)
         ]
 
     @property
     def names_trajectory(self) -> bool:
-        """Whether the subject can be a trajectory's id."""
+        """Whether the subject is a valid trajectory id."""
         if not self.subject or len(self.subject) > MAX_ID_BYTES:
             return False
         try:
@@ -113,13 +113,13 @@ if TYPE_CHECKING:
     Arrival: TypeAlias = PlainArrival | speedups.Arrival
 else:
     Arrival = PlainArrival if SPEEDUPS is None else PlainArrival | SPEEDUPS.Arrival
-"""A record of ``events``, looked at."""
+"""A record of ``events`` with its parsed headers."""
 
 _ARRIVALS = (PlainArrival,) if SPEEDUPS is None else (SPEEDUPS.Arrival, PlainArrival)
 
 
 def arrival_of(record: LogRecord) -> Arrival:
-    """``record``, looked at. Of several headers with one name the last counts."""
+    """Returns ``record`` with its headers parsed. Of several headers with one name the last counts."""
     if isinstance(record, _ARRIVALS):
         return record
     if SPEEDUPS is None:
@@ -129,7 +129,7 @@ def arrival_of(record: LogRecord) -> Arrival:
 
 
 def plain_arrival_of(record: LogRecord) -> PlainArrival:
-    """As :func:`arrival_of`, without the extension module."""
+    """As :func:`arrival_of`, but without the extension module."""
     pairs = record.headers
     headers = dict(pairs)
     key, value = record.key, record.value
@@ -167,7 +167,7 @@ def _natural(text: bytes | None) -> int | None:
 
 
 def problem_with(arrival: Arrival, limits: FoldLimits) -> UnreadableRecord | None:
-    """Why an event cannot be used, as far as that shows without reading its payload."""
+    """Returns why an event cannot be used, as far as that shows without decoding its payload; else ``None``."""
     kind, sequence = arrival.kind, arrival.sequence
     if kind is None or sequence is None:
         message = f"header {TYPE if kind is None else SEQUENCE} is missing or malformed"

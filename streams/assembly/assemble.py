@@ -1,7 +1,7 @@
-"""A closed trajectory's records → its ``Trajectory``: the only place where events are decoded, once each.
+"""Assembles the records of a closed trajectory into its ``Trajectory``. Each event is decoded here, and only once.
 
-The pure function is :func:`assemble`. Around it :func:`conclude` decodes and encodes, and says which events
-turned out to be unreadable. An unreadable event labels; the rest goes on.
+The pure function is :func:`assemble`. :func:`conclude` also decodes and encodes, and returns the events that turned
+out to be unreadable. An unreadable event adds a label to the trajectory; the other events are used.
 """
 
 import logging
@@ -19,46 +19,45 @@ from headrace.schemas.trace import parse_traceparent
 from headrace.schemas.wire import Message, UnreadableRecord
 from headrace.streams.assembly.event_decoder import read_event
 from headrace.streams.assembly.gaps import count, first_numbers, ranges
-from headrace.streams.assembly.history import Dead, Event, History, Unreadable
+from headrace.streams.assembly.history import Event, History, Unreadable, UnusableRecord
 from headrace.streams.assembly.segments import SegmentFold
 from headrace.streams.assembly.trajectory_record import trajectory_record
 from headrace.streams.assembly.trajectory_writer import MAX_RECORD_BYTES, plainly_written
 from headrace.streams.assembly.turns import TurnFold
-from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.dead_letters.build import dead_letter_message, time_of
 from headrace.streams.raw import Outgoing
 from headrace.streams.structs import encode_struct, writing
 
 logger = logging.getLogger(__name__)
 
 _ORDER = {defect: number for number, defect in enumerate(Defect)}
-_LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number beyond its trajectory's end")
+_LATE = UnreadableRecord(DeadLetterError.LATE, "an event with a sequence number after its trajectory's end")
 _Trajectory, _SequenceRange = writing(Trajectory), writing(SequenceRange)
 
 MISSING_LISTED = 256
-"""So many missing events are listed one by one, for readers that do not know the ranges."""
+"""Number of missing events that are listed individually, for readers that do not know ``missing_ranges``."""
 
 
 def assemble(events: Iterable[Event | Unreadable], history: History) -> Trajectory:
-    """The trajectory that ``events``, ascending by sequence number, add up to.
+    """Returns the trajectory of ``events``, which ascend by sequence number.
 
-    Defects are listed in the order of :class:`Defect`: the first is the reason a rejection will name.
+    Defects are listed in the order of :class:`Defect`: a rejection gives the first one as its reason.
     """
     return Trajectory.model_validate(_assembled(events, history), from_attributes=True)
 
 
-def settle(outcome: History | Dead) -> list[Outgoing]:
-    """What the fold's ``outcome`` becomes: a trajectory and then its dead letters, or one dead letter.
-
-    Never raises for what is in an event.
+def outputs_of(outcome: History | UnusableRecord) -> list[Outgoing]:
+    """Returns the output records of the fold's ``outcome``: a trajectory followed by its dead letters, or one dead
+    letter. Never raises because of an event's content.
     """
-    if isinstance(outcome, Dead):
-        return [letter(outcome)]
-    trajectory, dead = conclude(outcome)
-    return [trajectory, *map(letter, dead)]
+    if isinstance(outcome, UnusableRecord):
+        return [dead_letter_output(outcome)]
+    trajectory, unusable = conclude(outcome)
+    return [trajectory, *map(dead_letter_output, unusable)]
 
 
-def conclude(history: History) -> tuple[Outgoing, list[Dead]]:
-    """The record of a closed trajectory, and its events that cannot be read or stand beyond its end."""
+def conclude(history: History) -> tuple[Outgoing, list[UnusableRecord]]:
+    """Returns the record of a closed trajectory, and its events that cannot be read or follow its end."""
     try:
         message = plainly_written(history)
         if message is None:
@@ -66,36 +65,36 @@ def conclude(history: History) -> tuple[Outgoing, list[Dead]]:
     except MemoryError:
         raise
     except Exception as error:
-        logger.exception("trajectory %s could not be assembled: its events are set aside", history.trajectory_id)
-        return _set_aside(history, error)
+        logger.exception("trajectory %s could not be assembled: its events become dead letters", history.trajectory_id)
+        return _without_events(history, error)
     return Outgoing(TRAJECTORIES, message, history.closed_ms), []
 
 
-def _set_aside(history: History, error: Exception) -> tuple[Outgoing, list[Dead]]:
-    """The record of a trajectory that could not be assembled: without its events, which are dead letters."""
+def _without_events(history: History, error: Exception) -> tuple[Outgoing, list[UnusableRecord]]:
+    """Returns the record of a trajectory that could not be assembled, without its events, and all of its events."""
     why = UnreadableRecord(DeadLetterError.RAISED, f"/streams/assemble raised {type(error).__name__}: {error}")
-    dead = [Dead(arrival, why, history.trajectory_id) for arrival in history.records.values()]
-    dead += [Dead(arrival, _LATE, history.trajectory_id) for arrival in history.late]
+    dead = [UnusableRecord(arrival, why, history.trajectory_id) for arrival in history.records.values()]
+    dead += [UnusableRecord(arrival, _LATE, history.trajectory_id) for arrival in history.late]
     nothing = msgspec.structs.replace(history, records={})
     trajectory = _assembled([Unreadable(sequence) for sequence in history.records], nothing)
     return Outgoing(TRAJECTORIES, _message(trajectory, nothing, True), history.closed_ms), dead
 
 
-def _conclude(history: History) -> tuple[Outgoing, list[Dead]]:
-    """As :func:`conclude`, whatever the events hold."""
+def _conclude(history: History) -> tuple[Outgoing, list[UnusableRecord]]:
+    """As :func:`conclude`, in Python."""
     events: list[Event | Unreadable] = []
-    dead: list[Dead] = []
+    dead: list[UnusableRecord] = []
     plain = True
     for sequence, arrival in history.records.items():
         try:
             event = read_event(arrival)
         except UnreadableRecord as error:
-            dead.append(Dead(arrival, error, history.trajectory_id))
+            dead.append(UnusableRecord(arrival, error, history.trajectory_id))
             events.append(Unreadable(sequence))
         else:
             events.append(event)
             plain = plain and event.plain
-    dead += [Dead(arrival, _LATE, history.trajectory_id) for arrival in history.late]
+    dead += [UnusableRecord(arrival, _LATE, history.trajectory_id) for arrival in history.late]
     trajectory = _assembled(events, history)
     message = _message(trajectory, history, plain)
     if len(message.value) > MAX_RECORD_BYTES:
@@ -103,20 +102,20 @@ def _conclude(history: History) -> tuple[Outgoing, list[Dead]]:
     return Outgoing(TRAJECTORIES, message, history.closed_ms), dead
 
 
-def letter(dead: Dead) -> Outgoing:
-    """The dead letter of a record."""
-    message = dead_letter_message(dead.record, dead.error, dead.trajectory_id)
-    return Outgoing(DEAD_LETTERS, message, time_of(dead.record))
+def dead_letter_output(unusable: UnusableRecord) -> Outgoing:
+    """Returns the dead letter of a record."""
+    message = dead_letter_message(unusable.record, unusable.error, unusable.trajectory_id)
+    return Outgoing(DEAD_LETTERS, message, time_of(unusable.record))
 
 
 def trajectory_message(trajectory: Trajectory, time_ms: int) -> Message:
-    """``trajectory`` as a Kafka record."""
+    """Returns ``trajectory`` as a Kafka record."""
     value = encode_struct(trajectory)
     return trajectory_record(trajectory.trajectory_id, trajectory.first, trajectory.traceparent, value, time_ms)
 
 
 def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajectory:
-    """As :func:`assemble`, but a struct with a trajectory's fields, made of structs, and nothing validated twice."""
+    """As :func:`assemble`, but returns structs with the models' fields, so that nothing is validated twice."""
     segments, turns = SegmentFold(), TurnFold()
     started: TrajectoryStarted | None = None
     ended: TrajectoryEnded | None = None
@@ -179,13 +178,13 @@ def _assembled(events: Iterable[Event | Unreadable], history: History) -> Trajec
 
 
 def _message(assembled: Trajectory, history: History, plain: bool) -> Message:
-    """The record of what :func:`_assembled` gave; not ``plain``: written by the model."""
+    """Returns the record of ``assembled``. Unless ``plain``, the pydantic model validates and writes it."""
     trajectory = assembled if plain else Trajectory.model_validate(assembled, from_attributes=True)
     return trajectory_message(trajectory, history.closed_ms)
 
 
 def _traceparent(history: History) -> str | None:
-    """The trace context of the first event that has one."""
+    """Returns the trace context of the first event that has one."""
     for record in history.records.values():
         header = dict(record.headers).get(TRACEPARENT)
         if header is not None and (context := parse_traceparent(header.decode(errors="replace"))):
@@ -194,7 +193,7 @@ def _traceparent(history: History) -> str | None:
 
 
 def _without_bulk(assembled: Trajectory) -> Trajectory:
-    """What :func:`_assembled` gave, without tokens and turns, labelled: too large for the topic, and still counted."""
+    """Returns ``assembled`` without tokens and turns, labelled as oversize: it is too large for the topic."""
     defects = sorted({*assembled.defects, Defect.OVERSIZE}, key=_ORDER.__getitem__)
     struct: Any = assembled
     less: Trajectory = msgspec.structs.replace(struct, segments=[], turns=[], tools={}, defects=defects)

@@ -1,8 +1,8 @@
-"""The assembler: ``events`` → ``trajectories``, exactly once, each partition by itself.
+"""The assembler: ``events`` → ``trajectories``, exactly once, each partition independently.
 
-Kafka's group protocol says which partitions are this process's; for each a :class:`PartitionRunner` works. A partition
-that goes is committed and its state dropped; one that comes is recovered from the log. A runner that fails ends the
-process: the log has everything that the next one needs.
+Kafka's group protocol assigns partitions to this process; a :class:`PartitionRunner` processes each. When a partition
+is revoked, its runner commits and drops its state; when one is assigned, its state is recovered from Kafka. A runner
+that fails ends the process: Kafka holds everything that the next process needs.
 """
 
 import asyncio
@@ -29,49 +29,51 @@ logger = logging.getLogger(__name__)
 _DEFAULTS = FoldLimits()
 
 _MAX_POLL_INTERVAL_MS = 2**31 - 1
-"""A process without a partition polls nothing and must stay in the group all the same; heartbeats tell who lives."""
+"""A process without a partition does not poll, but must stay in the group; heartbeats detect dead members."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssemblerConfig:
-    """Settings of one assembler process. Bounds of memory are for each partition."""
+    """Settings of one assembler process. Memory bounds apply to each partition."""
 
     bootstrap: str
-    """Kafka, ``host:port``; several by comma."""
+    """Kafka brokers, ``host:port``, comma-separated."""
     group: str = "assemble"
-    """Consumer group, and part of the transactional ids: processes that share the work share it."""
+    """Consumer group, and part of the transactional ids. Processes that share the work use the same group."""
     member: str | None = None
-    """Name of this process in the group: after a crash it has its partitions back at once instead of after the session
-    timeout. One running process a name; unset: the broker names it."""
+    """Static membership name of this process: after a crash it gets its partitions back immediately instead of after
+    the session timeout. Each name belongs to one running process. Unset: the broker chooses a name."""
     commit_interval_s: float = 0.2
     """Seconds between two transactions of a partition."""
     idle_timeout_s: float = 600.0
-    """A trajectory without an event for as long, in log time, is closed as ``no_end``."""
+    """Seconds of stream time without an event after which a trajectory is closed as ``no_end``."""
     hole_grace_s: float = 5.0
-    """How long, in log time, an ended trajectory waits for events that are missing."""
+    """Seconds of stream time for which an ended trajectory waits for missing events."""
     max_event_bytes: int = _DEFAULTS.max_event_bytes
-    """Largest event: key, payload and headers. The SDK sends payloads of up to 1 MiB."""
+    """Largest event in bytes: key, payload and headers. The SDK sends payloads of up to 1 MiB."""
     max_trajectory_bytes: int = _DEFAULTS.max_trajectory_bytes
-    """Largest trajectory: memory that it takes."""
+    """Largest trajectory in bytes of memory."""
     max_trajectory_events: int = _DEFAULTS.max_trajectory_events
-    """Bound of sequence numbers."""
+    """Exclusive upper bound of sequence numbers."""
     max_gaps: int = _DEFAULTS.max_gaps
     """Most gaps in a trajectory's sequence numbers."""
     max_open: int = _DEFAULTS.max_open
     """Most trajectories open at a time."""
     max_open_bytes: int = _DEFAULTS.max_open_bytes
-    """Most memory of all open trajectories together; beyond it the largest are closed."""
+    """Most memory of all open trajectories together, in bytes; beyond it the largest are closed."""
     remember: int = _DEFAULTS.remember
-    """Latest closed trajectories whose ids are remembered, to tell a duplicate from a new trajectory."""
+    """Number of recently closed trajectories whose ids are remembered, to detect duplicate events."""
     remember_bytes: int = _DEFAULTS.remember_bytes
-    """Most memory of what is remembered; beyond it fewer are."""
+    """Most memory of the remembered trajectories, in bytes; beyond it fewer are remembered."""
     max_remembered: int = _DEFAULTS.max_remembered
-    """A restart reads what was written since the oldest open trajectory began; at so many, that one is closed."""
+    """Most trajectories that a restart must read, all closed since the oldest open one began; at this number the oldest
+    open one is closed."""
     shares_output: bool = False
-    """Another group's assembler writes to ``trajectories`` too. A start without a committed offset then takes what
-    stands there for that group's, but for the last ``remember``; else for its own, whose offset the broker forgot."""
+    """Whether another group's assembler also writes to ``trajectories``. Without a committed offset, this assembler
+    then attributes existing records to that group, except the last ``remember``; otherwise it treats all of them as its
+    own and the offset as expired."""
     trust_producers_time: bool = False
-    """Start although ``events`` has the timestamps of its producers: one of them can then time out others' work."""
+    """Start although ``events`` uses producer timestamps: one producer can then time out the trajectories of others."""
 
     def __post_init__(self) -> None:
         if self.commit_interval_s <= 0:
@@ -80,7 +82,7 @@ class AssemblerConfig:
 
     @property
     def limits(self) -> FoldLimits:
-        """The bounds in the fold's terms."""
+        """The limits of the fold."""
         return FoldLimits(
             idle_timeout_ms=round(self.idle_timeout_s * 1000),
             hole_grace_ms=round(self.hole_grace_s * 1000),
@@ -97,7 +99,7 @@ class AssemblerConfig:
 
 
 Statuses: TypeAlias = Callable[[], list[RunnerStatus]]
-"""Says where every partition stands that is this process's at the moment; cheap enough to be asked every second."""
+"""Returns the status of every partition assigned to this process; cheap enough to call every second."""
 
 
 async def run_assembler(
@@ -108,21 +110,21 @@ async def run_assembler(
     watch: Callable[[Statuses], None] | None = None,
 ) -> None:
     """Assemble until ``stop`` is set, then commit and return. ``ready`` is called once the first partitions are
-    recovered; ``watch`` is called at the start, with what metrics ask.
+    recovered; ``watch`` is called at the start with the function that metrics read.
 
-    Raises ``TopicsError`` where a topic is missing or ``trajectories`` has other partitions than ``events``,
-    ``WrongClockError`` where timestamps are not of the broker's clock, ``LostPlaceError`` where the broker forgot how
-    far a partition was taken, ``PartitionTakenOver`` where another process fenced this one, and aiokafka's errors.
+    Raises ``TopicsError`` if a topic is missing or ``trajectories`` and ``events`` differ in partitions,
+    ``WrongClockError`` if timestamps are not set by the broker, ``LostOffsetError`` if the committed offset of a
+    partition has expired, ``PartitionTakenOver`` if another process fenced this one, and aiokafka's errors.
     """
     if SPEEDUPS is None:
         logger.warning(
-            "headrace.streams.native was not built: assembling goes on at a fraction of its speed. "
-            "Install a C++ compiler, then headrace again (or `make native` in a checkout)."
+            "headrace.streams.native was not built: assembling runs at a fraction of its speed. "
+            "Install a C++ compiler, then reinstall headrace (or run `make native` in a checkout)."
         )
     if LAG:
         logger.warning(
-            "headrace.streams.native lags behind, so Python does a part of its work, at a fraction of the speed: %s. "
-            "Run `make native`; where that changes nothing, its C++ is still to be written.",
+            "headrace.streams.native lags behind the models, so Python does part of its work, at a fraction of the "
+            "speed: %s. Run `make native`; if the warning remains, the C++ code does not support this yet.",
             LAG,
         )
     async with open_consumer(
@@ -135,7 +137,7 @@ async def run_assembler(
         if len(partitions[0]) != len(partitions[1]):
             raise TopicsError(
                 f"{EVENTS.name} has {len(partitions[0])} partitions and {TRAJECTORIES.name} {len(partitions[1])}: "
-                f"partition p of one is assembled into partition p of the other, so give both as many"
+                f"partition p of one is assembled into partition p of the other, so both need the same number"
             )
         if not config.trust_producers_time:
             await check_clocks(config.bootstrap, (EVENTS, TRAJECTORIES), override="assemble.trust_producers_time")
@@ -158,15 +160,15 @@ async def run_assembler(
 
 
 async def _stay(consumer: AIOKafkaConsumer) -> None:
-    """Ask for records, of which there are none, as long as this process is in the group: who stops asking is taken for
-    dead in the end, and what goes wrong with the membership is said to who asks.
+    """Poll while this process is in the group, although all partitions are paused: a consumer that stops polling is
+    eventually removed from the group, and membership errors are raised by the poll.
     """
     while True:
         await consumer.getmany(timeout_ms=60_000)
 
 
 class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types here
-    """The runners of the partitions that are this process's at the moment."""
+    """The runners of the partitions that are assigned to this process."""
 
     def __init__(self, config: AssemblerConfig, consumer: AIOKafkaConsumer, ready: Callable[[], None]) -> None:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -180,16 +182,16 @@ class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._announcement: asyncio.Task[None] | None = None
 
     def statuses(self) -> list[RunnerStatus]:
-        """Where each partition stands; those that are still recovering are left out."""
+        """Returns the status of each partition, without those that are still recovering."""
         found = (runner.status for runner in self._tasks.values())
         return [status for status in found if status is not None]
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Commit and let go, while the partitions are still this process's."""
+        """Commit and release the partitions while this process still owns them."""
         await self.end()
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Start a runner for each partition, which reads by itself: the consumer only says which they are."""
+        """Start a runner for each partition. Runners read with clients of their own; the consumer only assigns."""
         partitions = sorted(assigned)
         self._consumer.pause(*partitions)
         for partition in partitions:
@@ -200,7 +202,7 @@ class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._announcement = asyncio.create_task(self._announce(list(self._tasks.values())))
 
     async def end(self) -> None:
-        """Let every runner commit, and wait for it. Failures of runners that are let go only cost work done twice."""
+        """Let every runner commit, and wait for it. If a stopping runner fails, its last work is only repeated."""
         runners, self._tasks = self._tasks, {}
         if self._announcement is not None:
             self._announcement.cancel()
@@ -208,7 +210,7 @@ class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             runner.stop()
         for outcome in await asyncio.gather(*runners, return_exceptions=True):
             if isinstance(outcome, Exception):
-                logger.warning("let go of a partition without a last commit: %s", outcome)
+                logger.warning("released a partition without a final commit: %s", outcome)
 
     async def _announce(self, runners: list[PartitionRunner]) -> None:
         for runner in runners:
@@ -218,7 +220,7 @@ class _Runners(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             self._ready = None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A runner that ends before it is let go has failed, and the process with it."""
+        """Fail the process if a runner ends before it is stopped."""
         if task not in self._tasks or self.failed.done():
             return
         error = None if task.cancelled() else task.exception()

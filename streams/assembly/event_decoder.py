@@ -1,7 +1,8 @@
-"""A record of ``events`` → the fact in it, once, when its trajectory closes.
+"""Decodes a record of ``events`` into its fact, once, when its trajectory closes.
 
-The payload is read into a struct (:mod:`headrace.streams.structs`), a fifth of what the pydantic model costs. What the
-struct's reader doubts, the model reads, and its word is final. Either way the fact has the model's fields.
+The payload is decoded into a struct (:mod:`headrace.streams.structs`) at a fifth of the cost of the pydantic model. If
+the struct reader cannot decide, the model decodes the payload, and its result is final. Either way the fact has the
+model's fields.
 """
 
 import logging
@@ -22,16 +23,16 @@ from headrace.streams.structs import Doubt, StructReader
 logger = logging.getLogger(__name__)
 
 MAX_NESTING = 150
-"""Depth of JSON in an event. Parsers stop at 200, and a trajectory nests its events deeper than they came."""
+"""Deepest JSON nesting of an event. Parsers stop at 200, and a trajectory adds levels around its events."""
 
 
 def _readers(models: Iterable[type[Record]]) -> Iterator[tuple[bytes, StructReader[Any]]]:
-    """A reader for each type, but for those that no struct can stand for: their models read them."""
+    """Yields a reader for each type that a struct can represent; other types are decoded by their models."""
     for model in models:
         try:
             yield model.TYPE.encode(), StructReader(model)
         except TypeError as error:
-            logger.warning("%s is read by its model, which takes five times as long: %s", model.TYPE, error)
+            logger.warning("%s is decoded by its model, which takes five times as long: %s", model.TYPE, error)
 
 
 _MODELS = {model.TYPE: model for model in EVENTS.models}
@@ -41,8 +42,8 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def evident_problem(arrival: Arrival) -> UnreadableRecord | None:
-    """Why an event cannot be read, as far as that shows without reading all of it: by its envelope, and by whether its
-    payload begins and ends as an object does. What else is wrong with a payload shows when its trajectory closes.
+    """Returns why an event cannot be read, as far as its envelope and the first and last byte of its payload show.
+    Other errors in the payload show when the trajectory closes.
     """
     value = arrival.value
     if arrival.time_ms is not None and value is not None and value[:1] == b"{" and value[-1:] == b"}":
@@ -52,13 +53,13 @@ def evident_problem(arrival: Arrival) -> UnreadableRecord | None:
     except UnreadableRecord as error:
         return error
     except Exception:
-        # Our own code's fault: it shows again when the trajectory closes, and the event is set aside there.
-        logger.exception("%s[%d]@%d could not be looked at", arrival.topic, arrival.partition, arrival.offset)
+        # A fault in headrace: it is raised again when the trajectory closes, which makes the event a dead letter.
+        logger.exception("%s[%d]@%d could not be checked", arrival.topic, arrival.partition, arrival.offset)
     return None
 
 
 def read_event(arrival: Arrival) -> Event:
-    """The event in ``arrival``; raises :class:`UnreadableRecord` saying what is wrong with it."""
+    """Returns the event in ``arrival``. Raises :class:`UnreadableRecord` with the error."""
     kind, value, time_ms = arrival.kind or b"", arrival.value, arrival.time_ms
     if time_ms is None:
         time_ms = envelope_of(arrival.headers).time_ms
@@ -72,7 +73,7 @@ def read_event(arrival: Arrival) -> Event:
         pass
     else:
         return Event(time_ms, fact, True)
-    if kind == _STARTED:  # it goes on as a whole, unknown fields included
+    if kind == _STARTED:  # the trajectory keeps all of it, unknown fields included
         return Event(time_ms, _by_model(kind.decode(), value), True)
     try:
         fact = reader.read_beside_unknown_fields(value)
@@ -89,12 +90,10 @@ def _by_model(type_name: str, value: bytes | None) -> Fact:
 
 
 def nesting(value: bytes) -> int:
-    """Upper bound of the depth of JSON; exact where there are enough brackets to matter. Linear in the length, whatever
-    the bytes: each step is one pass over them.
+    """Returns an upper bound of the depth of JSON, exact if there are more than ``MAX_NESTING`` brackets. Takes time
+    linear in the length for any bytes: each step is one pass.
     """
-    brackets = value.count(b"{") + (
-        value.count(b"[") if value.find(b"[") >= 0 else 0
-    )  # to find is cheaper than to count
+    brackets = value.count(b"{") + (value.count(b"[") if value.find(b"[") >= 0 else 0)  # find is cheaper than count
     if brackets <= MAX_NESTING:
         return brackets
     # Without escapes every other piece between quotes is outside of strings; an open string reaches to the end.

@@ -1,32 +1,33 @@
 """The per-event path: records of one ``events`` partition in, closed trajectories and dead letters out.
 
-A state machine without clock, randomness or I/O. What it does follows from the records alone, so a replay gives the
-same bytes. Records stay the raw bytes they came as; on arrival only their headers are looked at (:mod:`arrival`).
+A state machine without clock, randomness or I/O. Its output depends on the records alone, so a replay gives identical
+bytes. Records stay raw bytes; on arrival only their headers are parsed (:mod:`arrival`).
 
 | a record …                                | is …                                                         |
 |-------------------------------------------|--------------------------------------------------------------|
 | of a trajectory not seen before           | its first: the trajectory opens                              |
-| with a number that is there, and its id   | a duplicate: counted, dropped                                |
-| with a number that is there, another id   | of another run: a dead letter, and its trajectory's label    |
-| of which headers, size, timestamp or the  | a dead letter, and a labelled gap in its trajectory          |
-|   payload's ends show that it is bad      |                                                              |
+| with a known number and the same id       | a duplicate: counted, dropped                                |
+| with a known number and another id        | of another run: a dead letter, and its trajectory's label    |
+| whose headers, size, timestamp or payload | a dead letter, and a labelled gap in its trajectory          |
+|   boundaries are invalid                  |                                                              |
 | without usable headers                    | a dead letter; its trajectory, if it names one, is labelled  |
 | of a closed trajectory, known / not known | a duplicate, dropped / a dead letter (late, or of another run) |
-| ``clock.ticked``                          | time, and nothing else                                       |
+| ``clock.ticked``                          | stream time only                                             |
 
 | a trajectory closes when …                              | labelled                             |
 |---------------------------------------------------------|--------------------------------------|
-| its end and everything before it are there              |                                      |
-| its end is there and ``hole_grace_ms`` have passed      | ``missing_events``                   |
-| nothing came for ``idle_timeout_ms``                    | ``no_end``                           |
-| it, or the partition's memory, is at its bound          | ``oversize``, and what else is wrong |
+| its end and everything before it have arrived           |                                      |
+| its end has arrived and ``hole_grace_ms`` have passed   | ``missing_events``                   |
+| nothing arrived for ``idle_timeout_ms``                 | ``no_end``                           |
+| it, or the partition's memory, reaches its limit        | ``oversize``, and other defects      |
 
-Where a bound over all is reached, what takes the room is closed: the largest for memory, the longest silent for the
-count, the oldest where a restart would have too much to read. A record of a closed trajectory changes nothing for any
-other.
+If a limit of the whole partition is reached, trajectories are closed: the largest for memory, the longest silent for
+the count, the oldest if a restart would have to read too much. A record of a closed trajectory affects no other
+trajectory.
 
-Log time is the latest timestamp within bounds in the partition. What a record's time closes is closed before the record
-is looked at. Of the gaps between records only so much passes for the two timeouts as :mod:`fold_limits` says.
+Stream time is the latest in-bounds timestamp in the partition. Trajectories that a record's timestamp times out are
+closed before the record is processed. How much of the gap between two records counts for the two timeouts is defined
+in :mod:`fold_limits`.
 """
 
 from collections import OrderedDict, deque
@@ -42,25 +43,25 @@ from headrace.streams.assembly.arrival import END, KINDS, MAX_ID_BYTES, TICK, Ar
 from headrace.streams.assembly.event_decoder import evident_problem
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.gaps import count
-from headrace.streams.assembly.history import Dead, History
+from headrace.streams.assembly.history import History, UnusableRecord
 from headrace.streams.assembly.open_trajectory import OpenTrajectory
 from headrace.streams.assembly.remembered import Emitted, Memory, Remembered
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import LogRecord
 
 RECORD_BYTES = 335
-"""Memory that a held record takes beside :attr:`Arrival.size` and its trajectory's id."""
+"""Memory of a held record in addition to :attr:`Arrival.size` and its trajectory's id."""
 TRAJECTORY_BYTES = 870
-"""Memory that an open trajectory takes beside its records and twice its id."""
+"""Memory of an open trajectory in addition to its records and twice its id."""
 PLACE_BYTES = 150
-"""Memory that the place of an unreadable event takes beside its id."""
+"""Memory of the sequence number of an unreadable event in addition to its id."""
 
 _NEVER = 1 << 62
 
 
 class PartitionFold:
-    """Folds one partition from the record at ``position`` on. After a restart, ``log_ms`` and ``written`` are what
-    :mod:`recovery` found, the latter in order.
+    """Folds one partition from the record at ``position`` on. After a restart, ``log_ms`` and ``written`` (in order)
+    come from :mod:`recovery`.
     """
 
     def __init__(
@@ -69,26 +70,26 @@ class PartitionFold:
         self.limits = limits
         self.log_ms = log_ms
         self.idle_ms = 0
-        """Time that has passed for the idle timeout, from wherever the fold began."""
+        """Clock of the idle timeout: milliseconds that counted since the fold began."""
         self.grace_ms = 0
-        """The same for the grace of holes."""
+        """Clock of the grace for missing events: milliseconds that counted since the fold began."""
         self.duplicates = 0
-        """Records dropped because they had come before."""
+        """Records dropped as duplicates."""
         self.held_events = 0
         """Events of open trajectories."""
         self.held_bytes = 0
         """Memory of all open trajectories together."""
         self.closed_count = 0
-        """Trajectories closed, counted from the first of ``written``."""
+        """Trajectories closed, including those in ``written``."""
         self._memory = Memory(limits.remember, limits.remember_bytes)
         self._remembered = self._memory.known
-        self._ahead: dict[bytes, deque[Emitted]] = {}  # written by a predecessor, and not closed yet at this place
+        self._ahead: dict[bytes, deque[Emitted]] = {}  # written by a predecessor, closed after the current offset
         self._ahead_in_order: deque[Emitted] = deque()
-        self._catch_up_at = _NEVER  # input offset at which the first of them had closed
+        self._catch_up_at = _NEVER  # input offset at which the first of them closed
         self._open: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by first record
         self._quiet: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by latest record
-        self._ended: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by end; those that wait for missing events
-        # No deadline is earlier than this log time: what counts never passes faster than the log's time.
+        self._ended: OrderedDict[bytes, OpenTrajectory] = OrderedDict()  # by end; wait for missing events
+        # No deadline is earlier than this stream time: the timeout clocks never run faster than stream time.
         self._look_at = _NEVER
         self._ordinary = SPEEDUPS and SPEEDUPS.OrdinaryEvents(
             OpenTrajectory,
@@ -111,61 +112,62 @@ class PartitionFold:
 
     @property
     def open_count(self) -> int:
-        """Trajectories under way."""
+        """Number of open trajectories."""
         return len(self._open)
 
     @property
     def remembered_count(self) -> int:
-        """Closed trajectories that are remembered."""
+        """Number of closed trajectories that are remembered."""
         return len(self._remembered)
 
     @property
     def remembered_bytes(self) -> int:
-        """Memory of what is remembered."""
+        """Memory of the remembered trajectories, in bytes."""
         return self._memory.size
 
     @property
     def needed_count(self) -> int:
-        """:attr:`closed_count` as it was at the record from which a restart reads: it must know what was remembered
-        there.
+        """:attr:`closed_count` at the record from which a restart reads; the restart needs the trajectories that were
+        remembered there.
         """
         return next(iter(self._open.values())).closed_before if self._open else self.closed_count
 
     @property
     def deadline_ms(self) -> int | None:
-        """Log time at which the next trajectory closes if only ticks come; ``None`` with none open."""
+        """Stream time at which the next trajectory closes if only ticks arrive; ``None`` if none is open."""
         return min((self.log_ms + left for left, _ in self._deadlines()), default=None)
 
     @property
-    def waits_for_holes(self) -> bool:
-        """Whether a trajectory has its end and waits for events that are missing."""
+    def waits_for_gaps(self) -> bool:
+        """Whether an ended trajectory waits for missing events."""
         return bool(self._ended)
 
     @property
     def oldest_open_ms(self) -> int | None:
-        """Log time before the first record of the trajectory that is open longest; ``None`` with none open."""
+        """Stream time before the first record of the oldest open trajectory; ``None`` if none is open."""
         return next(iter(self._open.values())).log_ms_before if self._open else None
 
     def resume_point(self, position: int) -> tuple[int, int]:
-        """Where a restart must read from, ``position`` being the next offset, and the log time before that record."""
+        """Returns the offset from which a restart must read, and the stream time before that record. ``position`` is
+        the next offset.
+        """
         if not self._open:
             return position, self.log_ms
         oldest = next(iter(self._open.values()))
         return oldest.first, oldest.log_ms_before
 
     def take_ordinary(self, records: Sequence[LogRecord], start: int) -> int:
-        """Take what is ordinary of the list ``records`` from ``start`` on: each the first event of a new trajectory, or
-        the next of one that is open and whole so far, and closing nothing. Returns the index of the first that must
-        :meth:`arrive`.
+        """Fold the ordinary records of the list ``records`` from ``start`` on: each is the first event of a new
+        trajectory, or the next event of an open one without gaps, and closes nothing. Returns the index of the first
+        record that needs :meth:`arrive`.
 
-        Nothing follows from it that does not follow from :meth:`arrive`; it is faster where there is an extension
-        module, and else takes nothing.
+        The result is the same as with :meth:`arrive`, but faster. Without the extension module it folds nothing.
         """
         return start if self._ordinary is None else self._ordinary.take(self, records, start)
 
-    def arrive(self, record: LogRecord) -> list[History | Dead]:
-        """Take the partition's next record; returns what it closed and what could not be used, in order."""
-        out: list[History | Dead] = []
+    def arrive(self, record: LogRecord) -> list[History | UnusableRecord]:
+        """Fold the partition's next record. Returns the closed trajectories and the unusable records, in order."""
+        out: list[History | UnusableRecord] = []
         if record.offset >= self._catch_up_at:
             self._catch_up(record.offset)
         log_ms_before = self.log_ms
@@ -183,7 +185,7 @@ class PartitionFold:
         trajectory = self._open.get(subject) if subject is not None else None
         if subject is None or (trajectory is None and not arrival.names_trajectory):
             message = f"header {SUBJECT} is missing, not UTF-8, empty or longer than {MAX_ID_BYTES} bytes"
-            out.append(Dead(arrival, UnreadableRecord(DeadLetterError.BAD_HEADERS, message)))
+            out.append(UnusableRecord(arrival, UnreadableRecord(DeadLetterError.BAD_HEADERS, message)))
             return out
         if trajectory is None:
             known = self._known(subject, arrival.offset)
@@ -209,21 +211,23 @@ class PartitionFold:
         self._look_at = min(self._look_at, self.log_ms + self.limits.idle_timeout_ms)
         return trajectory
 
-    def _add(self, trajectory: OpenTrajectory, subject: bytes, arrival: Arrival, out: list[History | Dead]) -> None:
-        """Put an event in its place; close the trajectory where that completes it."""
+    def _add(
+        self, trajectory: OpenTrajectory, subject: bytes, arrival: Arrival, out: list[History | UnusableRecord]
+    ) -> None:
+        """Add an event to its trajectory, and close the trajectory if that completes it."""
         sequence = arrival.sequence
         held = None if sequence is None else trajectory.records.get(sequence)
         if held is not None:
-            if is_of_another(arrival.id, held.id):
+            if ids_differ(arrival.id, held.id):
                 trajectory.labels.add(Defect.CONFLICT)
-                out.append(Dead(arrival, _conflict(arrival), trajectory.trajectory_id))
+                out.append(UnusableRecord(arrival, _conflict(arrival), trajectory.trajectory_id))
                 return
             trajectory.duplicates += 1
             self.duplicates += 1
             return
-        if sequence in trajectory.unreadable and is_of_another(arrival.id, trajectory.unreadable[sequence][1]):
+        if sequence in trajectory.unreadable and ids_differ(arrival.id, trajectory.unreadable[sequence][1]):
             trajectory.labels.add(Defect.CONFLICT)
-            out.append(Dead(arrival, self._problem(arrival) or _conflict(arrival), trajectory.trajectory_id))
+            out.append(UnusableRecord(arrival, self._problem(arrival) or _conflict(arrival), trajectory.trajectory_id))
             return
         problem = self._problem(arrival)
         if problem is None and sequence is not None:
@@ -248,15 +252,19 @@ class PartitionFold:
             self._close(subject, arrival.offset + 1, out, Defect.OVERSIZE)
 
     def _spoil(
-        self, trajectory: OpenTrajectory, arrival: Arrival, problem: UnreadableRecord, out: list[History | Dead]
+        self,
+        trajectory: OpenTrajectory,
+        arrival: Arrival,
+        problem: UnreadableRecord,
+        out: list[History | UnusableRecord],
     ) -> bool:
-        """Label the place of an event that cannot be used; ``False`` where it has none or is labelled already."""
+        """Label the sequence number of an unusable event; ``False`` if it has none or is already labelled."""
         sequence = arrival.sequence
         if sequence in trajectory.unreadable:
             trajectory.duplicates += 1
             self.duplicates += 1
             return False
-        out.append(Dead(arrival, problem, trajectory.trajectory_id))
+        out.append(UnusableRecord(arrival, problem, trajectory.trajectory_id))
         label = Defect.OVERSIZE if problem.error is DeadLetterError.OVERSIZE else Defect.BAD_EVENT
         if sequence is None or sequence >= self.limits.max_trajectory_events:
             trajectory.labels.add(label)
@@ -273,11 +281,11 @@ class PartitionFold:
         trajectory.end = sequence if trajectory.end is None else min(trajectory.end, sequence)
 
     def _problem(self, arrival: Arrival) -> UnreadableRecord | None:
-        """Why an event cannot be used, as far as that shows on arrival."""
+        """Returns why an event cannot be used, as far as that shows on arrival."""
         return problem_with(arrival, self.limits) or evident_problem(arrival)
 
     def _catch_up(self, offset: int) -> None:
-        """Remember what a predecessor had closed by the record at ``offset``."""
+        """Remember the trajectories that a predecessor had closed before the record at ``offset``."""
         ahead = self._ahead_in_order
         while ahead and ahead[0].closed_offset <= offset:
             closed = ahead.popleft().remembered
@@ -293,27 +301,27 @@ class PartitionFold:
         self._memory.add(closed)
 
     def _known(self, subject: bytes, offset: int) -> Remembered | None:
-        """The trajectory that a record at ``offset`` names, if it was written already and is not forgotten."""
+        """Returns the closed trajectory that a record at ``offset`` names, if it is still remembered."""
         ahead = self._ahead.get(subject)
         if ahead is not None and ahead[0].first <= offset:
             return ahead[0].remembered
         return self._remembered.get(subject)
 
-    def _recall(self, arrival: Arrival, known: Remembered, out: list[History | Dead]) -> None:
-        """An event of a trajectory that is closed. Of whose run it is, its id says where it is event 0; of another that
-        came before, that is not known any more.
+    def _recall(self, arrival: Arrival, known: Remembered, out: list[History | UnusableRecord]) -> None:
+        """Handle an event of a closed trajectory. Only for event 0 is the original id still known, so only there can an
+        event of another run be told from a duplicate.
         """
         sequence = arrival.sequence
         if sequence is None or not known.holds(sequence):
-            late = UnreadableRecord(DeadLetterError.LATE, f"event {sequence} came after its trajectory was closed")
-            out.append(Dead(arrival, self._problem(arrival) or late, known.subject.decode()))
-        elif sequence == 0 and is_of_another(arrival.id, known.start_id):
-            out.append(Dead(arrival, _conflict(arrival), known.subject.decode()))
+            late = UnreadableRecord(DeadLetterError.LATE, f"event {sequence} arrived after its trajectory was closed")
+            out.append(UnusableRecord(arrival, self._problem(arrival) or late, known.subject.decode()))
+        elif sequence == 0 and ids_differ(arrival.id, known.start_id):
+            out.append(UnusableRecord(arrival, _conflict(arrival), known.subject.decode()))
         else:
             self.duplicates += 1
 
     def _deadlines(self) -> Iterator[tuple[int, bytes]]:
-        """How long the next trajectory of each kind still has, in milliseconds; below 0 it is overdue."""
+        """Yields the milliseconds that remain for the next trajectory of each kind; negative if it is overdue."""
         for subject, trajectory in self._ended.items():
             yield trajectory.ended_at + self.limits.hole_grace_ms - self.grace_ms, subject
             break
@@ -321,15 +329,15 @@ class PartitionFold:
             yield trajectory.quiet_since + self.limits.idle_timeout_ms - self.idle_ms, subject
             break
 
-    def _close_overdue(self, offset: int, out: list[History | Dead]) -> None:
+    def _close_overdue(self, offset: int, out: list[History | UnusableRecord]) -> None:
         while overdue := [entry for entry in self._deadlines() if entry[0] <= 0]:
-            # min() takes the first of equals: an end before a silence
+            # min() returns the first of equal entries: an ended trajectory before an idle one
             self._close(min(overdue, key=itemgetter(0))[1], offset, out)
         deadline = self.deadline_ms
         self._look_at = _NEVER if deadline is None else deadline
 
-    def _make_room(self, offset: int, out: list[History | Dead]) -> None:
-        """Close what takes too much of what all share, while the record at ``offset`` is taken."""
+    def _make_room(self, offset: int, out: list[History | UnusableRecord]) -> None:
+        """Close trajectories until the limits of the whole partition hold, while folding the record at ``offset``."""
         limits = self.limits
         while self._open:
             if self.closed_count - self.needed_count > limits.max_remembered:
@@ -341,9 +349,9 @@ class PartitionFold:
             else:
                 return
 
-    def _close_largest(self, offset: int, out: list[History | Dead]) -> None:
-        """Close the largest trajectories, the oldest of equals first, until a sixteenth of all memory is free: to look
-        for them at every record would take too long.
+    def _close_largest(self, offset: int, out: list[History | UnusableRecord]) -> None:
+        """Close the largest trajectories, oldest first among equals, until a sixteenth of the memory is free. Searching
+        for the largest at every record would take too long.
         """
         enough = self.limits.max_open_bytes - self.limits.max_open_bytes // 16
         for subject in sorted(self._open, key=lambda subject: -self._open[subject].size):
@@ -351,8 +359,8 @@ class PartitionFold:
                 return
             self._close(subject, offset + 1, out, Defect.OVERSIZE)
 
-    def _close(self, subject: bytes, closed_offset: int, out: list[History | Dead], *labels: Defect) -> None:
-        """Close a trajectory: its records from ``closed_offset`` on are late."""
+    def _close(self, subject: bytes, closed_offset: int, out: list[History | UnusableRecord], *labels: Defect) -> None:
+        """Close a trajectory; its records from ``closed_offset`` on are late."""
         trajectory = self._open.pop(subject)
         del self._quiet[subject]
         self._ended.pop(subject, None)
@@ -365,7 +373,7 @@ class PartitionFold:
 
 
 def usual_id(id: bytes | None) -> bytes | None:
-    """``id`` where it can be an event's; ``None`` for another, which says nothing and may be what is to be repaired."""
+    """Returns ``id`` if it is a valid event id, else ``None``: an invalid id cannot identify a duplicate."""
     if not id or len(id) > MAX_ID_BYTES:
         return None
     try:
@@ -375,14 +383,14 @@ def usual_id(id: bytes | None) -> bytes | None:
     return id
 
 
-def is_of_another(one: bytes | None, other: bytes | None) -> bool:
-    """Whether two events with one sequence number have different ids. A missing one says nothing."""
+def ids_differ(one: bytes | None, other: bytes | None) -> bool:
+    """Whether the ids of two events with one sequence number are known and differ."""
     return one != other and one is not None and other is not None
 
 
 def _conflict(arrival: Arrival) -> UnreadableRecord:
     message = (
-        f"another event with sequence number {arrival.sequence} is there: two runs use one trajectory id. "
-        "Give each run an id of its own"
+        f"another event with sequence number {arrival.sequence} exists: two runs use the same trajectory id. "
+        "Give each run its own id"
     )
     return UnreadableRecord(DeadLetterError.CONFLICT, message)

@@ -1,12 +1,12 @@
-"""What the fold of one ``events`` partition may take: time (log time, not the wall's) and memory.
+"""Limits of the fold of one ``events`` partition: time (stream time, not wall-clock time) and memory.
 
-    log time       0 s    20 s    40 s    ── Kafka is away ──    700 s    720 s
-    counted        0 s    20 s    40 s                           100 s    120 s
+    stream time    0 s    20 s    40 s    ── Kafka is unavailable ──    700 s    720 s
+    counted        0 s    20 s    40 s                                  100 s    120 s
 
-A trajectory waits in time as it counts: the gap before a record counts for a tenth of the timeout at most (a second is
-never too much). The log cannot tell an outage from silence, in which agents could have written and did not; the
-assembler can, and writes ``clock.ticked`` into a silent partition with open trajectories, more often than that. So
-silence passes, and what could not be written is waited for. It follows from the records alone.
+The timeouts use counted time: the gap before a record counts for at most a tenth of the timeout (but up to a second
+always counts in full). The records alone do not tell an outage from silence in which agents could have written and did
+not. The assembler can tell, and writes ``clock.ticked`` into a silent partition with open trajectories more often than
+that. So silence counts in full, and an outage hardly counts. All of it depends on the records alone.
 """
 
 from dataclasses import dataclass, fields
@@ -21,18 +21,18 @@ def _step_ms(timeout_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FoldLimits:
-    """Bounds of a partition's fold. A trajectory that reaches one is closed and labelled, never lost."""
+    """Limits of a partition's fold. A trajectory that reaches one is closed and labelled, never lost."""
 
     idle_timeout_ms: int = 600_000
-    """A trajectory without an event for as long, as time counts, is closed."""
+    """Counted time without an event after which a trajectory is closed."""
     hole_grace_ms: int = 5_000
-    """How long an ended trajectory waits for events that are still missing."""
+    """Counted time for which an ended trajectory waits for missing events."""
     max_event_bytes: int = (1024 + 16) * 1024
     """Largest event: key, payload and headers. The SDK sends payloads of up to 1 MiB."""
     max_trajectory_bytes: int = 16 * 1024 * 1024
-    """Largest trajectory: memory that it takes."""
+    """Largest trajectory, in bytes of memory."""
     max_trajectory_events: int = 65_536
-    """Bound of sequence numbers."""
+    """Exclusive upper bound of sequence numbers."""
     max_gaps: int = 256
     """Most gaps in a trajectory's sequence numbers."""
     max_open: int = 50_000
@@ -40,11 +40,12 @@ class FoldLimits:
     max_open_bytes: int = 256 * 1024 * 1024
     """Most memory of all open trajectories together; beyond it the largest are closed."""
     remember: int = 20_000
-    """Latest closed trajectories whose ids are remembered, to tell a duplicate from a new trajectory."""
+    """Number of recently closed trajectories whose ids are remembered, to detect duplicate events."""
     remember_bytes: int = 16 * 1024 * 1024
-    """Most memory of what is remembered; beyond it fewer are."""
+    """Most memory of the remembered trajectories; beyond it fewer are remembered."""
     max_remembered: int = 200_000
-    """A restart reads what was written since the oldest open trajectory began; at so many, that one is closed."""
+    """Most trajectories that a restart must read, all closed since the oldest open one began; at this number the oldest
+    open one is closed."""
 
     @property
     def idle_step_ms(self) -> int:
@@ -53,12 +54,12 @@ class FoldLimits:
 
     @property
     def grace_step_ms(self) -> int:
-        """The most that the gap before one record counts for the grace of a hole."""
+        """The most that the gap before one record counts for the grace of missing events."""
         return _step_ms(self.hole_grace_ms)
 
     def tick_times(self, log_ms: int, until_ms: int) -> list[int]:
-        """When ``clock.ticked`` must stand in a log that is at ``log_ms`` and silent until ``until_ms``, so that
-        everything open times out that has its time over by then; Unix milliseconds, ``until_ms`` the last.
+        """Returns the times of the ``clock.ticked`` records that a partition needs if it is silent from ``log_ms`` to
+        ``until_ms``, so that everything due by then times out; Unix milliseconds, ``until_ms`` last.
         """
         times: list[int] = []
         for timeout, step in ((self.hole_grace_ms, self.grace_step_ms), (self.idle_timeout_ms, self.idle_step_ms)):

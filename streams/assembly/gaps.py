@@ -1,9 +1,9 @@
-"""Sequence numbers that never came, as ranges: however many they are, they take as much room as there are gaps.
+"""Missing sequence numbers as ranges: memory grows with the number of gaps, not with the number of missing events.
 
-    events 0, 1, 4 and 65535 came      gaps 2 … 3 and 5 … 65534      (2, 4, 5, 65535)
+    events 0, 1, 4 and 65535 arrived      gaps 2 … 3 and 5 … 65534      (2, 4, 5, 65535)
 
-The bounds of all ranges ``[start, end)`` stand in one ascending row, so a number is in a gap where an odd count of them
-is not above it.
+One ascending array holds the bounds of all ranges ``[start, end)``. A number is in a gap if the count of bounds less
+than or equal to it is odd.
 """
 
 from array import array
@@ -17,11 +17,11 @@ else:  # array.array takes no parameters at run time before Python 3.12
     Gaps = array
 
 NO_GAPS: Gaps = array("I")
-"""Shared by all that have none; never changed."""
+"""Shared by all trajectories without gaps; never modified."""
 
 
 def gaps_between(numbers: Iterable[int], begin: int, end: int) -> Gaps:
-    """What of ``[begin, end)`` is not among ``numbers``: ascending, without doubles, none below ``begin``."""
+    """Returns the numbers of ``[begin, end)`` that are not in ``numbers``, which ascend strictly from ``begin`` up."""
     row = array("I")
     for number in numbers:
         if number >= end:
@@ -35,8 +35,8 @@ def gaps_between(numbers: Iterable[int], begin: int, end: int) -> Gaps:
 
 
 def gaps_of(ranges: Iterable[tuple[int, int]]) -> Gaps:
-    """The gaps that are these ranges, ascending; neighbours become one. Raises ``ValueError`` where they do not ascend,
-    or where a number takes more than 32 bits.
+    """Returns these ascending ranges as gaps; adjacent ranges are merged. Raises ``ValueError`` if they do not ascend
+    or if a number needs more than 32 bits.
     """
     row = array("I")
     try:
@@ -53,22 +53,22 @@ def gaps_of(ranges: Iterable[tuple[int, int]]) -> Gaps:
 
 
 def in_gap(gaps: Gaps, number: int) -> bool:
-    """Whether ``number`` never came."""
+    """Whether ``number`` is missing."""
     return bisect_right(gaps, number) % 2 == 1
 
 
 def count(gaps: Gaps) -> int:
-    """How many numbers never came."""
+    """Returns how many numbers are missing."""
     return sum(end - start for start, end in ranges(gaps))
 
 
 def ranges(gaps: Gaps) -> Iterator[tuple[int, int]]:
-    """The ranges ``[start, end)``, ascending."""
+    """Returns the ranges ``[start, end)``, ascending."""
     return zip(gaps[::2], gaps[1::2], strict=True)
 
 
 def first_numbers(gaps: Gaps, most: int) -> list[int]:
-    """The first ``most`` numbers that never came."""
+    """Returns the first ``most`` missing numbers."""
     found: list[int] = []
     for start, end in ranges(gaps):
         if len(found) >= most:

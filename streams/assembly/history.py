@@ -1,4 +1,4 @@
-"""What the fold gives out: a closed trajectory as raw records (``History``), to be decoded event by event."""
+"""Outputs of the fold: a closed trajectory as raw records (``History``), or a record that cannot be used."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,41 +15,41 @@ from headrace.streams.raw import LogRecord
 
 
 class Event(msgspec.Struct, gc=False):
-    """A fact in its place."""
+    """A decoded event."""
 
     time_ms: int
-    """When it happened, by the agent's clock, Unix milliseconds."""
+    """Time of the event by the agent's clock, Unix milliseconds."""
     fact: Fact
-    """What happened: the model, or a struct with its fields."""
+    """The fact: the model, or a struct with its fields."""
     plain: bool = False
     """Whether msgspec writes its values as pydantic would."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The place of an event whose payload could not be read."""
+    """An event whose payload could not be read."""
 
     sequence: int
     """Its sequence number."""
 
 
 class History(msgspec.Struct, frozen=True):
-    """A trajectory as the fold closed it: its records undecoded, and what is known without decoding them."""
+    """A closed trajectory: its undecoded records, and what is known without decoding them."""
 
     trajectory_id: str
     """The trajectory."""
     records: Mapping[int, Arrival]
     """By sequence number, ascending."""
     unreadable: Mapping[int, Defect]
-    """Sequence numbers that came and were dead letters at once, with the label that follows."""
+    """Sequence numbers of events that became dead letters on arrival, with the resulting label."""
     missing: Gaps
-    """Sequence numbers that never came."""
+    """Sequence numbers that never arrived."""
     late: tuple[Arrival, ...]
-    """Records after the trajectory's end that came before it was closed."""
+    """Records with a sequence number after the trajectory's end that arrived before it was closed."""
     labels: frozenset[Defect]
     """Labels that follow from how it closed."""
     duplicates: int
-    """Records with a sequence number that was there already."""
+    """Records with a sequence number that had already arrived."""
     first: Reference
     """First of its records."""
     last: Reference
@@ -59,20 +59,20 @@ class History(msgspec.Struct, frozen=True):
     last_ms: int
     """Latest timestamp of its records, Unix milliseconds."""
     closed_ms: int
-    """Log time at which it closed, Unix milliseconds."""
+    """Stream time at which it closed, Unix milliseconds."""
     closed_offset: int
-    """Offset from which on a record of it comes late."""
+    """Offset from which on its records are late."""
     start_id: bytes | None = None
-    """``ce_id`` of its event 0; ``None`` where that is missing or too long to be kept."""
+    """``ce_id`` of its event 0; ``None`` if that is missing or too long to keep."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
-    """A record that could not be used, and why."""
+class UnusableRecord:
+    """A record that cannot be used, with the reason."""
 
     record: LogRecord
     """The record."""
     error: UnreadableRecord
-    """What is wrong with it."""
+    """The reason."""
     trajectory_id: str | None = None
     """The trajectory that it names, if any."""

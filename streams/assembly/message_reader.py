@@ -1,4 +1,4 @@
-"""A partition's reader without the extension module: confluent-kafka's messages, taken apart one by one."""
+"""Partition reader without the extension module: converts confluent-kafka's messages one by one."""
 
 from operator import methodcaller
 from typing import Any
@@ -9,15 +9,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from headrace.streams.raw import LogRecord
 
 _BATCH = 200
-"""Records asked for at a time: few enough to stay in the processor's cache until they are folded."""
+"""Records per fetch: few enough to stay in the processor's cache until they are folded."""
 
-# Written message.headers(), CPython's interpreter after a while no longer looks whether the client failed, and goes on
-# with a broken list. Called so, the failure is an error.
+# With a plain message.headers(), CPython's specialised call does not check whether the client failed and continues with
+# a broken list. Called through methodcaller, the failure raises.
 _headers_of = methodcaller("headers")
 
 
 class FetchedRecord(msgspec.Struct, gc=False):
-    """A :class:`LogRecord` as librdkafka read it."""
+    """A :class:`LogRecord` read by librdkafka."""
 
     topic: str
     partition: int
@@ -29,11 +29,11 @@ class FetchedRecord(msgspec.Struct, gc=False):
 
 
 class MessageReader:
-    """Reads one partition from an offset on, with a consumer of its own."""
+    """Reads one partition from an offset on, with its own consumer."""
 
     def __init__(self, consumer: Consumer, topic: str, partition: int, offset: int) -> None:
         self.position = offset
-        """Next offset to read. At the end of the log also past transaction markers, which are offsets without a
+        """Next offset to read. At the log end it is also past transaction markers, which use offsets without a
         record."""
         self._consumer = consumer
         self._place = TopicPartition(topic, partition, offset)
@@ -41,8 +41,8 @@ class MessageReader:
         self._error: KafkaError | None = None
 
     def read(self) -> list[LogRecord]:
-        """The next records, or none; does not wait. Raises ``KafkaException`` where the partition cannot be read, once
-        everything before that was given.
+        """Returns the next records, or none; does not wait. Raises ``KafkaException`` if the partition cannot be read,
+        after all records before the error were returned.
         """
         if self._error is not None:
             error, self._error = self._error, None
@@ -56,7 +56,7 @@ class MessageReader:
                 _, timestamp = message.timestamp()
                 try:
                     headers = _headers_of(message) or []
-                except (SystemError, UnicodeDecodeError):  # a name is not UTF-8, and the client stumbles over it
+                except (SystemError, UnicodeDecodeError):  # the client fails on a header name that is not UTF-8
                     headers = []
                 record = FetchedRecord(
                     topic, partition, message.offset(), timestamp, message.key(), message.value(), headers
@@ -73,10 +73,10 @@ class MessageReader:
 
     @property
     def end(self) -> int | None:
-        """The log's end as of the last fetch; ``None`` before it."""
+        """Log end offset as of the last fetch; ``None`` before it."""
         _, end = self._consumer.get_watermark_offsets(self._place, cached=True)
         return end if end >= 0 else None
 
     def close(self) -> None:
-        """Let go of the connection; may wait for it."""
+        """Close the connection; may block."""
         self._consumer.close()

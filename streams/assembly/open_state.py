@@ -1,4 +1,4 @@
-"""What the fold knows of a trajectory under way. With the extension module it is one block of memory."""
+"""State of an open trajectory. With the extension module it is one block of memory."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,13 +13,13 @@ class PlainOpenState:
     """The state, without the extension module."""
 
     trajectory_id: str
-    """The trajectory."""
+    """Trajectory id."""
     partition: int
     """Input partition."""
     first: int
     """Offset of its first record."""
     log_ms_before: int
-    """Log time before its first record."""
+    """Stream time before its first record."""
     first_ms: int
     """Earliest timestamp of its records."""
     last_ms: int
@@ -29,29 +29,29 @@ class PlainOpenState:
     last: int = 0
     """Offset of its latest record."""
     quiet_since: int = 0
-    """When its latest record came, by the clock of the idle timeout."""
+    """When its latest record arrived, by the clock of the idle timeout."""
     records: dict[int, Arrival] = field(default_factory=dict)
     """By sequence number, in order of arrival."""
     unreadable: dict[int, tuple[Defect, bytes | None]] = field(default_factory=dict)
-    """Sequence numbers that came as dead letters, with the label that follows, and the event's id where it has one."""
+    """Sequence numbers of events that became dead letters, with the resulting label and the event id if it has one."""
     labels: set[Defect] = field(default_factory=set)
     """Labels from records that have no sequence number."""
     contiguous: int = 0
-    """Events from 0 on without a gap."""
+    """Number of events from 0 on without a gap."""
     runs: int = 0
-    """Runs of places that are taken: one, where all came in order."""
+    """Number of runs of consecutive sequence numbers; one if all arrived in order."""
     end: int | None = None
     """Sequence number of its end."""
     ended_at: int = 0
-    """When its end came, by the clock of the grace of holes."""
+    """When its end arrived, by the clock of the grace for missing events."""
     duplicates: int = 0
-    """Records with a sequence number that was there."""
+    """Records with a sequence number that had already arrived."""
     size: int = 0
-    """Memory that it takes, in bytes."""
+    """Memory in bytes."""
 
 
 if TYPE_CHECKING:
     OpenState = PlainOpenState
 else:
     OpenState = PlainOpenState if SPEEDUPS is None else SPEEDUPS.OpenState
-"""The state; a module's has the same fields, and is made of the same arguments."""
+"""The state; the extension module's class has the same fields and constructor arguments."""

@@ -1,4 +1,4 @@
-"""A trajectory under way: its records as they came, by sequence number, and what must be known to close it."""
+"""An open trajectory: its raw records by sequence number, and the state needed to close it."""
 
 from collections.abc import Iterable
 
@@ -15,29 +15,29 @@ _Reference = writing(Reference)
 
 
 class OpenTrajectory(OpenState):
-    """What the fold holds of a trajectory that is not closed yet."""
+    """A trajectory that is not closed yet."""
 
     __slots__ = ()
 
     @property
     def is_complete(self) -> bool:
-        """Whether the end and everything before it are there."""
+        """Whether the end and everything before it have arrived."""
         return self.end is not None and self.end < self.contiguous
 
     @property
     def gaps(self) -> int:
-        """Gaps in its sequence numbers so far."""
+        """Number of gaps in its sequence numbers so far."""
         return self.runs - (self.contiguous > 0)
 
     def note_place(self, sequence: int) -> None:
-        """Note that the place ``sequence``, which was free, is taken now."""
+        """Record that ``sequence``, which was missing, has arrived."""
         self.runs += 1 - self._is_taken(sequence - 1) - self._is_taken(sequence + 1)
 
     def _is_taken(self, sequence: int) -> bool:
         return sequence in self.records or sequence in self.unreadable
 
     def touch(self, arrival: Arrival, log_ms: int, idle_ms: int) -> None:
-        """Note that ``arrival`` named it, at ``log_ms`` by the log's clock and ``idle_ms`` by that of the timeout."""
+        """Record that ``arrival`` named it at stream time ``log_ms``, when the idle timeout's clock was ``idle_ms``."""
         self.last = arrival.offset
         time_ms = arrival.timestamp if is_time(arrival.timestamp) else log_ms
         if time_ms < self.first_ms:
@@ -47,14 +47,14 @@ class OpenTrajectory(OpenState):
         self.quiet_since = idle_ms
 
     def advance(self) -> None:
-        """Move ``contiguous`` over what is there."""
+        """Advance ``contiguous`` to the first missing sequence number."""
         number = self.contiguous
         while self._is_taken(number):
             number += 1
         self.contiguous = number
 
     def closed(self, log_ms: int, closed_offset: int, labels: Iterable[Defect]) -> History:
-        """What is handed on when it closes. Events beyond its end are late, whichever came first."""
+        """Returns its history when it closes. Events after its end are late, whichever arrived first."""
         records = self.records
         numbers = sorted(records)
         there = sorted(records.keys() | self.unreadable.keys()) if self.unreadable else numbers

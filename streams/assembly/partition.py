@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from aiokafka import TopicPartition
 
 from headrace.schemas.records.dead_letter import DeadLetterError
-from headrace.streams.assembly.assemble import conclude, letter
+from headrace.streams.assembly.assemble import conclude, dead_letter_output
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.history import Dead
-from headrace.streams.assembly.recovery import Checkpoint
+from headrace.streams.assembly.history import UnusableRecord
+from headrace.streams.assembly.recovery import CommitMetadata
 from headrace.streams.assembly.remembered import Emitted
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.trajectory_writer import is_left_to_python
-from headrace.streams.assembly.unreadable_batch import letters_of_batch
-from headrace.streams.letters.dead_letters import time_of
-from headrace.streams.letters.raised import place_of, raised_alert
+from headrace.streams.assembly.unreadable_batch import batch_outputs
+from headrace.streams.dead_letters.build import time_of
+from headrace.streams.dead_letters.raised import position_of, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing
 
 
@@ -54,7 +54,7 @@ class PartitionAssembly:
     def resume(
         cls,
         limits: FoldLimits,
-        checkpoint: Checkpoint | None,
+        checkpoint: CommitMetadata | None,
         outputs: Iterable[Emitted],
         *,
         position: int,
@@ -63,7 +63,7 @@ class PartitionAssembly:
     ) -> "PartitionAssembly":
         """Go on at ``position``, the committed offset; ``outputs`` are the trajectories from ``checkpoint.output``
         to ``output_end``. Without a checkpoint nothing is known of log time and of dead letters: both start anew,
-        and ``letters_end`` is in the place of :attr:`Checkpoint.letters`.
+        and ``letters_end`` is in the place of :attr:`CommitMetadata.letters`.
         """
         written: dict[tuple[bytes, int], Emitted] = {}
         for emitted in outputs:  # another group's assembler may have written the same beside ours
@@ -86,7 +86,7 @@ class PartitionAssembly:
     def take(self, record: LogRecord) -> None:
         """Fold the next record."""
         for outcome in self.fold.arrive(record):
-            if isinstance(outcome, Dead):
+            if isinstance(outcome, UnusableRecord):
                 dead = [outcome] if outcome.record.offset >= self._sent_before else []
             else:
                 trajectory, dead = conclude(outcome)
@@ -95,7 +95,7 @@ class PartitionAssembly:
                 self._put(trajectory)
             for found in dead:
                 self.dead_letters[found.error.error] += 1
-                self._put(letter(found))
+                self._put(dead_letter_output(found))
             self._alert(dead)
         self.position = record.offset + 1
 
@@ -116,7 +116,7 @@ class PartitionAssembly:
         """Go on at ``end``: what stands from :attr:`position` on cannot be unpacked."""
         if self.position >= self._sent_before:
             self.dead_letters[DeadLetterError.OVERSIZE] += 1
-            for outgoing in letters_of_batch(place, self.position, end, self.fold.log_ms):
+            for outgoing in batch_outputs(place, self.position, end, self.fold.log_ms):
                 self._put(outgoing)
         self.position = end
 
@@ -124,18 +124,18 @@ class PartitionAssembly:
         """Send ``alert`` with the next commit."""
         self._put(alert)
 
-    def _alert(self, dead: Sequence[Dead]) -> None:
+    def _alert(self, dead: Sequence[UnusableRecord]) -> None:
         """An alert where our own code raised for a trajectory: at its first event."""
         first = next((each for each in dead if each.error.error is DeadLetterError.RAISED), None)
         if first is not None:
-            place = place_of(first.record)
+            place = position_of(first.record)
             self._put(raised_alert(first.error, SOURCE, time_of(first.record), **place))
 
     def _put(self, outgoing: Outgoing) -> None:
         self.pending.append(outgoing)
         self.pending_bytes += len(outgoing.message.value)
 
-    def sent(self, trajectory_offsets: Iterable[int], letter_offsets: Iterable[int] = ()) -> tuple[int, Checkpoint]:
+    def sent(self, trajectory_offsets: Iterable[int], letter_offsets: Iterable[int] = ()) -> tuple[int, CommitMetadata]:
         """Note that ``pending`` was sent, its trajectories and dead letters to these offsets; returns the input offset
         to commit and what to commit beside it. Both must become durable together with what was sent.
         """
@@ -152,4 +152,4 @@ class PartitionAssembly:
         self._sent_before = max(self._sent_before, self.position)
         offset, log_ms = self.fold.resume_point(self.position)
         output = self._outputs[0] if self._outputs else self._output_end
-        return offset, Checkpoint(next=self._sent_before, log_ms=log_ms, output=output, letters=self._letters_end)
+        return offset, CommitMetadata(next=self._sent_before, log_ms=log_ms, output=output, letters=self._letters_end)

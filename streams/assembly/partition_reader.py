@@ -1,7 +1,7 @@
-"""Committed records of one partition, in order, through librdkafka: it fetches and unpacks on threads of its own.
+"""Reads the committed records of one partition in order with librdkafka, which fetches and unpacks on its own threads.
 
-With the extension module they come as arrivals, headers looked at, without an object in between; else as
-confluent-kafka's messages. Who may read which partition is not decided here: a reader belongs to no group.
+With the extension module the records are arrivals with parsed headers, built without intermediate objects; else they
+come from confluent-kafka's messages. A reader belongs to no group; partition assignment happens elsewhere.
 """
 
 import asyncio
@@ -19,38 +19,38 @@ from headrace.streams.raw import LogRecord
 logger = logging.getLogger(__name__)
 
 _BATCH = 200
-"""Records asked for at a time."""
+"""Records per read."""
 
 _QUEUE_KB = 8 * 1024
-"""Fetched and not yet read."""
+"""Largest amount of fetched and unread data, in KiB."""
 
 
 class PartitionReader(Protocol):
-    """Reads one partition from an offset on; made by :func:`open_reader`."""
+    """Reads one partition from an offset on; created by :func:`open_reader`."""
 
     @property
     def position(self) -> int:
-        """Next offset to read. At the end of the log also past transaction markers, which are offsets without a
+        """Next offset to read. At the log end it is also past transaction markers, which use offsets without a
         record."""
 
     @property
     def end(self) -> int | None:
-        """The log's end as of the last fetch; ``None`` before it."""
+        """Log end offset as of the last fetch; ``None`` before it."""
 
     def read(self) -> Sequence[LogRecord]:
-        """The next records, or none; does not wait. Raises ``KafkaException`` where the partition cannot be read, once
-        everything before that was given.
+        """Returns the next records, or none; does not wait. Raises ``KafkaException`` if the partition cannot be read,
+        after all records before the error were returned.
         """
 
     def close(self) -> None:
-        """Let go of the connection; may wait for it."""
+        """Close the connection; may block."""
 
 
 class ArrivalReader:
     """A :class:`PartitionReader` whose records are arrivals; needs the extension module."""
 
     def __init__(self, settings: Mapping[str, str], topic: str, partition: int, offset: int) -> None:
-        # What confluent-kafka is linked with, whether it brought it along or found it on the system.
+        # The librdkafka that confluent-kafka is linked with, bundled or from the system.
         self._log = SPEEDUPS.PartitionLog(cimpl.__file__, dict(settings), topic, partition, offset)
         self.close = self._log.close
         self._error = 0
@@ -74,24 +74,24 @@ class ArrivalReader:
 
 @asynccontextmanager
 async def open_reader(bootstrap: str, topic: str, partition: int, offset: int) -> AsyncIterator[PartitionReader]:
-    """A reader of the committed records of ``topic[partition]`` from ``offset`` on, closed at the end."""
+    """Opens a reader of the committed records of ``topic[partition]`` from ``offset`` on; closes it on exit."""
     settings = {
         "bootstrap.servers": bootstrap,
-        "group.id": "none",  # must be there, and is not used: nothing is subscribed to or committed
+        "group.id": "none",  # required by the client, but unused: nothing is subscribed to or committed
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
         "isolation.level": "read_committed",
-        # What retention takes while it is read must be said; the restart does. See PartitionRunner.
+        # If retention deletes unread records, the read must fail; the restart then reports it. See PartitionRunner.
         "auto.offset.reset": "error",
         "enable.partition.eof": "true",
         "check.crcs": "true",
         "queued.max.messages.kbytes": str(_QUEUE_KB),
-        # With a full queue it would look again after a second, by default.
+        # By default, a full queue is checked again only after a second.
         "fetch.queue.backoff.ms": "2",
         "reconnect.backoff.ms": "50",
         "reconnect.backoff.max.ms": "1000",
-        # Errors of reading are raised by read(). That the broker is away it would say dozens of times a second, past
-        # the log; this process's other clients say it once a minute.
+        # read() raises read errors. While the broker is unavailable, librdkafka would print this to stderr dozens of
+        # times a second; the other clients of this process log it once a minute.
         "log_level": "2",
     }
     reader: PartitionReader

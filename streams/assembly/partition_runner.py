@@ -24,17 +24,17 @@ from headrace.schemas.kafka.sending import acceptable_ms
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.lost_place import check_written
+from headrace.streams.assembly.lost_offset import check_written_trajectories
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.assembly.partition_reader import PartitionReader, open_reader
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
-from headrace.streams.assembly.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import parse_commit_metadata
 from headrace.streams.assembly.runner_status import RunnerStatus
 from headrace.streams.assembly.tick import tick
 from headrace.streams.assembly.trajectory_record import SOURCE
 from headrace.streams.assembly.undecided_letters import were_committed
-from headrace.streams.assembly.unreadable_batch import first_behind, is_unreadable_batch
-from headrace.streams.lost_place import LostPlaceError, expired_alert
+from headrace.streams.assembly.unreadable_batch import first_readable_after, is_unreadable_batch
+from headrace.streams.lost_offset import LostOffsetError, expired_alert
 from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class PartitionRunner:
             except KafkaException as error:
                 if not is_unreadable_batch(error):
                     raise
-                end = await first_behind(self._config.bootstrap, self._source, assembly.position)
+                end = await first_readable_after(self._config.bootstrap, self._source, assembly.position)
                 if end <= assembly.position:
                     raise
                 logger.error(
@@ -202,7 +202,7 @@ class PartitionRunner:
         started = time.monotonic()
         config = self._config
         commit = (await committed_offsets(config.bootstrap, config.group, [self._source]))[self._source]
-        checkpoint = checkpoint_of(commit.metadata or "")
+        checkpoint = parse_commit_metadata(commit.metadata or "")
         letters_end = checkpoint.letters if checkpoint else 0 if commit.offset < 0 else -1
         await self._resolve(producer, [self._target, self._source], commit=True)
         letters = await producer.places_of([DEAD_LETTERS])
@@ -212,7 +212,7 @@ class PartitionRunner:
         begin = (await self._consumer.beginning_offsets([self._source]))[self._source]
         end = (await self._consumer.end_offsets([self._source]))[self._source]
         if commit.offset > end:
-            raise LostPlaceError(
+            raise LostOffsetError(
                 f"{EVENTS.name}[{self._source.partition}] ends at {end}, and was taken up to {commit.offset} already: "
                 "the topic was made anew, or its broker lost records. With the assembler stopped, delete the group "
                 f"(kafka-consumer-groups.sh --bootstrap-server {config.bootstrap} --delete --group {config.group}), "
@@ -225,7 +225,7 @@ class PartitionRunner:
             config.bootstrap, self._target, begin=first_output, remember=config.limits.remember
         )
         if place_lost:
-            check_written(config.limits, len(outputs), self._source)
+            check_written_trajectories(config.limits, len(outputs), self._source)
         position = max(commit.offset, begin)
         logger.info(
             "%s[%d] goes on at %d with %d closed trajectories known (%.1f s)",
@@ -349,5 +349,5 @@ def tick_due_ms(fold: PartitionFold, limits: FoldLimits) -> int | None:
     deadline_ms = fold.deadline_ms
     if deadline_ms is None:
         return None
-    step_ms = min(limits.grace_step_ms, limits.idle_step_ms) if fold.waits_for_holes else limits.idle_step_ms
+    step_ms = min(limits.grace_step_ms, limits.idle_step_ms) if fold.waits_for_gaps else limits.idle_step_ms
     return min(step_ms // 2, deadline_ms - fold.log_ms)

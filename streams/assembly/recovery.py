@@ -1,15 +1,15 @@
-"""Where a restart goes on. The state of the assembler is the log; a commit says which part of it.
+"""Where a restart resumes. The assembler's state is rebuilt from Kafka; a commit specifies the range to read.
 
-The committed offset of an ``events`` partition is the first record of the oldest open trajectory. Beside it, in the
-commit's metadata:
+The committed offset of an ``events`` partition is the first record of the oldest open trajectory. The commit's metadata
+holds:
 
     {"v": 1, "next": 7104, "log_ms": 1795260264512, "output": 331}
 
-A restart reads ``trajectories`` of the same partition from ``output``: those are the trajectories that the fold
-remembered as closed at the committed offset, and all that closed since, each with the input offsets between which it
-was open. Then it folds ``events`` from the committed offset with log time ``log_ms``. Records that belong to what was
-written fall out; what had closed by a record is remembered, and forgotten, as it was then; so only what was open comes
-into being again. What is a dead letter before ``next`` was sent before the crash.
+A restart reads ``trajectories`` of the same partition from ``output``: the trajectories that the fold remembered as
+closed at the committed offset, and all that closed since, each with the input offsets between which it was open. Then
+it folds ``events`` from the committed offset with stream time ``log_ms``. Records of written trajectories are dropped
+as duplicates. At each record the fold remembers the same closed trajectories as before the restart, so only open
+trajectories are rebuilt. Dead letters of records before ``next`` were sent before the crash and are not sent again.
 """
 
 from contextlib import suppress
@@ -21,29 +21,29 @@ from headrace.streams.assembly.remembered import Emitted, Remembered
 from headrace.streams.raw import LogRecord
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
-    """What a commit's metadata holds."""
+class CommitMetadata(msgspec.Struct, frozen=True):
+    """Metadata of a committed offset."""
 
     next: int
     """First input offset whose dead letters were not sent yet."""
     log_ms: int
-    """Log time before the record at the committed offset, Unix milliseconds."""
+    """Stream time before the record at the committed offset, Unix milliseconds."""
     output: int
     """Offset in the output partition of the oldest trajectory that a restart must know."""
     letters: int = -1
-    """Offset behind the last dead letter that was committed; −1 where that is not known."""
+    """Offset after the last committed dead letter; −1 if that is unknown."""
     v: int = 1
-    """Version of this form."""
+    """Version of this format."""
 
     def to_metadata(self) -> str:
-        """The text that is committed; some 80 characters, of 4,096 that Kafka takes."""
+        """Returns the text to commit; about 80 characters of the 4,096 that Kafka allows."""
         return msgspec.json.encode(self).decode()
 
 
-def checkpoint_of(metadata: str) -> Checkpoint | None:
-    """What ``metadata`` says; ``None`` where it is not ours, as after an offset was reset by hand."""
+def parse_commit_metadata(metadata: str) -> CommitMetadata | None:
+    """Parse ``metadata``; ``None`` if the assembler did not write it, as after a manual offset reset."""
     try:
-        checkpoint = msgspec.json.decode(metadata, type=Checkpoint)
+        checkpoint = msgspec.json.decode(metadata, type=CommitMetadata)
     except msgspec.MsgspecError:
         return None
     return checkpoint if checkpoint.v == 1 else None
@@ -60,7 +60,7 @@ class _Range(msgspec.Struct):
 
 
 class _Tail(msgspec.Struct, kw_only=True):
-    """What of a trajectory record is needed beside its id."""
+    """The fields of a trajectory record that recovery needs, except its id."""
 
     first: _Place
     last: _Place
@@ -73,31 +73,31 @@ class _Tail(msgspec.Struct, kw_only=True):
 
 
 class _Body(_Tail):
-    """With its id; the rest, tokens above all, is skipped unread."""
+    """As :class:`_Tail`, with its id; other fields, above all the tokens, are skipped without decoding."""
 
     trajectory_id: str
 
 
 _TAIL = b',"missing":['
-"""Where the part that is needed begins. Tokens and turns stand before it, and no text holds it: in a text each quote
-has a backslash before it, and after the field itself only numbers, labels and ids follow."""
+"""Start of the needed part of a trajectory's JSON; tokens and turns precede it. It cannot occur inside a JSON string,
+where every quote is escaped, nor after the field itself, where only numbers, labels and ids follow."""
 
 _BODY: msgspec.json.Decoder[_Body] = msgspec.json.Decoder(_Body)
 _TAIL_OF_BODY: msgspec.json.Decoder[_Tail] = msgspec.json.Decoder(_Tail)
 
 
 def emitted_of(record: LogRecord) -> Emitted:
-    """What the fold remembered of the trajectory in ``record``; raises ``ValueError`` where it holds none."""
+    """Returns what the fold remembered of the trajectory in ``record``. Raises ``ValueError`` if it holds none."""
     try:
         body = _body_of(record)
         listed = [(gap.start, gap.end) for gap in body.missing_ranges]
         gaps = gaps_of(listed or [(number, number + 1) for number in body.missing])
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ValueError(f"{record.topic}[{record.partition}]@{record.offset} is no trajectory: {error}") from error
+        raise ValueError(f"{record.topic}[{record.partition}]@{record.offset} is not a trajectory: {error}") from error
     return Emitted(
         offset=record.offset,
         first=body.first.offset,
-        # Older releases did not say it: closed with its last record, as nearly all are.
+        # Older releases did not write it. Assume that it closed with its last record, as nearly all do.
         closed_offset=body.last.offset + 1 if body.closed_offset is None else body.closed_offset,
         remembered=Remembered(
             subject=body.trajectory_id.encode(),
@@ -109,9 +109,9 @@ def emitted_of(record: LogRecord) -> Emitted:
 
 
 def _body_of(record: LogRecord) -> _Body:
-    """What is needed of ``record``: from its key and its end, where it is written as we write it; else from all of it.
+    """Returns the needed fields of ``record``: from its key and its tail if headrace wrote it, else from all of it.
 
-    A restart reads thousands of records of 100 KB; all but their last few hundred bytes are of no use to it.
+    A restart reads thousands of records of 100 KB, and needs only their last few hundred bytes.
     """
     value = record.value or b""
     begin = value.rfind(_TAIL)

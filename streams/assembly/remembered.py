@@ -1,7 +1,7 @@
-"""What stays known of closed trajectories, so that an event sent again is told from a new trajectory's first.
+"""Memory of closed trajectories, which tells a repeated event from the first event of a new trajectory.
 
-The latest are known: as many as the limits allow by count and by memory, whatever is sent again since. Which those are
-follows from the order in which trajectories closed and from nothing else, so a restart finds the same.
+It holds the latest closed trajectories, as many as the limits on count and memory allow. They depend only on the order
+in which trajectories closed, not on repeated events, so a restart rebuilds the same memory.
 """
 
 from collections import deque
@@ -11,42 +11,42 @@ import msgspec
 from headrace.streams.assembly.gaps import Gaps, in_gap
 
 _BYTES = 180
-"""Memory of one beside its id and gaps: Python's objects, and its places in what holds it."""
+"""Memory of one entry in addition to its id and gaps: Python objects and container slots."""
 
 
 class Remembered(msgspec.Struct, frozen=True, gc=False):
-    """What stays known of one: which events it had."""
+    """The sequence numbers of one closed trajectory."""
 
     subject: bytes
-    """Its id."""
+    """Trajectory id."""
     top: int
-    """Highest sequence number; −1 with none."""
+    """Highest sequence number; −1 if there is none."""
     gaps: Gaps
-    """Sequence numbers up to it that never came."""
+    """Missing sequence numbers below ``top``."""
     start_id: bytes | None = None
-    """``ce_id`` of event 0, where that is known."""
+    """``ce_id`` of event 0, if that is known."""
 
     def holds(self, sequence: int) -> bool:
-        """Whether the event ``sequence`` came before the trajectory closed."""
+        """Whether the event ``sequence`` arrived before the trajectory closed."""
         return sequence <= self.top and not in_gap(self.gaps, sequence)
 
     @property
     def size(self) -> int:
-        """Memory, in bytes, about."""
+        """Approximate memory in bytes."""
         return _BYTES + len(self.subject) + len(self.gaps) * self.gaps.itemsize + len(self.start_id or b"")
 
 
 class Emitted(msgspec.Struct, frozen=True, gc=False):
-    """A trajectory that was written, as a restart finds it in the output."""
+    """A written trajectory, as a restart reads it from the output."""
 
     offset: int
-    """Where it stands in the output partition."""
+    """Offset in the output partition."""
     first: int
     """Input offset of its first record."""
     closed_offset: int
     """Input offset from which on it was closed."""
     remembered: Remembered
-    """Which events it had."""
+    """Its sequence numbers."""
 
 
 class Memory:
@@ -54,15 +54,15 @@ class Memory:
 
     def __init__(self, most: int, max_bytes: int) -> None:
         self.known: dict[bytes, Remembered] = {}
-        """By id; always the same dict."""
+        """By trajectory id; always the same dict object."""
         self.size = 0
-        """Memory of all, in bytes, about."""
+        """Approximate memory of all entries in bytes."""
         self._most = most
         self._max_bytes = max_bytes
         self._order: deque[Remembered] = deque()
 
     def add(self, latest: Remembered) -> None:
-        """Remember ``latest``, and forget the oldest beyond the bounds."""
+        """Remember ``latest``, and drop the oldest entries beyond the limits."""
         self.known[latest.subject] = latest
         self._order.append(latest)
         self.size += latest.size

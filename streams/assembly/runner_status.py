@@ -1,4 +1,4 @@
-"""Where an assembler stands with one partition: numbers that are cheap to read, for metrics and for people."""
+"""Status of an assembler's partition: numbers that are cheap to read, for metrics and status pages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,34 +8,34 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 
 @dataclass(frozen=True, slots=True)
 class RunnerStatus:
-    """One partition of ``events``, as of now. Counts are since this process took the partition over."""
+    """Current status of one partition of ``events``. Counts start when this process acquires the partition."""
 
     partition: int
     """Partition."""
     position: int
     """Next offset to fold."""
     log_end: int | None
-    """Offset after the log's last record, as of the last fetch; ``None`` where nothing was fetched yet."""
+    """Log end offset as of the last fetch; ``None`` before the first fetch."""
     log_ms: int
-    """Log time, Unix milliseconds: the latest timestamp so far."""
+    """Stream time, Unix milliseconds: the latest timestamp so far."""
     open_trajectories: int
-    """Trajectories under way."""
+    """Open trajectories."""
     oldest_open_ms: int | None
-    """Log time when the one that is open longest began, Unix milliseconds; ``None`` with none open."""
+    """Stream time at which the oldest open trajectory began, Unix milliseconds; ``None`` if none is open."""
     held_events: int
     """Events of open trajectories."""
     held_bytes: int
-    """Their memory."""
+    """Memory of those events, in bytes."""
     remembered_bytes: int
-    """Memory of what is known of closed trajectories."""
+    """Memory of the remembered closed trajectories, in bytes."""
     duplicates: int
-    """Events dropped because they had come before."""
+    """Events dropped as duplicates."""
     dead_letters: Mapping[DeadLetterError, int]
-    """Records that could not be used, by what is wrong; ``late`` among them."""
+    """Records that could not be used, by error, including ``late``."""
     trajectories: int
     """Trajectories closed."""
     native_fallbacks: int
-    """Those of them that Python wrote, because the extension module does not know an event type or a field."""
+    """Closed trajectories written by Python because the extension module does not know an event type or a field."""
     commits: int
     """Transactions committed."""
     commits_failed: int
@@ -43,14 +43,14 @@ class RunnerStatus:
     last_commit_s: float
     """Seconds that the latest transaction took."""
     all_commits_s: float
-    """Seconds of all transactions together."""
+    """Total seconds of all transactions."""
 
     @property
     def conflicts(self) -> int:
-        """Events of another run under the id of a trajectory that was there."""
+        """Events of another run that used the id of an existing trajectory."""
         return self.dead_letters.get(DeadLetterError.CONFLICT, 0)
 
     @property
     def late(self) -> int:
-        """Events that came after their trajectory was closed."""
+        """Events that arrived after their trajectory was closed."""
         return self.dead_letters.get(DeadLetterError.LATE, 0)

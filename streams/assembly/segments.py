@@ -1,10 +1,10 @@
-"""Model calls → segments: runs of tokens in which the context only grew, so that one forward pass scores them all.
+"""Folds model calls into segments: token sequences whose context only grew, so that one forward pass scores them.
 
     call 1  context A B      sampled x y      ─┐ one segment   A B x y C z
     call 2  prefix A B x y   context C, z     ─┘ loss mask     0 0 1 1 0 1
     call 3  prefix empty, context A D (pruned) → a new segment whose context is masked
 
-Nothing is guessed: a prefix that does not match by length and hash ends the tokens of the trajectory with a label.
+Nothing is guessed: if a prefix does not match by length and hash, the trajectory gets a label and no tokens.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from headrace.schemas.records.trajectory import Defect, Segment
 from headrace.streams.structs import writing
 
 MAX_TOKENS = 1_000_000
-"""Tokens of a trajectory, over all segments; beyond, it is labelled and its tokens are left out."""
+"""Most tokens of a trajectory over all segments; beyond that it is labelled and its tokens are left out."""
 
 _TOKEN_FIELDS = frozenset({"context_ids", "sampled_ids", "logprobs"})
 
@@ -27,8 +27,8 @@ _Segment, _VersionSpan, _SamplingSpan = writing(Segment), writing(VersionSpan), 
 
 
 @dataclass(slots=True)
-class _Draft:
-    """The segment that grows; axes as in :class:`Segment`."""
+class _SegmentDraft:
+    """A segment under construction; axes as in :class:`Segment`."""
 
     token_ids: IntArray = field(default_factory=lambda: array("i"))
     loss_mask: IntArray = field(default_factory=lambda: array("b"))
@@ -37,11 +37,11 @@ class _Draft:
     sampling_spans: list[SamplingSpan] = field(default_factory=list)
     sampled: int = 0
     hashed: int = 0
-    """Tokens of ``token_ids`` that are in ``hash``."""
+    """Number of tokens of ``token_ids`` that are already in ``hash``."""
     hash: Any = field(default_factory=hashlib.sha256)
 
     def prefix_sha256(self) -> str:
-        """``schemas.tokens.prefix_hash`` of ``token_ids``, which only grow: each token is hashed once."""
+        """Returns ``schemas.tokens.prefix_hash`` of ``token_ids``. They only grow, so each token is hashed once."""
         fresh = self.token_ids[self.hashed :]
         if sys.byteorder == "big":
             fresh.byteswap()
@@ -50,7 +50,7 @@ class _Draft:
         return str(self.hash.hexdigest())
 
     def extend(self, context_ids: IntArray, call: ModelCalled, sampled_ids: IntArray) -> None:
-        """Append a call's new context, masked, and what it sampled."""
+        """Append a call's new context, masked, and its sampled tokens."""
         self.token_ids.extend(context_ids)
         self.loss_mask.frombytes(bytes(len(context_ids)))
         self.token_ids.extend(sampled_ids)
@@ -82,7 +82,7 @@ class _Draft:
 
 
 def _append_span(spans: list[VersionSpan], span: VersionSpan, shift: int) -> None:
-    """Append ``span``, moved by ``shift`` sampled tokens; neighbours of one run's version become one span."""
+    """Append ``span``, shifted by ``shift`` sampled tokens; adjacent spans of one run and version are merged."""
     start = span.start + shift
     if spans and spans[-1].version == span.version and spans[-1].run == span.run:
         start = spans.pop().start
@@ -90,7 +90,7 @@ def _append_span(spans: list[VersionSpan], span: VersionSpan, shift: int) -> Non
 
 
 def _append_sampling(spans: list[SamplingSpan], temperature: float | None, start: int, length: int) -> None:
-    """Append ``length`` tokens sampled at ``temperature``; neighbours of one temperature become one span."""
+    """Append ``length`` tokens sampled at ``temperature``; adjacent spans of one temperature are merged."""
     end = start + length
     if spans and spans[-1].temperature == temperature:
         start = spans.pop().start
@@ -98,20 +98,20 @@ def _append_sampling(spans: list[SamplingSpan], temperature: float | None, start
 
 
 class SegmentFold:
-    """Folds a trajectory's model calls, in order, into segments and the labels that follow from their tokens."""
+    """Folds a trajectory's model calls, in order, into segments and labels."""
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         self.defects: set[Defect] = set()
         self.runs: set[str] = set()
-        """Training runs that the engines named whose policies sampled."""
+        """Training runs whose policies sampled, as reported by the engines."""
         self.sampled_tokens = 0
         self._max_tokens = max_tokens
         self._tokens = 0
-        self._drafts: list[_Draft] = []
+        self._drafts: list[_SegmentDraft] = []
         self._lost = False
 
     def add(self, call: ModelCalled) -> None:
-        """Take the next model call."""
+        """Fold the next model call."""
         if not _TOKEN_FIELDS.isdisjoint(call.hidden):
             self.defects.add(Defect.REDACTED)
         if call.context_ids is None or call.sampled_ids is None:
@@ -122,7 +122,7 @@ class SegmentFold:
             self._append(call, call.context_ids, call.sampled_ids)
 
     def segments(self) -> list[Segment]:
-        """The segments; none where tokens of any call are missing or do not fit together."""
+        """Returns the segments; none if the tokens of any call are missing or inconsistent."""
         return [draft.finished() for draft in self._drafts]
 
     def _label(self, call: ModelCalled, sampled: int) -> None:
@@ -142,17 +142,17 @@ class SegmentFold:
             self.defects.add(Defect.UNKNOWN_SAMPLING)
 
     def _append(self, call: ModelCalled, context_ids: IntArray, sampled_ids: IntArray) -> None:
-        draft = self._drafts[-1] if self._drafts else _Draft()
+        draft = self._drafts[-1] if self._drafts else _SegmentDraft()
         current = draft.token_ids
         if call.prefix_length:
             if call.prefix_length != len(current) or call.prefix_sha256 != draft.prefix_sha256():
                 self._lose(Defect.BROKEN_PREFIX)
                 return
         elif current and context_ids[: len(current)] == current:
-            # An SDK that sends whole contexts: what was there already is the prefix.
+            # The SDK sends whole contexts: the tokens of the current segment are the prefix.
             context_ids = context_ids[len(current) :]
         else:
-            draft = _Draft()
+            draft = _SegmentDraft()
             self._drafts.append(draft)
         self._tokens += len(context_ids) + len(sampled_ids)
         if self._tokens > self._max_tokens:

@@ -1,4 +1,4 @@
-"""A trajectory's JSON → its Kafka record: the key, an id that follows from where its first event stands, the trace."""
+"""Builds the Kafka record of a trajectory's JSON: key, trace, and an id derived from its first event's position."""
 
 from headrace.schemas.envelope import Envelope, Headers, to_headers
 from headrace.schemas.ids import NAMESPACE, SEPARATOR, derived_id
@@ -10,23 +10,23 @@ from headrace.schemas.wire import Message
 SOURCE = "/streams/assemble"
 
 _TYPE = Trajectory.TYPE
-"""A pydantic class is slow to ask for a constant."""
+"""Cached: reading a class attribute of a pydantic model is slow."""
 
 ID_PREFIX = NAMESPACE + f"{_TYPE}{SEPARATOR}".encode()
-"""What every trajectory's id is hashed from first."""
+"""Prefix of the hash input of every trajectory's id."""
 
 
 def trajectory_record(
     trajectory_id: str, first: Reference, traceparent: str | None, value: bytes, time_ms: int
 ) -> Message:
-    """The record of the trajectory that ``value`` holds, closed at ``time_ms``. It continues the trace of its agent."""
+    """Returns the record of the trajectory in ``value``, closed at ``time_ms``. It continues its agent's trace."""
     id = derived_id(_TYPE, trajectory_id, first.partition, first.offset)
     headers = _headers(id, trajectory_id, time_ms, continued(traceparent, id))
     return Message(trajectory_id.encode(), value, headers)
 
 
 def any_headers() -> Headers:
-    """The headers of a trajectory's record; of another, only id, time, subject and trace differ."""
+    """Returns template headers: those of any trajectory's record differ only in id, time, subject and trace."""
     return _headers("", "", 0, "")
 
 

@@ -1,6 +1,6 @@
-"""A closed trajectory → its record by the extension module, where every event in it is plainly right.
+"""Writes the record of a closed trajectory with the extension module, if all of its events are plainly valid.
 
-A module that lags behind the models leaves to Python what it does not know: :data:`LAG` says what.
+If the module lags behind the models, Python writes the trajectories that need what it lacks, listed in :data:`LAG`.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ from headrace.streams.assembly.history import History
 from headrace.streams.assembly.segments import MAX_TOKENS
 from headrace.streams.assembly.trajectory_record import ID_PREFIX, any_headers
 from headrace.streams.native.available import SPEEDUPS
-from headrace.streams.native.shapes import Lag, tables_of
+from headrace.streams.native.shapes import NativeLag, tables_of
 
 if TYPE_CHECKING:
     from headrace.streams.native import speedups
 
 MAX_RECORD_BYTES = 24 * 1024 * 1024
-"""Largest trajectory record; ``trajectories`` takes 32 MiB. A larger one goes without tokens and turns, and says so."""
+"""Largest trajectory record; the topic allows 32 MiB. A larger one is labelled and written without tokens and turns."""
 
 _PARTS: tuple[type[BaseModel], ...] = (
     Trajectory,
@@ -56,13 +56,13 @@ def _fields_written() -> Iterator[str]:
         yield from model.model_fields
 
 
-def make_writer(known: Mapping[str, str]) -> "tuple[speedups.TrajectoryWriter | None, Lag]":
-    """The extension module's writer, and what it lags behind in; none where it can write no trajectory.
+def make_writer(known: Mapping[str, str]) -> "tuple[speedups.TrajectoryWriter | None, NativeLag]":
+    """Returns the extension module's writer and what it lacks; ``None`` as the writer if it can write no trajectory.
 
-    ``known``: the fields of each event type that it was built for (``EVENT_FIELDS``).
+    ``known``: the fields of each event type that the module was built for (``EVENT_FIELDS``).
     """
     if SPEEDUPS is None:
-        return None, Lag()
+        return None, NativeLag()
     tables, lag = tables_of(EVENTS.models, known)
     try:
         writer = SPEEDUPS.TrajectoryWriter(
@@ -92,7 +92,7 @@ _WRITER, LAG = make_writer(getattr(SPEEDUPS, "EVENT_FIELDS", {}))
 
 
 def is_left_to_python(history: History) -> bool:
-    """Whether only what the extension module does not know keeps it from writing the trajectory in ``history``."""
+    """Whether the extension module leaves the trajectory in ``history`` to Python only because it lags behind."""
     return (
         bool(LAG)
         and _is_whole(history)
@@ -108,7 +108,7 @@ def _is_whole(history: History) -> bool:
 
 
 def plainly_written(history: History) -> Message | None:
-    """The record of the trajectory in ``history``; ``None`` in doubt, or without the extension module."""
+    """Returns the record of the trajectory in ``history``; ``None`` if only Python can write it."""
     if _WRITER is None or not _is_whole(history):
         return None
     written = _WRITER.write(

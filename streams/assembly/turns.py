@@ -1,9 +1,9 @@
-"""Facts → turns: what an agent did, model call by model call, with each tool call beside its return.
+"""Folds facts into turns: what an agent did, model call by model call, with each tool call paired with its return.
 
     turn 2   17 tokens, stop   search_corpus {"query": "where does ada work"} → ok, 3 chunks   pruned c7, c9
 
-A turn starts at a model call and holds what follows until the next. What comes before the first model call (an agent
-that searches before it asks) is a turn of its own, in which nothing was sampled.
+A turn starts at a model call and holds all facts until the next one. Facts before the first model call (an agent that
+searches before it calls the model) form a separate turn without sampled tokens.
 """
 
 import math
@@ -34,7 +34,7 @@ _Turn, _ToolUse, _ToolStatistics = writing(Turn), writing(ToolUse), writing(Tool
 
 
 class _Use(msgspec.Struct):
-    """A tool call whose return may still come."""
+    """A tool call whose return may be pending."""
 
     tool: str
     call_id: str
@@ -54,8 +54,8 @@ class _Use(msgspec.Struct):
         )
 
 
-class _Draft(msgspec.Struct):
-    """The turn that grows. Holds no tokens: segments do."""
+class _TurnDraft(msgspec.Struct):
+    """A turn under construction. Segments hold the tokens."""
 
     sampled_tokens: int = 0
     finish_reason: str | None = None
@@ -82,13 +82,13 @@ class TurnFold:
         self.model_calls = 0
         self.subagents_assigned = 0
         self.subagents_finished = 0
-        self._drafts: list[_Draft] = []
+        self._drafts: list[_TurnDraft] = []
         self._waiting: defaultdict[str, deque[_Use]] = defaultdict(deque)
         self._slowest: dict[int, int] = {}
         self._subagent_steps = 0
 
     def add(self, fact: Fact) -> None:
-        """Take the next fact: a model, or a struct that stands for it."""
+        """Fold the next fact: a model, or a struct with its fields."""
         match fact.TYPE:
             case ModelCalled.TYPE:
                 self._called(fact)
@@ -105,21 +105,21 @@ class TurnFold:
             case SubagentFinished.TYPE:
                 self._finished(fact)
             case TrajectoryStarted.TYPE | TrajectoryEnded.TYPE | ClockTicked.TYPE:
-                pass  # of no turn
+                pass  # belongs to no turn
             case _:
                 assert_never(fact)
 
     def _called(self, fact: ModelCalled) -> None:
         self.model_calls += 1
-        self._drafts.append(_Draft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages))
+        self._drafts.append(_TurnDraft(len(fact.sampled_ids or ()), fact.finish_reason, fact.messages))
 
     def _returned(self, fact: ToolReturned) -> None:
-        """Pair with the oldest call of this id that still waits: some agents use an id again in a later turn."""
+        """Pair a return with the oldest open call of its id: some agents reuse an id in a later turn."""
         waiting = self._waiting.get(fact.call_id)
         if waiting:
             waiting.popleft().returned = fact
         else:
-            # The call's own event is missing: the use happened all the same.
+            # The event of the call is missing, but the tool was used.
             self._use(_Use(fact.tool, fact.call_id, None, fact))
 
     def _finished(self, fact: SubagentFinished) -> None:
@@ -128,11 +128,11 @@ class TurnFold:
         self._slowest[fact.stage] = max(self._slowest.get(fact.stage, 0), fact.steps)
 
     def turns(self) -> list[Turn]:
-        """The turns, in order."""
+        """Returns the turns, in order."""
         return [draft.finished() for draft in self._drafts]
 
     def statistics(self) -> dict[str, ToolStatistics]:
-        """Use of each tool, by name, in order of first use."""
+        """Returns the statistics of each tool by name, in order of first use."""
         uses_by_tool: defaultdict[str, list[_Use]] = defaultdict(list)
         for draft in self._drafts:
             for use in draft.uses:
@@ -146,12 +146,12 @@ class TurnFold:
 
     @property
     def total_steps(self) -> int:
-        """Model calls, those of sub-agents included."""
+        """Model calls, including those of sub-agents."""
         return self.model_calls + self._subagent_steps
 
-    def _turn(self) -> _Draft:
+    def _turn(self) -> _TurnDraft:
         if not self._drafts:
-            self._drafts.append(_Draft())
+            self._drafts.append(_TurnDraft())
         return self._drafts[-1]
 
     def _use(self, use: _Use) -> None:
@@ -170,6 +170,6 @@ def _statistics(uses: list[_Use]) -> ToolStatistics:
             kind = str(use.returned.error_class or "unclassified")
             errors[kind] = errors.get(kind, 0) + 1
         longer = seconds + (use.returned.latency_s or 0.0)
-        if math.isfinite(longer):  # JSON has no infinity: one absurd latency must not spoil the record
+        if math.isfinite(longer):  # JSON has no infinity: one absurd latency must not make the record invalid
             seconds = longer
     return _ToolStatistics(calls=len(uses), errors=errors, seconds=seconds)

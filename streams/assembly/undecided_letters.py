@@ -19,7 +19,7 @@ async def were_committed(
 ) -> bool:
     """Whether the letters of ``source`` that are undecided in ``places``, all of ``dead-letters``, were committed.
 
-    ``committed_end`` is :attr:`Checkpoint.letters`. True, too, where none are found and that is not known.
+    ``committed_end`` is :attr:`CommitMetadata.letters`. True, too, where none are found and that is not known.
     """
     if committed_end < 0 or len(places) != 1:
         return True

@@ -1,7 +1,7 @@
-"""A batch of ``events`` that cannot be unpacked: librdkafka stays before it for ever, so the assembler steps over it.
+"""Handles a batch of ``events`` that cannot be decompressed: librdkafka never gets past it, so the assembler skips it.
 
-Of such a batch only its header is read: the offsets that it has. It stays in the log; a dead letter and an alert say
-where.
+Only the batch header, which has its offsets, is read. The batch stays in Kafka; a dead letter and an alert report its
+position.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.alerts import alert_message
 from headrace.streams.assembly.trajectory_record import SOURCE
-from headrace.streams.letters.dead_letters import dead_letter_message
+from headrace.streams.dead_letters.build import dead_letter_message
 from headrace.streams.raw import Outgoing, StoredRecord
 
 KIND = "batch_unreadable"
@@ -27,13 +27,13 @@ _PEEK_S = 30.0
 
 
 def is_unreadable_batch(error: KafkaException) -> bool:
-    """Whether ``error`` says that a batch could not be unpacked."""
+    """Whether ``error`` means that a batch could not be decompressed."""
     return bool(error.args[0].code() == KafkaError._BAD_COMPRESSION)
 
 
-async def first_behind(bootstrap: str, place: TopicPartition, offset: int) -> int:
-    """The first offset behind ``offset`` at which a reader can go on, where a batch at ``offset`` cannot be unpacked;
-    ``offset`` itself where aiokafka, which bounds what it inflates, finds a record there.
+async def first_readable_after(bootstrap: str, place: TopicPartition, offset: int) -> int:
+    """Returns the first offset after the batch at ``offset``, which cannot be decompressed, at which a reader can
+    resume. Returns ``offset`` itself if aiokafka, whose decompression is bounded, reads a record there.
     """
     deadline = time.monotonic() + _PEEK_S
     async with open_consumer(bootstrap) as consumer:
@@ -49,21 +49,21 @@ async def first_behind(bootstrap: str, place: TopicPartition, offset: int) -> in
     return offset
 
 
-def letters_of_batch(place: TopicPartition, begin: int, end: int, log_ms: int) -> list[Outgoing]:
-    """The dead letter and the alert of what stands at ``[begin, end)`` of ``place``."""
+def batch_outputs(place: TopicPartition, begin: int, end: int, log_ms: int) -> list[Outgoing]:
+    """Returns the dead letter and the alert for the batch at ``[begin, end)`` of ``place``."""
     message = (
-        f"a batch at the offsets {begin} to {end - 1} cannot be unpacked, or inflates to more than "
-        f"{MAX_INFLATED_BYTES // 1_000_000} MB: it stands at {place.topic}[{place.partition}] only"
+        f"the batch at offsets {begin} to {end - 1} cannot be decompressed, or inflates to more than "
+        f"{MAX_INFLATED_BYTES // 1_000_000} MB: it exists only in {place.topic}[{place.partition}]"
     )
     record = StoredRecord(place.topic, place.partition, begin, log_ms, None, None, ())
-    letter = dead_letter_message(record, UnreadableRecord(DeadLetterError.OVERSIZE, message))
-    told = alert_message(
+    dead_letter = dead_letter_message(record, UnreadableRecord(DeadLetterError.OVERSIZE, message))
+    alert = alert_message(
         KIND,
-        f"{message}. Whoever wrote it can write to this topic, and should not",
+        f"{message}. Its producer has write access to this topic and should not",
         source=SOURCE,
         subject=f"{place.topic}[{place.partition}]@{begin}",
         time_ms=log_ms,
         about=(place.topic, place.partition, begin),
         details={"topic": place.topic, "partition": place.partition, "offset": begin, "end": end},
     )
-    return [Outgoing(DEAD_LETTERS, letter, log_ms), Outgoing(ALERTS, told, log_ms)]
+    return [Outgoing(DEAD_LETTERS, dead_letter, log_ms), Outgoing(ALERTS, alert, log_ms)]

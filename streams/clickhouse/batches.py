@@ -1,4 +1,4 @@
-"""Records of one partition as Arrow tables. Pure: a batch that is repeated after a crash is the same batch."""
+"""Converts records of one partition into Arrow tables. Pure: a repeated batch is converted identically."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,66 +11,66 @@ from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.clickhouse import tables
 from headrace.streams.clickhouse.columns import RECORD_COLUMNS, Row, Table, TableRows, arrow_table
 from headrace.streams.clickhouse.ordinary import add_ordinary
-from headrace.streams.clickhouse.rows import EVENT_COLUMNS, Place, to_rows
+from headrace.streams.clickhouse.rows import EVENT_COLUMNS, RowOrigin, to_rows
 from headrace.streams.raw import LogRecord
 
-SetAside: TypeAlias = tuple[LogRecord, UnreadableRecord]
-"""A record without a row, and why."""
+RecordWithoutRow: TypeAlias = tuple[LogRecord, UnreadableRecord]
+"""A record that has no row, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch, converted."""
+class RowBatch:
+    """A converted batch."""
 
     tables: list[tuple[Table, pa.Table]] = field(default_factory=list)
     """Rows by table, in the records' order."""
-    unreadable: list[SetAside] = field(default_factory=list)
-    """Records that nobody can read, and why."""
-    unstorable: list[SetAside] = field(default_factory=list)
-    """Records that can be read and whose rows do not fit their tables, and why."""
+    unreadable: list[RecordWithoutRow] = field(default_factory=list)
+    """Records that cannot be decoded, with the error."""
+    unstorable: list[RecordWithoutRow] = field(default_factory=list)
+    """Records that can be decoded but whose rows do not fit their tables, with the error."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the tables hold."""
+        """Size of the tables in bytes."""
         return sum(rows.nbytes for _, rows in self.tables)
 
 
 def unstorable(why: object) -> UnreadableRecord:
-    """Why a record that can be read is in no table."""
-    message = f"it is in the log, and was taken from there; ClickHouse alone lacks it: {why}"
+    """Returns the error of a readable record that is in no table."""
+    message = f"it is in Kafka and the processors have processed it; only ClickHouse lacks it: {why}"
     return UnreadableRecord(DeadLetterError.UNSTORABLE, message)
 
 
-def convert(records: Iterable[LogRecord]) -> Batch:
-    """``records`` as rows of their tables; what cannot be read, or does not fit, is set aside and stops nothing.
+def convert(records: Iterable[LogRecord]) -> RowBatch:
+    """Convert ``records`` into rows of their tables. Records that cannot be decoded, or do not fit, are set apart.
 
-    Whatever is raised for one record is that record's: only running out of memory ends the process. Ordinary records
-    go into columns directly (:mod:`ordinary`), any other is validated by its model.
+    An exception affects only its record; only running out of memory ends the process. Ordinary records go directly into
+    columns (:mod:`ordinary`); all others are validated by their models.
     """
     records = list(records)
     try:
         return _convert(records, add_ordinary, alone=False)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - a value of some record fits no column: it is found by halves
+    except Exception:  # noqa: BLE001 - a value of some record fits no column: find it by bisection
         if len(records) == 1:
             return convert_validated(records)
         middle = len(records) // 2
         return joined([convert(records[:middle]), convert(records[middle:])])
 
 
-def convert_validated(records: Iterable[LogRecord]) -> Batch:
-    """As :func:`convert`, and the judge of it: every record by envelope, model and rows that are tried alone."""
+def convert_validated(records: Iterable[LogRecord]) -> RowBatch:
+    """As :func:`convert`, but validates every record by envelope and model and tries its rows alone: the reference."""
     return _convert(list(records), lambda record, into: False, alone=True)
 
 
-def joined(batches: Sequence[Batch]) -> Batch:
-    """Batches that follow one another as one; each table is one contiguous block."""
+def joined(batches: Sequence[RowBatch]) -> RowBatch:
+    """Concatenate consecutive batches; each table becomes one contiguous block."""
     parts: dict[str, tuple[Table, list[pa.Table]]] = {}
     for batch in batches:
         for table, rows in batch.tables:
             parts.setdefault(table.name, (table, []))[1].append(rows)
-    return Batch(
+    return RowBatch(
         [(table, pa.concat_tables(rows).combine_chunks()) for table, rows in parts.values()],
         [each for batch in batches for each in batch.unreadable],
         [each for batch in batches for each in batch.unstorable],
@@ -78,7 +78,7 @@ def joined(batches: Sequence[Batch]) -> Batch:
 
 
 class _RowsByTable(dict[str, TableRows]):
-    """Made as they are asked for."""
+    """Rows by table name, created on first access."""
 
     def __missing__(self, name: str) -> TableRows:
         always = EVENT_COLUMNS if name == tables.EVENTS.name else RECORD_COLUMNS
@@ -86,15 +86,15 @@ class _RowsByTable(dict[str, TableRows]):
         return self[name]
 
 
-def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], bool], *, alone: bool) -> Batch:
-    """``add`` takes a record or leaves it. ``alone``: whether rows that were validated are tried in their columns."""
-    batch, by_table = Batch(), _RowsByTable()
+def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], bool], *, alone: bool) -> RowBatch:
+    """Convert records with ``add``, which may decline one. ``alone``: try each validated row in its columns."""
+    batch, by_table = RowBatch(), _RowsByTable()
     for record in records:
         try:
             added = add(record, by_table)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - it is of this record alone, and shows again below
+        except Exception:  # noqa: BLE001 - affects only this record, and is raised again below
             added = False
         if not added:
             for table, row in _validated_rows(record, batch, alone=alone):
@@ -103,18 +103,18 @@ def _convert(records: list[LogRecord], add: Callable[[LogRecord, _RowsByTable], 
     return batch
 
 
-def _validated_rows(record: LogRecord, batch: Batch, *, alone: bool) -> list[tuple[Table, Row]]:
-    """The rows of ``record``, which fit their tables if that was tried; none where it was set aside in ``batch``."""
+def _validated_rows(record: LogRecord, batch: RowBatch, *, alone: bool) -> list[tuple[Table, Row]]:
+    """Returns the rows of ``record``; none if it was added to the errors of ``batch``."""
     try:
         envelope, payload = decode(record.headers, record.value)
     except UnreadableRecord as error:
         batch.unreadable.append((record, error))
         return []
     try:
-        rows = to_rows(envelope, payload, Place(record.partition, record.offset), record.value or b"")
+        rows = to_rows(envelope, payload, RowOrigin(record.partition, record.offset), record.value or b"")
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is of this record alone
+    except Exception as error:  # noqa: BLE001 - affects only this record
         batch.unstorable.append((record, unstorable(f"{type(error).__name__}: {error}")))
         return []
     if not alone:
@@ -124,7 +124,7 @@ def _validated_rows(record: LogRecord, batch: Batch, *, alone: bool) -> list[tup
             arrow_table(table, [row])
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 - Arrow raises types of its own and Python's
+    except Exception as error:  # noqa: BLE001 - Arrow raises its own and Python's exceptions
         batch.unstorable.append((record, unstorable(f"a value does not fit its column: {error}")))
         return []
     return rows

@@ -1,4 +1,4 @@
-"""What a ClickHouse table is made of: one spec a table, rendered to DDL, to an Arrow schema and to documentation.
+"""Specs of ClickHouse tables, rendered to DDL, to Arrow schemas and to documentation.
 
 Column("tool", LABEL, "Name of the tool; empty where the event has none.")
 → `tool` LowCardinality(String) COMMENT 'Name of the tool; …'      and      pa.field("tool", pa.string())
@@ -15,31 +15,31 @@ Row: TypeAlias = dict[str, Any]
 """A row by column name; columns that are left out get their type's empty value."""
 
 RECORD_COLUMNS = ("id", "time", "source", "partition", "offset")
-"""Columns that every row of a record fills, whichever its table."""
+"""Columns that every row of a record fills, in any table."""
 
 DEDUPLICATION_WINDOW = 10_000
-"""Inserts whose tokens a table remembers. At a few a second that is most of an hour; a restart takes seconds."""
+"""Number of inserts whose tokens a table remembers: most of an hour at a few per second; a restart takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A type, as ClickHouse and as Arrow name it, and what stands where a row has nothing to say."""
+    """A column type in ClickHouse and Arrow, with its empty value."""
 
     clickhouse: str
-    """Type in DDL, as ``system.columns`` spells it."""
+    """Type in DDL, as in ``system.columns``."""
     arrow: pa.DataType
-    """Type on the way in."""
+    """Type of an insert."""
     empty: Any
     """Value of a row that leaves the column out."""
     codec: str = ""
-    """Compression where the default is not the right one."""
+    """Compression codec, if not the default."""
 
 
 _MS = pa.timestamp("ms", "UTC")
 EARLIEST_MS = -2_208_988_800_000
-"""1900, where ClickHouse's times begin, in Unix milliseconds."""
+"""Earliest time that ClickHouse can store, the start of 1900, in Unix milliseconds."""
 LATEST_MS = 10_413_791_999_999
-"""The end of 2299, where they end."""
+"""Latest time that ClickHouse can store, the end of 2299, in Unix milliseconds."""
 
 TEXT = ColumnType("String", pa.string(), "")
 LABEL = ColumnType("LowCardinality(String)", pa.string(), "")
@@ -59,53 +59,53 @@ COUNTS_BY_NAME = ColumnType("Map(LowCardinality(String), UInt32)", pa.map_(pa.st
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column with the sentence that explains it, which ``DESCRIBE TABLE`` shows."""
+    """A column with its description, which ``DESCRIBE TABLE`` shows."""
 
     name: str
     """Name."""
     type: ColumnType
     """Type."""
     about: str
-    """What it holds, with its unit."""
+    """Description, with the unit."""
     was: str = ""
-    """Name under which an older release had it."""
+    """Its name in an older release."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A query under a name, over tables of ours."""
+    """A named query over headrace's tables."""
 
     name: str
     """Name in ClickHouse."""
     about: str
-    """What a row is."""
+    """Description of a row."""
     sql: str
     """The query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose rows of equal ``key`` are one row: written twice, they are merged into the last one written."""
+    """A table in which rows of equal ``key`` are merged into the last one written."""
 
     name: str
     """Name in ClickHouse."""
     about: str
-    """What a row is."""
+    """Description of a row."""
     columns: tuple[Column, ...]
     """Columns, in order."""
     key: tuple[str, ...]
-    """Sorting key, and what makes two rows the same."""
+    """Sorting key; rows with equal keys are duplicates."""
     keep_days: int | None = None
-    """Days that rows stay, by ``time``; ``None`` keeps them."""
+    """Retention of rows in days, by ``time``; ``None`` keeps them forever."""
 
     def __post_init__(self) -> None:
         missing = set(self.key) - {column.name for column in self.columns}
         if missing:
-            raise ValueError(f"table {self.name}: no column {', '.join(sorted(missing))} for its key")
+            raise ValueError(f"table {self.name}: key columns {', '.join(sorted(missing))} do not exist")
 
 
 def create_statement(table: Table) -> str:
-    """DDL of ``table``; does nothing where it is there already."""
+    """Returns the DDL of ``table``, which does nothing if the table exists."""
     columns = ",\n".join(f"    {_column_clause(column)}" for column in table.columns)
     expiry = f"\nTTL toDateTime(time) + INTERVAL {table.keep_days} DAY" if table.keep_days else ""
     return (
@@ -117,12 +117,12 @@ def create_statement(table: Table) -> str:
 
 
 def view_statement(view: View) -> str:
-    """DDL of ``view``, which replaces the one of an older release."""
+    """Returns the DDL of ``view``, which replaces that of an older release."""
     return f"CREATE OR REPLACE VIEW {view.name} AS\n{view.sql}\nCOMMENT {_literal(view.about)}"
 
 
 def rename_statements(table: Table, present: Iterable[str]) -> list[str]:
-    """DDL that gives columns of an older ``table``, which has the columns ``present``, their names of today."""
+    """Returns the DDL that renames old columns of ``table``, which has the columns ``present``, to current names."""
     there = set(present)
     return [
         f"ALTER TABLE {table.name} RENAME COLUMN `{column.was}` TO `{column.name}`"
@@ -132,17 +132,17 @@ def rename_statements(table: Table, present: Iterable[str]) -> list[str]:
 
 
 def add_column_statement(table: Table, column: Column) -> str:
-    """DDL that adds ``column`` to an older ``table``."""
+    """Returns the DDL that adds ``column`` to an older ``table``."""
     return f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {_column_clause(column)}"
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """Arrow schema of an insert into ``table``."""
+    """Returns the Arrow schema of an insert into ``table``."""
     return pa.schema([pa.field(column.name, column.type.arrow) for column in table.columns])
 
 
 def arrow_table(table: Table, rows: Iterable[Row]) -> pa.Table:
-    """``rows`` as one Arrow table. Raises as :meth:`TableRows.add` and :meth:`TableRows.to_arrow` do."""
+    """Returns ``rows`` as one Arrow table. Raises as :meth:`TableRows.add` and :meth:`TableRows.to_arrow` do."""
     held = TableRows(table)
     for row in rows:
         held.add((), row)
@@ -150,7 +150,7 @@ def arrow_table(table: Table, rows: Iterable[Row]) -> pa.Table:
 
 
 class TableRows:
-    """Rows of one table by column, on their way into Arrow."""
+    """Collects rows of one table by column, to convert them to Arrow."""
 
     def __init__(self, table: Table, always: Sequence[str] = ()) -> None:
         """``always`` names the columns that every row fills."""
@@ -162,8 +162,8 @@ class TableRows:
         }
 
     def add(self, always: tuple[Any, ...], row: Row) -> None:
-        """Append a row: values of the columns that every row fills, in order, and those of others by name. A text may
-        be its UTF-8 bytes. Raises ``KeyError``, and adds nothing, where the table has no column of a name.
+        """Append a row: values of the columns that every row fills, in order, and other values by name. A text may be
+        given as UTF-8 bytes. Raises ``KeyError``, and adds nothing, if the table lacks a column.
         """
         if unknown := row.keys() - self._others.keys():
             raise KeyError(f"table {self.table.name} has no column {', '.join(sorted(unknown))}")
@@ -180,9 +180,9 @@ class TableRows:
         self.add(tuple(others.pop(name) for name in self._names), others)
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table; columns that a row leaves out have their type's empty value there.
+        """Returns the rows as an Arrow table; missing values are their type's empty value.
 
-        Raises what Arrow raises, or ``OverflowError``, for a value that its column cannot hold.
+        Raises Arrow's exceptions, or ``OverflowError``, for a value that its column cannot hold.
         """
         always = dict(zip(self._names, zip(*self._always, strict=True), strict=False))
         arrays = []
@@ -208,7 +208,7 @@ class TableRows:
 
 
 def _check_times(column: Column, array: pa.Array) -> None:
-    # ClickHouse takes a time that its type cannot hold, and shows another one.
+    # ClickHouse accepts a time that its type cannot hold, and stores a different one.
     if column.type is not TIME or not len(array):
         return
     bounds = pc.min_max(pc.cast(array, pa.int64()))
@@ -218,7 +218,7 @@ def _check_times(column: Column, array: pa.Array) -> None:
 
 
 def markdown(tables: Iterable[Table], views: Iterable[View] = ()) -> str:
-    """The documentation of ``tables`` and ``views``: a heading, a sentence, and columns or the query for each."""
+    """Returns the documentation of ``tables`` and ``views``: heading, description, and columns or query of each."""
     parts = []
     for table in tables:
         lines = [f"### `{table.name}`", "", f"{table.about} Sorted by {', '.join(f'`{name}`' for name in table.key)}."]
@@ -239,7 +239,7 @@ def missing_columns(table: Table, present: Mapping[str, str]) -> list[Column]:
         if found != column.type.clickhouse:
             raise ValueError(
                 f"column {column.name} of table {table.name} is {found}, headrace needs {column.type.clickhouse}: "
-                f"rename the table and let the sink refill it from the log (RENAME TABLE {table.name} TO …)"
+                f"rename the table and let the sink fill it again from Kafka (RENAME TABLE {table.name} TO …)"
             )
     return [column for column in table.columns if column.name not in present]
 

@@ -1,4 +1,4 @@
-"""ClickHouse as the sink and the dashboard reach it: the ordinary HTTP client, whatever answers at the address."""
+"""Access to ClickHouse for the sink and the dashboard, by the ordinary HTTP client."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 READER = "reader"
-"""Account of the embedded ClickHouse that reads."""
+"""Read-only account of the embedded ClickHouse."""
 WRITER = "writer"
 """Account of the embedded ClickHouse that may also change tables."""
 
@@ -46,11 +46,11 @@ def open_client(
     connect_timeout_s: int = 5,
     timeout_s: int = 60,
 ) -> "Client":
-    """A client of the ClickHouse at ``url`` (``http://user:password@host:port/database``). Threads may share it.
+    """Returns a client of the ClickHouse at ``url`` (``http://user:password@host:port/database``). It is thread-safe.
 
-    Where ``url`` names no user, ``secrets`` is the folder of the embedded ClickHouse's passwords, and ``account`` the
-    account to use. Raises ``ValueError`` for another kind of address, ``OSError`` where the password cannot be read,
-    and the client's ``ClickHouseError`` where nothing answers.
+    If ``url`` names no user, ``secrets`` is the folder of the embedded ClickHouse's passwords, and ``account`` the
+    account to use. Raises ``ValueError`` for an invalid address, ``OSError`` if the password cannot be read, and the
+    client's ``ClickHouseError`` if ClickHouse does not answer.
     """
     remember_secrets(url)
     try:
@@ -74,16 +74,16 @@ def open_client(
         database=parts.path.strip("/") or "default",
         connect_timeout=connect_timeout_s,
         send_receive_timeout=timeout_s,
-        # A session would forbid statements side by side.
+        # A session would forbid concurrent statements.
         autogenerate_session_id=False,
         compress=parts.hostname not in ("127.0.0.1", "localhost", "::1"),
     )
 
 
 def ensure_tables(client: "Client", tables: tuple[Table, ...] = TABLES, views: tuple[View, ...] = VIEWS) -> None:
-    """Create what is missing: tables, columns of tables that an older release made or named otherwise, and views.
+    """Create missing tables, columns and views, and rename columns of older releases.
 
-    Raises ``ValueError`` where a column has another type than this release writes.
+    Raises ``ValueError`` if a column has a different type than this release writes.
     """
     for table in tables:
         client.command(create_statement(table))
@@ -96,7 +96,7 @@ def ensure_tables(client: "Client", tables: tuple[Table, ...] = TABLES, views: t
             client.command(add_column_statement(table, column))
             log.info("table %s: added column %s", table.name, column.name)
 
-    # Of all tables together: a view is over tables that may be among the last.
+    # After all tables, because a view may use any of them.
     for view in views if tables is TABLES else ():
         client.command(view_statement(view))
 
@@ -110,31 +110,31 @@ def _column_types(client: "Client", table: Table) -> dict[str, str]:
 
 
 def insert(client: "Client", table: Table, rows: pa.Table, token: str) -> None:
-    """Insert ``rows``, once however often it is called with the same ``token``."""
+    """Insert ``rows``; calls with the same ``token`` insert them only once."""
     client.insert_arrow(table.name, rows, settings={"insert_deduplication_token": token, "async_insert": 0})
 
 
 class RowsRefused(Exception):
-    """ClickHouse answered that it cannot store these rows; asking again changes nothing."""
+    """ClickHouse cannot store these rows; a retry would fail again."""
 
 
 _REFUSALS = frozenset({6, 27, 38, 41, 53, 69, 70, 72, 117, 131, 307, 321, 349, 469})
-"""Codes of ClickHouse that are about values: of text that does not parse, types, ranges, sizes and constraints."""
+"""ClickHouse error codes about values: text that does not parse, types, ranges, sizes and constraints."""
 
 
 class Stopped(Exception):
-    """The process shall end while it waits for ClickHouse."""
+    """The process is asked to stop while it waits for ClickHouse."""
 
 
-def _may_pass(error: BaseException) -> bool:
+def _is_transient(error: BaseException) -> bool:
     """Whether the same call may succeed later."""
     if isinstance(error, DatabaseError) and error.code in _REFUSALS:
         return False
     return isinstance(error, ClickHouseError | OSError)
 
 
-class PatientClient:
-    """ClickHouse, waited for: every call is repeated until it succeeds or ``stop`` is set."""
+class RetryingClient:
+    """A ClickHouse client that retries every call until it succeeds or ``stop`` is set."""
 
     def __init__(self, url: str, *, secrets: Path | None, stop: asyncio.Event, retry_most_s: float) -> None:
         self._url = url
@@ -149,15 +149,15 @@ class PatientClient:
         await self._call(ensure_tables, self._client)
 
     async def insert(self, table: Table, rows: pa.Table, token: str) -> None:
-        """Insert ``rows``, once however often it is tried.
+        """Insert ``rows`` exactly once, with retries.
 
-        Raises :class:`RowsRefused` where ClickHouse takes the table's columns and not these rows, :class:`Stopped`
-        where it did not get through, and ``ValueError`` where the table has other columns than this release writes.
+        Raises :class:`RowsRefused` if ClickHouse accepts the table's columns but not these rows, :class:`Stopped` if
+        ``stop`` was set before it succeeded, and ``ValueError`` if the table's columns do not match this release.
         """
         try:
             await self._call(insert, self._client, table, rows, token)
         except DatabaseError as error:
-            # Before rows are blamed: the table may have been changed, or made anew, since this process started.
+            # Check the table first: it may have been changed or recreated since this process started.
             await self._call(ensure_tables, self._client)
             try:
                 await self._call(insert, self._client, table, rows, token)
@@ -165,7 +165,7 @@ class PatientClient:
                 raise RowsRefused(str(error)) from error
 
     async def insert_once(self, table: Table, rows: pa.Table, token: str) -> None:
-        """As :meth:`insert`, with a single try, for rows that may be lost; raises what the client raises."""
+        """As :meth:`insert`, with a single attempt, for rows that may be lost. Raises the client's exceptions."""
         if self._client is not None:
             await asyncio.to_thread(insert, self._client, table, rows, token)
 
@@ -176,7 +176,7 @@ class PatientClient:
 
     async def _call(self, function: Callable[..., ResultT], *arguments: Any) -> ResultT:
         retrying = AsyncRetrying(
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(_is_transient),
             wait=wait_exponential_jitter(multiplier=0.1, max=self._retry_most_s),
             sleep=self._sleep,
             before_sleep=self._warn,
@@ -194,4 +194,5 @@ class PatientClient:
     def _warn(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         pause = state.upcoming_sleep
-        log.warning("ClickHouse at %s, try %d, next in %.1f s: %s", self._url, state.attempt_number, pause, error)
+        log.warning("ClickHouse at %s: attempt %d failed, next in %.1f s: %s",
+                    self._url, state.attempt_number, pause, error)  # fmt: skip

@@ -1,11 +1,11 @@
 """Rows of the table `lag`."""
 
 from headrace.streams.clickhouse.columns import Row
-from headrace.streams.lag import Lag
+from headrace.streams.lag import ConsumerLag
 
 
-def lag_row(lag: Lag, now_ms: int) -> Row:
-    """``lag`` as a row of the table `lag`, measured at ``now_ms`` (Unix milliseconds)."""
+def lag_row(lag: ConsumerLag, now_ms: int) -> Row:
+    """Returns ``lag`` as a row of the table `lag`, measured at ``now_ms`` (Unix milliseconds)."""
     return {
         "time": now_ms,
         "consumer_group": lag.group,

@@ -1,9 +1,8 @@
-"""Ordinary records straight into columns: no model, no envelope, no copy of values that are stored as they came.
+"""Converts ordinary records directly into columns, without model, envelope, or copies of values stored unchanged.
 
-A record is ordinary where its envelope can be read and its payload is one that a struct's reader
-(:mod:`headrace.streams.structs`) is sure of. :func:`add_ordinary` takes those and leaves any other untouched, to be
-decoded and validated by :mod:`batches`. Both give the same rows; ``tests/streams/clickhouse/test_ordinary.py`` compares
-them.
+A record is ordinary if its envelope can be parsed and a struct reader (:mod:`headrace.streams.structs`) accepts its
+payload. :func:`add_ordinary` handles these and leaves all others to be decoded and validated by :mod:`batches`. Both
+give the same rows; ``tests/streams/clickhouse/test_ordinary.py`` compares them.
 """
 
 from collections.abc import Mapping
@@ -32,7 +31,7 @@ from headrace.streams.raw import LogRecord
 from headrace.streams.structs import Doubt, StructReader
 
 LONG_NUMBER = 200
-"""Digits in a row from which on a number may be beyond a double."""
+"""Number of consecutive digits from which on a number may exceed a double."""
 
 _DIGITS = frozenset(b"0123456789")
 _ALIKE = bytes(ord("0") if byte in _DIGITS else byte for byte in range(256))
@@ -42,12 +41,12 @@ _Envelope: TypeAlias = tuple[str | bytes, int, str | bytes, str | bytes, int]
 
 
 def _readers() -> dict[bytes, StructReader[Any]]:
-    """By ``ce_type``, the models that have a struct's reader."""
+    """Returns the struct readers by ``ce_type``, for the models that have one."""
     found: dict[bytes, StructReader[Any]] = {}
     for name, model in MODELS.items():
         try:
             found[name.encode()] = StructReader(model)
-        except TypeError:  # a model with fields that structs do not know is validated, record by record
+        except TypeError:  # records of a model with fields that structs do not support are validated by the model
             continue
     return found
 
@@ -55,12 +54,12 @@ def _readers() -> dict[bytes, StructReader[Any]]:
 READERS = _readers()
 _TYPES = {name: name.decode() for name in READERS}
 _SEQUENCES = {b"%d" % number: number for number in range(1024)}
-"""Nearly every sequence number, parsed."""
+"""Cache of parsed sequence numbers; nearly all are below 1024."""
 
 
 def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
-    """Append the rows of ``record`` to ``into``, by table's name; ``False``, and nothing is added, where it is not
-    ordinary.
+    """Append the rows of ``record`` to ``into``, by table name. Returns ``False``, and adds nothing, if the record is
+    not ordinary.
     """
     headers = dict(record.headers)
     kind, value = headers.get(TYPE), record.value
@@ -87,7 +86,7 @@ def add_ordinary(record: LogRecord, into: Mapping[str, TableRows]) -> bool:
 
 
 def _plain(headers: dict[str, bytes | None]) -> _Envelope | None:
-    """What :func:`headrace.schemas.envelope.to_headers` wrote, if in ASCII; nothing of it is decoded."""
+    """Returns an ASCII envelope written by :func:`headrace.schemas.envelope.to_headers`, without decoding its texts."""
     id, source, subject, time = headers.get(ID), headers.get(SOURCE), headers.get(SUBJECT), headers.get(TIME)
     trace, number = headers.get(TRACEPARENT, b""), headers.get(SEQUENCE, b"0")
     if not (id and source and subject and time) or trace is None or number is None:
@@ -103,7 +102,7 @@ def _plain(headers: dict[str, bytes | None]) -> _Envelope | None:
 
 
 def _parsed(record: LogRecord) -> _Envelope | None:
-    """Any other envelope; ``None`` where it cannot be read."""
+    """Parse any other envelope; ``None`` if it is invalid."""
     try:
         found = from_headers(record.headers)
     except EnvelopeError:
@@ -112,7 +111,7 @@ def _parsed(record: LogRecord) -> _Envelope | None:
 
 
 def _read(reader: StructReader[Any], value: bytes) -> Record | None:
-    """The payload in ``value`` as a struct, or ``None`` where only its model can tell."""
+    """Returns the payload in ``value`` as a struct; ``None`` if only its model can decide."""
     if _may_hold_long_number(value) or nesting(value) > MAX_NESTING:
         return None
     payload: Record
@@ -127,8 +126,8 @@ def _read(reader: StructReader[Any], value: bytes) -> Record | None:
 
 
 def _may_hold_long_number(value: bytes) -> bool:
-    """Whether so many digits may follow one another that a number is not finite. Readers of structs refuse every other
-    form of such a number: the words, and floats from 1e10 on.
+    """Whether ``value`` may hold so many consecutive digits that a number is not finite. Struct readers reject all
+    other forms of such a number: ``Infinity``, ``NaN``, and floats from 1e10 on.
     """
-    # As many digits in a row have one at a multiple of their number.
+    # A run of LONG_NUMBER digits covers a multiple of LONG_NUMBER.
     return not _DIGITS.isdisjoint(value[::LONG_NUMBER]) and _LONG in value.translate(_ALIKE)

@@ -1,4 +1,4 @@
-"""A record of the log as rows of the database. Pure, and total over the registry: every type has rows.
+"""Converts a record into rows of the database. Pure; every registered record type has rows.
 
 tool.called at events/2@17 → [(EVENTS, {"trajectory_id": "t-1", "seq": 3, "tool": "search_corpus", …})]
 """
@@ -36,8 +36,8 @@ Rows: TypeAlias = Iterator[tuple[Table, Row]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record stands in its topic."""
+class RowOrigin:
+    """Position of a row's record in its topic."""
 
     partition: int
     """Partition."""
@@ -49,8 +49,8 @@ EVENT_COLUMNS = (*RECORD_COLUMNS, "type", "trajectory_id", "seq", "payload")
 """Columns that every row of `events` fills."""
 
 
-def to_rows(envelope: Envelope, payload: Record, place: Place, value: bytes) -> list[tuple[Table, Row]]:
-    """Rows of one record; ``value`` is its JSON as it stands in the log."""
+def to_rows(envelope: Envelope, payload: Record, place: RowOrigin, value: bytes) -> list[tuple[Table, Row]]:
+    """Returns the rows of one record; ``value`` is its original JSON."""
     common: Row = {
         "id": envelope.id,
         "time": envelope.time_ms,
@@ -71,12 +71,12 @@ def to_rows(envelope: Envelope, payload: Record, place: Place, value: bytes) -> 
 
 
 def fact_columns(fact: Record) -> Row:
-    """The columns of `events` that ``fact``, or a struct with its fields, fills beyond ``EVENT_COLUMNS``."""
+    """Returns the columns of `events` that ``fact``, or a struct with its fields, fills beyond ``EVENT_COLUMNS``."""
     return {column: convert(getattr(fact, name)) for name, column, convert in _FIELDS.get(fact.TYPE, ())}
 
 
 WITHOUT_TRAJECTORY = frozenset({events.ClockTicked.TYPE})
-"""Types of `events` whose subject is no trajectory."""
+"""Types of `events` whose subject is not a trajectory."""
 
 _OTHER_NAMES: dict[type[Record], dict[str, str]] = {
     events.TrajectoryStarted: {column.was: column.name for column in tables.EVENTS.columns if column.was},
@@ -84,11 +84,11 @@ _OTHER_NAMES: dict[type[Record], dict[str, str]] = {
     events.SubagentStarted: {"name": "tool", "sub_trajectory_id": "call_id"},
     events.SubagentFinished: {"name": "tool", "sub_trajectory_id": "call_id"},
 }
-"""Fields whose column has another name. A field that is called as a column is fills it without an entry here."""
+"""Fields whose column has a different name. A field named like a column fills it without an entry here."""
 
 
 def _field_columns(model: type[Record]) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
-    """Field of ``model``, column of `events` that it fills, and how its value becomes the column's."""
+    """Returns fields of ``model``, the columns of `events` that they fill, and the conversions of their values."""
     own = {column.name: column.type for column in tables.EVENTS.columns if column.name not in EVENT_COLUMNS}
     names = {name: name for name in model.model_fields if name in own} | _OTHER_NAMES.get(model, {})
     return tuple((name, column, _CONVERSIONS[own[column]]) for name, column in names.items())
@@ -278,7 +278,7 @@ def _dead_letter(letter: DeadLetter, subject: str) -> Rows:
             "key_base64": letter.key or "",
             "value_base64": letter.value or "",
             "headers": _json(letter.headers),
-            # Kafka's "no timestamp" is −1, which the column cannot hold.
+            # Kafka uses −1 for a missing timestamp, which the column cannot hold.
             "written_at": max(letter.timestamp_ms, 0),
             "trajectory_id": letter.trajectory_id or "",
         },
@@ -337,8 +337,8 @@ DERIVED: dict[str, Callable[[Any, str], Rows]] = {
     events.FeedbackGiven.TYPE: _feedback,
     events.SdkStatsReported.TYPE: _sdk_stats,
 }
-"""By type: the rows of what is not an event of a trajectory, from its record, or a struct with its fields, and its
-subject."""
+"""By type, for records that are not events of a trajectory: a function from the record, or a struct with its fields,
+and its subject to its rows."""
 
 
 def _trajectory_place(trajectory_id: str, reference: Reference) -> Row:
@@ -362,7 +362,7 @@ def _sum_by_name(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def _json(value: Any) -> str:
-    """``value`` as JSON; empty for ``None``, which means that there is nothing."""
+    """Returns ``value`` as JSON; empty for ``None``."""
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
@@ -374,4 +374,4 @@ _CONVERSIONS: dict[ColumnType, Callable[[Any], Any]] = {
     MAYBE_COUNT: _count,
 }
 _FIELDS = {model.TYPE: _field_columns(model) for model in events.FACTS}
-"""By type of `events`: its fields that fill columns, found by a walk over the models."""
+"""By type of `events`: its fields that fill columns, derived from the models."""

@@ -1,18 +1,18 @@
-"""The log into ClickHouse: every topic, in batches, visible within a second and inserted once.
+"""The sink: writes every topic to ClickHouse, in batches, visible within a second, exactly once.
 
     read → columns → cut, announced in the commit's metadata → Arrow insert with a token → commit
 
-Offsets are committed after the insert, so nothing is lost; a batch that is repeated has the same cut and the same
-token, so nothing is doubled (:mod:`cuts` has the reasoning). ClickHouse away means waiting: the log keeps what
-comes.
+Offsets are committed after the insert, so nothing is lost; a repeated batch has the same cut and the same token, so
+nothing is written twice (:mod:`cuts` has the reasoning). While ClickHouse is unavailable the sink waits; Kafka keeps
+the records.
 
-A record that cannot be read becomes a dead letter, unless its topic has a processor that makes one: `events`
-(assemble), `trajectories` (score), `rewards` (group). Those, and damaged dead letters, are named in the sink's own
-log and have no row.
+A record that cannot be decoded becomes a dead letter, unless a processor of its topic already does that: `events`
+(assemble), `trajectories` (score), `rewards` (group). Those, and damaged dead letters, are logged by the sink and have
+no row.
 
-A record that can be read and does not fit its table, or that ClickHouse refuses, becomes a dead letter from whatever
-topic it came, `unstorable`, with one alert a batch; the rest of its batch is stored. Refused rows are found by halving
-the insert, each half with a token of its own, so that a batch that is repeated is halved alike.
+A record that can be decoded but does not fit its table, or that ClickHouse refuses, becomes a dead letter with the
+error `unstorable`, with one alert per batch; the rest of the batch is stored. Refused rows are found by bisecting the
+insert. Each half has its own token, so a repeated batch is bisected identically.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ from headrace.streams.alerts import alert_message
 from headrace.streams.clickhouse.batches import convert, unstorable
 from headrace.streams.clickhouse.columns import Table, arrow_table
 from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata, deduplication_token, halves
-from headrace.streams.clickhouse.database import PatientClient, RowsRefused, Stopped
+from headrace.streams.clickhouse.database import RetryingClient, RowsRefused, Stopped
 from headrace.streams.clickhouse.lag_row import lag_row
-from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, Taken
+from headrace.streams.clickhouse.pending import CHUNK_RECORDS, Pending, TakenBatch
 from headrace.streams.clickhouse.tables import LAG
-from headrace.streams.lag import Lag, LagMeter
-from headrace.streams.letters.dead_letters import dead_letter_message, time_of
-from headrace.streams.lost_place import expired_alert
+from headrace.streams.dead_letters.build import dead_letter_message, time_of
+from headrace.streams.lag import ConsumerLag, LagMeter
+from headrace.streams.lost_offset import expired_alert
 from headrace.streams.raw import LogRecord
 
 log = logging.getLogger(__name__)
@@ -55,10 +55,10 @@ KIND = "record_unstorable"
 """Kind of the alert about records that ClickHouse cannot store."""
 
 READ_BY_A_PROCESSOR = frozenset({EVENTS.name, TRAJECTORIES.name, REWARDS.name, DEAD_LETTERS.name})
-"""Topics whose bad records are dead letters by somebody else's hand, or are dead letters themselves."""
+"""Topics whose unreadable records a processor turns into dead letters, and the topic of dead letters itself."""
 
 _LOST_PARTITION = (CommitFailedError, IllegalStateError, RebalanceInProgressError)
-"""What a commit or a seek raises once a partition belongs to another process."""
+"""Errors of a commit or a seek once a partition belongs to another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +72,23 @@ class SinkConfig:
     clickhouse_secrets: Path | None = None
     """Folder with the embedded ClickHouse's passwords, for an address that names no user."""
     group: str = "sink"
-    """Consumer group. A new name reads the log from its beginning, to fill empty tables again."""
+    """Consumer group. A new name reads all topics from the start, to fill empty tables again."""
     member: str | None = None
-    """Name of this process in the group: after a crash it has its partitions back at once instead of after the session
-    timeout. One running process a name; unset: the broker names it."""
+    """Static membership name of this process: after a crash it gets its partitions back immediately instead of after
+    the session timeout. Each name belongs to one running process. Unset: the broker chooses a name."""
     linger_s: float = 0.5
-    """Seconds that a record waits for others before its batch is cut; up to twenty times as many while thousands more
-    are in the log already."""
+    """Seconds that a record waits for others before its batch is cut; up to twenty times as long while thousands more
+    records are waiting in Kafka."""
     batch_records: int = 65_536
-    """Distance of full batches' ends, in offsets: what is inserted at once from each partition of a backlog."""
+    """Full batches end at multiples of this many offsets; also the size of inserts per partition in a backlog."""
     buffer_bytes: int = 128 * 1024 * 1024
-    """Bytes held, as records and as columns, before the largest batch is cut and nothing more is read meanwhile."""
+    """Bytes of records and columns in memory at which the largest batch is cut and reading pauses."""
     concurrent_inserts: int = 3
-    """Partitions whose batches are converted and inserted side by side."""
+    """Partitions whose batches are converted and inserted concurrently."""
     lag_interval_s: float = 5.0
     """Seconds between two measurements of the consumer groups' lag."""
     retry_most_s: float = 10.0
-    """Longest pause between two tries while ClickHouse does not answer, in seconds."""
+    """Longest pause in seconds between two attempts while ClickHouse does not answer."""
 
     def __post_init__(self) -> None:
         for name in ("linger_s", "batch_records", "buffer_bytes", "concurrent_inserts", "lag_interval_s"):
@@ -97,7 +97,7 @@ class SinkConfig:
 
 
 class _Assignment(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types here
-    """Counts changes of the assignment: what was read before one must be read again."""
+    """Counts rebalances: uncommitted records read before a rebalance must be read again."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -110,14 +110,14 @@ class _Assignment(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
 
 
 class _Sink:
-    """The loop and what it holds. While one batch of each of some partitions is written, further ones are read."""
+    """The main loop and its state. While batches of some partitions are written, further records are read."""
 
     def __init__(
         self,
         config: SinkConfig,
         consumer: AIOKafkaConsumer,
         producer: AIOKafkaProducer,
-        database: PatientClient,
+        database: RetryingClient,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._config = config
@@ -132,8 +132,8 @@ class _Sink:
         self._loaded = -1
         self.assignment = _Assignment()
 
-    async def round(self) -> None:
-        """Read a little, convert it, and begin to write what is ripe: batches that are full, or old enough."""
+    async def run_once(self) -> None:
+        """One iteration: read some records, convert them, and start writing the batches that are full or old enough."""
         if self._loaded != self.assignment.generation:
             await self._load()
         records = await self._consumer.getmany(
@@ -151,29 +151,29 @@ class _Sink:
         if self._loaded != self.assignment.generation:
             return
         if self._writing is None and (cuts := self._cuts(now)):
-            self._begin(cuts)
+            self._start_writing(cuts)
         if self._writing is not None and self._held_bytes() > self._config.buffer_bytes:
             await asyncio.wait({self._writing})
 
     async def finish(self) -> None:
-        """Write what was read."""
+        """Write the remaining records."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
         ends = {place: pending.cut(early=True) for place, pending in self._pending.items()}
         cuts = {place: end for place, end in ends.items() if end is not None}
         if cuts and self._loaded == self.assignment.generation:
-            self._begin(cuts)
+            self._start_writing(cuts)
 
     def _held_bytes(self) -> int:
         return self._writing_bytes + sum(pending.size for pending in self._pending.values())
 
     def _cuts(self, now: float) -> dict[TopicPartition, int]:
-        """Where batches end now. While too much is held and none of them is ripe, the largest does."""
+        """Returns the ends of the batches to write now. If memory is full and none is due, the largest batch is cut."""
         found: dict[TopicPartition, int] = {}
         for place, pending in self._pending.items():
             if pending.is_empty:
                 continue
-            end = pending.cut(early=pending.is_ripe(now, self._config.linger_s, self._reached(place)))
+            end = pending.cut(early=pending.is_due(now, self._config.linger_s, self._reached(place)))
             if end is not None:
                 found[place] = end
         if not found and self._held_bytes() > self._config.buffer_bytes:
@@ -183,14 +183,14 @@ class _Sink:
         return found
 
     def _reached(self, place: TopicPartition) -> int | None:
-        """How far the log of ``place`` is known to reach with its transactions decided; ``None`` before a fetch."""
+        """Returns the last known last stable offset of ``place``; ``None`` before a fetch."""
         if place not in self._consumer.assignment():
             return None
         reached: int | None = self._consumer.last_stable_offset(place)
         return reached
 
     async def _load(self) -> None:
-        """Start every assigned partition at its commit, with the cut that was announced there."""
+        """Start every assigned partition at its committed offset, with the cut announced there."""
         if self._writing is not None:
             await asyncio.wait({self._writing})
         generation = self.assignment.generation
@@ -200,7 +200,7 @@ class _Sink:
             commits = await committed_offsets(self._config.bootstrap, self._config.group, assigned)
             begins = await self._consumer.beginning_offsets(assigned)
             for partition in assigned:
-                # No commit is an offset of -1; one that retention has overtaken starts where the log does.
+                # Without a commit the offset is −1. A commit below the log start offset starts at the log start.
                 at, begin = commits[partition].offset, begins[partition]
                 first = max(at, begin)
                 if 0 <= at < begin:
@@ -209,7 +209,7 @@ class _Sink:
                 try:
                     self._consumer.seek(partition, first)
                 except IllegalStateError:
-                    return  # assigned anew in the meantime: the next round loads again
+                    return  # reassigned in the meantime: the next iteration loads again
                 announced = announced_cut(commits[partition].metadata or "")
                 self._pending[partition] = Pending(
                     first,
@@ -218,14 +218,14 @@ class _Sink:
                 )
         self._loaded = generation
 
-    def _begin(self, cuts: dict[TopicPartition, int]) -> None:
-        """Write the batches that end at ``cuts``, in a task of their own."""
+    def _start_writing(self, cuts: dict[TopicPartition, int]) -> None:
+        """Write the batches that end at ``cuts`` in a separate task."""
         taken = {place: self._pending[place].take(end) for place, end in cuts.items()}
         self._writing_bytes = sum(batch.size for batch in taken.values())
         self._writing = self._tasks.create_task(self._write(taken))
 
-    async def _write(self, batches: dict[TopicPartition, Taken]) -> None:
-        """Announce the cuts, insert the batches, commit. A partition that was lost meanwhile is somebody else's."""
+    async def _write(self, batches: dict[TopicPartition, TakenBatch]) -> None:
+        """Announce the cuts, insert the batches, commit. If a partition was reassigned meanwhile, reload all."""
         try:
             await self._consumer.commit(
                 {place: (batch.first, cut_metadata(batch.end)) for place, batch in batches.items()}
@@ -237,12 +237,12 @@ class _Sink:
                 {place: (await self._written_to(place, batch.end), "") for place, batch in batches.items()}
             )
         except _LOST_PARTITION as error:
-            log.info("partitions moved while they were written, reading again from the commits: %s", error)
+            log.info("partitions were reassigned during a write, reading again from the committed offsets: %s", error)
             self._loaded = -1
         finally:
             self._writing, self._writing_bytes = None, 0
 
-    async def _write_batch(self, place: TopicPartition, taken: Taken) -> None:
+    async def _write_batch(self, place: TopicPartition, taken: TakenBatch) -> None:
         async with self._slots:
             batch = await asyncio.to_thread(taken.rows)
             refused: dict[int, str] = {}
@@ -250,10 +250,10 @@ class _Sink:
                 refused |= await self._insert(place, table, rows, taken.first, taken.end)
         originals = await originals_of(self._config.bootstrap, place, refused)
         unstored = batch.unstorable + [(record, unstorable(refused[record.offset])) for record in originals]
-        letters = [each for each in batch.unreadable if each[0].topic not in READ_BY_A_PROCESSOR] + unstored
+        dead_letters = [each for each in batch.unreadable if each[0].topic not in READ_BY_A_PROCESSOR] + unstored
         for record, error in batch.unreadable + unstored:
             log.warning("no row for %s[%d]@%d: %s", record.topic, record.partition, record.offset, error)
-        for record, error in letters:
+        for record, error in dead_letters:
             await (await send(self._producer, DEAD_LETTERS, dead_letter_message(record, error, source=SOURCE)))
         if unstored:
             alert = unstored_alert(place.topic, place.partition, taken.first, unstored)
@@ -262,7 +262,7 @@ class _Sink:
     async def _insert(
         self, place: TopicPartition, table: Table, rows: pa.Table, first: int, end: int
     ) -> dict[int, str]:
-        """Insert ``rows`` of the batch ``[first, end)``; returns the records that ClickHouse refused, by offset."""
+        """Insert ``rows`` of the batch ``[first, end)``. Returns the errors of refused records, by offset."""
         left, refused = [(rows, first, end)], dict[int, str]()
         while left:
             part, begin, stop = left.pop()
@@ -279,16 +279,16 @@ class _Sink:
         return refused
 
     async def _written_to(self, place: TopicPartition, end: int) -> int:
-        """The offset up to which everything is in the database, once everything before ``end`` is."""
+        """Returns the offset to commit once everything before ``end`` is in the database."""
         pending = self._pending[place]
         if pending.first == end and pending.is_empty:
-            # Also past transaction markers, which are offsets without a record; else they would look like lag.
+            # Also past transaction markers, which use offsets without a record and would otherwise count as lag.
             pending.first = max(end, await self._consumer.position(place))
         return pending.first
 
 
 async def originals_of(bootstrap: str, place: TopicPartition, offsets: Collection[int]) -> list[LogRecord]:
-    """The records of ``place`` at ``offsets``, read from the log once more, by offset."""
+    """Read the records of ``place`` at ``offsets`` again from Kafka, in order."""
     if not offsets:
         return []
     found: list[LogRecord] = []
@@ -300,20 +300,20 @@ async def originals_of(bootstrap: str, place: TopicPartition, offsets: Collectio
             if record.offset >= max(offsets):
                 break
     if missing := set(offsets) - {record.offset for record in found}:
-        log.error("%s[%d] has no records at %s any more, which no table took", *place, sorted(missing))
+        log.error("%s[%d]: the records at %s are no longer in Kafka, and are in no table", *place, sorted(missing))
     return found
 
 
 def unstored_alert(
     topic: str, partition: int, first: int, unstored: Sequence[tuple[LogRecord, UnreadableRecord]]
 ) -> Message:
-    """The alert about records of the batch that starts at ``first``: one a batch, the same when it is repeated."""
+    """Returns the alert about records of the batch that starts at ``first``; a repeated batch gives the same id."""
     record, why = unstored[0]
     place = f"{topic}[{partition}]@{record.offset}"
     return alert_message(
         KIND,
-        f"{len(unstored)} records are in no table of ClickHouse, the first of them {place}: {why}"[:1000]
-        + ". They are in dead-letters, whole.",
+        f"{len(unstored)} records are in no table of ClickHouse, the first is {place}: {why}"[:1000]
+        + ". They are in dead-letters with all their bytes.",
         source=SOURCE,
         subject=place,
         time_ms=time_of(record),
@@ -324,19 +324,20 @@ def unstored_alert(
 
 
 async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Fill ClickHouse from the log until ``stop`` is set; then write what was read, commit, and return.
+    """Write all topics to ClickHouse until ``stop`` is set; then write the remaining records, commit, and return.
 
-    ``ready`` is called once the tables are there and the consumer is started. Raises ``LookupError`` where a topic is
-    missing on the broker, and ``ValueError`` for an address or a table that does not fit.
+    ``ready`` is called once the tables exist and the consumer is started. Raises ``LookupError`` if a topic is missing
+    on the broker, and ``ValueError`` for an invalid address or a table with other columns.
     """
-    database = PatientClient(
+    database = RetryingClient(
         config.clickhouse_url, secrets=config.clickhouse_secrets, stop=stop, retry_most_s=config.retry_most_s
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(database.close)
         try:
             await database.prepare()
-            # The first array that Arrow makes imports pandas: seconds on a busy machine, in which no heartbeat is sent.
+            # The first Arrow array imports pandas, which takes seconds on a busy machine; without a thread no heartbeat
+            # would be sent meanwhile.
             await asyncio.to_thread(arrow_table, LAG, [{}])
             consumer = await stack.enter_async_context(
                 open_consumer(config.bootstrap, group=config.group, group_instance_id=config.member)
@@ -346,7 +347,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
             producer = await stack.enter_async_context(open_producer(config.bootstrap))
             meter = LagMeter(config.bootstrap)
 
-            async def write_lag(measured: list[Lag], now_ms: int) -> None:
+            async def write_lag(measured: list[ConsumerLag], now_ms: int) -> None:
                 rows = [lag_row(lag, now_ms) for lag in measured]
                 try:
                     await database.insert_once(LAG, await asyncio.to_thread(arrow_table, LAG, rows), f"lag:{now_ms}")
@@ -359,7 +360,7 @@ async def run_sink(config: SinkConfig, *, stop: asyncio.Event, ready: Callable[[
                 tasks.create_task(meter.run(interval_s=config.lag_interval_s, stop=stop, write=write_lag))
                 ready()
                 while not stop.is_set():
-                    await sink.round()
+                    await sink.run_once()
                 await sink.finish()
         except* Stopped:
-            log.info("stopped while ClickHouse did not answer; what is missing is read again at the next start")
+            log.info("stopped while ClickHouse did not answer; the remaining records are read again at the next start")

@@ -1,7 +1,7 @@
-"""The tables that the sink fills, one column spec each. Nothing else says what a table looks like.
+"""The tables that the sink fills. These specs are the only definition of the tables.
 
-Every row carries the id of the record it came from and where that record stands. A record that is written twice has
-the same id, so its rows collapse: read with ``FINAL``, or count distinct ids, where the exact number matters.
+Every row has the id and the position of its record. A record that is written twice has the same id, so its rows
+collapse: read with ``FINAL``, or count distinct ids, if the exact number matters.
 
     SELECT type, count() FROM events FINAL GROUP BY type
     SELECT run, avg(total) FROM rewards_latest GROUP BY run
@@ -31,16 +31,16 @@ from headrace.streams.clickhouse.columns import (
 )
 
 _RECORD = (
-    Column("id", TEXT, "Id of the record; equal ids are one record."),
-    Column("time", TIME, "When it happened (facts), or the log time of what it is made of (derived records)."),
-    Column("source", LABEL, "Who wrote it."),
+    Column("id", TEXT, "Id of the record; records with equal ids are duplicates."),
+    Column("time", TIME, "Time of the event (facts), or stream time of the record's inputs (derived records)."),
+    Column("source", LABEL, "Source of the record, the CloudEvents attribute."),
     Column("partition", COUNT, "Partition of the record in its topic."),
     Column("offset", PLACE, "Offset of the record in the partition."),
 )
-_RUN = Column("run", LABEL, "Training run, or recorded data set; empty where unknown.")
+_RUN = Column("run", LABEL, "Training run, or recorded data set; empty if unknown.")
 _TRAJECTORY = Column("trajectory_id", TEXT, "The trajectory.")
-_TASK = Column("task_id", TEXT, "The task; empty where unknown.")
-_GROUP = Column("group_id", TEXT, "Group of attempts at one task; empty where it has none.")
+_TASK = Column("task_id", TEXT, "The task; empty if unknown.")
+_GROUP = Column("group_id", TEXT, "Group of attempts at one task; empty if there is none.")
 _PLACE = (
     Column("trajectory_partition", COUNT, "Partition of the trajectory's record in `trajectories`."),
     Column("trajectory_offset", PLACE, "Offset of the trajectory's record in `trajectories`."),
@@ -49,11 +49,11 @@ _OLDEST = Column("oldest_version", MAYBE_COUNT, "Oldest policy version among its
 _SAMPLED = Column("sampled_tokens", COUNT, "Tokens that the model sampled.")
 _SPEC = Column("spec", LABEL, "Reward spec with its version.")
 
-_START_ONLY = "trajectory.started alone; the view events_with_trajectory has it on every event"
+_START_ONLY = "on trajectory.started only; the view events_with_trajectory has it on every event"
 
 EVENTS = Table(
     "events",
-    "An event, as the agent emitted it.",
+    "An event emitted by an agent.",
     (
         *_RECORD,
         Column("type", LABEL, "Type with version: headrace.tool.called.v1."),
@@ -66,9 +66,9 @@ EVENTS = Table(
         Column("tool", LABEL, "Tool, or sub-agent; empty on other events."),
         Column("call_id", TEXT, "Pairs a tool's call and return inside the trajectory."),
         Column("status", LABEL, "Status of a tool's return, a sub-agent or the trajectory's end; finish reason."),
-        Column("error_class", LABEL, "Whose fault a failed tool call is."),
+        Column("error_class", LABEL, "Cause of a failed tool call."),
         Column("latency_s", MAYBE_NUMBER, "Seconds from call to return."),
-        Column("sampled_tokens", MAYBE_COUNT, "Tokens sampled (model.called); null where token ids are unknown."),
+        Column("sampled_tokens", MAYBE_COUNT, "Tokens sampled (model.called); null if token ids are unknown."),
         Column("outcome", MAYBE_NUMBER, "Verifiable outcome (trajectory.ended)."),
         Column("answer", JSON_TEXT, "Final answer as JSON (trajectory.ended)."),
         Column("payload", JSON_TEXT, "The whole event as JSON, token arrays included."),
@@ -77,43 +77,43 @@ EVENTS = Table(
 )
 TRAJECTORIES = Table(
     "trajectories",
-    "A trajectory, folded from its events; the tokens stay in the topic.",
+    "A trajectory, assembled from its events; its tokens are only in the topic.",
     (
         *_RECORD,
         _TRAJECTORY,
         _RUN,
         _TASK,
         _GROUP,
-        Column("group_size", MAYBE_COUNT, "Attempts the group will have."),
+        Column("group_size", MAYBE_COUNT, "Expected number of attempts in the group."),
         Column("agent", LABEL, "Agent."),
         Column("harness_version", LABEL, "Version of the code around the model."),
         Column("role", LABEL, "trainable or frozen."),
         Column("purpose", LABEL, "train or evaluate."),
         Column("evaluation", LABEL, "Label of an evaluation: greedy or sampled; empty on other trajectories."),
         Column("parent_trajectory_id", TEXT, "The orchestrator's trajectory."),
-        Column("tenant", LABEL, "Whose data it is."),
+        Column("tenant", LABEL, "Owner of the data."),
         Column("consent", FLAG, "Whether it may be trained on."),
-        Column("task", JSON_TEXT, "What the reward knows and the model does not, as JSON."),
-        Column("status", LABEL, "How it ended; empty where it did not."),
+        Column("task", JSON_TEXT, "Data of the task for the reward, which the model does not see, as JSON."),
+        Column("status", LABEL, "How it ended; empty if it did not end."),
         Column("outcome", MAYBE_NUMBER, "Verifiable outcome."),
         Column("answer", JSON_TEXT, "Final answer as JSON."),
-        Column("turns", COUNT, "Model calls, and what followed each."),
-        Column("segments", COUNT, "Runs of calls whose context only grew."),
+        Column("turns", COUNT, "Turns: model calls, each with the facts that followed it."),
+        Column("segments", COUNT, "Sequences of calls whose context only grew."),
         Column("tokens", COUNT, "Tokens of all segments, context included."),
         _SAMPLED,
         Column("tools", COUNTS_BY_NAME, "Calls of each tool."),
-        Column("tool_errors", COUNTS_BY_NAME, "Failed tool calls by whose fault they are."),
+        Column("tool_errors", COUNTS_BY_NAME, "Failed tool calls by cause."),
         Column("tool_seconds", NUMBER, "Seconds in tools."),
         Column("pruned", COUNT, "Pieces that were pruned from the context."),
         Column("summaries", COUNT, "Times the context was summarised."),
-        Column("critical_steps", COUNT, "Steps on the critical path, sub-agents side by side."),
-        Column("total_steps", COUNT, "Model calls, those of sub-agents included."),
+        Column("critical_steps", COUNT, "Steps on the critical path, with sub-agents in parallel."),
+        Column("total_steps", COUNT, "Model calls, including those of sub-agents."),
         Column("subagents_assigned", COUNT, "Sub-agents started."),
         Column("subagents_finished", COUNT, "Sub-agents that completed."),
-        Column("events", COUNT, "Events folded."),
-        Column("duplicates", COUNT, "Events seen twice."),
-        Column("missing", COUNT, "Events that never came."),
-        Column("defects", LABELS, "Why it cannot be trained; empty where it can."),
+        Column("events", COUNT, "Readable events."),
+        Column("duplicates", COUNT, "Duplicate events."),
+        Column("missing", COUNT, "Events that never arrived."),
+        Column("defects", LABELS, "Why it cannot be trained; empty if it can."),
         Column("versions", COUNTS, "Policy versions that sampled it, ascending."),
         _OLDEST,
         Column("newest_version", MAYBE_COUNT, "Newest policy version among its tokens."),
@@ -127,8 +127,8 @@ TRAJECTORIES = Table(
 )
 REWARDS = Table(
     "rewards",
-    "The score of a trajectory under one version of one reward spec. Every revision is a row: feedback that came late "
-    "makes another, and so does a new version of the spec. The view rewards_latest has one row a trajectory.",
+    "The reward of a trajectory under one version of one reward spec. Late feedback adds a row with a new revision; so "
+    "does a new version of the spec. The view rewards_latest has one row per trajectory.",
     (
         *_RECORD,
         _TRAJECTORY,
@@ -137,12 +137,12 @@ REWARDS = Table(
         _TASK,
         _GROUP,
         Column("agent", LABEL, "Agent."),
-        Column("tenant", LABEL, "Whose data it is."),
+        Column("tenant", LABEL, "Owner of the data."),
         Column("purpose", LABEL, "train or evaluate."),
         Column("role", LABEL, "trainable or frozen."),
         _SPEC,
-        Column("revision", COUNT, "0 for the first score; late feedback makes another, which replaces it."),
-        Column("total", MAYBE_NUMBER, "The reward; null where it could not be computed."),
+        Column("revision", COUNT, "0 for the first reward; late feedback makes another, which replaces it."),
+        Column("total", MAYBE_NUMBER, "The reward; null if it could not be computed."),
         Column("maximum", MAYBE_NUMBER, "Largest possible total."),
         Column("normalised", MAYBE_NUMBER, "total / maximum."),
         Column("unscored", LABEL, "Why there is no total."),
@@ -152,7 +152,7 @@ REWARDS = Table(
         _OLDEST,
         Column("newest_version", MAYBE_COUNT, "Newest policy version among its tokens."),
         _SAMPLED,
-        Column("turns", COUNT, "Model calls, and one more where a tool was called before the first."),
+        Column("turns", COUNT, "Model calls, plus one if a tool was called before the first."),
         Column("status", LABEL, "How the trajectory ended."),
         Column("ended_at", TIME, "Time of its latest event."),
     ),
@@ -168,9 +168,9 @@ TRAINING = Table(
         _GROUP,
         _SPEC,
         Column("baseline", LABEL, "Name of the baseline."),
-        Column("baseline_value", NUMBER, "What was subtracted."),
+        Column("baseline_value", NUMBER, "Baseline that was subtracted."),
         Column("scored", COUNT, "Members of the group that had a reward."),
-        Column("reward_std", MAYBE_NUMBER, "Sample standard deviation of their rewards; null where there is one."),
+        Column("reward_std", MAYBE_NUMBER, "Sample standard deviation of their rewards; null for a single member."),
         _TRAJECTORY,
         *_PLACE,
         Column("reward", NUMBER, "Its reward."),
@@ -182,24 +182,24 @@ TRAINING = Table(
 )
 REJECTED = Table(
     "rejected",
-    "A trajectory that will not be trained, and why.",
+    "A trajectory that will not be trained, with the reason.",
     (
         *_RECORD,
         _TRAJECTORY,
         *_PLACE,
-        Column("stage", LABEL, "Where it was turned away: group, admission or training."),
-        Column("reason", LABEL, "Why."),
+        Column("stage", LABEL, "Stage that rejected it: group, admission or training."),
+        Column("reason", LABEL, "Reason."),
         _RUN,
         _TASK,
         _GROUP,
         Column("policy_version", MAYBE_COUNT, "Oldest policy version among its tokens."),
-        Column("reward", MAYBE_NUMBER, "Its reward, where it has one."),
+        Column("reward", MAYBE_NUMBER, "Its reward, if it has one."),
     ),
     key=("trajectory_id", "id"),
 )
 _STEP = (
     Column("step", COUNT, "The optimiser step, from 1."),
-    Column("version", COUNT, "Policy version that the step made."),
+    Column("version", COUNT, "Policy version that the step produced."),
 )
 STEPS = Table(
     "steps",
@@ -218,7 +218,7 @@ STEPS = Table(
 )
 STEP_MEMBERS = Table(
     "step_members",
-    "A trajectory that a step trained.",
+    "A trajectory that a step trained on.",
     (
         *_RECORD,
         _RUN,
@@ -233,73 +233,73 @@ STEP_MEMBERS = Table(
 )
 WEIGHTS = Table(
     "weights",
-    "A policy version that can be had.",
+    "A published policy version.",
     (
         *_RECORD,
         _RUN,
         Column("version", COUNT, "Policy version; 0 is the base model."),
         Column("parent", MAYBE_COUNT, "The version it was trained from."),
         Column("kind", LABEL, "anchor (complete) or delta."),
-        Column("manifest_uri", TEXT, "Where its manifest stands."),
+        Column("manifest_uri", TEXT, "URI of its manifest."),
         Column("sha256", TEXT, "Hash of the manifest's bytes."),
         Column("size", PLACE, "Bytes of the weights."),
-        Column("step", COUNT, "The step that made it; 0 for the base."),
+        Column("step", COUNT, "The step that produced it; 0 for the base."),
     ),
     key=("run", "version", "id"),
 )
 BUDGET = Table(
     "budget",
-    "How much samplers may have under way, from a policy version on.",
+    "How many groups samplers may have in progress, from a policy version on.",
     (
         *_RECORD,
         _RUN,
-        Column("version", COUNT, "Policy version from which on it holds."),
+        Column("version", COUNT, "Policy version from which on it applies."),
         Column("groups_per_step", COUNT, "Groups that a step is trained on."),
-        Column("max_steps_ahead", COUNT, "Steps' worth of groups that may be under way beyond those of the next step."),
-        Column("max_groups", COUNT, "Most groups under way: begun, and neither trained nor rejected."),
+        Column("max_steps_ahead", COUNT, "Steps' worth of groups that may be in progress beyond the next step's."),
+        Column("max_groups", COUNT, "Most groups in progress: begun, and neither trained nor rejected."),
     ),
     key=("run", "version", "id"),
 )
 APPLIED = Table(
     "applied",
-    "An engine serves a version, its log-probabilities compared with the canary's.",
+    "An engine serves a policy version, verified against the canaries' log-probabilities.",
     (
         *_RECORD,
         _RUN,
         Column("engine", LABEL, "The inference engine."),
         Column("version", COUNT, "Policy version."),
         Column("download_s", NUMBER, "Seconds to fetch and verify."),
-        Column("swap_s", NUMBER, "Seconds in which requests stood still."),
+        Column("swap_s", NUMBER, "Seconds for which requests were paused."),
         Column("canary_max_error", NUMBER, "Largest difference of log-probabilities over the canaries."),
     ),
     key=("run", "engine", "version", "id"),
 )
 ALERTS = Table(
     "alerts",
-    "What a person should know of.",
+    "An alert for an operator.",
     (
         *_RECORD,
         _RUN,
-        Column("part", LABEL, "Part that noticed."),
-        Column("kind", LABEL, "A stable name."),
+        Column("part", LABEL, "Part that raised it."),
+        Column("kind", LABEL, "Kind, a stable name."),
         Column("severity", LABEL, "warning or critical."),
-        Column("message", TEXT, "What is wrong and what to do."),
-        Column("details", JSON_TEXT, "Figures, as JSON."),
+        Column("message", TEXT, "Problem and remedy."),
+        Column("details", JSON_TEXT, "Details, as JSON."),
     ),
     key=("time", "id"),
 )
 DEAD_LETTERS = Table(
     "dead_letters",
-    "A record that could not be read, whole.",
+    "A record that could not be used, with all its bytes.",
     (
         *_RECORD,
-        Column("bad_topic", LABEL, "Topic it stood in."),
-        Column("bad_partition", COUNT, "Partition it stood in."),
-        Column("bad_offset", PLACE, "Offset it stood at."),
-        Column("error", LABEL, "What is wrong."),
-        Column("message", TEXT, "What is wrong, in words."),
+        Column("bad_topic", LABEL, "Topic of the original."),
+        Column("bad_partition", COUNT, "Partition of the original."),
+        Column("bad_offset", PLACE, "Offset of the original."),
+        Column("error", LABEL, "Kind of error."),
+        Column("message", TEXT, "Error message."),
         Column("key_base64", TEXT, "Original key, base64."),
-        Column("value_base64", JSON_TEXT, "Original bytes, base64; base64Decode gives them back."),
+        Column("value_base64", JSON_TEXT, "Original bytes, base64; decode with base64Decode."),
         Column("headers", JSON_TEXT, "Original headers as JSON, values base64."),
         Column("written_at", TIME, "Original timestamp."),
         _TRAJECTORY,
@@ -308,18 +308,18 @@ DEAD_LETTERS = Table(
 )
 DEAD_LETTER_ACTIONS = Table(
     "dead_letter_actions",
-    "What was done about a dead letter.",
+    "A repair or redrive of a dead letter.",
     (
         *_RECORD,
-        Column("action", LABEL, "repaired, or redriven: sent again."),
-        Column("bad_topic", LABEL, "Topic the original stood in."),
-        Column("bad_partition", COUNT, "Partition it stood in."),
-        Column("bad_offset", PLACE, "Offset it stood at."),
+        Column("action", LABEL, "repaired, or redriven (sent again)."),
+        Column("bad_topic", LABEL, "Topic of the original."),
+        Column("bad_partition", COUNT, "Partition of the original."),
+        Column("bad_offset", PLACE, "Offset of the original."),
         Column("key_base64", TEXT, "Repaired key, base64 (repaired)."),
         Column("value_base64", JSON_TEXT, "Repaired bytes, base64 (repaired)."),
         Column("headers", JSON_TEXT, "Repaired headers as JSON, values base64 (repaired)."),
-        Column("sha256", TEXT, "Hash of what was sent in the original's place (redriven)."),
-        Column("trajectory_id", TEXT, "Trajectory under which it was sent; empty where it has none (redriven)."),
+        Column("sha256", TEXT, "Hash of the content that was sent (redriven)."),
+        Column("trajectory_id", TEXT, "Trajectory under which it was sent; empty if there is none (redriven)."),
         Column("redrive_of", TEXT, "The closed trajectory that was sent again as a new one (redriven)."),
         Column("records", COUNT, "Records that were sent (redriven)."),
     ),
@@ -327,40 +327,40 @@ DEAD_LETTER_ACTIONS = Table(
 )
 FEEDBACK = Table(
     "feedback",
-    "A judgement of a trajectory, perhaps much later.",
+    "Feedback on a trajectory, possibly much later.",
     (
         *_RECORD,
         _TRAJECTORY,
-        Column("signal", LABEL, "What kind: score, accepted, edit_persisted …"),
+        Column("signal", LABEL, "Kind: score, accepted, edit_persisted …"),
         Column("value", NUMBER, "Its value, in the signal's own scale."),
         Column("delay_s", MAYBE_NUMBER, "Seconds since the trajectory ended."),
-        Column("comment", JSON_TEXT, "Words, where given."),
+        Column("comment", JSON_TEXT, "Comment, if given."),
     ),
     key=("trajectory_id", "id"),
 )
 SDK_STATS = Table(
     "sdk_stats",
-    "What an SDK did since it started.",
+    "Counts of an SDK since it started.",
     (
         *_RECORD,
         Column("emitted", PLACE, "Events the agent emitted."),
         Column("sent", PLACE, "Events acknowledged by the broker."),
         Column("queued", PLACE, "Events waiting in memory."),
-        Column("dropped", COUNTS_BY_NAME, "Events given up, by reason."),
-        Column("altered", COUNTS_BY_NAME, "Values sent otherwise than the agent gave them, by kind."),
+        Column("dropped", COUNTS_BY_NAME, "Events dropped, by reason."),
+        Column("altered", COUNTS_BY_NAME, "Values that were altered before sending, by kind."),
     ),
     key=("source", "time", "id"),
 )
 LAG = Table(
     "lag",
-    "How far a consumer group was behind, sampled every few seconds; no record stands behind it.",
+    "Lag of a consumer group, measured every few seconds; not derived from a record.",
     (
-        Column("time", TIME, "When it was measured."),
+        Column("time", TIME, "Time of the measurement."),
         Column("consumer_group", LABEL, "Consumer group."),
         Column("topic", LABEL, "Topic."),
         Column("partition", COUNT, "Partition."),
-        Column("records", PLACE, "Offsets between the group's place and the end; transaction markers count."),
-        Column("seconds", NUMBER, "Age of the next record that the group has not taken; 0 where there is none."),
+        Column("records", PLACE, "Offsets between the group's position and the log end, transaction markers included."),
+        Column("seconds", NUMBER, "Age of the next record that the group has not processed; 0 if there is none."),
     ),
     key=("consumer_group", "topic", "partition", "time"),
     keep_days=14,
@@ -390,18 +390,18 @@ BY_NAME: dict[str, Table] = {table.name: table for table in TABLES}
 
 REWARDS_LATEST = View(
     "rewards_latest",
-    "The reward of each trajectory that holds: one row a trajectory, however often it was revised, scored by a newer "
-    "version of its spec or written. Count and average over this one; `rewards` holds what it was before.",
-    # Revisions count under one spec. A trajectory is scored by one spec at a time, that of its agent, so among specs
-    # the log's order decides, as it does among rows of an older release, which have no revision. A trajectory's
-    # rewards stand in one partition.
+    "The current reward of each trajectory: one row per trajectory, regardless of revisions, spec versions and "
+    "duplicates. Use this view to count and average; `rewards` also holds earlier rewards.",
+    # Revisions are numbered per spec. A trajectory is scored by one spec at a time, that of its agent, so among specs
+    # the order of the topic decides, as it does among rows of an older release, which have no revision. All rewards of
+    # a trajectory are in one partition.
     "SELECT * FROM (\n    SELECT * FROM rewards ORDER BY revision DESC, offset DESC LIMIT 1 BY trajectory_id, spec\n"
     ") ORDER BY offset DESC LIMIT 1 BY trajectory_id",
 )
 EVENTS_WITH_TRAJECTORY = View(
     "events_with_trajectory",
-    "Each event once, with run, agent, task_id and group_id of its trajectory, which the log has on trajectory.started "
-    "alone. They are empty where the start is missing.",
+    "Each event once, with run, agent, task_id and group_id of its trajectory, which the topic has on "
+    "trajectory.started only. They are empty if that event is missing.",
     "SELECT "
     + ", ".join(f"`{column.name}`" for column in EVENTS.columns if not column.was)
     + ", run, agent, task_id, group_id\nFROM (SELECT * FROM events FINAL) AS event\nLEFT ANY JOIN (\n"
@@ -428,4 +428,4 @@ TABLES_OF_TOPIC: dict[str, tuple[Table, ...]] = {
     topics.FEEDBACK.name: (FEEDBACK,),
     topics.SDK_STATS.name: (SDK_STATS,),
 }
-"""Which tables a topic's records fill."""
+"""Topic → the tables that its records fill."""

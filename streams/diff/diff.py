@@ -1,7 +1,7 @@
-"""``diff``: what another reward, policy or code would have changed. A pure comparison of two :class:`DiffSide`.
+"""Computes what another reward, policy or code would have changed: a pure comparison of two :class:`DiffSide`.
 
-Rewards are compared as they are, by their ranks, and inside groups, where alone they matter: which of two attempts at
-one task is the better. Then what that does: signs of advantages, groups that enter and leave the filter, fates.
+Rewards are compared by value, by rank, and inside groups, where only the order of attempts at one task matters. Then
+the consequences are compared: signs of advantages, groups that enter and leave the variance filter, and fates.
 """
 
 import math
@@ -17,25 +17,25 @@ from headrace.streams.diff.side import TRAINED, Attempt, DiffSide, group_states
 from headrace.streams.grouping.group_policy import TOLERANCE
 
 MAX_MOVERS = 10
-"""Trajectories named."""
+"""Most trajectories that are listed."""
 
 Moves: TypeAlias = Mapping[tuple[str, str], int]
-"""(before, after) → how many."""
+"""(before, after) → count."""
 
 ABSENT = "—"
-"""No advantage: not trained."""
+"""Sign of a trajectory without an advantage: it is not trained."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A distribution in figures."""
+    """Statistics of a distribution."""
 
     count: int
     mean: float
     sd: float
-    """Standard deviation of the population."""
+    """Population standard deviation."""
     quantiles: tuple[float, float, float, float, float]
-    """Least, 10 %, median, 90 %, greatest."""
+    """Minimum, 10 %, median, 90 %, maximum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,39 +54,39 @@ class Mover:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A part of the comparison: one task, agent or version."""
+class DiffRow:
+    """The comparison of one task, agent or version."""
 
     key: str
     compared: int
     mean_before: float | None
     mean_after: float | None
     flips: int
-    """Advantages whose sign is the opposite."""
+    """Number of advantages whose sign is reversed."""
     trained_before: int
     trained_after: int
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What would have changed."""
+    """The differences between two sides."""
 
     before: str
-    """Name of the one side."""
+    """Name of the first side."""
     after: str
-    """Name of the other."""
+    """Name of the second side."""
     specs: tuple[tuple[str, ...], tuple[str, ...]]
-    """Reward specs of each."""
+    """Reward specs of each side."""
     compared: int
-    """Trajectories that both know."""
+    """Trajectories on both sides."""
     only_before: int
-    """Trajectories that only the one knows."""
+    """Trajectories only on the first side."""
     only_after: int
-    """Trajectories that only the other knows."""
+    """Trajectories only on the second side."""
     rewards: tuple[Spread | None, Spread | None]
     """Rewards of the trajectories that have one on both sides."""
     change: Spread | None
-    """After minus before, trajectory by trajectory."""
+    """After minus before, per trajectory."""
     changed: int
     """Rewards that differ by more than the tolerance."""
     spearman: float | None
@@ -94,50 +94,51 @@ class Diff:
     kendall: float | None
     """Rank correlation τ_b."""
     labels: Moves
-    """``scored``, or why not, where that differs."""
+    """``scored``, or the reason for no reward."""
     pairs: Moves
-    """Pairs of one group, the lesser of the one side first: ``<`` or ``=`` there, and ``<``, ``=`` or ``>`` here."""
+    """Order of each pair of one group, the lesser before first: ``<`` or ``=`` before, and ``<``, ``=`` or ``>`` after.
+    """
     signs: Moves
-    """Signs of advantages: ``+``, ``0``, ``−``, and ``—`` where a trajectory is not trained."""
+    """Signs of advantages: ``+``, ``0``, ``−``, and ``—`` for trajectories that are not trained."""
     fates: Moves
     """Fates of trajectories."""
     groups: Moves
-    """What became of groups: ``trained``, ``open``, or the reason why not."""
+    """States of groups: ``trained``, ``open``, or the reason of the rejection."""
     movers: tuple[Mover, ...]
-    """The greatest changes."""
+    """The largest changes."""
     points: tuple[tuple[float, float, str, str], ...]
     """(reward before, reward after, fate before, fate after), for the picture."""
 
     @property
     def flips(self) -> int:
-        """Advantages whose sign is the opposite."""
+        """Number of advantages whose sign is reversed."""
         return _flips(self.signs)
 
     @property
     def reversed_pairs(self) -> int:
-        """Pairs of one group that stand the other way round."""
+        """Number of pairs of one group whose order is reversed."""
         return self.pairs.get(("<", ">"), 0)
 
     @property
     def entering(self) -> dict[str, int]:
-        """Groups that would carry a gradient and did not, by why not."""
+        """Groups that carry a gradient only after, by the earlier reason."""
         return {was: count for (was, now), count in self.groups.items() if now == TRAINED and was != TRAINED}
 
     @property
     def leaving(self) -> dict[str, int]:
-        """Groups that would no longer carry a gradient, by why not."""
+        """Groups that carry a gradient only before, by the later reason."""
         return {now: count for (was, now), count in self.groups.items() if was == TRAINED and now != TRAINED}
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing would have changed."""
+        """Whether there is no difference."""
         moved = (self.labels, self.pairs, self.signs, self.fates, self.groups)
         stays = all(was == now for moves in moved for was, now in moves)
         return stays and not (self.changed or self.only_before or self.only_after)
 
 
 def diff(before: DiffSide, after: DiffSide) -> Diff:
-    """What changes from ``before`` to ``after``. Memory: some 200 bytes a trajectory beside the sides themselves."""
+    """Compare ``before`` with ``after``. Takes about 200 bytes per trajectory in addition to the sides themselves."""
     both = sorted(before.attempts.keys() & after.attempts.keys())
     sides = [(name, before.attempts[name], after.attempts[name]) for name in both]
     points = [
@@ -177,11 +178,11 @@ KEYS: Mapping[str, Callable[[Attempt], str]] = {
     "agent": lambda attempt: attempt.agent,
     "version": lambda attempt: "unknown" if attempt.version is None else str(attempt.version),
 }
-"""What a comparison can be broken down by."""
+"""Keys by which a comparison can be broken down."""
 
 
-def rows(before: DiffSide, after: DiffSide, by: str) -> list[Row]:
-    """The comparison by one of ``KEYS``: most flips first, then the greatest change of the mean."""
+def rows(before: DiffSide, after: DiffSide, by: str) -> list[DiffRow]:
+    """Returns the comparison by one of ``KEYS``: most flips first, then the largest change of the mean."""
     parts: dict[str, list[tuple[Attempt, Attempt]]] = defaultdict(list)
     for name in before.attempts.keys() & after.attempts.keys():
         parts[KEYS[by](after.attempts[name])].append((before.attempts[name], after.attempts[name]))
@@ -192,18 +193,18 @@ def rows(before: DiffSide, after: DiffSide, by: str) -> list[Row]:
 
 
 def _by_number(key: str) -> tuple[int, str]:
-    """Puts 2 before 10, and numbers before names."""
+    """Sorts 2 before 10, and numbers before names."""
     return (len(key), key) if key.isdecimal() else (sys.maxsize, key)
 
 
 def only_run(side: DiffSide, run: str) -> DiffSide:
-    """The part of ``side`` that belongs to one training run."""
+    """Returns the part of ``side`` that belongs to one training run."""
     kept = {name: attempt for name, attempt in side.attempts.items() if attempt.run == run}
     return DiffSide(side.name, side.wanted, kept)
 
 
 def as_json(found: Diff) -> dict[str, Any]:
-    """``found`` as JSON takes it, without the single trajectories; a move is ``"before > after": count``."""
+    """Returns ``found`` as JSON values, without single trajectories; a move is ``"before > after": count``."""
     shown = asdict(replace(found, points=()))
     del shown["points"]
     for name in ("labels", "pairs", "signs", "fates", "groups"):
@@ -212,9 +213,9 @@ def as_json(found: Diff) -> dict[str, Any]:
     return shown | counted | {"entering": found.entering, "leaving": found.leaving, "is_empty": found.is_empty}
 
 
-def _row(key: str, sides: Sequence[tuple[Attempt, Attempt]]) -> Row:
+def _row(key: str, sides: Sequence[tuple[Attempt, Attempt]]) -> DiffRow:
     scored = [(old.total, new.total) for old, new in sides if old.total is not None and new.total is not None]
-    return Row(
+    return DiffRow(
         key=key,
         compared=len(sides),
         mean_before=_mean([old for old, _ in scored]),
@@ -248,7 +249,7 @@ def _flips(signs: Moves) -> int:
 
 
 def _pairs(sides: Iterable[tuple[Attempt, Attempt]]) -> Moves:
-    """How each pair of one group, scored on both sides, stands before and after. Takes the square of a group's size."""
+    """Returns the order, before and after, of each pair of one group scored on both sides; quadratic in group size."""
     groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for old, new in sides:
         if new.group is not None and old.group == new.group and old.total is not None and new.total is not None:
@@ -275,7 +276,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Linear between neighbours."""
+    """Returns a quantile, interpolated linearly."""
     place = share * (len(ordered) - 1)
     below = ordered[math.floor(place)]
     return below + (ordered[math.ceil(place)] - below) * (place - math.floor(place))

@@ -1,4 +1,4 @@
-"""Rank correlations: whether two rewards put trajectories in the same order, whatever their scales."""
+"""Rank correlations: whether two rewards order trajectories equally, regardless of scale."""
 
 import math
 from collections import Counter
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 
 def spearman(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Spearman's ρ in [−1, 1]: the correlation of ranks, those of equal values averaged; ``None`` without spread."""
+    """Returns Spearman's ρ in [−1, 1]: the correlation of ranks, averaged for ties; ``None`` without variance."""
     return _correlation(_ranks(xs), _ranks(ys))
 
 
 def kendall(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Kendall's τ_b in [−1, 1], in O(n log n) after Knight (1966); ``None`` without spread.
+    """Returns Kendall's τ_b in [−1, 1], in O(n log n) after Knight (1966); ``None`` without variance.
 
     τ_b = (concordant − discordant) / √((pairs − tied in x)·(pairs − tied in y))
     """
@@ -56,7 +56,7 @@ def _tied(values: Iterable[object]) -> int:
 
 
 def _inversions(values: list[float]) -> int:
-    """Pairs that stand in the wrong order, counted while merging."""
+    """Counts pairs in the wrong order, by merge sort."""
     inversions, width = 0, 1
     while width < len(values):
         merged: list[float] = []

@@ -1,4 +1,4 @@
-"""The sides of a comparison, read from their topics."""
+"""Reads the sides of a comparison from their topics."""
 
 from collections.abc import Mapping
 
@@ -19,9 +19,10 @@ LIVE = "live"
 
 
 async def read_sides(bootstrap: str, name: str, against: str = LIVE) -> tuple[DiffSide, DiffSide]:
-    """What became of the trajectories of the replay ``name``: in the replay ``against`` or live, and in itself.
+    """Returns the side of ``against`` (a replay or live) and that of the replay ``name``, for the trajectories of
+    ``name``.
 
-    Raises ``NoReplay`` where one of them is none, or was not finished.
+    Raises ``NoReplay`` if one of them does not exist or is not finished.
     """
     replay = await find_replay(bootstrap, name)
     after = await _read_replay(bootstrap, replay)
@@ -29,7 +30,7 @@ async def read_sides(bootstrap: str, name: str, against: str = LIVE) -> tuple[Di
         return await _read_replay(bootstrap, await find_replay(bootstrap, against)), after
     before = DiffSide(LIVE, frozenset(after.attempts))
     for topic in (REWARDS, TRAINING, REJECTED):
-        # Nothing that was made of a trajectory is older than the trajectory.
+        # A record derived from a trajectory is never older than the trajectory.
         await _read(bootstrap, topic, before, await _starts(bootstrap, topic, replay.begin_ms))
     return before, after
 
@@ -61,7 +62,7 @@ async def _read(
         try:
             fold_record(side, record)
         except UnreadableRecord:
-            # Whoever was to read it live has made it a dead letter: there is nothing to compare.
+            # The live processor turned it into a dead letter: there is nothing to compare.
             continue
 
 
@@ -70,7 +71,7 @@ _REWARD, _GROUP, _REJECTION = Reward.TYPE.encode(), TrainingGroup.TYPE.encode(),
 
 
 def fold_record(side: DiffSide, record: LogRecord) -> None:
-    """Have ``side`` take notice of ``record``; raises :class:`UnreadableRecord`."""
+    """Fold ``record`` into ``side``. Raises :class:`UnreadableRecord`."""
     kind = next((value for name, value in record.headers if name == TYPE), None)
     if kind == _REWARD:
         side.add_reward(_REWARDS.read(record).payload)
@@ -78,12 +79,12 @@ def fold_record(side: DiffSide, record: LogRecord) -> None:
         side.add_group(_GROUPS.read(record).payload)
     elif kind == _REJECTION:
         side.add_rejection(_REJECTIONS.read(record).payload)
-    else:  # an older version of them is brought forward
+    else:  # an older version, which is upcast
         side.add(decode(record.headers, record.value)[1])
 
 
 async def _starts(bootstrap: str, topic: Topic, time_ms: int) -> dict[int, int]:
-    """Offsets before which everything in ``topic`` is older."""
+    """Returns the offset of the first record of each partition that is not older than ``time_ms``."""
     async with open_consumer(bootstrap) as consumer:
         places = await partitions_of(consumer, topic)
         ends = await consumer.end_offsets(places)

@@ -1,4 +1,4 @@
-"""One side of a comparison: what became of every trajectory, live or in a replay. A fold over derived records.
+"""One side of a comparison: the fate of every trajectory, live or in a replay. A fold over derived records.
 
 t-1  search@1  0.75  trained  +0.25        t-2  search@1  —  rejected: no_targets
 """
@@ -17,7 +17,7 @@ PENDING = "open"
 
 @dataclass(slots=True)
 class Attempt:
-    """What became of a trajectory. Some 300 bytes."""
+    """Reward and fate of a trajectory; about 300 bytes."""
 
     run: str = ""
     """Training run."""
@@ -28,36 +28,36 @@ class Attempt:
     version: int | None = None
     """Oldest policy version among its tokens."""
     group: str | None = None
-    """Group, given or made of a cohort."""
+    """Group id, given or derived from a cohort."""
     spec: str = ""
     """Reward spec."""
     total: float | None = None
     """Its reward."""
     unscored: str | None = None
-    """Why it has none."""
+    """Reason for no reward."""
     revision: int = -1
-    """Which of its rewards this is; −1 with none."""
+    """Revision of its reward; −1 without a reward."""
     fate: str = PENDING
     """``trained``, the reason of its rejection, or ``open``."""
     advantage: float | None = None
-    """What its tokens would be trained with; ``None`` where they would not be."""
+    """Advantage of its tokens; ``None`` if it is not trained."""
 
 
 @dataclass(slots=True)
 class DiffSide:
-    """Everything that is known on one side, by trajectory id."""
+    """Rewards and fates of one side, by trajectory id."""
 
     name: str
-    """``live``, or the replay's."""
+    """``live``, or the replay's name."""
     wanted: frozenset[str] | None = None
-    """Which trajectories count; ``None``: all."""
+    """Trajectories to include; ``None``: all."""
     attempts: dict[str, Attempt] = field(default_factory=dict)
-    """What became of them."""
+    """Reward and fate by trajectory id."""
 
     def add(self, record: Record) -> None:
-        """Take notice of a reward, a training group or a rejection by ``group``; order does not matter.
+        """Fold a reward, a training group or a rejection by ``group``; the order does not matter.
 
-        What the trainer turns away afterwards, for its age, is no concern of rewards.
+        Later rejections by the trainer, for staleness, are ignored: they do not depend on rewards.
         """
         match record:
             case Reward():
@@ -76,21 +76,21 @@ class DiffSide:
         return attempt
 
     def add_group(self, group: TrainingGroup) -> None:
-        """Its members are trained."""
+        """Mark the members of ``group`` as trained."""
         for member in group.members:
             if attempt := self._attempt(member.trajectory_id):
                 attempt.fate, attempt.advantage = TRAINED, member.advantage
                 attempt.group = intern(group.group_id)
 
     def add_rejection(self, rejection: Rejection) -> None:
-        """Its trajectory is not trained, where grouping said so."""
+        """Mark the trajectory as rejected, if ``group`` rejected it."""
         attempt = self._attempt(rejection.trajectory_id) if rejection.stage is Stage.GROUP else None
         if attempt is not None:
             attempt.fate = intern(rejection.reason.value)
             attempt.group = intern(rejection.group_id) if rejection.group_id else attempt.group
 
     def add_reward(self, reward: Reward) -> None:
-        """Its trajectory's reward, unless a later revision is known."""
+        """Set the reward of the trajectory, unless a later revision is known."""
         attempt = self._attempt(reward.trajectory_id)
         if attempt is None or reward.revision <= attempt.revision:
             return
@@ -102,7 +102,7 @@ class DiffSide:
 
 
 def group_states(side: DiffSide) -> dict[str, str]:
-    """Group → ``trained`` where it carries a gradient; else ``open``, or the commonest reason among its members."""
+    """Returns group → ``trained`` if it carries a gradient, else ``open`` or the most common reason of its members."""
     fates: dict[str, Counter[str]] = defaultdict(Counter)
     for attempt in side.attempts.values():
         if attempt.group is not None:

@@ -1,9 +1,9 @@
-"""Whether Faust passed over a record. It can, in two races at the end of a rebalance.
+"""Detects records that Faust lost, which can happen in two races at the end of a rebalance.
 
-The worker looks itself: the first record after a rebalance must be the first after the committed offset, and every
-record must follow the one before. Where offsets are left out in between, the client says whether it found records
-there; where it cannot say, the log is asked. A process that finds a hole ends, before it settles anything behind the
-hole; its restart reads from the committed offset.
+The worker checks every record: the first one after a rebalance must be the first one from the committed offset on, and
+each must follow the one before. If offsets are missing in between, the client knows whether they held records; if it
+does not, the broker is queried. A process that finds a gap ends before it commits anything after the gap; its restart
+reads from the committed offset.
 """
 
 from collections.abc import Mapping
@@ -14,57 +14,57 @@ from faust.types import TP
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.topics import Topic
-from headrace.streams.faust_shell.faust_app import passed_over
+from headrace.streams.faust_shell.faust_app import skipped_offsets
 from headrace.streams.raw import LogRecord
 
 
 class Continuity:
-    """Watches what one app reads of one topic."""
+    """Checks the records that one app reads of one topic."""
 
     def __init__(self, app: faust.App, bootstrap: str, topic: Topic) -> None:
-        """Of an app on the Kafka at ``bootstrap``."""
+        """``bootstrap``: Kafka brokers of ``app``, ``host:port``, comma-separated."""
         self._app = app
         self._bootstrap = bootstrap
         self._topic = topic
-        self._passed_over = passed_over(app)
+        self._skipped = skipped_offsets(app)
         self._expected: dict[int, int] = {}
-        self._heard: set[int] = set()
+        self._read_since_rebalance: set[int] = set()
 
     def begin(self, offsets: Mapping[int, int]) -> None:
-        """After a rebalance: each partition goes on with the first record from its offset in ``offsets`` on."""
+        """After a rebalance: each partition must resume with the first record from its offset in ``offsets`` on."""
         self._expected = dict(offsets)
 
     def end(self) -> None:
-        """Before a rebalance: nothing is read any more."""
+        """Before a rebalance: reading stops."""
         for partition in self._expected:
-            self._passed_over.forget(self._tp(partition))
+            self._skipped.forget(self._tp(partition))
         self._expected = {}
-        self._heard.clear()
+        self._read_since_rebalance.clear()
 
     async def check(self, record: LogRecord) -> None:
-        """Raise ``RuntimeError`` where records before ``record`` were not given to us."""
+        """Raise ``RuntimeError`` if Faust did not deliver records before ``record``."""
         partition, expected = record.partition, self._expected[record.partition]
-        # Only what the client read since the last rebalance counts; the first record may have been lost itself.
-        known = partition in self._heard and self._passed_over.holds_nothing(
+        # The client's knowledge starts with the first record after a rebalance, which may itself have been lost.
+        known = partition in self._read_since_rebalance and self._skipped.holds_nothing(
             self._tp(partition), expected, record.offset
         )
         if record.offset > expected and not known:
             found = await self._first_from(expected, partition)
             if found < record.offset:
                 raise RuntimeError(
-                    f"{record.topic}[{partition}] was read up to {expected}, and {record.offset} came where "
-                    f"{found} is next: Faust lost records. A restart reads them again from the committed offset."
+                    f"{record.topic}[{partition}] was read up to {expected}, and Faust delivered {record.offset} "
+                    f"instead of {found}: it lost records. A restart reads them from the committed offset."
                 )
         self._expected[partition] = max(expected, record.offset + 1)
-        self._heard.add(partition)
+        self._read_since_rebalance.add(partition)
 
     async def caught_up(self, partition: int) -> bool:
-        """Whether nothing in the partition waits to be read or checked: then silence means that nothing came."""
+        """Whether every record of the partition was read and checked, so that the partition is really silent."""
         tp = self._tp(partition)
         ends = await self._app.consumer.highwaters(tp)
         if await self._app.consumer.position(tp) != ends[tp]:
             return False
-        last = self._passed_over.last(tp)
+        last = self._skipped.last(tp)
         return last is None or last < self._expected[partition]
 
     async def has_taken(self, partition: int, end: int) -> bool:
@@ -74,11 +74,11 @@ class Continuity:
             return True
         if partition not in self._expected or (await self._app.consumer.position(tp) or 0) < end:
             return False
-        last = self._passed_over.last(tp)
+        last = self._skipped.last(tp)
         return last is None or last < self._expected[partition]
 
     async def _first_from(self, offset: int, partition: int) -> int:
-        """Offset of the first committed record from ``offset`` on: markers, aborted and expired records have none."""
+        """Returns the offset of the first committed record from ``offset`` on, after markers and aborted records."""
         async with open_consumer(self._bootstrap) as consumer:
             place = TopicPartition(self._topic.name, partition)
             consumer.assign([place])

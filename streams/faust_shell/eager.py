@@ -1,4 +1,4 @@
-"""A coroutine that is begun at once, and becomes a task only where it has to wait."""
+"""A coroutine that starts immediately, and needs a task only if it has to wait."""
 
 from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
@@ -6,17 +6,17 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Begun(Generic[T]):
-    """``coroutine``, run to its end or to where it first waits; awaiting it goes on from there."""
+class EagerTask(Generic[T]):
+    """Runs ``coroutine`` to its end or its first wait; awaiting it continues from there."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
-        """Run the first step; what that raises is raised here."""
+        """Run the first step; its exceptions are raised here."""
         self._coroutine = coroutine
         self._awaited: Any = None
         self.result: T | None = None
-        """What it returned, once it is done."""
+        """Its result, once it is done."""
         self.done = False
-        """Whether it came to its end without waiting."""
+        """Whether it has ended."""
         try:
             self._awaited = coroutine.send(None)
         except StopIteration as ended:
@@ -27,7 +27,7 @@ class Begun(Generic[T]):
             try:
                 try:
                     sent = yield self._awaited
-                except BaseException as error:  # noqa: BLE001 - a cancellation too belongs to the coroutine
+                except BaseException as error:  # noqa: BLE001 - the coroutine must also see cancellations
                     self._awaited = self._coroutine.throw(error)
                 else:
                     self._awaited = self._coroutine.send(sent)

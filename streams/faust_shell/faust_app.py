@@ -1,8 +1,8 @@
-"""Faust as this house runs it: committed records in, offsets left to the transactions of those who write.
+"""Faust as headrace runs it: it reads committed records only, and leaves offset commits to the processors.
 
-Faust reads uncommitted records unless it is in its own (not trustworthy) exactly-once mode, and it restarts or buries
+By default Faust reads uncommitted records outside its own (unreliable) exactly-once mode, and it restarts or abandons
 an agent that raised. Here the consumer is read_committed, an exception in an agent ends the process, and Faust commits
-nothing: what was made of a record is written in one transaction with the offset behind it (``owned_partition.py``).
+nothing: outputs are written in one transaction with the offset of their input (``owned_partition.py``).
 """
 
 import asyncio
@@ -25,25 +25,26 @@ from mode.utils.queues import FlowControlEvent
 from headrace.schemas.kafka.clients import open_admin
 from headrace.schemas.operator_error import OperatorError
 from headrace.schemas.topics import Topic
-from headrace.streams.faust_shell.eager import Begun
-from headrace.streams.faust_shell.passed_over import PassedOver
+from headrace.streams.faust_shell.eager import EagerTask
+from headrace.streams.faust_shell.skipped_offsets import SkippedOffsets
 from headrace.streams.raw import StoredRecord
 
 BATCH_WITHIN_S = 0.05
-"""How long it waits for a batch to fill: what a stage adds to the way of a lone trajectory."""
+"""Seconds to wait for a batch to fill: the latency that a stage adds to a single trajectory."""
 FETCH_WAIT_MS = 100
-"""How long a broker holds a request for records where there are none. One request a broker is under way at a time:
-while it is held for an idle partition, the busy ones run dry. Faust has 1.5 s."""
+"""How long a broker holds a fetch request without records. Only one request per broker is in flight: while it is held
+for an idle partition, busy partitions get no records. Faust's default is 1.5 s."""
 PAUSE_S = 0.02
-"""How often it is looked, while buffers are full, whether they still are."""
+"""Seconds between two checks whether full buffers have space again."""
 MEMBER_LOST_S = 10.0
-"""After this long without a heartbeat a dead worker's partitions go to others. Faust's default is a minute."""
+"""Session timeout: after this many seconds without a heartbeat, a dead worker's partitions are reassigned. Faust's
+default is a minute."""
 
 
 class _CommittedConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: driver.Transport) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        # Faust has settings for none of these; the client reads the attributes when it starts.
+        # Faust has no settings for these; the client reads the attributes when it starts.
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         # Partition p of every topic goes to the same member: of `trajectories` and of `feedback` too.
@@ -52,9 +53,9 @@ class _CommittedConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def _fetch_records(self, *args: Any, **options: Any) -> Mapping[TP, list[Any]]:
         fetched: Mapping[TP, list[Any]] = await super()._fetch_records(*args, **options)
-        passed_over = cast("_App", self.app).passed_over
+        skipped_offsets = cast("_App", self.app).skipped_offsets
         for place, records in fetched.items():
-            passed_over.note(place, [record.offset for record in records])
+            skipped_offsets.note(place, [record.offset for record in records])
         return fetched
 
 
@@ -63,12 +64,12 @@ class _CommittedConsumer(driver.Consumer):
         return _CommittedConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def wait_first(self, *coros: Any, timeout: Any = None) -> WaitResults:
-        # Faust makes four tasks for every record that it puts into an agent's queue, to be able to stop in between:
-        # half of what it costs. As a rule there is room, and nothing to wait for.
+        # Faust creates four tasks for every record that it puts into an agent's queue, to be able to stop in between.
+        # That is half of its cost. Usually the queue has space, so there is nothing to wait for.
         if len(coros) == 1 or not all(map(asyncio.iscoroutine, coros)):
             return await super().wait_first(*coros, timeout=timeout)
         put, *others = coros
-        begun = Begun(put)
+        begun = EagerTask(put)
         if not begun.done:
             return await super().wait_first(begun, *others, timeout=timeout)
         for other in others:
@@ -76,17 +77,18 @@ class _CommittedConsumer(driver.Consumer):
         return WaitResults([put], [begun.result], False)
 
     async def _wait_next_records(self, timeout: float) -> tuple[Mapping[TP, list[Any]] | None, set[TP] | None]:
-        # While buffers are full all partitions are paused, and Faust sleeps for a second: buffers ran empty meanwhile.
+        # While buffers are full, all partitions are paused and Faust would sleep for a second: buffers would run dry.
         if self.flow_active and not self._get_active_partitions():
             await self.sleep(PAUSE_S)
             return {}, set()
-        # Nor does it look again who is paused before it has waited for those that are not.
+        # Faust rechecks paused partitions only after it has waited for the active ones, so that wait must be short.
         within_s = min(timeout, FETCH_WAIT_MS / 1000)
         fetched: tuple[Mapping[TP, list[Any]] | None, set[TP] | None] = await super()._wait_next_records(within_s)
         return fetched
 
     def _new_offset(self, tp: Any) -> int | None:
-        # Transactions commit: Faust would put an older offset behind theirs. Nor has it to remember anything then.
+        # Offsets are committed by transactions: a commit by Faust would overwrite them with an older offset. Without
+        # commits it need not track acknowledgements either.
         self._acked[tp].clear()
         self._acked_index[tp].clear()
         self._gap.pop(tp, None)
@@ -99,8 +101,8 @@ class _Transport(driver.Transport):
 
 class _Flow(FlowControlEvent):
     def resume(self) -> None:
-        # At the end of a recovery Faust lets the source partitions go and then resumes what flows already, which clears
-        # the queues: records that had just come in were lost, and their offsets committed by those that followed.
+        # At the end of a recovery Faust resumes the source partitions and then resumes the already active flow, which
+        # clears the queues: records that had just arrived were lost, and later records committed past them.
         if not self.is_active():
             super().resume()
 
@@ -111,15 +113,15 @@ class _App(faust.App):
         return _Flow(loop=self.loop)
 
     @cached_property
-    def passed_over(self) -> PassedOver:
-        return PassedOver()
+    def skipped_offsets(self) -> SkippedOffsets:
+        return SkippedOffsets()
 
 
 def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str | None = None) -> faust.App:
-    """An app whose consumer group is ``name``, on the Kafka at ``bootstrap`` (``host:port``, several by comma).
+    """Returns an app with the consumer group ``name`` on ``bootstrap`` (Kafka brokers, ``host:port``, comma-separated).
 
-    It buffers at most two batches of ``batch`` records. A named ``member`` that died and comes back within
-    ``MEMBER_LOST_S`` has its partitions back at once.
+    It buffers at most two batches of ``batch`` records. A named ``member`` that dies and restarts within
+    ``MEMBER_LOST_S`` gets its partitions back immediately.
     """
     folder.mkdir(parents=True, exist_ok=True)
     app = _App(
@@ -138,10 +140,10 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
         broker_commit_interval=1.0,
         broker_max_poll_records=batch,
         stream_buffer_maxsize=2 * batch,
-        # Before it asks anybody to let go, Faust would wait for the batch in hand to be acknowledged. That may ask
-        # judges, or wait for a group that waits for this process: for ever. Whoever is asked to let go ends its batch.
+        # Before a revocation Faust would wait until the current batch is acknowledged. The batch may wait for judges,
+        # or for a group that waits for this process: a deadlock. The processor ends its batch on revocation instead.
         stream_wait_empty=False,
-        # Faust looks for commits of its own, and would warn for ever.
+        # Faust monitors its own commits, of which there are none, and would warn for ever.
         broker_commit_livelock_soft_timeout=float("inf"),
     )
     app.transport = _Transport(app.conf.broker_consumer, app)
@@ -149,13 +151,13 @@ def new_app(name: str, bootstrap: str, folder: Path, *, batch: int, member: str 
 
 
 async def assigned_by_group(app: faust.App, bootstrap: str, topics: Collection[str]) -> set[TP]:
-    """Partitions of ``topics`` that the consumer group of ``app`` holds to be this process's, as of now.
+    """Returns the partitions of ``topics`` that the consumer group of ``app`` currently assigns to this process.
 
-    None while the group is rebalancing. Asks the group's coordinator, since a process that was frozen is the last to
-    know. Raises aiokafka's errors.
+    None while the group is rebalancing. Queries the group coordinator, because a process that was frozen may not know
+    of a rebalance. Raises aiokafka's errors.
     """
     consumer = cast("_CommittedConsumer", app.consumer)._thread._consumer
-    assert consumer is not None, "asked before the app has started"
+    assert consumer is not None, "called before the app has started"
     own = consumer._coordinator.member_id
     async with open_admin(bootstrap) as admin:
         (described,) = await admin.describe_consumer_groups([str(app.conf.id)])
@@ -168,32 +170,32 @@ async def assigned_by_group(app: faust.App, bootstrap: str, topics: Collection[s
     return found
 
 
-def passed_over(app: faust.App) -> PassedOver:
-    """What the client of ``app`` found no records at."""
-    return cast("_App", app).passed_over
+def skipped_offsets(app: faust.App) -> SkippedOffsets:
+    """Returns the offsets at which the client of ``app`` found no records."""
+    return cast("_App", app).skipped_offsets
 
 
 def raw_topic(app: faust.App, topic: Topic) -> faust.TopicT:
-    """``topic`` as undecoded bytes: our models decode, not Faust's."""
+    """Returns ``topic`` as undecoded bytes, because headrace decodes with its own models."""
     return app.topic(topic.name, key_serializer="raw", value_serializer="raw", value_type=bytes, key_type=bytes)
 
 
 async def batches(stream: Any, size: int) -> AsyncIterator[list[faust.Event]]:
-    """Events of ``stream``, at most ``size`` at a time, each to be acknowledged by whoever takes them.
+    """Yields events of ``stream``, at most ``size`` at a time; the caller acknowledges each.
 
-    Faust's own ``take`` acknowledges even after an exception, and so loses the batch.
+    Faust's own ``take`` acknowledges even after an exception, which would lose the batch.
     """
     async for events in stream.noack_take(size, within=BATCH_WITHIN_S):
         yield list(events)
 
 
 def current(app: faust.App, events: list[faust.Event]) -> list[faust.Event]:
-    """Those that were read since the last rebalance. The others wait unacknowledged in the log for their reader."""
+    """Returns the events that were read since the last rebalance. The others stay uncommitted for their new owner."""
     return [event for event in events if event.message.generation_id == app.consumer_generation_id]
 
 
 def stored_record(event: faust.Event) -> StoredRecord:
-    """The Kafka record behind ``event``."""
+    """Returns the Kafka record of ``event``."""
     message = event.message
     headers = message.headers or ()
     return StoredRecord(
@@ -207,15 +209,15 @@ def stored_record(event: faust.Event) -> StoredRecord:
     )
 
 
-class Beside(Protocol):
-    """Something without Faust in it that runs on the same loop."""
+class SideTask(Protocol):
+    """A coroutine without Faust that runs on the same event loop."""
 
     def __call__(self, *, stop: asyncio.Event, ready: Callable[[], None]) -> Awaitable[None]:
         """Run until ``stop`` is set, then finish and return; call ``ready`` once it serves."""
 
 
-class _BesideService(Service):
-    def __init__(self, run: Beside, ready: Callable[[], None]) -> None:
+class _SideTaskService(Service):
+    def __init__(self, run: SideTask, ready: Callable[[], None]) -> None:
         super().__init__()
         self._run = run
         self._ready = ready
@@ -236,11 +238,11 @@ class _BesideService(Service):
 
 class _Worker(faust.Worker):
     def __init__(
-        self, apps: list[faust.App], beside: Sequence[Beside], ready: Callable[[], None], **options: Any
+        self, apps: list[faust.App], side_tasks: Sequence[SideTask], ready: Callable[[], None], **options: Any
     ) -> None:
-        self._starting = {*(app.conf.id for app in apps), *map(str, range(len(beside)))}
+        self._starting = {*(app.conf.id for app in apps), *map(str, range(len(side_tasks)))}
         self._apps = apps
-        self._beside = [_BesideService(run, partial(self._serves, str(n))) for n, run in enumerate(beside)]
+        self._side_tasks = [_SideTaskService(run, partial(self._serves, str(n))) for n, run in enumerate(side_tasks)]
         self._ready = ready
         super().__init__(*apps, **options)
 
@@ -249,9 +251,9 @@ class _Worker(faust.Worker):
             app.beacon.reattach(self.beacon)
             app.in_worker = True
             app.on_startup_finished = partial(self._app_started, app)
-        for service in self._beside:
+        for service in self._side_tasks:
             service.beacon.reattach(self.beacon)
-        return [*self._apps, *self._beside]
+        return [*self._apps, *self._side_tasks]
 
     async def _app_started(self, app: faust.App) -> None:
         self._serves(app.conf.id)
@@ -262,38 +264,38 @@ class _Worker(faust.Worker):
             self._ready()
 
 
-class Sentences(logging.Filter):
-    """What an operator can mend is told in its sentence, once. Faust and mode tell of an exception at every level that
-    it passes, with a traceback each."""
+class OneLineErrors(logging.Filter):
+    """Logs an :class:`OperatorError` once, as its message. Faust and mode log an exception at every level that it
+    passes, each time with a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether ``record`` is written; one about an :class:`OperatorError` becomes its sentence."""
+        """Whether to log ``record``; a record about an :class:`OperatorError` is reduced to its message."""
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, OperatorError):
             return True
         sentence = str(error)
-        if sentence in self._told:
+        if sentence in self._reported:
             return False
-        self._told.add(sentence)
+        self._reported.add(sentence)
         record.msg, record.args, record.exc_info, record.exc_text = "%s", (sentence,), None, None
         return True
 
 
-def run_apps(apps: list[faust.App], *, ready: Callable[[], None], beside: Sequence[Beside] = ()) -> int:
-    """Run ``apps``, and what runs ``beside`` them, until SIGTERM or SIGINT.
+def run_apps(apps: list[faust.App], *, ready: Callable[[], None], side_tasks: Sequence[SideTask] = ()) -> int:
+    """Run ``apps`` and ``side_tasks`` until SIGTERM or SIGINT.
 
-    Returns the exit status: 0, or 1 where an agent, something beside or Faust itself failed.
+    Returns the exit status: 0, or 1 if an agent, a side task or Faust itself failed.
     """
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    sentences = Sentences()
+    one_line = OneLineErrors()
     for handler in logging.getLogger().handlers:
-        handler.addFilter(sentences)
-    worker = _Worker(apps, beside, ready, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
+        handler.addFilter(one_line)
+    worker = _Worker(apps, side_tasks, ready, loop=loop, quiet=True, override_logging=False, redirect_stdouts=False)
     try:
         worker.execute_from_commandline()
     except SystemExit as ended:

@@ -1,13 +1,13 @@
-"""Kafka is frozen, or away, for minutes: what was under way is done again when it is back, in the same process.
+"""Handles outages of Kafka that last minutes: the process retries the current batch once Kafka is available again.
 
     commit fails ──▶ release the partitions   ──▶ wait a moment ──▶ acquire them again ──▶ the same records once more
-                                                       ▲                 │ still away, or not ours
+                                                       ▲                 │ unavailable, or not assigned
                                                        └─────────────────┘
 
-What was settled is in the committed offsets and the state, which taking a partition reads: records before those offsets
-are passed over, the others are folded again. So nothing is lost and nothing said twice, whether the failed transaction
-was committed or not. A partition is only taken again while the consumer group says that it is ours: whoever has been
-replaced must not fence the one who replaced him, and waits for the rebalance to be told.
+Acquiring a partition reads the committed offsets and the state: records before those offsets are skipped, the others
+are folded again. So nothing is lost and nothing is published twice, whether or not the failed transaction was
+committed. A partition is acquired again only while the consumer group assigns it to this process: a process that has
+lost it must not fence the new owner, and waits for the rebalance.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-AWAY = (KafkaError, OwnerChanged, OSError, TimeoutError)
-"""What a Kafka that is frozen, restarting or cut off raises, and a partition that is another's for now."""
-HOPELESS = (
+UNAVAILABLE = (KafkaError, OwnerChanged, OSError, TimeoutError)
+"""Errors of a Kafka that is frozen, restarting or unreachable, and of a partition that another process owns for now."""
+FATAL = (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
     InvalidTopicError,
@@ -49,42 +49,42 @@ HOPELESS = (
     TransactionalIdAuthorizationFailed,
     UnsupportedVersionError,
 )
-"""Of these, what waiting does not mend."""
+"""Errors among these that a retry cannot fix."""
 
 PAUSE_S = 1.0
-"""Between two tries."""
+"""Seconds between two attempts."""
 REMIND_S = 30.0
-"""How often an operator is told."""
+"""Seconds between two log lines about an outage."""
 GRACE_S = 10.0
-"""How long what is under way may go on once the partitions are asked back."""
+"""Seconds for which work in progress may continue once the partitions are revoked."""
 END_S = 30.0
-"""How long it then has to end: longer than a producer may take that does not stop by itself."""
+"""Seconds it then has to end after cancellation: longer than a producer that does not stop may take."""
 
 
 class Outages:
-    """Does what needs Kafka until it is done, or until the partitions are asked back."""
+    """Retries work that needs Kafka until it is done or the partitions are revoked."""
 
     def __init__(self, name: str, lose: Callable[[], Awaitable[None]]) -> None:
-        """``name``: of the processor, for the log. ``lose`` lets go of the partitions, to be taken again."""
+        """``name``: of the processor, for the log. ``lose`` releases the partitions, to be acquired again."""
         self.revoked = asyncio.Event()
-        """Set while the partitions are nobody's, or being asked back."""
+        """Set while the process has no partitions, or they are being revoked."""
         self._name = name
         self._lose = lose
         self._since: float | None = None
-        self._told = 0.0
+        self._warned_at = 0.0
 
     async def through(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What ``attempt`` returns, at the first time that Kafka lets it.
+        """Call ``attempt`` until it succeeds, and return its result.
 
-        Raises :class:`PartitionsRevoked` where the partitions are asked back before, and whatever else it raises.
+        Raises :class:`PartitionsRevoked` if the partitions are revoked before, and any other exception of ``attempt``.
         """
         while not self.revoked.is_set():
             try:
                 done = await self._unless_revoked(attempt())
-            except HOPELESS:
+            except FATAL:
                 raise
-            except AWAY as error:
-                self._tell(error)
+            except UNAVAILABLE as error:
+                self._warn(error)
                 await self._lose()
                 await self._pause()
             else:
@@ -100,7 +100,7 @@ class Outages:
                 await asyncio.wait({task, ending}, timeout=REMIND_S, return_when=asyncio.FIRST_COMPLETED)
                 if not task.done() and not ending.done():
                     logger.warning(
-                        "%s has been at one batch for %.0f s: it waits for Kafka, or for judges",
+                        "%s has been processing one batch for %.0f s: it waits for Kafka, or for judges",
                         self._name, time.monotonic() - begin,
                     )  # fmt: skip
             if not task.done():
@@ -117,18 +117,18 @@ class Outages:
             async with asyncio.timeout(PAUSE_S):
                 await self.revoked.wait()
 
-    def _tell(self, error: BaseException) -> None:
+    def _warn(self, error: BaseException) -> None:
         now = time.monotonic()
         if self._since is None:
-            self._since, self._told = now, now - REMIND_S
-        if now - self._told >= REMIND_S:
-            self._told = now
+            self._since, self._warned_at = now, now - REMIND_S
+        if now - self._warned_at >= REMIND_S:
+            self._warned_at = now
             logger.warning(
-                "%s waits for Kafka, for %.0f s now; nothing is lost, and it goes on by itself (%s: %s)",
+                "%s has been waiting for Kafka for %.0f s; nothing is lost, and it will resume (%s: %s)",
                 self._name, now - self._since, type(error).__name__, str(error)[:200],
             )  # fmt: skip
 
     def _over(self) -> None:
         if self._since is not None:
-            logger.warning("%s goes on, after %.0f s without Kafka", self._name, time.monotonic() - self._since)
+            logger.warning("%s resumes after %.0f s without Kafka", self._name, time.monotonic() - self._since)
             self._since = None

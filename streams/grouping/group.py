@@ -1,14 +1,13 @@
-"""Group: rewards of one prompt → a training group, or one rejection each. Every reward gets exactly one fate.
+"""Groups the rewards of one prompt into a training group, or one rejection each. Every reward gets exactly one fate.
 
-    reward ──evaluation, frozen, no group──▶ rejected at once
+    reward ──evaluation, frozen, no group──▶ rejected immediately
        └─▶ collected by group id, or by cohort ──size reached──▶ decided (``group_decision``)
                     │                                              ▲
-                    └──time over──▶ all rejected as incomplete, or shrunk ┘
+                    └──timed out──▶ all rejected as incomplete, or shrunk ┘
 
-A fold without clock or I/O; :class:`GroupPolicy` says how. State is keyed by trajectory id and never counts, so a
-reward that comes twice changes nothing; a closed group keeps its members' ids to know a duplicate from a latecomer. A
-revision takes the place of the trajectory's reward while the group is open. After that it changes nothing: the
-trajectory has had its fate.
+A fold without clock or I/O, configured by :class:`GroupPolicy`. State is keyed by trajectory id and does not count
+rewards, so a duplicate reward changes nothing; a closed group keeps its members' ids to tell a duplicate from a late
+reward. A revision replaces the trajectory's reward while the group is open, and is ignored afterwards.
 """
 
 from dataclasses import replace
@@ -33,7 +32,7 @@ SOURCE = "/streams/group"
 
 
 def cohort_of(reward: Reward, policy: GroupPolicy) -> Cohort | None:
-    """The cohort that ``reward`` is grouped by; ``None`` where it is grouped by id, or by nothing."""
+    """Returns the cohort that ``reward`` is grouped by; ``None`` if it is grouped by id or not at all."""
     if reward.group_id or not reward.cohort_key or policy.by is not GroupBy.COHORT:
         return None
     return cohort(reward.run, reward.spec, reward.cohort_key, reward.tenant)
@@ -49,17 +48,17 @@ def group(
 ) -> tuple[GroupState | None, Outputs]:
     """Fold ``reward`` into its group.
 
-    ``state`` is the group's, ``None`` at first; a reward that joins no group leaves it as it is. ``now_ms`` is log
-    time, by default the end of the rewarded trajectory; ``traceparent`` is the trace of the reward's record. The
-    outputs are decided here and never again.
+    ``state`` is the group's state, initially ``None``; a reward that joins no group leaves it unchanged. ``now_ms`` is
+    stream time, by default the end of the rewarded trajectory; ``traceparent`` is the trace of the reward's record. The
+    outputs are final.
     """
     now_ms = reward.ended_ms if now_ms is None else now_ms
     member = candidate_of(reward, traceparent)
-    reason = turned_away(state, reward, policy)
+    reason = rejection_reason(state, reward, policy)
     if reason is not None:
-        return state, turned_away_at_once(reward, member, reason)
+        return state, immediate_rejection(reward, member, reason)
     if state is None:
-        # The first reward of its trajectory came before, and has had its fate.
+        # A revision without a group: the first reward of its trajectory was already decided.
         return (
             (None, []) if reward.revision else _joined(opened(reward, policy, now_ms), reward, member, policy, now_ms)
         )
@@ -70,7 +69,7 @@ def group(
     if before is None:
         if reward.revision:
             return state, []
-        if len(state.members) >= MAX_GROUP_SIZE:  # nobody has said how many there will be
+        if len(state.members) >= MAX_GROUP_SIZE:  # the expected size is unknown
             return state, [member_rejection(state, member, Reason.OVERSIZE)]
         return _joined(state, reward, member, policy, now_ms)
     return (_with(state, member) if member.revision > before.revision else state), []
@@ -79,9 +78,9 @@ def group(
 def expire(
     state: GroupState, now_ms: int, timeout_ms: int, policy: GroupPolicy = DEFAULT_POLICY
 ) -> tuple[GroupState, Outputs]:
-    """Close a group that is still incomplete when its time is over: ``timeout_ms`` of log time, or the policy's.
+    """Close a group that is still incomplete after ``timeout_ms`` of stream time, or after its policy's timeout.
 
-    The decision is dated at the deadline, whenever it is noticed.
+    The decision is dated at the deadline, however late it is made.
     """
     deadline = state.opened_ms + policy.timeout_ms(timeout_ms)
     if state.closed is not None or now_ms < deadline:
@@ -96,15 +95,15 @@ def expire(
 def alone(
     mean: RunningMean, reward: Reward, policy: GroupPolicy, *, now_ms: int, traceparent: str | None = None
 ) -> tuple[RunningMean, GroupState | None, Outputs]:
-    """Decide ``reward`` by itself, against the ``mean`` of its cohort's rewards before it.
+    """Decide ``reward`` alone, against the ``mean`` of its cohort's earlier rewards.
 
-    Returns the mean with it, the memory of its group of one, and its fate; a reward that joins no group, or is a
+    Returns the updated mean, the closed state of its group of one, and its fate. A reward that joins no group, or is a
     revision, changes nothing.
     """
     member = candidate_of(reward, traceparent)
-    reason = turned_away(None, reward, policy)
+    reason = rejection_reason(None, reward, policy)
     if reason is not None:
-        return mean, None, turned_away_at_once(reward, member, reason)
+        return mean, None, immediate_rejection(reward, member, reason)
     if reward.revision:
         return mean, None, []
     state = _with(opened(reward, policy, now_ms), member)
@@ -113,7 +112,7 @@ def alone(
 
 
 def opened(reward: Reward, policy: GroupPolicy, now_ms: int) -> GroupState:
-    """A group that waits for ``reward``, its first. A cohort's has an id that follows from its first member."""
+    """Returns a new group for ``reward``, its first member. The id of a cohort's group is derived from that member."""
     common = cohort_of(reward, policy)
     several = common is not None and policy.cohort_size > 1
     return GroupState(
@@ -130,13 +129,13 @@ def opened(reward: Reward, policy: GroupPolicy, now_ms: int) -> GroupState:
 
 
 def close(state: GroupState, now_ms: int) -> GroupState:
-    """The memory of a group that was decided at ``now_ms``."""
+    """Returns the closed state of a group that was decided at ``now_ms``."""
     closed = tuple(map(remembered, sorted(state.members)))
     return msgspec.structs.replace(state, members={}, closed=closed, closed_ms=max(now_ms, state.opened_ms))
 
 
-def turned_away(state: GroupState | None, reward: Reward, policy: GroupPolicy) -> Reason | None:
-    """Why ``reward`` joins no group; ``None`` where it does."""
+def rejection_reason(state: GroupState | None, reward: Reward, policy: GroupPolicy) -> Reason | None:
+    """Returns why ``reward`` joins no group; ``None`` if it does."""
     if reward.purpose is Purpose.EVALUATE:
         return Reason.EVALUATION
     if reward.role is Role.FROZEN:
@@ -150,8 +149,8 @@ def turned_away(state: GroupState | None, reward: Reward, policy: GroupPolicy) -
     return None
 
 
-def turned_away_at_once(reward: Reward, member: Candidate, reason: Reason) -> Outputs:
-    """The rejection of a reward that joins no group; nothing for a revision, whose first reward was rejected."""
+def immediate_rejection(reward: Reward, member: Candidate, reason: Reason) -> Outputs:
+    """Returns the rejection of a reward that joins no group; none for a revision, whose first reward was rejected."""
     if reward.revision:
         return []
     return [rejection(member, reason, run=reward.run, group_id=reward.group_id)]
@@ -164,11 +163,11 @@ def output_message(
     origin: str | None = None,
     rollouts: RolloutCounts | None = None,
 ) -> tuple[Topic, Message]:
-    """Where ``record`` goes and how; ``time_ms`` is the log time of the decision, ``origin`` the trace it continues.
-    A training group tells of ``rollouts`` in a header.
+    """Returns topic and message of ``record``. ``time_ms`` is the stream time of the decision, ``origin`` the trace
+    that it continues. A training group carries ``rollouts`` in a header.
 
-    Ids follow from what was decided on (the group; the trajectory and the stage), so an output that is sent again
-    after a crash is the same record.
+    Ids are derived from the subject (the group; the trajectory and the stage), so an output that is sent again after a
+    crash has the same id.
     """
     if isinstance(record, TrainingGroup):
         message = record_message(
@@ -197,7 +196,7 @@ def output_message(
 def _joined(
     state: GroupState, reward: Reward, member: Candidate, policy: GroupPolicy, now_ms: int
 ) -> tuple[GroupState, Outputs]:
-    """``state`` with a new member; closed and decided where that completes it."""
+    """Returns ``state`` with a new member, closed and decided if that completes it."""
     state = _with(state, member, size=state.size or reward.group_size)
     if state.size is None or len(state.members) < state.size:
         return state, []

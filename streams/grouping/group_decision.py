@@ -1,4 +1,4 @@
-"""What becomes of the members of a group that is complete: who trains with which advantage, who is rejected and why.
+"""Decides a complete group: which members are trained with which advantage, and which are rejected and why.
 
     total unknown, or of another spec      rejected: its first defect, else ``unscored``
     no baseline yet                        rejected: ``no_baseline``
@@ -7,8 +7,8 @@
     a defect                               rejected with it; its reward counted for the baseline
     else                                   trained: advantage = reward − baseline
 
-Against the mean of the group, equal rewards have no gradient. Against a threshold or a running mean they have one, and
-a group has none where every reward is within the tolerance of the baseline. What the trainer makes of the advantage:
+With the group's mean as baseline, equal rewards have no gradient. With a threshold or a running mean they have one, and
+a group has none if every reward is within the tolerance of the baseline. How the trainer uses the advantage:
 ``trainer/batches/advantages.py``.
 """
 
@@ -27,11 +27,11 @@ Outputs = list[TrainingGroup | Rejection]
 logger = logging.getLogger(__name__)
 
 _ENVELOPE_BYTES = 16 * 1024
-"""Room for key and headers."""
+"""Space for key and headers."""
 
 
 def fates(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:
-    """As :func:`decide`, and where that raises, every member rejected as ``raised``: one group ends no worker."""
+    """As :func:`decide`; if that raises, every member is rejected as ``raised``, so that one group ends no worker."""
     try:
         return _fitting(decide(state, policy, running), state)
     except MemoryError:
@@ -42,11 +42,11 @@ def fates(state: GroupState, policy: GroupPolicy, running: float | None = None) 
 
 
 def _fitting(outputs: Outputs, state: GroupState) -> Outputs:
-    """``outputs``, or its members rejected as ``oversize`` where the training group is larger than its topic takes."""
+    """Returns ``outputs``, or rejects its members as ``oversize`` if the training group is too large for its topic."""
     group = outputs[0] if outputs else None
     if not isinstance(group, TrainingGroup):
         return outputs
-    # An id takes at most 6 bytes a byte in JSON, and a member's figures some 300.
+    # In JSON, a byte of an id takes at most 6 bytes, and a member's numbers take about 300.
     if sum(512 + 6 * len(member.trajectory_id.encode()) for member in group.members) < TRAINING.max_bytes // 2:
         return outputs
     if len(group.model_dump_json().encode()) <= TRAINING.max_bytes - _ENVELOPE_BYTES:
@@ -60,7 +60,7 @@ def _fitting(outputs: Outputs, state: GroupState) -> Outputs:
 
 
 def decide(state: GroupState, policy: GroupPolicy, running: float | None = None) -> Outputs:
-    """The fate of every member, by trajectory id; the training group, if any, comes first.
+    """Returns the fates of all members in order of trajectory id; the training group, if any, comes first.
 
     ``running`` is the mean of the cohort's earlier rewards, for a member that is decided alone.
     """
@@ -113,24 +113,24 @@ def decide(state: GroupState, policy: GroupPolicy, running: float | None = None)
 
 
 def baseline_of(state: GroupState, policy: GroupPolicy) -> Baseline:
-    """The baseline of a group: a group by id has no earlier rewards, and the mean of its members in their place."""
+    """Returns the baseline of a group. A group by id has no running mean and uses the mean of its members."""
     if policy.baseline is Baseline.RUNNING and state.cohort_key is None:
         return Baseline.MEAN
     return policy.baseline
 
 
 def is_comparable(member: Candidate, state: GroupState) -> bool:
-    """Whether the member has a total that can be compared with the others'."""
+    """Whether the member has a total under the group's reward spec."""
     return member.total is not None and member.spec == state.spec
 
 
 def member_rejection(state: GroupState, member: Candidate, reason: Reason) -> Rejection:
-    """``member`` turned away as a member of the group."""
+    """Returns the rejection of ``member`` as a member of the group."""
     return rejection(member, reason, run=state.run, group_id=state.group_id)
 
 
 def rejection(member: Candidate, reason: Reason, *, run: str, group_id: str | None) -> Rejection:
-    """``member`` turned away."""
+    """Returns the rejection of ``member``."""
     return Rejection(
         trajectory_id=member.trajectory_id,
         trajectory=member.trajectory,
@@ -145,7 +145,7 @@ def rejection(member: Candidate, reason: Reason, *, run: str, group_id: str | No
 
 
 def _counted(state: GroupState, policy: GroupPolicy, scored: Sequence[Candidate]) -> list[float]:
-    """Rewards as they count: under Toggle those of responses over their budget are 0 in every other phase."""
+    """Returns the rewards to use: under Toggle, responses over their budget get 0 in every other phase."""
     rewards = [member.total for member in scored if member.total is not None]
     versions = [member.oldest_version for member in scored if member.oldest_version is not None]
     if policy.toggle is None or not versions:
@@ -163,7 +163,7 @@ def _counted(state: GroupState, policy: GroupPolicy, scored: Sequence[Candidate]
 def _baselines(
     rewards: Sequence[float], baseline: Baseline, policy: GroupPolicy, running: float | None
 ) -> list[float] | None:
-    """What is subtracted from each reward; ``None`` where there is no baseline yet."""
+    """Returns the baseline of each reward; ``None`` if there is no baseline yet."""
     if not rewards:
         return []
     if baseline is Baseline.RUNNING:
@@ -176,7 +176,7 @@ def _baselines(
 def _no_gradient(
     rewards: Sequence[float], baselines: Sequence[float], baseline: Baseline, state: GroupState, policy: GroupPolicy
 ) -> Reason | None:
-    """Why the group as a whole carries no gradient; ``None`` where it does."""
+    """Returns why the group as a whole carries no gradient; ``None`` if it does."""
     if not rewards:
         return None
     if baseline in (Baseline.MEAN, Baseline.LEAVE_ONE_OUT):
@@ -187,13 +187,13 @@ def _no_gradient(
         return None
     if state.maximum is not None and min(rewards) >= state.maximum - policy.tolerance:
         return Reason.ALL_SUCCESS
-    # A reward that equals a threshold is on neither side of it.
+    # A reward equal to a threshold is neither success nor failure.
     failed = max(rewards) <= policy.tolerance and baseline is not Baseline.THRESHOLD
     return Reason.ALL_FAIL if failed else Reason.ALL_EQUAL
 
 
 def _defect(member: Candidate) -> Reason | None:
-    """Why ``member`` cannot be trained. The last two hold even where whoever wrote the record forgot the label."""
+    """Returns why ``member`` cannot be trained. The last two checks do not rely on labels in the record."""
     if member.defects:
         return Reason(member.defects[0])
     if member.total is None:

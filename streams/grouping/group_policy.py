@@ -1,11 +1,11 @@
-"""How rewards become groups: a policy per reward spec, as plain settings.
+"""Policies for grouping rewards: one per reward spec, as plain settings.
 
     {"*":        {"baseline": "leave_one_out"},
      "checkout": {"by": "cohort", "baseline": "running", "half_life": 500, "warmup": 50},
      "tab@2":    {"by": "cohort", "baseline": "threshold", "threshold": 0.0}}
 
-A spec's policy is that of its label (``tab@2``), else of its name (``tab``), else ``*``, else the default: by group id,
-the mean, all members or none.
+A spec uses the policy of its label (``tab@2``), else of its name (``tab``), else ``*``, else the default: by group id,
+mean as baseline, all members or none.
 """
 
 from collections.abc import Mapping
@@ -19,26 +19,27 @@ from headrace.streams.grouping.baselines import Baseline
 from headrace.streams.rewards.toggle import Toggle
 
 TOLERANCE = 1e-6
-"""Rewards closer than this are equal. Tests the spread and not the mean: 0.1 + 0.2 is not 0.3."""
+"""Rewards closer than this count as equal, because 0.1 + 0.2 is not 0.3. Applies to the spread, not to the mean."""
 
 MAX_GROUP_SIZE = 1024
-"""Largest group: its training record must fit into Kafka's. A reward that asks for more is rejected as ``oversize``."""
+"""Largest group: its training record must fit into its topic. A reward with a larger size is rejected as ``oversize``.
+"""
 
 EVERY_SPEC = "*"
-"""The policy of every spec that has none of its own."""
+"""Key of the policy for specs without a separate policy."""
 
 
 class GroupBy(StrEnum):
-    """What makes rewards members of one group."""
+    """Key by which rewards are grouped."""
 
     ID = "id"
-    """Their group id."""
+    """The group id."""
     COHORT = "cohort"
-    """Their group id or, where they have none, their cohort key."""
+    """The group id or, if there is none, the cohort key."""
 
 
 class Incomplete(StrEnum):
-    """What becomes of a group whose time is over before all members came."""
+    """What happens to a group that times out before all members have arrived."""
 
     REJECT = "reject"
     SHRINK = "shrink"
@@ -46,25 +47,25 @@ class Incomplete(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicy:
-    """How the rewards of one spec become groups."""
+    """How the rewards of one spec are grouped."""
 
     by: GroupBy = GroupBy.ID
-    """What makes a group. A reward with a group id is grouped by it in either case."""
+    """Grouping key. A reward with a group id is always grouped by it."""
     size: int | None = None
-    """Members at which a group of a cohort is complete. By id: the size where no reward says it."""
+    """Members at which a group of a cohort is complete. By id: the size if no reward specifies it."""
     within_s: float | None = None
-    """Log time from a group's first member to its end, in seconds; ``None``: the worker's ``group_timeout_s``."""
+    """Timeout from a group's first member, in seconds of stream time; ``None``: the worker's ``group_timeout_s``."""
     baseline: Baseline = Baseline.MEAN
-    """What is subtracted from rewards. ``running`` decides each reward of a cohort at once, against the mean of those
-    before it; groups by id have no before, and under it the mean of their members."""
+    """Baseline subtracted from rewards. ``running`` decides each reward of a cohort immediately, against the mean of
+    the earlier ones; groups by id then use the mean of their members."""
     tolerance: float = TOLERANCE
-    """Rewards closer than this are equal; an advantage below it is none."""
+    """Rewards closer than this count as equal, and a smaller advantage counts as none."""
     incomplete: Incomplete | None = None
-    """``reject`` or ``shrink`` to the members that came; ``None``: reject by id, shrink in a cohort."""
+    """``reject``, or ``shrink`` to the members that arrived; ``None``: reject by id, shrink in a cohort."""
     min_members: int = 2
-    """Members with a reward that a shrunk group must have."""
+    """Least number of members with a reward in a shrunk group."""
     threshold: float = 0.0
-    """The ``threshold`` baseline. 0 where the reward is signed by itself."""
+    """The ``threshold`` baseline; 0 for rewards that are signed already."""
     half_life: float | None = None
     """Rewards after which one weighs half in the ``running`` baseline; ``None``: the plain mean of all."""
     warmup: int = 16
@@ -97,15 +98,15 @@ class GroupPolicy:
 
     @property
     def cohort_size(self) -> int:
-        """Members at which a cohort's group is complete. A threshold needs no others: 1, unless told."""
+        """Members at which a cohort's group is complete; 1 by default, which suffices for a threshold."""
         return self.size or 1
 
     def shrinks(self, *, cohort: bool) -> bool:
-        """Whether a group whose time is over is made of the members that came."""
+        """Whether a group that times out shrinks to the members that arrived."""
         return cohort if self.incomplete is None else self.incomplete is Incomplete.SHRINK
 
     def timeout_ms(self, default_ms: int) -> int:
-        """Log time from a group's first member to its end, in milliseconds."""
+        """Returns the timeout from a group's first member, in milliseconds of stream time."""
         return default_ms if self.within_s is None else round(self.within_s * 1000)
 
 
@@ -120,7 +121,7 @@ class GroupPolicies:
     """Spec label, spec name or ``*`` → policy."""
 
     def of(self, label: str) -> GroupPolicy:
-        """The policy of the spec ``label`` (``search@1``)."""
+        """Returns the policy of the spec ``label`` (``search@1``)."""
         if not self.by_spec:
             return DEFAULT_POLICY
         name = label.partition("@")[0]
@@ -132,7 +133,7 @@ DEFAULT_POLICIES = GroupPolicies()
 
 
 def parse_policies(settings: Mapping[str, Mapping[str, Any]], *, name: str = "workers.group_policies") -> GroupPolicies:
-    """The policies that ``settings`` say. Raises ``ValueError`` that names the setting, under ``name``, and why."""
+    """Parse policies from ``settings``. Raises ``ValueError`` that names the setting, under ``name``, and the error."""
     return GroupPolicies({spec: _policy(policy, f"{name}[{spec!r}]") for spec, policy in settings.items()})
 
 

@@ -1,4 +1,4 @@
-"""What a partition of ``rewards`` must remember, as values and as records of the topic ``headrace-group-state``.
+"""State of a partition of ``rewards``, as values and as records of the topic ``headrace-group-state``.
 
     ["group", "g7"]            {"kind":"group","group_id":"g7","run":"r","task_id":"t","spec":"search@1","size":8, …}
     ["member", "g7", "t-31"]   {"kind":"member","group_id":"g7","member":{"trajectory_id":"t-31","total":0.5, …}}
@@ -6,9 +6,9 @@
     ["rollouts", "r"]          {"kind":"rollouts","run":"r","scored":16,"reward_sum":8.5,"groups":2, …}
     ["clock"]                  {"kind":"clock", …}
 
-Members are records of their own, so that a group of a thousand is not written a thousand times; when a group closes,
-its own record keeps their ids and theirs are forgotten. The topic is compacted: the latest record of a key counts, an
-empty one forgets it.
+Members are separate records, so that a group of a thousand members is not rewritten a thousand times. When a group
+closes, its record keeps the members' ids and the member records are deleted. The topic is compacted: the latest record
+of a key counts, and an empty one deletes the key.
 """
 
 import re
@@ -30,31 +30,31 @@ Key: TypeAlias = tuple[str, ...]
 
 
 Cohort: TypeAlias = tuple[str, ...]
-"""What single attempts have in common: run, reward spec with version, cohort key and, where they have one, tenant."""
+"""Grouping key of single attempts: run, reward spec with version, cohort key and, if there is one, tenant."""
 
 
 def cohort(run: str, spec: str, key: str, tenant: str | None) -> Cohort:
-    """The cohort of attempts whose start says ``key`` as ``cohort_key``."""
+    """Returns the cohort of attempts whose start event has the ``cohort_key`` ``key``."""
     return (run, spec, key) if tenant is None else (run, spec, key, tenant)
 
 
 class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of a reward its group needs."""
+    """The fields of a reward that its group needs."""
 
     trajectory_id: str
     """The trajectory."""
     partition: int
-    """Where its record stands in ``trajectories``."""
+    """Partition of its record in ``trajectories``."""
     offset: int
-    """Where its record stands in ``trajectories``."""
+    """Offset of its record in ``trajectories``."""
     spec: str
     """Reward spec."""
     total: float | None
     """The reward."""
     task_id: str | None = None
-    """Its task: the group's, except in a cohort."""
+    """Its task; equal to the group's, except in a cohort."""
     revision: int = 0
-    """Which reward of the trajectory it is."""
+    """Revision of the reward."""
     defects: tuple[str, ...] = ()
     """Labels of the trajectory: values of ``Defect``."""
     oldest_version: int | None = None
@@ -66,48 +66,48 @@ class Candidate(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def trajectory(self) -> Reference:
-        """Where its record stands."""
+        """Position of its record in ``trajectories``."""
         return Reference(partition=self.partition, offset=self.offset)
 
 
 class GroupState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="kind", tag="group"):
-    """A group that is being collected or, with ``closed``, the memory of one that was."""
+    """A group that is being collected or, if ``closed`` is set, a closed group that is remembered."""
 
     group_id: str
     """The group."""
     run: str
-    """Training run of its first member in the order of the log; rewards of another run are turned away."""
+    """Training run of its first member in the order of the topic; rewards of another run are rejected."""
     task_id: str
-    """Task; of a cohort's group of several, the cohort key."""
+    """Task; the cohort key if the group collects several attempts of a cohort."""
     spec: str
-    """Reward spec of its first member; totals under another cannot be compared."""
+    """Reward spec of its first member; totals of other specs cannot be compared."""
     maximum: float | None
     """Largest possible total."""
     size: int | None
-    """Expected members; ``None`` until a member says."""
+    """Expected number of members; ``None`` until a member specifies it."""
     opened_ms: int
-    """Log time of the first member, Unix milliseconds."""
+    """Stream time of the first member, Unix milliseconds."""
     tenant: str | None = None
-    """Tenant of its first member; rewards of another tenant are turned away."""
+    """Tenant of its first member; rewards of another tenant are rejected."""
     cohort_key: str | None = None
-    """Cohort, where the group is made of single attempts."""
+    """Cohort key, if the group consists of single attempts."""
     members: dict[str, Candidate] = {}
     """Trajectory id → member; empty once closed."""
     closed: tuple[str, ...] | None = None
     """The members of a closed group, as :func:`remembered`."""
     closed_ms: int | None = None
-    """Log time of the decision."""
+    """Stream time of the decision."""
     skipped_ms: int = 0
-    """Time that had not counted for timeouts when it was opened."""
+    """Total time that had not counted for timeouts when the group was opened."""
 
     @property
     def cohort(self) -> Cohort | None:
-        """What its members have in common; ``None`` for a group by id."""
+        """Its cohort; ``None`` for a group by id."""
         return None if self.cohort_key is None else cohort(self.run, self.spec, self.cohort_key, self.tenant)
 
     @property
     def since_ms(self) -> int:
-        """Log time of the last thing that happened to it as a whole."""
+        """Stream time at which it was closed or, if it is open, opened."""
         return self.opened_ms if self.closed_ms is None else self.closed_ms
 
 
@@ -121,12 +121,12 @@ class StoredMember(msgspec.Struct, frozen=True, tag_field="kind", tag="member"):
 
 
 class Rollouts(msgspec.Struct, frozen=True, tag_field="kind", tag="rollouts"):
-    """Rollouts of a run that no training record has told of yet."""
+    """Rollouts of a run that no training record has reported yet."""
 
     run: str
     """Training run."""
     scored: int
-    """This and the rest: as in ``RolloutCounts``."""
+    """This and all further fields: as in ``RolloutCounts``."""
     reward_sum: float
     groups: int
     all_success: int
@@ -135,17 +135,17 @@ class Rollouts(msgspec.Struct, frozen=True, tag_field="kind", tag="rollouts"):
 
     @classmethod
     def of(cls, run: str, counts: RolloutCounts) -> Self:
-        """``counts`` of ``run``."""
+        """Returns the entry for the ``counts`` of ``run``."""
         return cls(run, **{name: getattr(counts, name) for name in RolloutCounts.model_fields})
 
     @property
     def counts(self) -> RolloutCounts:
-        """Without the run's name."""
+        """The counts without the run's name."""
         return RolloutCounts(**{name: getattr(self, name) for name in RolloutCounts.model_fields})
 
 
 Entry: TypeAlias = GroupState | StoredMember | RunningMean | Rollouts | Watermark
-"""What is stored under a key."""
+"""A value of the state topic."""
 
 CLOCK: Key = ("clock",)
 
@@ -157,49 +157,49 @@ _PLAIN_ID = re.compile(r"[0-9A-Za-z_./:@-]{1,64}")
 
 
 def remembered(trajectory_id: str) -> str:
-    """What the memory of a closed group keeps of a member: its id, or a hash of one that is long or odd. So the largest
-    group's memory is far below what a state topic takes, whatever its members are called.
+    """Returns what a closed group keeps of a member: its id, or a hash of a long or unusual id. This keeps the record
+    of the largest group far below the size limit of a state topic.
     """
     return trajectory_id if _PLAIN_ID.fullmatch(trajectory_id) else derived_id("member", trajectory_id)
 
 
 def group_key(group_id: str) -> Key:
-    """Where a group is stored."""
+    """Returns the key of a group."""
     return "group", group_id
 
 
 def member_key(group_id: str, trajectory_id: str) -> Key:
-    """Where a member of an open group is stored."""
+    """Returns the key of a member of an open group."""
     return "member", group_id, trajectory_id
 
 
 def running_key(cohort: Key) -> Key:
-    """Where a cohort's running mean is stored."""
+    """Returns the key of a cohort's running mean."""
     return "running", *cohort
 
 
 def rollouts_key(run: str) -> Key:
-    """Where the rollouts of a run are stored that no training record has told of yet."""
+    """Returns the key of a run's unreported rollouts."""
     return "rollouts", run
 
 
 def to_record(key: Key, entry: Entry | None) -> tuple[bytes, bytes | None]:
-    """Key and value as the topic has them. A group's members are records of their own."""
+    """Returns key and value of the record. A group's members are separate records."""
     if isinstance(entry, GroupState) and entry.members:
         entry = msgspec.structs.replace(entry, members={})
     return _ENCODER.encode(key), None if entry is None else _ENCODER.encode(entry)
 
 
 def decoded(key: bytes, value: bytes) -> Entry:
-    """The entry in a record of the topic. Raises ``ValueError`` naming the key of one that cannot be read."""
+    """Decode a record of the topic. Raises ``ValueError`` with the key if it cannot be read."""
     try:
         return _ENTRY.decode(value)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"state of group under the key {key[:200]!r} cannot be read: {error}") from error
+        raise ValueError(f"group state with the key {key[:200]!r} cannot be read: {error}") from error
 
 
 def without_group(entries: Mapping[bytes, Entry]) -> set[bytes]:
-    """Keys of members whose group is not among ``entries``."""
+    """Returns the keys of members whose group is not in ``entries``."""
     groups = {entry.group_id for entry in entries.values() if isinstance(entry, GroupState)}
     return {
         key for key, entry in entries.items() if isinstance(entry, StoredMember) and entry.group_id not in groups
@@ -207,7 +207,7 @@ def without_group(entries: Mapping[bytes, Entry]) -> set[bytes]:
 
 
 def groups_of(entries: Iterable[Entry]) -> list[GroupState]:
-    """The groups among ``entries`` with their members, in the order of the groups."""
+    """Returns the groups in ``entries`` with their members, in the order of the groups."""
     members: dict[str, dict[str, Candidate]] = {}
     for entry in entries:
         if isinstance(entry, StoredMember):
@@ -220,7 +220,7 @@ def groups_of(entries: Iterable[Entry]) -> list[GroupState]:
 
 
 def candidate_of(reward: Reward, traceparent: str | None = None) -> Candidate:
-    """What of ``reward`` its group needs."""
+    """Returns the fields of ``reward`` that its group needs."""
     return Candidate(
         trajectory_id=reward.trajectory_id,
         partition=reward.trajectory.partition,

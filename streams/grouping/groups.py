@@ -1,11 +1,11 @@
-"""All groups of one partition of ``rewards``, and the log time that closes them.
+"""All groups of one partition of ``rewards``, and the stream time that closes them.
 
-Log time is the :class:`Watermark` of the partition. Before a reward is folded, everything that was due by then is
-closed, so that a replay of the partition decides what the first run decided. On an idle partition nothing moves log
-time; the shell then calls :meth:`Groups.expire_due` with time as it would be.
+Stream time is the :class:`Watermark` of the partition. Before a reward is folded, every group due by then is closed, so
+that a replay of the partition makes the same decisions. On an idle partition no record advances stream time; the I/O
+layer then calls :meth:`Groups.expire_due` with the stream time that it has determined.
 
-What rewards did comes out as :class:`Changes`: decisions, and what is to be stored. The shell makes both durable in one
-transaction with the offset of the rewards. Whoever starts from what is stored goes on as if nothing had happened.
+The effects of rewards are :class:`GroupChanges`: decisions, and state to store. The I/O layer makes both durable in one
+transaction with the offset of the rewards. A process that starts from the stored state resumes with identical results.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,60 +43,60 @@ from headrace.streams.grouping.rollouts import rollouts_of
 from headrace.streams.grouping.watermark import Watermark
 
 _STALE = 1_000
-"""Deadlines of groups that are closed already which may wait for their time beside as many as groups are open."""
+"""Most stale deadlines in the heap, of groups that are already closed, in addition to the number of open groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """How long and how many."""
+    """Limits of time and memory."""
 
     timeout_ms: int = 600_000
-    """Log time from a group's first member until its time is over, where its policy says none."""
+    """Timeout from a group's first member in stream time, if its policy has none."""
     remember_ms: int = 24 * 3600 * 1000
-    """Log time for which a closed group is remembered; a latecomer after that opens a new group, which expires."""
+    """Stream time for which a closed group is remembered; a later reward opens a new group, which expires."""
     max_open: int = 50_000
-    """Open groups of a partition; beyond it the next to fall due is closed before its time."""
+    """Most open groups per partition; beyond it the next one due is closed early."""
     max_remembered: int = 200_000
-    """Closed groups remembered a partition; beyond it the oldest is forgotten before its time."""
+    """Most closed groups remembered per partition; beyond it the oldest is dropped early."""
     max_members: int = 500_000
-    """Members of all open groups of a partition; beyond it the next to fall due is closed before its time."""
+    """Most members of all open groups per partition; beyond it the next group due is closed early."""
     max_remembered_members: int = 4_000_000
-    """Members of all closed groups remembered a partition; beyond it the oldest group is forgotten before its time."""
+    """Most members of all remembered closed groups per partition; beyond it the oldest group is dropped early."""
     max_cohorts: int = 10_000
-    """Running means a partition; beyond it the one unused for longest is forgotten, and warms up anew."""
+    """Most running means per partition; beyond it the least recently used is dropped, and its cohort warms up again."""
     max_runs: int = 10_000
-    """Runs a partition with rollouts that no training record has told of yet; beyond it those of the run that had none
-    for longest are forgotten, and missing in its metrics."""
+    """Most runs per partition with rollouts that no training record has reported yet; beyond it the counts of the least
+    recently updated run are dropped and missing from its metrics."""
 
     @property
     def step_ms(self) -> int:
-        """The most that one gap in log time counts for a timeout: a tenth of it, and 5 s are never too much."""
+        """The most that one gap in stream time counts for a timeout: a tenth of it, but at least 5 s."""
         return min(self.timeout_ms, max(self.timeout_ms // 10, 5000))
 
 
-class Decided(NamedTuple):
+class Decision(NamedTuple):
     """A decision."""
 
     record: TrainingGroup | Rejection
-    """What was decided."""
+    """The output record."""
     time_ms: int
-    """Log time of the decision, Unix milliseconds."""
+    """Stream time of the decision, Unix milliseconds."""
     origin: str | None
     """Trace that it continues: of its reward or, for a group, of the first member that has one."""
     rollouts: RolloutCounts | None = None
-    """For a group: all rollouts of its run that were decided since the run's group before it, with its own."""
+    """For a group: all rollouts of its run that were decided since the run's previous group, including its own."""
 
 
 @dataclass(slots=True)
-class Changes:
-    """What some rewards, or some time, did."""
+class GroupChanges:
+    """Effects of rewards and of time on the groups."""
 
-    outputs: list[Decided] = field(default_factory=list)
+    outputs: list[Decision] = field(default_factory=list)
     """Decisions, in order."""
     stored: dict[Key, Entry | None] = field(default_factory=dict)
-    """What to store by key; ``None`` forgets it."""
+    """State to store by key; ``None`` deletes it."""
     ignored: int = 0
-    """Rewards that changed nothing: repeated, or revisions of what had its fate."""
+    """Rewards without effect: duplicates, or revisions after the decision."""
     _fresh: set[Key] = field(default_factory=set)
 
     def decide(
@@ -106,8 +106,8 @@ class Changes:
         candidates: Mapping[str, Candidate],
         rollouts: RolloutCounts | None = None,
     ) -> None:
-        """Add ``outputs``, decided at ``time_ms``; ``candidates`` has what there is of each trajectory's reward, and a
-        training group tells of ``rollouts``.
+        """Add ``outputs``, decided at ``time_ms``. ``candidates`` has the reward of each trajectory; a training group
+        carries ``rollouts``.
         """
         for output in outputs:
             if isinstance(output, TrainingGroup):
@@ -115,19 +115,19 @@ class Changes:
                 origin = next(filter(None, traces), None)
             else:
                 origin = candidates[output.trajectory_id].traceparent
-            told = rollouts if isinstance(output, TrainingGroup) else None
-            self.outputs.append(Decided(output, time_ms, origin, told))
+            carried = rollouts if isinstance(output, TrainingGroup) else None
+            self.outputs.append(Decision(output, time_ms, origin, carried))
 
     def keep(self, key: Key, entry: Entry, *, fresh: bool = False) -> None:
-        """Store ``entry``. ``fresh``: nothing is stored under ``key`` yet."""
+        """Store ``entry``. ``fresh``: ``key`` is not stored yet."""
         if fresh and key not in self.stored:
             self._fresh.add(key)
-        # Last in the order: a restart finds groups in the order in which they were closed, means in that of their use.
+        # Moves to the end: a restart reads groups in the order in which they closed, and means in the order of use.
         self.stored.pop(key, None)
         self.stored[key] = entry
 
     def forget(self, key: Key) -> None:
-        """Store nothing any more under ``key``. What never left these changes leaves no trace."""
+        """Delete ``key``. A key that was only added by these changes is removed without a tombstone."""
         if key in self._fresh:
             self._fresh.discard(key)
             del self.stored[key]
@@ -136,7 +136,7 @@ class Changes:
 
 
 class Groups:
-    """Folds the rewards of one partition. Mutable, but a function of what was fed in."""
+    """Folds the rewards of one partition. Mutable; its state depends only on its inputs."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class Groups:
         sources: int = 1,
         step_ms: int | None = None,
     ) -> None:
-        """Start empty or from what was ``stored``, in its order. ``sources``: partitions of ``trajectories``.
+        """Start empty, or from the ``stored`` entries in order. ``sources``: number of partitions of ``trajectories``.
 
-        ``step_ms``: how much of a gap in log time counts for timeouts, at most; by default all of it.
+        ``step_ms``: the most that a gap in stream time counts for timeouts; by default all of it.
         """
         self.limits = limits
         self._step_ms = step_ms
@@ -161,13 +161,13 @@ class Groups:
         self._open = {state.group_id: state for state in states if state.closed is None}
         self._closed = {state.group_id: state for state in states if state.closed is not None}
         self._collecting = {state.cohort: state.group_id for state in self._open.values() if state.cohort}
-        # In which group a single attempt had its fate: unlike a group id, a cohort key does not tell.
-        self._settled: dict[str, str] = {}
+        # The group in which each single attempt was decided: a cohort key, unlike a group id, does not identify it.
+        self._group_of_decided: dict[str, str] = {}
         for state in self._closed.values():
-            self._settle(state)
+            self._index_decided(state)
         self._running = {entry.cohort: entry for entry in stored if isinstance(entry, RunningMean)}
         self._rollouts = {entry.run: entry for entry in stored if isinstance(entry, Rollouts)}
-        # Members of one group come from several sources, so groups do not open in the order in which they fall due.
+        # Members of one group come from several sources, so groups do not open in the order of their deadlines.
         self._due = [self._deadline(state) for state in self._open.values()]
         heapify(self._due)
         self._members = sum(len(state.members) for state in self._open.values())
@@ -175,13 +175,13 @@ class Groups:
 
     @property
     def open(self) -> int:
-        """Groups that wait for members."""
+        """Number of groups that wait for members."""
         return len(self._open)
 
-    def add(self, reward: Reward, timestamp_ms: int, changes: Changes, traceparent: str | None = None) -> None:
-        """Fold ``reward``; what it did is added to ``changes``.
+    def add(self, reward: Reward, timestamp_ms: int, changes: GroupChanges, traceparent: str | None = None) -> None:
+        """Fold ``reward`` and add its effects to ``changes``.
 
-        Its record bears ``timestamp_ms`` (Unix milliseconds) and ``traceparent``.
+        Its record has the timestamp ``timestamp_ms`` (Unix milliseconds) and the trace ``traceparent``.
         """
         self.time.see(reward.trajectory.partition, timestamp_ms)
         changes.keep(CLOCK, self.time)
@@ -189,7 +189,7 @@ class Groups:
             self.pass_time(self.time.passed_ms, changes)
         policy = self.policies.of(reward.spec)
         cohort = cohort_of(reward, policy)
-        if cohort and remembered(reward.trajectory_id) in self._settled:
+        if cohort and remembered(reward.trajectory_id) in self._group_of_decided:
             changes.ignored += 1
         elif cohort and policy.baseline is Baseline.RUNNING:
             self._decide_alone(cohort, reward, policy, timestamp_ms, changes, traceparent)
@@ -200,19 +200,19 @@ class Groups:
             self._close_next(changes)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether :meth:`expire_due` may find anything."""
+        """Whether :meth:`expire_due` may have work to do."""
         closed = next(iter(self._closed.values()), None)
         return bool(self._due and self._due[0][0] <= now_ms - self.time.skipped_ms) or (
             closed is not None and closed.since_ms + self.limits.remember_ms <= now_ms
         )
 
-    def pass_time(self, now_ms: int, changes: Changes) -> None:
-        """Log time is ``now_ms``: as :meth:`expire_due`, but of a gap in time only so much counts as was said."""
+    def pass_time(self, now_ms: int, changes: GroupChanges) -> None:
+        """Advance stream time to ``now_ms``, then :meth:`expire_due`. Of the gap, at most ``step_ms`` counts."""
         self.time.reach(now_ms, self._step_ms)
         self.expire_due(now_ms, changes)
 
-    def expire_due(self, now_ms: int, changes: Changes) -> None:
-        """Close the groups, and forget the memories, whose time is over at ``now_ms``."""
+    def expire_due(self, now_ms: int, changes: GroupChanges) -> None:
+        """Close the groups that have timed out at ``now_ms``, and drop closed groups that have expired."""
         while self._due and self._due[0][0] <= now_ms - self.time.skipped_ms:
             self._close_next(changes)
         while self._closed:
@@ -225,8 +225,8 @@ class Groups:
             self._remembered_members -= len(oldest.closed or ())
             changes.forget(group_key(oldest.group_id))
             for trajectory_id in oldest.closed or ():
-                if self._settled.get(trajectory_id) == oldest.group_id:
-                    del self._settled[trajectory_id]
+                if self._group_of_decided.get(trajectory_id) == oldest.group_id:
+                    del self._group_of_decided[trajectory_id]
 
     def _collect(
         self,
@@ -234,11 +234,11 @@ class Groups:
         reward: Reward,
         policy: GroupPolicy,
         timestamp_ms: int,
-        changes: Changes,
+        changes: GroupChanges,
         traceparent: str | None,
     ) -> None:
         before = self._open.get(group_id) or self._closed.get(group_id)
-        if before is not None:  # whoever comes last, and by whatever spec, decides nothing about the others
+        if before is not None:  # the spec of the first member sets the policy, not that of the latest
             policy = self.policies.of(before.spec)
         after, outputs = group(before, reward, now_ms=timestamp_ms, policy=policy, traceparent=traceparent)
         members = before.members if before else {}
@@ -258,7 +258,7 @@ class Groups:
         reward: Reward,
         policy: GroupPolicy,
         timestamp_ms: int,
-        changes: Changes,
+        changes: GroupChanges,
         traceparent: str | None,
     ) -> None:
         before = self._running.get(cohort) or RunningMean(cohort)
@@ -268,7 +268,7 @@ class Groups:
         if state is not None:
             self._keep_closed(None, state, changes)
         if after is not before:
-            # Last in the order, which is the order of use.
+            # Moves to the end: the order is the order of use.
             self._running.pop(cohort, None)
             self._running[cohort] = after
             changes.keep(running_key(cohort), after)
@@ -277,21 +277,23 @@ class Groups:
             del self._running[unused]
             changes.forget(running_key(unused))
 
-    def _decide(self, outputs: Outputs, time_ms: int, candidates: Mapping[str, Candidate], changes: Changes) -> None:
-        """Add one decision to ``changes``, and count it; a training record tells what its run has counted with it."""
+    def _decide(
+        self, outputs: Outputs, time_ms: int, candidates: Mapping[str, Candidate], changes: GroupChanges
+    ) -> None:
+        """Add one decision to ``changes`` and count its rollouts; a training record carries the counts of its run."""
         if not outputs:
             return
         first, run = outputs[0], outputs[0].run
         counts, before = rollouts_of(outputs, candidates), self._rollouts.get(run)
         after = before.counts.plus(counts) if before else counts
-        told = isinstance(first, TrainingGroup)
-        changes.decide(outputs, time_ms, candidates, after if told else None)
-        if before and (told or counts.scored):
+        reported = isinstance(first, TrainingGroup)
+        changes.decide(outputs, time_ms, candidates, after if reported else None)
+        if before and (reported or counts.scored):
             del self._rollouts[run]
-        if before and told:
+        if before and reported:
             changes.forget(rollouts_key(run))
-        elif counts.scored and not told:
-            # Last in the order, which is the order of use.
+        elif counts.scored and not reported:
+            # Moves to the end: the order is the order of use.
             self._rollouts[run] = Rollouts.of(run, after)
             changes.keep(rollouts_key(run), self._rollouts[run], fresh=before is None)
         while len(self._rollouts) > self.limits.max_runs:
@@ -299,10 +301,10 @@ class Groups:
             del self._rollouts[unused]
             changes.forget(rollouts_key(unused))
 
-    def _close_next(self, changes: Changes) -> None:
+    def _close_next(self, changes: GroupChanges) -> None:
         due = heappop(self._due)
         state = self._open.get(due[1])
-        # Completed meanwhile, and perhaps opened anew: what stands in the heap is then of an earlier group of this id.
+        # Otherwise the heap entry is stale: the group was completed, and a new one of this id may have been opened.
         if state is not None and self._deadline(state) == due:
             deadline = due[0] + state.skipped_ms
             after, outputs = expire(state, deadline, self.limits.timeout_ms, self.policies.of(state.spec))
@@ -310,16 +312,18 @@ class Groups:
             self._keep_closed(state, after, changes)
 
     def _deadline(self, state: GroupState) -> tuple[int, str]:
-        """When its time is over, in log time without what did not count, and its id."""
+        """Returns its deadline, in stream time without skipped time, and its id."""
         timeout_ms = self.policies.of(state.spec).timeout_ms(self.limits.timeout_ms)
         return state.opened_ms + timeout_ms - state.skipped_ms, state.group_id
 
-    def _keep_open(self, before: GroupState | None, after: GroupState, trajectory_id: str, changes: Changes) -> None:
-        """Store an open group and the member that it has anew."""
+    def _keep_open(
+        self, before: GroupState | None, after: GroupState, trajectory_id: str, changes: GroupChanges
+    ) -> None:
+        """Store an open group and its new or revised member."""
         if before is None:
             after = msgspec.structs.replace(after, skipped_ms=self.time.skipped_ms)
             heappush(self._due, self._deadline(after))
-            if len(self._due) > 2 * len(self._open) + _STALE:  # of groups that were complete before their time
+            if len(self._due) > 2 * len(self._open) + _STALE:  # too many of them are stale
                 self._due = [self._deadline(state) for state in (*self._open.values(), after)]
                 heapify(self._due)
         if before is None or before.size != after.size:
@@ -334,8 +338,8 @@ class Groups:
         if after.cohort is not None:
             self._collecting[after.cohort] = after.group_id
 
-    def _keep_closed(self, before: GroupState | None, after: GroupState, changes: Changes) -> None:
-        """Store the memory of a group in the place of the group and its members."""
+    def _keep_closed(self, before: GroupState | None, after: GroupState, changes: GroupChanges) -> None:
+        """Replace a group and its members by its closed state."""
         for trajectory_id in before.members if before else ():
             changes.forget(member_key(after.group_id, trajectory_id))
         changes.keep(group_key(after.group_id), after, fresh=before is None)
@@ -343,10 +347,10 @@ class Groups:
         self._remembered_members += len(after.closed or ())
         self._open.pop(after.group_id, None)
         self._closed[after.group_id] = after
-        self._settle(after)
+        self._index_decided(after)
 
-    def _settle(self, state: GroupState) -> None:
+    def _index_decided(self, state: GroupState) -> None:
         if state.cohort is not None:
-            self._settled |= dict.fromkeys(state.closed or (), state.group_id)
+            self._group_of_decided |= dict.fromkeys(state.closed or (), state.group_id)
             if self._collecting.get(state.cohort) == state.group_id:
                 del self._collecting[state.cohort]

@@ -1,13 +1,13 @@
-"""Counting all rollouts of a run, those included that are never trained. Pure.
+"""Counts all rollouts of a run, including those that are never trained. Pure.
 
-A training group is what the variance filter left. A mean reward over such groups alone says little of how well the
-policy does: where it solves every prompt no group is left, and prompts that it always solves are missing in the others.
-So each training record tells, in a header, what was decided of its run since the training record before it that came of
-the same partition of ``rewards``. Every decision is told of by one record, so whoever adds up what all of them tell has
-counted each rollout once, however groups are spread over partitions and whenever a worker was restarted.
+Training groups are what remains after the variance filter. A mean reward over them says little about the policy: if it
+solves every prompt, no group remains, and prompts that it always solves are missing from the others. So each training
+record carries, in a header, the counts of all decisions of its run since the previous training record of the run from
+the same partition of ``rewards``. Every decision is reported by exactly one record, so the sum over all records counts
+each rollout once, regardless of partitions and worker restarts.
 
-A reward that stands in ``rewards`` twice, which score does not write, counts once while its group is remembered; one
-that joined no group (a latecomer, say) is rejected again, and counted again.
+A reward that is in ``rewards`` twice (score does not write duplicates) counts once while its group is remembered. A
+duplicate of a reward that joined no group (a late one, for example) is rejected and counted again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from headrace.schemas.rollouts import RolloutCounts
 from headrace.streams.grouping.group_state import Candidate
 
 _NOT_OF_TRAINING = frozenset({Reason.EVALUATION, Reason.FROZEN_ROLE})
-"""Not sampled by the policy that is trained, or not in order to train it."""
+"""Reasons of rollouts that the trained policy did not sample, or that were not sampled for training."""
 
 
 def rollouts_of(outputs: Sequence[TrainingGroup | Rejection], candidates: Mapping[str, Candidate]) -> RolloutCounts:
-    """The rollouts in one decision: the fates of one group, or of one reward that joined none.
+    """Returns the rollouts in one decision: the fates of one group, or of one reward that joined no group.
 
-    ``candidates`` has the reward of each trajectory id. Its total counts as it was scored: a member's own reward is
-    what a length budget made of it.
+    ``candidates`` has the reward of each trajectory id. The scored total counts, because a length budget may have
+    changed the member's reward.
     """
     formed = [each for each in outputs if isinstance(each, TrainingGroup)]
     rejected = [each for each in outputs if isinstance(each, Rejection)]

@@ -1,10 +1,10 @@
-"""Whether anything is still on its way to ``rewards`` from a partition of ``events``: asked of the broker.
+"""Checks with the broker whether records of a partition of ``events`` are still in flight to ``rewards``.
 
     events[p] ──assembled to its end?──▶ trajectories[p] ──scored to its end?──▶ rewards
 
-A partition from which nothing is on its way holds no group's time back, however long it has been silent. The ends are
-looked up before the offsets behind them, so what is written meanwhile is never taken for done. Each answer is proof
-that the broker could be written to: time in which it does not answer does not count.
+A partition without records in flight does not hold back any group's time, however long it has been silent. End offsets
+are read before committed offsets, so records written in between never count as processed. Each answer also shows that
+the broker was available for producers; time during which it does not answer does not count.
 """
 
 import time
@@ -18,7 +18,7 @@ from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.offsets import committed_offsets
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.topics import EVENTS, REWARDS, TRAJECTORIES
-from headrace.streams.lag import place_of
+from headrace.streams.lag import committed_position
 
 ASSEMBLE_GROUP = "assemble"
 SCORE_GROUP = "headrace-score"
@@ -28,18 +28,19 @@ _PEEK_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """What was found."""
+    """Progress of the processors upstream of ``rewards``."""
 
     drained: frozenset[int]
-    """Partitions from which nothing was on its way when the looking began."""
+    """Partitions without records in flight when the check began."""
     ends: Mapping[int, int]
-    """End of each partition of ``rewards`` then: once it is read so far, this is known of it."""
+    """End offset of each partition of ``rewards`` at that time; the result applies once the partition is read so far.
+    """
 
 
-async def look_upstream(bootstrap: str) -> Upstream:
-    """What is on its way now; raises aiokafka's errors where the broker does not answer."""
+async def read_upstream(bootstrap: str) -> Upstream:
+    """Check what is in flight now. Raises aiokafka's errors if the broker does not answer."""
     async with open_consumer(bootstrap) as consumer:
-        # Before anything is assigned: from then on the client asks for nothing else's partitions.
+        # Must come before any assignment: afterwards the client fetches metadata of assigned topics only.
         events, trajectories, rewards = [
             await partitions_of(consumer, topic) for topic in (EVENTS, TRAJECTORIES, REWARDS)
         ]
@@ -52,19 +53,21 @@ async def look_upstream(bootstrap: str) -> Upstream:
 async def _done(
     bootstrap: str, consumer: AIOKafkaConsumer, places: Sequence[TopicPartition], group: str, *, unknown: bool
 ) -> set[int]:
-    """Partitions among ``places`` in which ``group`` has taken every record; ``unknown``: also those it never had."""
+    """Returns the partitions of ``places`` in which ``group`` has processed every record; with ``unknown``, also those
+    for which it has no committed offset.
+    """
     begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     commits: Mapping[TopicPartition, OffsetAndMetadata] = await committed_offsets(bootstrap, group, places)
     done = set()
     for place in places:
-        at = place_of(commits[place])
+        at = committed_position(commits[place])
         if (at < 0 and unknown) or await _is_empty(consumer, place, max(at, begins[place]), ends[place]):
             done.add(place.partition)
     return done
 
 
 async def _is_empty(consumer: AIOKafkaConsumer, place: TopicPartition, begin: int, end: int) -> bool:
-    """Whether there is no record from ``begin`` until ``end``: markers and what was aborted are none."""
+    """Whether ``[begin, end)`` holds no record; transaction markers and aborted records do not count."""
     if begin >= end:
         return True
     consumer.assign([place])

@@ -1,8 +1,8 @@
-"""One trajectory in the ledger: what the topics say of it, and which of that contradicts itself. Values only.
+"""One trajectory in the ledger: what the topics contain about it, and whether that is contradictory. Values only.
 
     events ✓ started ✓ trajectories ✓ rewards ✓ training ✓   version 3   task "q17"   trained in r/12   → trained
 
-Nothing is ever taken back: topics only add. Two accounts of one trajectory therefore merge in any order to the same.
+Topics only add information, so two accounts of one trajectory merge to the same result in any order.
 """
 
 from collections.abc import Container, Iterator
@@ -16,7 +16,7 @@ V = TypeVar("V", int, str)
 
 
 class Known(IntFlag):
-    """What knows a trajectory."""
+    """Which records of a trajectory exist."""
 
     SEEN = 1
     """Any event."""
@@ -33,11 +33,11 @@ class Known(IntFlag):
 _OF_THE_TRAINER = (Stage.ADMISSION, Stage.TRAINING)
 
 PENDING = ("open", "unscored", "ungrouped", "untrained")
-"""Where a trajectory can be that is neither trained nor rejected, in the order of its way."""
+"""Stages of a trajectory that is neither trained nor rejected, in processing order."""
 
 
 class Account(NamedTuple):
-    """What is known of one trajectory."""
+    """The information about one trajectory."""
 
     known: int = 0
     """Flags of :class:`Known`."""
@@ -48,12 +48,12 @@ class Account(NamedTuple):
     agent: str | None = None
     """Agent."""
     steps: tuple[str, ...] = ()
-    """``run/step`` of each step that trained it; one, if all is well."""
+    """``run/step`` of each step that trained it; more than one is a contradiction."""
     rejections: tuple[tuple[str, str], ...] = ()
-    """Stage and reason of each rejection; one, if all is well."""
+    """Stage and reason of each rejection; more than one is a contradiction."""
 
     def merged(self, other: "Account") -> "Account":
-        """Everything that either says. Where they differ the lesser counts: the order must not."""
+        """Returns the union of both. If values differ, the lesser is used, so that the order does not matter."""
         return Account(
             self.known | other.known,
             self.version if other.version is None else _lesser(self.version, other.version),
@@ -65,7 +65,7 @@ class Account(NamedTuple):
 
     @property
     def pending(self) -> str | None:
-        """Where it waits; ``None`` once it has a fate."""
+        """The stage at which it waits; ``None`` once it has a fate."""
         if self.steps or self.rejections:
             return None
         if self.known & Known.GROUPED:
@@ -76,11 +76,11 @@ class Account(NamedTuple):
 
     @property
     def is_expired(self) -> bool:
-        """No event of it is there; so it is where ``events`` has been cut by its retention."""
+        """Whether none of its events exists, as after retention has deleted them."""
         return not self.known & Known.SEEN
 
     def contradictions(self, cut: Container[str] = ()) -> Iterator[str]:
-        """What cannot be, in words that follow its id. ``cut`` names the topics whose oldest records are gone."""
+        """Yields its contradictions as clauses that follow its id. ``cut``: topics whose oldest records are deleted."""
         if self.steps and self.rejections:
             yield "is both trained and rejected"
         if len(self.steps) > 1:

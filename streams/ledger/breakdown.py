@@ -1,4 +1,4 @@
-"""The ledger by version, reason, task, step, stage or agent: who is trained, rejected and pending under each key."""
+"""The ledger by version, reason, task, step, stage or agent: trained, rejected and pending trajectories of each key."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -8,13 +8,13 @@ from enum import StrEnum
 from headrace.streams.ledger.account import Account
 
 UNKNOWN = "unknown"
-"""Key of trajectories whose version, task or agent no record says."""
+"""Key of trajectories whose version, task or agent is in no record."""
 NONE = "none"
 """Key of trajectories without a step, or without a reason."""
 
 
 class By(StrEnum):
-    """What trajectories are counted by."""
+    """The key by which trajectories are counted."""
 
     VERSION = "version"
     """Oldest policy version among its tokens."""
@@ -25,27 +25,27 @@ class By(StrEnum):
     STEP = "step"
     """The ``run/step`` that trained it."""
     STAGE = "stage"
-    """Where it is: open, unscored, ungrouped, untrained, trained, or the stage that rejected it."""
+    """Its stage: open, unscored, ungrouped, untrained, trained, or the stage that rejected it."""
     AGENT = "agent"
     """Agent."""
 
 
 @dataclass(slots=True)
-class Row:
-    """Trajectories under one key."""
+class BreakdownRow:
+    """Counts of trajectories with one key."""
 
     trained: int = 0
     rejected: int = 0
     pending: int = 0
 
 
-def breakdown(accounts: Iterable[Account], by: By) -> dict[str, Row]:
-    """Key → counts, in the order of the keys; each column sums up to the ledger's total of that name.
+def breakdown(accounts: Iterable[Account], by: By) -> dict[str, BreakdownRow]:
+    """Returns key → counts, in the order of the keys; each column sums up to the ledger's total of that name.
 
-    Of an account with two steps or two rejections, which is a contradiction, the first counts.
+    If an account has two steps or two rejections, which is a contradiction, the first counts.
     """
     key_of = _KEYS[by]
-    rows: dict[str, Row] = defaultdict(Row)
+    rows: dict[str, BreakdownRow] = defaultdict(BreakdownRow)
     for account in accounts:
         row = rows[key_of(account)]
         row.trained += bool(account.steps)
@@ -71,6 +71,6 @@ _KEYS: dict[By, Callable[[Account], str]] = {
 
 
 def _order(key: str) -> tuple[str, int, str]:
-    """Numbers by size, also behind a slash as in ``run/12``."""
+    """Sorts numbers by value, also after a slash as in ``run/12``."""
     head, slash, tail = key.rpartition("/")
     return (head + slash, int(tail), "") if tail.isdecimal() else (key, 0, key)

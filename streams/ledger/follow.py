@@ -1,4 +1,4 @@
-"""The ledger, continuously: a check every few seconds, and an alert where it does not add up and stays so.
+"""Follows the ledger: checks it every few seconds, and raises an alert if it repeatedly does not add up.
 
 14:03:05  started 4,096  trained 2,048  rejected 1,203  pending 845 (open 512, ungrouped 301, untrained 32)  adds up
 """
@@ -27,31 +27,31 @@ MISMATCH = "ledger_mismatch"
 
 
 class LedgerMismatch(RuntimeError):
-    """The ledger did not add up, several checks in a row; an alert says so in the log."""
+    """The ledger did not add up in several consecutive checks; an alert was published."""
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """The ledger at a moment."""
+class LedgerCheck:
+    """The ledger at one point in time."""
 
     time_ms: int
-    """When its reading ended, Unix milliseconds."""
+    """Time at which reading ended, Unix milliseconds."""
     ledger: Ledger
     """The counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowConfig:
-    """How the ledger is followed."""
+    """Settings for following the ledger."""
 
     bootstrap: str
-    """Kafka, ``host:port``; several by comma."""
+    """Kafka brokers, ``host:port``, comma-separated."""
     every_s: float = 5.0
     """Seconds between two checks."""
     patience: int = 3
-    """Checks in a row that may not add up before it counts."""
+    """Consecutive checks that do not add up until an alert is raised."""
     round_s: float = 60.0
-    """Seconds after which a check is given up and begun again where it was, as when the broker went away."""
+    """Timeout of a check in seconds, for example if the broker is unavailable; the next check resumes from there."""
 
     def __post_init__(self) -> None:
         if not (self.every_s > 0 and self.round_s > 0) or self.patience < 1:
@@ -61,12 +61,12 @@ class FollowConfig:
             )
 
 
-async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, tell: Callable[[Check], None]) -> None:
-    """Check until ``stop`` is set; each check is told. What was read is kept and never read again.
+async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, report: Callable[[LedgerCheck], None]) -> None:
+    """Check until ``stop`` is set, and pass each check to ``report``. Every record is read only once.
 
-    A broker that goes away is waited for. Raises ``LookupError`` where a topic is missing at the start, aiokafka's
-    errors where nothing answers then, and :class:`LedgerMismatch` after ``patience`` checks in a row that
-    do not add up, once an ``alerts`` record says so.
+    If the broker becomes unavailable, the checks are retried. Raises ``LookupError`` if a topic is missing at the
+    start, aiokafka's errors if the broker does not answer then, and :class:`LedgerMismatch` after ``patience``
+    consecutive checks that do not add up, once an alert is published.
     """
     reader = kafka_reader(config.bootstrap)
     await reader.catch_up()
@@ -76,12 +76,12 @@ async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, tell: Call
             async with asyncio.timeout(config.round_s):
                 await reader.catch_up()
                 ledger = reader.tally.ledger(cut=await cut_topics(config.bootstrap))
-        # A broker that has only just come back may not know its topics yet.
+        # A broker that has just restarted may not know its topics yet.
         except (KafkaError, LookupError, OSError) as error:
-            logger.warning("the ledger was not taken: %s", error or type(error).__name__)
+            logger.warning("the ledger could not be checked: %s", error or type(error).__name__)
         else:
-            check = Check(time.time_ns() // 1_000_000, ledger)
-            tell(check)
+            check = LedgerCheck(time.time_ns() // 1_000_000, ledger)
+            report(check)
             wrong = 0 if ledger.adds_up else wrong + 1
             if wrong == config.patience:
                 message = mismatch_message(check)
@@ -92,12 +92,12 @@ async def follow_ledger(config: FollowConfig, *, stop: asyncio.Event, tell: Call
                 await stop.wait()
 
 
-def mismatch_message(check: Check) -> Message:
-    """The alert of a ledger that does not add up."""
+def mismatch_message(check: LedgerCheck) -> Message:
+    """Returns the alert about a ledger that does not add up."""
     ledger = check.ledger
     return alert_message(
         MISMATCH,
-        f"The ledger does not add up: {_words(ledger)}. `headrace ledger` names what contradicts itself.",
+        f"The ledger does not add up: {_words(ledger)}. `headrace ledger` lists the contradictions.",
         source=SOURCE,
         subject="ledger",
         time_ms=check.time_ms,

@@ -1,4 +1,4 @@
-"""The ledger's fold, kept from one command to the next: only what came since is read."""
+"""The ledger's fold, stored between commands so that only new records are read."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from headrace.schemas.kafka.resumed_fold import resume_fold
 from headrace.streams.ledger import account, tally
 from headrace.streams.ledger.account import Account
 from headrace.streams.ledger.ledger import LedgerReader, kafka_reader
-from headrace.streams.ledger.tally import Tally
+from headrace.streams.ledger.tally import LedgerTally
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -20,24 +20,25 @@ class _State(msgspec.Struct, array_like=True):
 _DECODER = msgspec.msgpack.Decoder(_State)
 
 
-def pack_tally(folded: Tally) -> bytes:
-    """``folded`` as bytes."""
+def pack_tally(folded: LedgerTally) -> bytes:
+    """Returns ``folded`` as bytes."""
     return msgspec.msgpack.encode(_State(folded.accounts, folded.unreadable))
 
 
-def unpack_tally(packed: bytes) -> Tally:
-    """What :func:`pack_tally` made; raises :class:`UnusableFoldError` for other bytes."""
+def unpack_tally(packed: bytes) -> LedgerTally:
+    """Reverse :func:`pack_tally`. Raises :class:`UnusableFoldError` for invalid bytes."""
     try:
         state = _DECODER.decode(packed)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise UnusableFoldError(f"it is damaged ({error})") from error
-    return Tally.of(state.accounts, state.unreadable)
+    return LedgerTally.of(state.accounts, state.unreadable)
 
 
 async def kept_ledger(bootstrap: str, folder: Path, *, from_start: bool = False) -> LedgerReader:
-    """A reader of the Kafka at ``bootstrap`` that has caught up, as :func:`resume_fold` has it, and kept in ``folder``.
+    """Returns a reader that has caught up with the Kafka at ``bootstrap``, its fold stored in ``folder``; see
+    :func:`resume_fold`.
 
-    Raises ``LookupError`` where a topic is missing, and aiokafka's errors.
+    Raises ``LookupError`` if a topic is missing, and aiokafka's errors.
     """
     return await resume_fold(
         bootstrap,

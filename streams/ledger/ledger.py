@@ -1,18 +1,19 @@
-"""The ledger: every trajectory that was started, and what became of it. It adds up, or says that it does not.
+"""The ledger: the fate of every started trajectory, with a check that the counts add up.
 
     started ──▶ open ──▶ unscored ──▶ ungrouped ──▶ untrained ──▶ trained at step n
                               (pending)   └──▶ rejected ◀──┘      or rejected by stage and reason
 
-It may be taken at any moment, while everything runs and while parts are killed. The topics are read against the
-stream, ``steps`` first and ``events`` last, each at least to its end as of the moment when its reading begins. Let e be
-a record that was read, and c one that it was made of, in a topic further up. Whoever made e had read c, as a committed
-record, before e was there; and e was there before the reading of c's topic began. So c lies before the end that this
-reading goes to. No effect is ever seen without its cause: a contradiction is one of the log, and not of the looking.
+It can be read at any time, while all processes run and while some are killed. Topics are read against the direction of
+the stream, ``steps`` first and ``events`` last, each at least to its log end at the moment when its reading begins. Let
+e be a record that was read, and c one of its inputs, in an upstream topic. The process that wrote e had read c, as a
+committed record, before it wrote e; and e was written before the reading of c's topic began. So c is before the log end
+to which c's topic is read. An effect is never seen without its cause: every contradiction is real, and not an artefact
+of reading.
 
-Reading on changes nothing about that. Topics grow at their ends only, and each is read without a gap: after any number
-of rounds what was read of a topic is everything up to a point, and the points were reached in the same order as in one
-round from the beginning. A round that was cut off, as by a broker that restarts, leaves points of different ages: the
-tally is not looked at then, and the next whole round sets it right.
+Incremental reading keeps this property. Topics grow only at their ends, and each is read without a gap: after any
+number of passes, the part of a topic that was read is everything up to some offset, and these offsets were reached in
+the same order as in a single pass from the start. An interrupted pass, as by a broker restart, leaves offsets of
+different ages; the tally is not used then, and the next complete pass corrects it.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -23,28 +24,37 @@ from headrace.schemas.kafka.bookmarks import BookmarkedReader, Marks, Read
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.kafka.reading import KafkaRecord, partitions_of, read_to_end
 from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
-from headrace.streams.ledger.tally import Ledger, Tally
+from headrace.streams.ledger.tally import Ledger, LedgerTally
 from headrace.streams.raw import LogRecord
 
-__all__ = ["TOPICS_AGAINST_THE_STREAM", "Ledger", "LedgerReader", "Tally", "cut_topics", "kafka_reader", "read_ledger"]
+__all__ = [
+    "TOPICS_AGAINST_THE_STREAM",
+    "Ledger",
+    "LedgerReader",
+    "LedgerTally",
+    "cut_topics",
+    "kafka_reader",
+    "read_ledger",
+]
 
 TOPICS_AGAINST_THE_STREAM: tuple[Topic, ...] = (STEPS, REJECTED, TRAINING, REWARDS, TRAJECTORIES, EVENTS)
-"""The order of reading. ``steps`` comes before ``rejected`` as the trainer writes both, for different trajectories."""
+"""The order of reading. ``steps`` comes before ``rejected``; the trainer writes both, for different trajectories."""
 
 
 class LedgerReader:
-    """Keeps a tally, and reads on from where it was: no record is folded twice."""
+    """Keeps a tally and reads incrementally: no record is folded twice."""
 
-    def __init__(self, read: Read[LogRecord], tally: Tally | None = None, marks: Marks | None = None) -> None:
-        """``tally`` and ``marks``: those of an earlier reader, right after a whole :meth:`catch_up`."""
-        self.tally = tally or Tally()
-        """Right after each whole :meth:`catch_up`."""
+    def __init__(self, read: Read[LogRecord], tally: LedgerTally | None = None, marks: Marks | None = None) -> None:
+        """``tally`` and ``marks``: those of an earlier reader after a complete :meth:`catch_up`."""
+        self.tally = tally or LedgerTally()
+        """The fold; valid after a complete :meth:`catch_up`."""
         self._reader = BookmarkedReader(read, marks)
 
     async def catch_up(self) -> None:
-        """One round over the topics. Where it raises, call it again before the tally is looked at.
+        """Read all topics to their ends. If it raises, call it again before using the tally.
 
-        Raises :class:`LogReplacedError`, which calling again does not mend, where ``marks`` are those of another log.
+        Raises :class:`LogReplacedError`, which a retry does not fix, if ``marks`` belong to another Kafka cluster or to
+        recreated topics.
         """
         for topic in TOPICS_AGAINST_THE_STREAM:
             async with aclosing(self._reader.unread(topic)) as records:
@@ -53,7 +63,7 @@ class LedgerReader:
 
     @property
     def marks(self) -> Marks:
-        """How far the tally goes, right after a whole :meth:`catch_up`."""
+        """The position of the tally; valid after a complete :meth:`catch_up`."""
         return self._reader.marks
 
     @property
@@ -62,20 +72,20 @@ class LedgerReader:
         return self._reader.positions
 
 
-def kafka_reader(bootstrap: str, tally: Tally | None = None, marks: Marks | None = None) -> LedgerReader:
-    """A reader of the Kafka at ``bootstrap``."""
+def kafka_reader(bootstrap: str, tally: LedgerTally | None = None, marks: Marks | None = None) -> LedgerReader:
+    """Returns a reader of the Kafka at ``bootstrap``."""
     return LedgerReader(partial(_from_kafka, bootstrap), tally, marks)
 
 
 async def read_ledger(bootstrap: str) -> Ledger:
-    """The ledger of everything in the Kafka at ``bootstrap`` as of now, also while everything runs."""
+    """Returns the current ledger of the Kafka at ``bootstrap``; processes may be running."""
     reader = kafka_reader(bootstrap)
     await reader.catch_up()
     return reader.tally.ledger(cut=await cut_topics(bootstrap))
 
 
 async def cut_topics(bootstrap: str) -> frozenset[str]:
-    """Which of the topics with a retention have lost their oldest records."""
+    """Returns the topics whose oldest records retention has deleted."""
     found = set()
     async with open_consumer(bootstrap) as consumer:
         for topic in (EVENTS, TRAJECTORIES):

@@ -1,8 +1,8 @@
-"""The fold behind the ledger: records in, an account of each trajectory and the counts of all. No I/O.
+"""The fold of the ledger: records in, an account of each trajectory and total counts out. No I/O.
 
-Each trajectory has one account, and topics only add to it: neither order nor repetition of records matters. What must
-hold of every account (:meth:`Account.contradictions`): an event, one fate at most, and everything that the fate was
-made of. The counts follow each change of an account, so the ledger of a million trajectories is there at once.
+Each trajectory has one account, and topics only add to it: neither order nor repetition of records matters. Every
+account must have an event, at most one fate, and all inputs of that fate (:meth:`Account.contradictions`). The counts
+are updated with each account, so the ledger of a million trajectories is available immediately.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from headrace.streams.assembly.arrival import MAX_ID_BYTES
 from headrace.streams.ledger.account import PENDING, Account, Known
 
 MAX_NAMED = 100
-"""Contradictions named in a ledger; the rest is counted."""
+"""Most contradictions listed in a ledger; the rest is only counted."""
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
@@ -32,39 +32,39 @@ class Ledger:
     """Counts of distinct trajectories."""
 
     started: int
-    """Whose ``trajectory.started`` is in ``events``."""
+    """Trajectories whose ``trajectory.started`` is in ``events``."""
     seen_without_start: int
-    """Known to ``events`` by other facts only."""
+    """Trajectories with other facts in ``events``, but without ``trajectory.started``."""
     expired: int
-    """Known to later topics only, because ``events`` has been cut by its retention."""
+    """Trajectories known only from later topics, because retention has deleted their events."""
     trained: int
-    """In a step."""
+    """Trajectories in a step."""
     trained_by_step: dict[str, int]
     """``run/step`` → trajectories."""
     rejected: int
-    """Turned away."""
+    """Rejected trajectories."""
     rejected_by: dict[str, dict[str, int]]
     """Stage → reason → trajectories."""
     pending: int
-    """Neither yet."""
+    """Trajectories that are neither trained nor rejected."""
     pending_by: dict[str, int]
     """``open`` (not assembled), ``unscored``, ``ungrouped``, ``untrained`` → trajectories."""
     conflicts: list[str]
-    """What contradicts itself, in words, at most ``MAX_NAMED``."""
+    """Contradictions in words, at most ``MAX_NAMED``."""
     conflicting: int
-    """How many contradictions there are."""
+    """Number of contradictions."""
     unreadable: int
     """Records of later topics that could not be decoded."""
     adds_up: bool
     """Every trajectory has exactly one fate, and the fates sum up to the trajectories."""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Returns the ledger as JSON-compatible values."""
         return asdict(self)
 
 
 class _Start(msgspec.Struct):
-    """What of ``trajectory.started`` is needed; of large records the rest is skipped unread."""
+    """The needed fields of ``trajectory.started``; other fields of large records are skipped without decoding."""
 
     task_id: str
     agent: str
@@ -98,11 +98,11 @@ _SCORED = msgspec.json.Decoder(_Scored)
 _SEEN = Account(Known.SEEN)
 
 
-class Tally:
-    """The fold's state: an account of each trajectory, and counts that follow every change of one.
+class LedgerTally:
+    """The fold's state: an account of each trajectory, and total counts.
 
-    Some 300 bytes a trajectory, measured, for as long as the tally lives: nothing that was decided is forgotten, as it
-    may be decided again.
+    Takes about 300 bytes per trajectory (measured). No decided trajectory is dropped, because it might be decided
+    again.
     """
 
     def __init__(self) -> None:
@@ -117,8 +117,8 @@ class Tally:
         self._texts: dict[str, str] = {}
 
     @classmethod
-    def of(cls, accounts: Mapping[str, Account], unreadable: int) -> "Tally":
-        """A tally that knows ``accounts`` already, and has counted ``unreadable`` records."""
+    def of(cls, accounts: Mapping[str, Account], unreadable: int) -> "LedgerTally":
+        """Returns a tally with these ``accounts`` and this count of ``unreadable`` records."""
         tally = cls()
         tally.unreadable = unreadable
         text = tally._text
@@ -130,7 +130,7 @@ class Tally:
         return tally
 
     def add(self, topic: str, headers: Mapping[str, bytes | None], value: bytes | None) -> None:
-        """Fold one record in. Values are decoded only where they must be; a bad event is not ours to report."""
+        """Fold one record. Values are decoded only if necessary; unreadable events are not counted here."""
         kind, subject = headers.get(TYPE), _trajectory_id(headers.get(SUBJECT))
         if topic == EVENTS.name:
             if subject is not None and kind != _TICK:
@@ -148,7 +148,7 @@ class Tally:
                 self.unreadable += 1
 
     def ledger(self, *, cut: frozenset[str] = frozenset()) -> Ledger:
-        """The counts. ``cut`` names the topics whose oldest records are gone: what they do not know may be expired."""
+        """Returns the ledger. ``cut``: topics whose oldest records are deleted, so that records may have expired."""
         counts = self._counts
         conflicts = sorted(
             f"{trajectory_id} {words}"
@@ -174,11 +174,11 @@ class Tally:
         )
 
     def _add_event(self, trajectory_id: str, kind: bytes | None, value: bytes | None) -> None:
-        """As the assembler does, take for a trajectory whatever has an id, readable or not."""
+        """Add an event to its trajectory's account, readable or not, as the assembler does."""
         if kind == _STARTED:
             start = _fields(_START, value)
-            told = (self._text(start.task_id), self._text(start.agent)) if start else (None, None)
-            self._note(trajectory_id, Account(Known.SEEN | Known.STARTED, None, *told))
+            labels = (self._text(start.task_id), self._text(start.agent)) if start else (None, None)
+            self._note(trajectory_id, Account(Known.SEEN | Known.STARTED, None, *labels))
         elif not self.accounts.get(trajectory_id, _NOTHING).known & Known.SEEN:
             self._note(trajectory_id, _SEEN)
 
@@ -187,11 +187,11 @@ class Tally:
         if record is None:
             return Account(Known.ASSEMBLED)
         start = record.started
-        runs = (None, start.run) if start else None  # as `Trajectory.versions` has it
+        runs = (None, start.run) if start else None  # the same rule as `Trajectory.versions`
         spans = (span for segment in record.segments for span in segment.version_spans if not runs or span.run in runs)
         version = min((span.version for span in spans if span.version is not None), default=None)
-        told = (self._text(start.task_id), self._text(start.agent)) if start else (None, None)
-        return Account(Known.ASSEMBLED, version, *told)
+        labels = (self._text(start.task_id), self._text(start.agent)) if start else (None, None)
+        return Account(Known.ASSEMBLED, version, *labels)
 
     def _scored(self, value: bytes | None) -> Account:
         record = _fields(_SCORED, value)
@@ -213,7 +213,7 @@ class Tally:
                     self._note(trajectory_id, step)
 
     def _note(self, trajectory_id: str, news: Account) -> None:
-        """Merge ``news`` into the account, and let the counts follow."""
+        """Merge ``news`` into the account and update the counts."""
         before = self.accounts.get(trajectory_id)
         after = news if before is None else before.merged(news)
         if after == before:
@@ -241,7 +241,7 @@ class Tally:
             self._by_reason[place] += change
 
     def _text(self, text: str | None) -> str | None:
-        """``text`` as the one object that all accounts share; ``None`` for an empty one."""
+        """Intern ``text``, so that all accounts share one object; ``None`` for an empty text."""
         return self._texts.setdefault(text, text) if text else None
 
     def _rejected_by(self) -> dict[str, dict[str, int]]:
@@ -257,7 +257,7 @@ _STARTED = TrajectoryStarted.TYPE.encode()
 
 
 def _trajectory_id(subject: bytes | None) -> str | None:
-    """The id in a header, by the rule of the assembler: what it does not take for one becomes no trajectory."""
+    """Returns the trajectory id in a header; ``None`` if the assembler would reject it."""
     if not subject or len(subject) > MAX_ID_BYTES:
         return None
     try:
@@ -267,7 +267,7 @@ def _trajectory_id(subject: bytes | None) -> str | None:
 
 
 def _fields(decoder: "msgspec.json.Decoder[Fields]", value: bytes | None) -> Fields | None:
-    """The few fields that are needed; ``None`` where they cannot be had, which is for others to report."""
+    """Decode the needed fields; ``None`` if that fails, which other processes report."""
     try:
         return decoder.decode(value or b"")
     except (msgspec.MsgspecError, UnicodeDecodeError):

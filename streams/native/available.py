@@ -1,7 +1,7 @@
-"""The extension module, where it was built.
+"""The extension module, if it was built.
 
-It is compiled when the package is installed and a C++ compiler is at hand (README.md beside this file). Without it
-everything works, at a fraction of the speed.
+It is compiled on installation if a C++ compiler is available (see README.md in this folder). Everything works without
+it, at a fraction of the speed.
 """
 
 try:

@@ -1,11 +1,11 @@
-"""Shapes of models → the tables by which the extension module reads payloads, and what it lags behind in.
+"""Builds the tables by which the extension module decodes payloads, and determines where it lags behind the models.
 
 table_of(ToolCalled, None)    [("call_id", "text", False, None, …), ("tool", "text", False, None, …),
                                ("arguments", "object", False, "{}", …)]
 
-What the module does not know it must not skip: a rule in Python may follow from it. A field that it was not built for
-is in its table as ``unknown``, and a payload that has the field is left to Python. An event type that it was not built
-for, or of which it cannot read a field that it was built for, has no table at all.
+The module must not skip what it does not know, because a rule in Python may depend on it. A field that it was not built
+for is in its table as ``unknown``, and a payload with that field is left to Python. An event type that it was not built
+for, or with a field that it was built for but cannot read any more, has no table at all.
 """
 
 import json
@@ -37,50 +37,50 @@ from headrace.schemas.shape import (
 )
 
 _CHECKED_THERE = {"ModelCalled": {"_arrays_agree"}}
-"""Validators that the extension module has too."""
+"""Validators that the extension module also implements."""
 
 ANY_FIELD = "*"
-"""In the place of a type's fields: what it has goes on as a whole, so any field is known that can be read."""
+"""Stands for a type's fields if the module passes its payload on unchanged, so that every readable field is known."""
 
 UNKNOWN = "unknown"
 """Kind of a field that the extension module leaves to Python."""
 
 
 class TableField(NamedTuple):
-    """A field as the extension module takes it."""
+    """Description of a field for the extension module."""
 
     name: str
     kind: str
     nullable: bool
     default: str | None
-    """JSON; ``None`` where the field is required."""
+    """JSON; ``None`` if the field is required."""
     least: float
     above_least: bool
     """Whether ``least`` itself is out of bounds."""
     most: float
-    """Of a text: in bytes as it stands, escapes included. A character has one at least, so none too long is taken."""
+    """For a text: length in raw bytes, escapes included. A character has at least one byte: no longer text passes."""
     choices: tuple[str, ...]
     part: "list[TableField] | None"
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
-    """In what the extension module lags behind the models."""
+class NativeLag:
+    """What the extension module lacks compared with the models."""
 
     types: frozenset[str] = frozenset()
     """Event types that it leaves to Python."""
     fields: frozenset[tuple[str, str]] = frozenset()
-    """Event type and field, as ``sampling.temperature`` where it is a part's: such an event is left to Python where it
-    has the field."""
+    """Event type and field (``sampling.temperature`` for a field of a part); an event with the field is left to Python.
+    """
     records: str = ""
-    """Why it can write no trajectory; empty where it can."""
+    """Why it cannot write any trajectory; empty if it can."""
 
     def __bool__(self) -> bool:
         return bool(self.types or self.fields or self.records)
 
     def holds_back(self, type_name: str, value: bytes) -> bool:
-        """Whether a trajectory with this event is left to Python for it. A field is looked for by its name, wherever in
-        the payload that stands."""
+        """Whether this event makes the module leave its trajectory to Python. A field is searched by its name anywhere
+        in the payload."""
         if self.records or type_name in self.types:
             return True
         return any(
@@ -88,16 +88,18 @@ class Lag:
         )
 
     def __str__(self) -> str:
-        """A sentence for each thing that is not known."""
-        said = [f"it does not know the event type {name}" for name in sorted(self.types)]
-        said += [f"it does not know the field {path} of {name}" for name, path in sorted(self.fields)]
-        return "; ".join([*said, *([self.records] if self.records else [])])
+        """Returns a clause for each event type or field that the module does not know."""
+        clauses = [f"it does not know the event type {name}" for name in sorted(self.types)]
+        clauses += [f"it does not know the field {path} of {name}" for name, path in sorted(self.fields)]
+        return "; ".join([*clauses, *([self.records] if self.records else [])])
 
 
-def tables_of(models: Sequence[type[Record]], known: Mapping[str, str]) -> tuple[dict[str, list[TableField]], Lag]:
-    """A table for each of ``models`` that the extension module can read, by type, and what it lags behind in.
+def tables_of(
+    models: Sequence[type[Record]], known: Mapping[str, str]
+) -> tuple[dict[str, list[TableField]], NativeLag]:
+    """Returns a table for each of ``models`` that the extension module can read, by type, and what the module lacks.
 
-    ``known``: for each event type that it was built for the names of its fields, with spaces between.
+    ``known``: for each event type that the module was built for, the names of its fields, separated by spaces.
     """
     tables: dict[str, list[TableField]] = {}
     unknown: set[tuple[str, str]] = set()
@@ -111,11 +113,11 @@ def tables_of(models: Sequence[type[Record]], known: Mapping[str, str]) -> tuple
             continue
         tables[model.TYPE] = table
         unknown |= {(model.TYPE, path) for path in missing}
-    return tables, Lag(frozenset({model.TYPE for model in models} - set(tables)), frozenset(unknown))
+    return tables, NativeLag(frozenset({model.TYPE for model in models} - set(tables)), frozenset(unknown))
 
 
 def table_of(model: type[BaseModel], known: Set[str] | None, path: str = "") -> list[TableField]:
-    """The fields of ``model`` in order. ``known``: those that the extension module was built for, ``None`` for all."""
+    """Returns the fields of ``model`` in order. ``known``: those that the module was built for; ``None`` means all."""
     return [
         _table_field(field.name, field.type, field.nullable, field.info, known, path)
         for field in shape_of(model).fields
@@ -123,7 +125,7 @@ def table_of(model: type[BaseModel], known: Set[str] | None, path: str = "") -> 
 
 
 def unknown_fields(table: Sequence[TableField], path: str = "") -> list[str]:
-    """Fields in ``table`` that the extension module does not know, those of parts as ``part.field``."""
+    """Returns the fields in ``table`` that the extension module does not know; those of parts as ``part.field``."""
     found = []
     for field in table:
         if field.kind == UNKNOWN:
@@ -168,7 +170,7 @@ def _table_field(
 
 
 def _kind(kind: FieldType) -> str:
-    """The name by which the extension module knows a type; ``UNKNOWN`` where it has none."""
+    """Returns the extension module's name for a type; ``UNKNOWN`` if it has none."""
     match kind:
         case Text():
             return "text"

@@ -1,4 +1,4 @@
-"""The hook of score: trajectories are read back, judges asked, and rewards handed to their joins."""
+"""The hook of score: reads trajectories back, calls judges, and passes rewards to their joins."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -14,42 +14,42 @@ from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Verdict
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Outside
-from headrace.streams.scoring.due_rewards import Case, Judged, all_questions, conclude, gone, to_ask
-from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Changes, Due, Join
+from headrace.streams.scoring.due_rewards import Case, Judged, all_questions, conclude, reward_of_deleted, to_ask
+from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, DueReward, Join, JoinChanges
 from headrace.streams.typed_record import typed
 
 logger = logging.getLogger(__name__)
 
 Verdicts: TypeAlias = Mapping[str, Mapping[str, Verdict]]
-"""Trajectory id → component → what its judge said."""
+"""Trajectory id → component → verdict of its judge."""
 
 
 class Decider:
-    """Makes rewards of what is due; keeps nothing."""
+    """Computes due rewards; stateless."""
 
     def __init__(self, rewards: Rewards, outside: Outside, verdicts: Verdicts | None = None) -> None:
-        """``outside`` reads trajectories back and asks judges; without judges, their components are ``not_judged``.
+        """``outside`` reads trajectories back and calls judges; without judges, their components are ``not_judged``.
 
-        With ``verdicts`` nobody is asked: they are what judges are known to have said.
+        If ``verdicts`` are given, they are used and no judge is called.
         """
         self._rewards = rewards
         self._outside = outside
         self._verdicts = verdicts
 
     async def complete(self, operators: Mapping[int, ScoreOperator]) -> None:
-        """Decide everything that is due in ``operators``, by partition."""
+        """Decide all due rewards of ``operators``, which are by partition."""
         changes = {number: operator.changes for number, operator in operators.items()}
         joins = {number: operator.join for number, operator in operators.items()}
-        in_hand = {
+        joining = {
             (number, offset): trajectory
             for number, operator in operators.items()
-            for offset, trajectory in operator.in_hand.items()
+            for offset, trajectory in operator.joining.items()
         }
         dues = [(partition, due) for partition, change in changes.items() for due in change.due]
         for start in range(0, len(dues), self._outside.batch):
             some = dues[start : start + self._outside.batch]
-            wanted = {(partition, due.offset) for partition, due in some} - in_hand.keys()
-            found = in_hand | await self._read_back(wanted)
+            wanted = {(partition, due.offset) for partition, due in some} - joining.keys()
+            found = joining | await self._read_back(wanted)
             cases = []
             for partition, due in some:
                 trajectory = found.get((partition, due.offset))
@@ -60,14 +60,14 @@ class Decider:
             conclude(cases, await self._verdicts_on(cases, joins), self._rewards, joins, changes)
 
     @staticmethod
-    def _give_up(due: Due, join: Join, changes: Changes) -> None:
+    def _give_up(due: DueReward, join: Join, changes: JoinChanges) -> None:
         join.counts[TRAJECTORY_GONE] += 1
-        reward = gone(due)
+        reward = reward_of_deleted(due)
         if reward is not None:
             join.decided(due, reward, {}, changes)
 
     async def _verdicts_on(self, cases: Sequence[Case], joins: Mapping[int, Join]) -> Judged:
-        """What judges say of ``cases`` that their joins do not know yet."""
+        """Returns the verdicts on ``cases`` that their joins do not know yet."""
         if self._verdicts is not None:
             return {case.name: self._verdicts.get(case.due.trajectory_id, {}) for case in cases}
         if self._outside.ask is None:
@@ -84,11 +84,11 @@ class Decider:
         for place, record in (await self._outside.read_back(TRAJECTORIES, places)).items():
             try:
                 found[place] = typed(record, Trajectory)[1]
-            except UnreadableRecord as error:  # it was readable when it came: gone, for the code of today
+            except UnreadableRecord as error:  # readable on arrival, but not for the current code
                 logger.warning("%s[%d]@%d cannot be read back: %s", TRAJECTORIES.name, *place, error)
         return found
 
 
 def decide_due(rules: Rules, outside: Outside) -> Decider:
-    """The hook under ``rules``."""
+    """Returns the hook for ``rules``."""
     return Decider(rules.rewards, outside)

@@ -1,4 +1,4 @@
-"""A function in the place of score's: how a reward of one's own is tried out."""
+"""A processor that scores with one Python function instead of score, to try out a reward."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,25 +16,25 @@ from headrace.streams.typed_record import typed
 
 
 class FunctionOperator(Operator):
-    """Makes a reward of each trajectory; feedback is passed over."""
+    """Computes a reward for each trajectory; ignores feedback."""
 
     def __init__(self, function: Callable[[Trajectory, Reference], Any]) -> None:
-        """``function`` makes a ``Reward`` of a trajectory and the place where it stands."""
+        """``function`` returns a ``Reward`` for a trajectory and its position."""
         self._function = function
         self._outgoing: list[Outgoing] = []
 
     def process(self, record: LogRecord) -> None:
-        """Raises ``TypeError`` where the function gives something else than a ``Reward``."""
+        """Score a trajectory. Raises ``TypeError`` if the function returns something other than a ``Reward``."""
         if record.topic != TRAJECTORIES.name:
             return
         _, trajectory = typed(record, Trajectory)
         reward = self._function(trajectory, Reference(partition=record.partition, offset=record.offset))
         if not isinstance(reward, Reward):
-            raise TypeError(f"{self._function} must make a Reward of a Trajectory, not {type(reward).__name__}")
+            raise TypeError(f"{self._function} must return a Reward, not {type(reward).__name__}")
         self._outgoing.append(Outgoing(REWARDS, reward_message(reward), record.timestamp))
 
     def flush(self) -> Effects:
-        """The rewards."""
+        """Returns the rewards."""
         outgoing, self._outgoing = self._outgoing, []
         return Effects(outgoing)
 
@@ -42,5 +42,5 @@ class FunctionOperator(Operator):
 def restore_function(
     function: Callable[[Trajectory, Reference], Any], rules: Rules, start: Start
 ) -> tuple[FunctionOperator, list[SetAside]]:
-    """The operator of ``function``, which keeps no state."""
+    """Returns the operator of ``function``, which is stateless."""
     return FunctionOperator(function), []

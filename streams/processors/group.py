@@ -1,4 +1,4 @@
-"""Group as an operator: one :class:`Groups` a partition of ``rewards``; decisions and state are its effects."""
+"""Group as an operator: one :class:`Groups` per partition of ``rewards``; its effects are decisions and state."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from headrace.schemas.records.group import Reason, Rejection, TrainingGroup
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.topics import TRAJECTORIES
+from headrace.streams.dead_letters.raised import raised_alert
 from headrace.streams.grouping.group import SOURCE, output_message
 from headrace.streams.grouping.group_state import Entry, decoded, to_record, without_group
-from headrace.streams.grouping.groups import Changes, Groups
-from headrace.streams.letters.raised import raised_alert
+from headrace.streams.grouping.groups import GroupChanges, Groups
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Effects, Operator, Start
@@ -21,17 +21,17 @@ _REWARDS = TypedReader(Reward)
 TRAINED = "trained"
 """Counted: trajectories in training groups. Rejected ones are counted by reason."""
 IGNORED = "ignored"
-"""Counted: rewards that changed nothing, as they were repeated, or revisions of what had had its fate."""
+"""Counted: rewards without effect: duplicates, or revisions after the decision."""
 
 
 class GroupOperator(Operator):
     """Rewards in, training groups and rejections out."""
 
     def __init__(self, groups: Groups) -> None:
-        """``groups``: as they were restored."""
+        """``groups``: the restored state."""
         self.groups = groups
         self.newest_ms = groups.time.newest_ms or 0
-        self._changes = Changes()
+        self._changes = GroupChanges()
 
     def process(self, record: LogRecord) -> None:
         """Fold a reward into its group."""
@@ -49,12 +49,12 @@ class GroupOperator(Operator):
         return self.groups.open > 0
 
     def advance(self, now_ms: int, at_most: int) -> None:
-        """Close all groups, and forget all memories, whose time is over."""
+        """Close groups that have timed out, and drop closed groups that have expired."""
         self.groups.pass_time(now_ms, self._changes)
 
     def flush(self) -> Effects:
-        """Decisions, alerts about those that raised, and state."""
-        changes, self._changes = self._changes, Changes()
+        """Returns decisions, alerts about those that raised, and state."""
+        changes, self._changes = self._changes, GroupChanges()
         outgoing = [
             Outgoing(
                 *output_message(each.record, each.time_ms, origin=each.origin, rollouts=each.rollouts), each.time_ms
@@ -69,7 +69,7 @@ class GroupOperator(Operator):
 
 
 def restore_group(rules: Rules, start: Start) -> tuple[GroupOperator, list[SetAside]]:
-    """The operator of a partition of ``rewards``, and entries of its state that cannot be read."""
+    """Returns the operator of a partition of ``rewards``, and the state entries that cannot be read."""
     entries, aside = read_entries(start.stored)
     groups = Groups(
         rules.groups,
@@ -82,15 +82,15 @@ def restore_group(rules: Rules, start: Start) -> tuple[GroupOperator, list[SetAs
 
 
 def read_entries(state: Mapping[bytes, LogRecord]) -> tuple[list[Entry], list[SetAside]]:
-    """The entries of ``state``, and what is set aside: what cannot be read, and members whose group cannot be."""
+    """Returns the entries of ``state``, and those to quarantine: unreadable ones and members without a group."""
     entries, aside = read_state(state, decoded)
     orphans = without_group(entries)
-    aside += [SetAside(state[key], "a member of a group that is not there, or cannot be read") for key in orphans]
+    aside += [SetAside(state[key], "a member of a group that is missing or cannot be read") for key in orphans]
     return [entry for key, entry in entries.items() if key not in orphans], aside
 
 
-def raised_in(changes: Changes) -> list[Outgoing]:
-    """An alert for each group among ``changes`` whose decision raised: its members are rejected."""
+def raised_in(changes: GroupChanges) -> list[Outgoing]:
+    """Returns an alert for each group in ``changes`` whose decision raised; its members are rejected."""
     found: dict[str | None, Outgoing] = {}
     for record, time_ms, *_ in changes.outputs:
         if isinstance(record, Rejection) and record.reason is Reason.RAISED and record.group_id not in found:
@@ -101,8 +101,8 @@ def raised_in(changes: Changes) -> list[Outgoing]:
     return list(found.values())
 
 
-def _counts(changes: Changes) -> Counter[str]:
-    """Fates of trajectories by reason, and what was ignored."""
+def _counts(changes: GroupChanges) -> Counter[str]:
+    """Returns counts of fates by reason, and of ignored rewards."""
     counts: Counter[str] = Counter({IGNORED: changes.ignored} if changes.ignored else {})
     for record, *_ in changes.outputs:
         if isinstance(record, TrainingGroup):

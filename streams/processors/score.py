@@ -1,7 +1,7 @@
 """Score as an operator: trajectories and their feedback in, rewards out.
 
-A trajectory whose spec needs neither feedback nor judges is scored as it comes and leaves no state. The others go
-through a :class:`Join`; what falls due there is decided by the processor's hook (``decider.py``).
+A trajectory whose spec needs neither feedback nor judges is scored immediately and leaves no state. The others go
+through a :class:`Join`; the processor's hook (``decider.py``) decides its due rewards.
 """
 
 from collections import Counter
@@ -14,33 +14,33 @@ from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rules import Rules
 from headrace.streams.runtime.processor import Effects, Operator, Start
 from headrace.streams.runtime.state import SetAside, read_state
-from headrace.streams.scoring.attempt import Attempt
+from headrace.streams.scoring.attempt import AttemptState
 from headrace.streams.scoring.due_rewards import announcements
-from headrace.streams.scoring.feedback_join import Changes, Join
+from headrace.streams.scoring.feedback_join import Join, JoinChanges
 from headrace.streams.scoring.score_intake import Scored, take_feedback, take_trajectory
 
 REVISIONS = "revisions"
-"""Counted: rewards that take the place of earlier ones. Others are counted as ``rewards``, and those without a total as
-``unscored_`` and the reason, too."""
+"""Counted: rewards that replace earlier ones. Others are counted as ``rewards``; those without a total are also counted
+as ``unscored_`` plus the reason."""
 
 
 class ScoreOperator(Operator):
-    """One partition of ``trajectories`` and the same of ``feedback``."""
+    """One partition of ``trajectories`` and the same partition of ``feedback``."""
 
     def __init__(self, rewards: Rewards, join: Join) -> None:
-        """``join``: as it was restored."""
+        """``join``: the restored state."""
         self.join = join
         self.newest_ms = join.newest_ms
-        self.changes = Changes()
-        """What is to be decided by the hook, and then flushed."""
-        self.in_hand: dict[int, Trajectory] = {}
-        """Trajectories of this batch that go through the join, by offset: they need not be read back."""
+        self.changes = JoinChanges()
+        """Effects of the batch; the hook decides the due rewards before they are flushed."""
+        self.joining: dict[int, Trajectory] = {}
+        """Trajectories of the current batch that go through the join, by offset; they need not be read back."""
         self._rewards = rewards
         self._outgoing: list[Outgoing] = []
         self._counts: Counter[str] = Counter()
 
     def process(self, record: LogRecord) -> None:
-        """Score a trajectory, or give it or its feedback to the join."""
+        """Score a trajectory, or pass it or its feedback to the join."""
         if record.topic == FEEDBACK.name:
             name, feedback = take_feedback(record)
             with self.join.undone_if_it_raises(name, self.changes):
@@ -54,31 +54,31 @@ class ScoreOperator(Operator):
         arrival, trajectory = taken
         with self.join.undone_if_it_raises(arrival.trajectory_id, self.changes):
             self.join.add_trajectory(arrival, self.changes)
-        self.in_hand[record.offset] = trajectory
+        self.joining[record.offset] = trajectory
 
     @property
     def waits(self) -> bool:
-        """Whether anything is remembered."""
+        """Whether the join has state."""
         return len(self.join) > 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether a window, or the time of a memory, is over at ``now_ms``."""
+        """Whether a window has ended, or state has expired, at ``now_ms``."""
         return self.join.is_due(now_ms)
 
     def advance(self, now_ms: int, at_most: int) -> None:
-        """Close the windows that have ended, ``at_most`` so many, and forget what need not be remembered."""
+        """Close windows that have ended, at most ``at_most``, and drop expired state."""
         self.join.pass_time(now_ms, self.changes, at_most=at_most)
 
     @property
     def limits_reached(self) -> Counter[str]:
-        """What reached a limit of the feedback join."""
+        """Counts of reached limits of the feedback join."""
         return self.join.counts
 
     def flush(self) -> Effects:
-        """Rewards, alerts and state; everything that was due has been decided."""
-        changes, self.changes = self.changes, Changes()
+        """Returns rewards, alerts and state. All due rewards must have been decided."""
+        changes, self.changes = self.changes, JoinChanges()
         outgoing, self._outgoing = self._outgoing, []
-        self.in_hand = {}
+        self.joining = {}
         state = {
             name.encode(): kept.model_dump_json(exclude_defaults=True).encode() if kept else None
             for name, kept in changes.stored.items()
@@ -95,11 +95,11 @@ class ScoreOperator(Operator):
 
 
 def restore_score(rules: Rules, start: Start) -> tuple[ScoreOperator, list[SetAside]]:
-    """The operator of a partition of ``trajectories``, and entries of its state that cannot be read."""
+    """Returns the operator of a partition of ``trajectories``, and the state entries that cannot be read."""
     stored, aside = read_state(start.stored, stored_attempt)
     return ScoreOperator(rules.rewards, Join(rules.join, dict(stored.values()))), aside
 
 
-def stored_attempt(key: bytes, value: bytes) -> tuple[str, Attempt]:
-    """Trajectory id and attempt of a record of the state; raises ``ValueError``."""
-    return key.decode(), Attempt.model_validate_json(value)
+def stored_attempt(key: bytes, value: bytes) -> tuple[str, AttemptState]:
+    """Returns trajectory id and state of a record of the state topic. Raises ``ValueError``."""
+    return key.decode(), AttemptState.model_validate_json(value)

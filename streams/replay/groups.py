@@ -12,7 +12,7 @@ from headrace.schemas.records.group import TrainingGroup
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, TRAINING
 from headrace.streams.grouping.group import SOURCE
 from headrace.streams.grouping.group_state import GroupState, remembered
-from headrace.streams.grouping.groups import Changes, Groups
+from headrace.streams.grouping.groups import GroupChanges, Groups
 from headrace.streams.processors.group import TRAINED, GroupOperator
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.replay.rewards import UNREADABLE
@@ -109,7 +109,7 @@ class RangeGroupOperator(GroupOperator):
         changes.outputs[:] = kept
         return super().flush()
 
-    def _cut(self, changes: Changes) -> Iterator[str]:
+    def _cut(self, changes: GroupChanges) -> Iterator[str]:
         """Trajectories (:func:`remembered`) whose group closed incomplete so early that the range may have cut it."""
         cut_ms = self._cut_ms()
         if cut_ms is None or not changes.outputs:

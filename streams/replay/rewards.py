@@ -65,7 +65,7 @@ class Rescoring:
     def hold(self, operators: Mapping[int, ScoreOperator]) -> None:
         """Hold what has come and may be scored (again) later, as long as the join remembers it."""
         for number, operator in operators.items():
-            for offset, trajectory in operator.in_hand.items():
+            for offset, trajectory in operator.joining.items():
                 self._partitions[number].hold(trajectory.trajectory_id, offset)
 
     def _partition(self, number: int) -> "_Partition":

@@ -32,7 +32,7 @@ from headrace.streams.replay.verdicts import asked, read_rewards, recorded
 from headrace.streams.rewards.judge_client import Judging
 from headrace.streams.rewards.registry import ANY_AGENT
 from headrace.streams.rules import Rules
-from headrace.streams.scoring.score_intake import hears_feedback
+from headrace.streams.scoring.score_intake import uses_feedback
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ async def _feedback_spans(config: ReplayConfig, spans: Mapping[int, OffsetRange]
 
     Where the range is given by offsets, all feedback there is.
     """
-    if config.stage is ReplayStage.REWARDS or not hears_feedback(config.rules.rewards):
+    if config.stage is ReplayStage.REWARDS or not uses_feedback(config.rules.rewards):
         return {}
     begin = max(0, config.begin - config.rules.join.remember_ms) if isinstance(config.begin, int) else None
     end = config.end if isinstance(config.end, int) else None

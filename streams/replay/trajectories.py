@@ -13,11 +13,11 @@ from typing import NamedTuple, TypeAlias
 from aiokafka import TopicPartition
 
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
-from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.assemble import outputs_of
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import History
-from headrace.streams.assembly.unreadable_batch import letters_of_batch
+from headrace.streams.assembly.unreadable_batch import batch_outputs
 from headrace.streams.raw import LogRecord, Outgoing
 
 CUT = "trajectories_cut_at_begin"
@@ -95,7 +95,7 @@ class Rederivation:
     def skip(self, begin: int, end: int) -> None:
         """The offsets ``[begin, end)`` are a batch that cannot be decompressed."""
         place = TopicPartition(EVENTS.name, self._portion.partition)
-        made = letters_of_batch(place, begin, end, self._fold.log_ms)
+        made = batch_outputs(place, begin, end, self._fold.log_ms)
         self._portion.items += [outgoing for outgoing in made if outgoing.topic is DEAD_LETTERS]
 
     def portion(self) -> Portion:
@@ -124,4 +124,4 @@ class Rederivation:
                 self._portion.items.append(LeftOut(outcome.closed_ms))
             else:
                 self._portion.counts[TRAJECTORIES.name] += isinstance(outcome, History)
-                self._portion.items += settle(outcome)
+                self._portion.items += outputs_of(outcome)

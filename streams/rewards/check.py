@@ -22,7 +22,7 @@ from headrace.streams.rewards.spec import NOT_JUDGED, JudgedTerm, RewardSpec, ne
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckRow:
     """One component over all samples."""
 
     name: str
@@ -53,7 +53,7 @@ class Report:
     """Those of them whose totals are all equal: they carry no gradient."""
     ms: float
     """Milliseconds a trajectory, all components."""
-    rows: tuple[Row, ...]
+    rows: tuple[CheckRow, ...]
     """Components in order, and the total."""
     findings: tuple[Finding, ...] = field(default=())
     """What is wrong, then what is worth a look."""
@@ -108,14 +108,14 @@ def _versions(samples: Sequence[Sample]) -> tuple[int, int]:
     return min(versions, default=0), max(versions, default=0)
 
 
-def _rows(spec: RewardSpec, observed: Observations) -> tuple[Row, ...]:
+def _rows(spec: RewardSpec, observed: Observations) -> tuple[CheckRow, ...]:
     rows = []
     for term in spec.terms:
         weight = f"{term.weight:g}" if isinstance(term.weight, int | float) else str(term.weight)
         if isinstance(term, JudgedTerm):
-            rows.append(Row(term.name, weight, (), {NOT_JUDGED: len(observed.totals)}))
+            rows.append(CheckRow(term.name, weight, (), {NOT_JUDGED: len(observed.totals)}))
         else:
             values = tuple(value for value in observed.values[term.name] if value is not None)
-            rows.append(Row(term.name, weight, values, dict(observed.unscored[term.name])))
+            rows.append(CheckRow(term.name, weight, values, dict(observed.unscored[term.name])))
     totals = tuple(total for total in observed.totals if total is not None)
-    return (*rows, Row("total", "", totals, dict(observed.unscored["total"])))
+    return (*rows, CheckRow("total", "", totals, dict(observed.unscored["total"])))

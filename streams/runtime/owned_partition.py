@@ -34,7 +34,7 @@ from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.kafka.transactions import until_decided
 from headrace.schemas.operator_error import TopicsError
 from headrace.schemas.topics import Topic
-from headrace.streams.lost_place import LostPlaceError, expired_alert
+from headrace.streams.lost_offset import LostOffsetError, expired_alert
 from headrace.streams.raw import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -197,7 +197,7 @@ class OwnedPartition:
 
     def _go_on(self, committed: dict[str, int] | None, has_state: bool) -> None:
         """Where the broker has forgotten committed offsets (``offsets.retention.minutes``), go on where the state was
-        committed. Raises :class:`LostPlaceError` where an older version wrote it, which did not say.
+        committed. Raises :class:`LostOffsetError` where an older version wrote it, which did not say.
         """
         missing = [topic.name for topic in self._ownership.sources if topic.name not in self.offsets]
         if not missing or not has_state:
@@ -206,7 +206,7 @@ class OwnedPartition:
             if self.offsets:  # a source that is read since lately
                 return
             commands = " ".join(f"--topic {name}:{self._partition}" for name in missing)
-            raise LostPlaceError(
+            raise LostOffsetError(
                 f"the broker has no committed offset of {self._name} any more (offsets.retention.minutes), and its "
                 "state is there. Say from where it goes on, with every process of the group stopped: "
                 f"kafka-consumer-groups.sh --bootstrap-server {self._ownership.bootstrap} --group "

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from headrace.schemas.topics import DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord
-from headrace.streams.letters.dead_letters import dead_letter_message, time_of
-from headrace.streams.letters.raised import raised
+from headrace.streams.dead_letters.build import dead_letter_message, time_of
+from headrace.streams.dead_letters.raised import raised
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.runtime.processor import Effects, Hook, Operator
 from headrace.streams.typed_record import check_time

@@ -14,7 +14,7 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.alerts import alert_message
-from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.dead_letters.build import dead_letter_message, time_of
 from headrace.streams.raw import LogRecord, Outgoing
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""What score keeps of a trajectory that waits for feedback or may get more, and how much memory it takes."""
+"""Score's state of a trajectory that waits for feedback or may get more, and its size in memory."""
 
 from headrace.schemas.model import Part
 from headrace.schemas.records.reward import Reward
@@ -9,13 +9,14 @@ _FEEDBACK_BYTES = 750
 _REWARD_BYTES = 3_000
 
 
-class Attempt(Part):
-    """What is known of a trajectory: the state's value."""
+class AttemptState(Part):
+    """State of one trajectory: a value of the state topic."""
 
     since_ms: int
-    """Log time from which it is remembered: the end of its window or, while it is unknown, its first feedback."""
+    """Stream time from which it is remembered: the end of its window or, while only feedback is known, the time of the
+    first feedback."""
     offset: int | None = None
-    """Where it stands in ``trajectories``; ``None`` while only feedback is known."""
+    """Its offset in ``trajectories``; ``None`` while only feedback is known."""
     arrived_ms: int = 0
     """Timestamp of its record."""
     origin: str | None = None
@@ -23,13 +24,13 @@ class Attempt(Part):
     takes_feedback: bool = False
     """Whether its spec makes revisions."""
     heard: list[Feedback] = []
-    """Its feedback, in the order of the log."""
+    """Its feedback, in the order of the topic."""
     revisions: int = 0
-    """Rewards that were decided, revision 0 included."""
+    """Number of rewards decided, revision 0 included."""
     verdicts: dict[str, Verdict] = {}
-    """What judges said, by term: a judge is asked once, and revisions rest on the same verdict."""
+    """Verdicts of judges by term: a judge is called once, and revisions reuse its verdict."""
     blank: Reward | None = None
-    """Revision 0 as it is where the trajectory can no longer be read; until that is due."""
+    """Revision 0 to use if the trajectory can no longer be read when it is due; ``None`` after revision 0."""
 
     @property
     def is_open(self) -> bool:
@@ -37,7 +38,7 @@ class Attempt(Part):
         return self.offset is not None and self.revisions == 0
 
 
-def memory_of(name: str, attempt: Attempt) -> int:
-    """Memory of ``attempt`` and its ``name``, in bytes, about: texts as they are, and some for the objects around."""
+def memory_of(name: str, attempt: AttemptState) -> int:
+    """Returns the approximate memory of ``attempt`` and its ``name`` in bytes: texts, and a constant for objects."""
     heard = sum(_FEEDBACK_BYTES + len(each.id) + len(each.signal) for each in attempt.heard)
     return _ATTEMPT_BYTES + 2 * len(name) + heard + (_REWARD_BYTES if attempt.blank else 0)

@@ -1,7 +1,7 @@
-"""From what is due to rewards: which judges to ask, and what their answers make. Pure; somebody else asks.
+"""Turns due rewards into rewards: which judges to call, and how to use their verdicts. Pure; the caller does the I/O.
 
 asked = to_ask(cases, rewards, joins)
-judged = …                                      # over HTTP, from a function in memory, or from the log
+judged = …                                      # over HTTP, from a function in memory, or from recorded rewards
 conclude(cases, judged, rewards, joins, changes)
 announcements(changes[0])
 """
@@ -15,14 +15,14 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS, TRAJECTORIES
-from headrace.streams.letters.raised import raised_alert
+from headrace.streams.dead_letters.raised import raised_alert
 from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.incomplete import hiding_defect
 from headrace.streams.rewards.judge_inquiry import Inquiry, inquiries
 from headrace.streams.rewards.judge_question import Question
 from headrace.streams.rewards.registry import Rewards
 from headrace.streams.rewards.spec import Verdict
-from headrace.streams.scoring.feedback_join import Changes, Due, Join
+from headrace.streams.scoring.feedback_join import DueReward, Join, JoinChanges
 from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label
 
 logger = logging.getLogger(__name__)
@@ -30,29 +30,29 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A reward that is due, with the trajectory that it is for."""
+    """A due reward with its trajectory."""
 
     partition: int
     """Partition of ``trajectories``."""
-    due: Due
-    """What is due."""
+    due: DueReward
+    """The due reward."""
     trajectory: Trajectory
     """The trajectory."""
 
     @property
     def name(self) -> tuple[int, str]:
-        """Partition and trajectory id: several revisions of one trajectory have one name."""
+        """Partition and trajectory id, shared by all revisions of one trajectory."""
         return self.partition, self.due.trajectory_id
 
 
 Asked: TypeAlias = dict[tuple[int, str], list[Inquiry]]
 """Inquiries by the case's name."""
 Judged: TypeAlias = Mapping[tuple[int, str], Mapping[str, Verdict]]
-"""What judges say, by the case's name and by component."""
+"""Verdicts of judges by the case's name and by component."""
 
 
 def to_ask(cases: Iterable[Case], rewards: Rewards, joins: Mapping[int, Join]) -> Asked:
-    """What judges must be asked: once a trajectory, and not where no answer could give it a total."""
+    """Returns the inquiries for judges: once per trajectory, and none if no verdict could give it a total."""
     asked: Asked = {}
     for case in cases:
         spec = rewards.of(case.trajectory)
@@ -63,14 +63,14 @@ def to_ask(cases: Iterable[Case], rewards: Rewards, joins: Mapping[int, Join]) -
                 asked[case.name] = inquiries(spec, case.trajectory, known)
             except MemoryError:
                 raise
-            except Exception:  # its judged components stay without a verdict, and its reward says so
-                logger.exception("%s: what to ask its judges could not be made out", case.due.trajectory_id)
+            except Exception:  # its judged components get no verdict and are labelled in its reward
+                logger.exception("%s: the questions for its judges could not be built", case.due.trajectory_id)
                 asked[case.name] = []
     return asked
 
 
 def all_questions(asked: Asked) -> list[Question]:
-    """Every question of ``asked``, in an order that answers can follow."""
+    """Returns every question of ``asked``; answers come back in the same order."""
     return [question for each in asked.values() for inquiry in each for question in inquiry.questions]
 
 
@@ -79,11 +79,11 @@ def conclude(
     judged: Judged,
     rewards: Rewards,
     joins: Mapping[int, Join],
-    changes: Mapping[int, Changes],
+    changes: Mapping[int, JoinChanges],
 ) -> None:
-    """Score the ``cases`` and hand the rewards to their joins; ``changes`` are by partition.
+    """Score the ``cases`` and pass the rewards to their joins; ``changes`` are by partition.
 
-    Components of cases that are not in ``judged`` are ``not_judged``, unless their join knows a verdict.
+    Judged components of cases that are not in ``judged`` are ``not_judged`` unless their join knows a verdict.
     """
     for case in cases:
         join, due = joins[case.partition], case.due
@@ -106,9 +106,9 @@ def conclude(
             )
 
 
-def gone(due: Due) -> Reward | None:
-    """The reward of ``due`` where the trajectory can no longer be read: its facts without a total. Revisions have none,
-    and the reward that was given stays.
+def reward_of_deleted(due: DueReward) -> Reward | None:
+    """Returns the reward of ``due`` if the trajectory can no longer be read: its facts without a total. ``None`` for
+    revisions, whose earlier reward remains valid.
     """
     if due.blank is None:
         return None
@@ -116,8 +116,8 @@ def gone(due: Due) -> Reward | None:
     return due.blank.model_copy(update={"feedback": references})
 
 
-def announcements(changes: Changes) -> list[Outgoing]:
-    """The rewards that were decided, as records, and the alerts."""
+def announcements(changes: JoinChanges) -> list[Outgoing]:
+    """Returns the decided rewards and the alerts as output records."""
     rewards = [
         Outgoing(REWARDS, reward_message(each.reward, origin=each.origin), each.time_ms) for each in changes.decided
     ]

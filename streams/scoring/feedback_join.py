@@ -1,15 +1,15 @@
-"""Trajectories meet their feedback: when a trajectory is scored, and with which feedback. One partition of both topics.
+"""Joins trajectories with feedback: when a trajectory is scored, and with which feedback. One partition of both topics.
 
-    trajectory ──▶ waits until log time is past its end + window ──▶ revision 0, with the feedback given by then
+    trajectory ──▶ waits until stream time is past its end + window ──▶ revision 0, with the feedback given by then
     feedback ──before the trajectory──▶ kept
              ──later──▶ revision n + 1, with all feedback so far
              ──twice──▶ nothing
 
-The window begins when the trajectory ended by the broker's clock (the timestamp of its record), and feedback is stamped
-by the same: an agent's clock has no say. Whether feedback was in time follows from its timestamp and not from when it
-is noticed, so however the two topics interleave, and whatever is delivered twice, the same rewards come out. The join
-holds where a trajectory stands, never its tokens. What falls due is scored outside and handed back with
-:meth:`Join.decided`; the shell writes rewards and state in one transaction.
+The window begins when the trajectory ended by the broker's clock (the timestamp of its record), which also stamps
+feedback; an agent's clock is not used. Whether feedback was in time depends on its timestamp and not on when it is
+processed, so any interleaving of the two topics, and any duplicate delivery, gives the same rewards. The join keeps the
+offset of a trajectory, never its tokens. Due rewards are computed outside and passed back with :meth:`Join.decided`;
+the I/O layer writes rewards and state in one transaction.
 """
 
 from collections import Counter
@@ -21,10 +21,10 @@ from heapq import heapify, heappop, heappush
 from headrace.schemas.records.reward import Reward
 from headrace.streams.raw import Outgoing
 from headrace.streams.rewards.spec import Feedback, Verdict
-from headrace.streams.scoring.attempt import Attempt, memory_of
+from headrace.streams.scoring.attempt import AttemptState, memory_of
 
 WINDOW_OVERFLOW = "window_overflow"
-"""Why there is no total where too many trajectories waited for feedback, and this one could not."""
+"""Reason for no total: too many trajectories waited for feedback, so this one was scored early."""
 
 
 SURPLUS = "feedback_surplus"
@@ -32,113 +32,114 @@ SURPLUS = "feedback_surplus"
 TOO_LATE = "feedback_too_late"
 """Counted: feedback later than ``remember_ms`` after the window."""
 UNCLAIMED = "feedback_unclaimed"
-"""Counted: feedback that was forgotten before a trajectory came for it."""
+"""Counted: feedback that was dropped before its trajectory arrived."""
 FORGOTTEN_EARLY = "forgotten_early"
-"""Counted: memories that had to go for ``max_remembered``, ``max_unclaimed`` or ``max_bytes``."""
+"""Counted: states dropped because of ``max_remembered``, ``max_unclaimed`` or ``max_bytes``."""
 TRAJECTORY_GONE = "trajectory_gone"
-"""Why there is no total where the trajectory is past its topic's retention when its window ends. Counted, and so are
-revisions that are not made for it."""
+"""Reason for no total: retention deleted the trajectory before its window ended. Also counts revisions that are skipped
+for this reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinLimits:
-    """How long and how many, in each partition."""
+    """Limits of time and memory, for each partition."""
 
     remember_ms: int = 24 * 3600 * 1000
-    """Log time after the window for which feedback makes revisions; as long is feedback kept that came first."""
+    """Stream time after the window during which feedback creates revisions; feedback that arrives before its trajectory
+    is kept as long."""
     max_open: int = 50_000
-    """Trajectories that wait for feedback; beyond it the next to fall due has no total (``window_overflow``)."""
+    """Most trajectories that wait for feedback; beyond it the next one due gets no total (``window_overflow``)."""
     max_remembered: int = 200_000
-    """Scored trajectories that are remembered; the oldest is forgotten."""
+    """Most scored trajectories that are remembered; beyond it the oldest is dropped."""
     max_unclaimed: int = 50_000
-    """Trajectories of which only feedback is known; the oldest is forgotten. Anybody can name them, so they have a
-    bound of their own and never take the place of what was scored."""
+    """Most trajectories of which only feedback is known; beyond it the oldest is dropped. Any producer can create them,
+    so they have a separate limit and never displace scored trajectories."""
     max_bytes: int = 512 * 1024 * 1024
-    """Memory of everything that is known, about. Beyond it what is unclaimed is forgotten, then the oldest of what was
-    scored; and a trajectory with more than its share of it takes no more feedback."""
+    """Approximate memory of all state. Beyond it, unclaimed feedback is dropped first, then the oldest scored
+    trajectories; and a trajectory that exceeds its share takes no more feedback."""
     max_feedback: int = 64
-    """Feedback that counts for one trajectory; further ones stay in their topic and out of its reward."""
+    """Most feedback records that count for one trajectory; further ones do not affect its reward."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """A trajectory as it comes in."""
+class TrajectoryArrival:
+    """A trajectory that enters the join."""
 
     trajectory_id: str
     """The trajectory."""
     offset: int
-    """Where it stands in ``trajectories``."""
+    """Its offset in ``trajectories``."""
     arrived_ms: int
-    """Timestamp of its record: when its last event came, by the clock that also stamps feedback."""
+    """Timestamp of its record: when its last event arrived, by the clock that also stamps feedback."""
     window_ms: int = 0
-    """How long its reward waits for feedback from then on."""
+    """How long its reward waits for feedback from ``arrived_ms`` on."""
     takes_feedback: bool = True
     """Whether its spec makes revisions."""
     origin: str | None = None
     """``traceparent`` of its record."""
     blank: Reward | None = None
-    """Its reward where it can no longer be read when its window ends."""
+    """Its reward if it can no longer be read when its window ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A reward that is to be made."""
+class DueReward:
+    """A reward that is due and not yet computed."""
 
     trajectory_id: str
     """The trajectory."""
     offset: int
-    """Where it stands in ``trajectories``."""
+    """Its offset in ``trajectories``."""
     revision: int
-    """0 for the first."""
+    """0 for the first reward."""
     feedback: tuple[Feedback, ...]
-    """What it rests on."""
+    """The feedback to use."""
     time_ms: int
-    """Log time of the decision."""
+    """Stream time of the decision."""
     unscored: str | None = None
-    """Why it has no total whatever the spec says."""
+    """Reason for no total, regardless of the spec."""
     blank: Reward | None = None
-    """The reward where the trajectory can no longer be read; revisions have none."""
+    """The reward if the trajectory can no longer be read; ``None`` for revisions."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """A reward that was made."""
+class DecidedReward:
+    """A computed reward."""
 
     reward: Reward
     """The reward."""
     time_ms: int
-    """Log time of the decision: the timestamp of its record."""
+    """Stream time of the decision: the timestamp of its record."""
     origin: str | None
     """``traceparent`` of the trajectory's record."""
 
 
 @dataclass(slots=True)
-class Changes:
-    """What some records, or some time, did. Every ``due`` must be decided before they are written."""
+class JoinChanges:
+    """Effects of records and of time on the join. Every ``due`` reward must be decided before they are written."""
 
-    due: list[Due] = field(default_factory=list)
-    """Rewards to be made, in order."""
-    decided: list[Decided] = field(default_factory=list)
-    """Rewards that were made of them."""
+    due: list[DueReward] = field(default_factory=list)
+    """Rewards to compute, in order."""
+    decided: list[DecidedReward] = field(default_factory=list)
+    """The computed rewards."""
     alerts: list[Outgoing] = field(default_factory=list)
-    """What a person should know of them."""
-    stored: dict[str, Attempt | None] = field(default_factory=dict)
-    """Trajectory id → what to keep; ``None`` forgets it."""
+    """Alerts about them."""
+    stored: dict[str, AttemptState | None] = field(default_factory=dict)
+    """Trajectory id → state to store; ``None`` deletes it."""
 
 
 class Join:
-    """The join of one partition. Mutable, but a function of what was fed in."""
+    """The join of one partition. Mutable; its state depends only on its inputs."""
 
-    def __init__(self, limits: JoinLimits, stored: Mapping[str, Attempt] | None = None) -> None:
-        """Start empty or from what was ``stored``, by trajectory id."""
+    def __init__(self, limits: JoinLimits, stored: Mapping[str, AttemptState] | None = None) -> None:
+        """Start empty, or from the ``stored`` state by trajectory id."""
         self.limits = limits
         self.counts: Counter[str] = Counter()
-        """What reached a limit, by name."""
+        """Counts of reached limits, by name."""
         self._attempts = dict(stored or {})
         self._index()
 
     def __len__(self) -> int:
-        """Trajectories of which anything is known."""
+        """Number of trajectories with state."""
         return len(self._attempts)
 
     @property
@@ -148,18 +149,18 @@ class Join:
 
     @property
     def held_bytes(self) -> int:
-        """Memory of everything that is known, about."""
+        """Approximate memory of all state, in bytes."""
         return self._bytes
 
     @property
     def newest_ms(self) -> int:
-        """Newest log time that what is known bears witness of; 0 where there is nothing."""
+        """Newest timestamp in the state; 0 if it is empty."""
         known = self._attempts.values()
         return max((max([one.arrived_ms, *(each.time_ms for each in one.heard)]) for one in known), default=0)
 
     @contextmanager
-    def undone_if_it_raises(self, name: str, changes: Changes) -> Iterator[None]:
-        """Around what is done with one record about ``name``: where that raises, nothing is known of the record."""
+    def undone_if_it_raises(self, name: str, changes: JoinChanges) -> Iterator[None]:
+        """Context for processing one record about ``name``: if it raises, all effects of the record are undone."""
         before, dues = self._attempts.get(name), len(changes.due)
         was_stored, stored = name in changes.stored, changes.stored.get(name)
         try:
@@ -176,7 +177,7 @@ class Join:
             raise
 
     def _index(self) -> None:
-        """Find out what falls due when, and what is remembered since when."""
+        """Rebuild the heaps of due and remembered trajectories, and the counters."""
         known = self._attempts.items()
         self._due = [(one.since_ms, name) for name, one in known if one.is_open]
         self._unclaimed = [(one.since_ms, name) for name, one in known if one.offset is None]
@@ -186,13 +187,13 @@ class Join:
         for heap in (self._due, self._unclaimed, self._memory):
             heapify(heap)
 
-    def add_trajectory(self, arrival: Arrival, changes: Changes) -> None:
-        """A trajectory came; it falls due at once where its spec has no window."""
+    def add_trajectory(self, arrival: TrajectoryArrival, changes: JoinChanges) -> None:
+        """Add a trajectory; it is due immediately if its spec has no window."""
         name = arrival.trajectory_id
         before = self._attempts.get(name)
         if before is not None and before.offset is not None:
             return
-        after = Attempt(
+        after = AttemptState(
             since_ms=arrival.arrived_ms + arrival.window_ms,
             offset=arrival.offset,
             arrived_ms=arrival.arrived_ms,
@@ -212,11 +213,11 @@ class Join:
             self.counts[WINDOW_OVERFLOW] += 1
             self._close(self._next_due(), changes, unscored=WINDOW_OVERFLOW, now_ms=arrival.arrived_ms)
 
-    def add_feedback(self, trajectory_id: str, feedback: Feedback, changes: Changes) -> None:
-        """Feedback came, before the trajectory or after it."""
+    def add_feedback(self, trajectory_id: str, feedback: Feedback, changes: JoinChanges) -> None:
+        """Add feedback, which may arrive before or after its trajectory."""
         before = self._attempts.get(trajectory_id)
         if before is None:
-            self._keep(trajectory_id, Attempt(since_ms=feedback.time_ms, heard=[feedback]), changes)
+            self._keep(trajectory_id, AttemptState(since_ms=feedback.time_ms, heard=[feedback]), changes)
             self._claims += 1
             self._remember(trajectory_id, changes)
         elif any(each.id == feedback.id for each in before.heard):
@@ -229,13 +230,13 @@ class Join:
             self._keep(trajectory_id, before.model_copy(update={"heard": [*before.heard, feedback]}), changes)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether :meth:`pass_time` may find anything."""
+        """Whether :meth:`pass_time` may have work to do."""
         return bool(self._due and self._due[0][0] < now_ms) or any(
             heap and heap[0][0] + self.limits.remember_ms < now_ms for heap in (self._unclaimed, self._memory)
         )
 
-    def pass_time(self, now_ms: int, changes: Changes, *, at_most: int | None = None) -> None:
-        """Log time is ``now_ms``: windows that ended before are closed, ``at_most`` so many, and memories forgotten."""
+    def pass_time(self, now_ms: int, changes: JoinChanges, *, at_most: int | None = None) -> None:
+        """Advance stream time to ``now_ms``: close windows that have ended, at most ``at_most``, and drop old state."""
         while self._due and self._due[0][0] < now_ms and (at_most is None or len(changes.due) < at_most):
             self._close(self._next_due(), changes)
         for heap in (self._unclaimed, self._memory):
@@ -243,21 +244,23 @@ class Join:
                 pass
 
     def verdicts(self, trajectory_id: str) -> Mapping[str, Verdict]:
-        """What judges said of it so far, by term."""
+        """Returns the verdicts of judges so far, by term."""
         return self._attempts[trajectory_id].verdicts
 
-    def decided(self, due: Due, reward: Reward, verdicts: Mapping[str, Verdict], changes: Changes) -> None:
-        """``due`` was scored; of the judges, ``verdicts`` are new."""
+    def decided(self, due: DueReward, reward: Reward, verdicts: Mapping[str, Verdict], changes: JoinChanges) -> None:
+        """Record that ``due`` was scored; ``verdicts`` are the new verdicts of judges."""
         attempt = self._attempts[due.trajectory_id]
-        changes.decided.append(Decided(reward, due.time_ms, attempt.origin))
+        changes.decided.append(DecidedReward(reward, due.time_ms, attempt.origin))
         if verdicts:
             kept = attempt.model_copy(update={"verdicts": attempt.verdicts | dict(verdicts)})
             self._keep(due.trajectory_id, kept, changes)
 
-    def _close(self, name: str, changes: Changes, *, unscored: str | None = None, now_ms: int | None = None) -> None:
-        """The window of ``name`` is over: revision 0, and a revision for each feedback that is too late for it.
+    def _close(
+        self, name: str, changes: JoinChanges, *, unscored: str | None = None, now_ms: int | None = None
+    ) -> None:
+        """Close the window of ``name``: revision 0, and a revision for each feedback that is too late for it.
 
-        With ``now_ms`` it is over early, at that log time.
+        With ``now_ms`` it closes early, at that stream time.
         """
         attempt = self._attempts[name]
         in_time = [each for each in attempt.heard if each.time_ms <= attempt.since_ms]
@@ -270,8 +273,8 @@ class Join:
             self._revise(name, feedback, changes)
         self._remember(name, changes)
 
-    def _revise(self, name: str, feedback: Feedback, changes: Changes) -> None:
-        """Feedback on what is scored: a revision, where the spec makes any and still remembers."""
+    def _revise(self, name: str, feedback: Feedback, changes: JoinChanges) -> None:
+        """Handle feedback on a scored trajectory: a revision, if its spec makes any and the feedback is in time."""
         attempt = self._attempts[name]
         if not attempt.takes_feedback:
             return
@@ -281,10 +284,12 @@ class Join:
         heard = [*attempt.heard, feedback]
         self._make(name, attempt.model_copy(update={"heard": heard}), feedback.time_ms, changes)
 
-    def _make(self, name: str, attempt: Attempt, time_ms: int, changes: Changes, unscored: str | None = None) -> None:
-        """The next reward of ``attempt`` falls due."""
+    def _make(
+        self, name: str, attempt: AttemptState, time_ms: int, changes: JoinChanges, unscored: str | None = None
+    ) -> None:
+        """Make the next reward of ``attempt`` due."""
         assert attempt.offset is not None, f"{name} is not known"
-        due = Due(
+        due = DueReward(
             trajectory_id=name,
             offset=attempt.offset,
             revision=attempt.revisions,
@@ -299,12 +304,12 @@ class Join:
     def _next_due(self) -> str:
         return heappop(self._due)[1]
 
-    def _takes_too_much(self, name: str, attempt: Attempt) -> bool:
-        """Whether everything together is at its bound, and ``attempt`` beyond its share of it."""
+    def _takes_too_much(self, name: str, attempt: AttemptState) -> bool:
+        """Whether total memory exceeds its limit and ``attempt`` exceeds its share."""
         limits = self.limits
         return self._bytes > limits.max_bytes and memory_of(name, attempt) > limits.max_bytes // limits.max_open
 
-    def _remember(self, name: str, changes: Changes) -> None:
+    def _remember(self, name: str, changes: JoinChanges) -> None:
         attempt = self._attempts[name]
         heappush(self._unclaimed if attempt.offset is None else self._memory, (attempt.since_ms, name))
         limits = self.limits
@@ -317,8 +322,10 @@ class Join:
             if not any(self._forget_oldest(heap, changes, early=True) for heap in (self._unclaimed, self._memory)):
                 break
 
-    def _forget_oldest(self, heap: list[tuple[int, str]], changes: Changes, *, early: bool = False) -> bool:
-        """Whether the oldest in ``heap`` could go. What has just changed cannot: it is written first."""
+    def _forget_oldest(self, heap: list[tuple[int, str]], changes: JoinChanges, *, early: bool = False) -> bool:
+        """Drop the oldest state in ``heap``; ``False`` if that is impossible. State that just changed must be written
+        first and cannot be dropped.
+        """
         if not heap:
             return False
         since_ms, name = heap[0]
@@ -335,11 +342,11 @@ class Join:
             del self._attempts[name]
             self._bytes -= memory_of(name, attempt)
             changes.stored[name] = None
-        # Else it stands elsewhere: its trajectory came after its feedback.
+        # Else the heap entry is stale: the trajectory arrived after its feedback and is in another heap.
         heappop(heap)
         return True
 
-    def _keep(self, name: str, attempt: Attempt, changes: Changes) -> None:
+    def _keep(self, name: str, attempt: AttemptState, changes: JoinChanges) -> None:
         before = self._attempts.get(name)
         self._bytes += memory_of(name, attempt) - (memory_of(name, before) if before else 0)
         self._attempts[name] = attempt

@@ -1,4 +1,4 @@
-"""Score: a trajectory → its reward. Every trajectory gets one record, with a total or with the reason for none."""
+"""Scores a trajectory. Every trajectory gets one reward record, with a total or with the reason for having none."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ SOURCE = "/streams/score"
 """``ce_source`` of rewards."""
 
 REWARDS_OF_AGENTS = parse_rewards(DEFAULTS)
-"""What agents are scored by where no setting says otherwise."""
+"""The default reward spec of each agent."""
 
 RAISED = "raised"
-"""Why there is no total where scoring itself raised; a component that raises has a label of its own."""
+"""Reason for no total: scoring itself raised. A component that raises has a separate label."""
 
 
 def score(
@@ -34,10 +34,10 @@ def score(
     verdicts: Mapping[str, Verdict] | None = None,
     revision: int = 0,
 ) -> Reward:
-    """The reward record of ``trajectory``, which stands at ``reference`` in ``trajectories``.
+    """Returns the reward record of ``trajectory``, which is at ``reference`` in ``trajectories``.
 
-    ``feedback`` is all that is known of it, in any order; ``verdicts`` are the judges', by the name of their term.
-    ``revision`` counts the rewards of this trajectory under this spec that came before.
+    ``feedback`` is all feedback so far, in any order; ``verdicts`` are those of judges, by the name of their term.
+    ``revision`` is the number of earlier rewards of this trajectory under this spec.
     """
     spec = rewards.of(trajectory)
     given = sorted(feedback, key=lambda each: (each.reference.partition, each.reference.offset))
@@ -55,7 +55,7 @@ def score_or_label(
     verdicts: Mapping[str, Verdict] | None = None,
     revision: int = 0,
 ) -> tuple[Reward, Exception | None]:
-    """As :func:`score`; where that raises, a reward without a total, labelled ``raised``, and the exception."""
+    """As :func:`score`; if that raises, returns a reward without a total, labelled ``raised``, and the exception."""
     try:
         options: dict[str, Any] = {"feedback": feedback, "verdicts": verdicts, "revision": revision}
         return score(trajectory, reference, rewards=rewards, **options), None
@@ -67,7 +67,7 @@ def score_or_label(
 
 
 def unscored(trajectory: Trajectory, reference: Reference, why: str, *, rewards: Rewards = REWARDS_OF_AGENTS) -> Reward:
-    """The reward record of ``trajectory`` where it has no total, and no components, for the reason ``why``."""
+    """Returns a reward record of ``trajectory`` without total and components, for the reason ``why``."""
     return _reward(trajectory, reference, rewards.of(trajectory), Score({}, None, why))
 
 
@@ -117,7 +117,7 @@ def _reward(
 
 
 def reward_message(reward: Reward, *, origin: str | None = None) -> Message:
-    """``reward`` as a record of ``rewards``; scored twice under one spec, a trajectory has one record id a revision.
+    """Returns ``reward`` as a record of ``rewards``. Its id is derived from trajectory, spec and revision.
 
     ``origin`` is the ``traceparent`` of the trajectory's record.
     """

@@ -1,6 +1,6 @@
-"""What score makes of a record that comes in: a reward at once, or an arrival or feedback for the join. Pure.
+"""Converts score's input records: into an immediate reward, or into an arrival or feedback for the join. Pure.
 
-The runtime has checked the record's time.
+The runtime has already checked the record's timestamp.
 """
 
 from typing import NamedTuple, TypeAlias
@@ -11,11 +11,11 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import REWARDS
-from headrace.streams.letters.raised import place_of, raised_alert
+from headrace.streams.dead_letters.raised import position_of, raised_alert
 from headrace.streams.raw import LogRecord, Outgoing
 from headrace.streams.rewards.registry import Rewards, is_ours
 from headrace.streams.rewards.spec import Feedback, RewardSpec
-from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival
+from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, TrajectoryArrival
 from headrace.streams.scoring.score import SOURCE, reward_message, score_or_label, unscored
 from headrace.streams.typed_reader import TypedPayload, TypedReader
 from headrace.streams.typed_record import typed
@@ -23,25 +23,25 @@ from headrace.streams.typed_record import typed
 _TRAJECTORIES = TypedReader(Trajectory)
 
 MAX_FEEDBACK_ID = 128
-"""Longest id of feedback that a reward sees as it came, in bytes."""
+"""Longest feedback id that is kept unchanged, in bytes; a longer one is hashed."""
 
-Waiting: TypeAlias = tuple[Arrival, Trajectory]
+Waiting: TypeAlias = tuple[TrajectoryArrival, Trajectory]
 """A trajectory that goes through the join."""
 
 
 class Scored(NamedTuple):
-    """A reward that was made at once."""
+    """A reward computed immediately."""
 
     reward: Reward
     """The reward."""
     outgoing: list[Outgoing]
-    """Its record and, where scoring raised, an alert."""
+    """Its record and, if scoring raised, an alert."""
 
 
 def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
-    """The reward of a record of ``trajectories`` or, where that needs feedback or judges, what the join is told.
+    """Returns the reward of a record of ``trajectories`` or, if it needs feedback or judges, the input of the join.
 
-    Where scoring raised, the reward says so and an alert goes with it. Raises :class:`UnreadableRecord`.
+    If scoring raised, the reward is labelled and comes with an alert. Raises :class:`UnreadableRecord`.
     """
     trajectory, traceparent = read_trajectory(record, rewards)
     spec, reference = rewards.of(trajectory), Reference(partition=record.partition, offset=record.offset)
@@ -49,11 +49,11 @@ def take_trajectory(record: LogRecord, rewards: Rewards) -> Scored | Waiting:
         reward, error = score_or_label(trajectory, reference, rewards=rewards)
         outgoing = [Outgoing(REWARDS, reward_message(reward, origin=traceparent), record.timestamp)]
         if error is not None:
-            outgoing.append(raised_alert(error, SOURCE, record.timestamp, **place_of(record)))
+            outgoing.append(raised_alert(error, SOURCE, record.timestamp, **position_of(record)))
         return Scored(reward, outgoing)
-    # Without a window it is due at once, with the trajectory in hand.
+    # Without a window it is due immediately, while the trajectory is still in memory.
     waits = spec.feedback_window_ms > 0
-    arrival = Arrival(
+    arrival = TrajectoryArrival(
         trajectory_id=trajectory.trajectory_id,
         offset=record.offset,
         arrived_ms=record.timestamp,
@@ -79,19 +79,19 @@ def read_trajectory(record: LogRecord, rewards: Rewards) -> TypedPayload[Traject
 
 
 def take_feedback(record: LogRecord) -> tuple[str, Feedback]:
-    """The trajectory that a record of ``feedback`` is about, and the feedback; raises :class:`UnreadableRecord`."""
+    """Returns the trajectory id and the feedback of a record of ``feedback``. Raises :class:`UnreadableRecord`."""
     envelope, given = typed(record, FeedbackGiven)
     place = Reference(partition=record.partition, offset=record.offset)
-    # The join keeps it: as long as ours, or a hash of it.
+    # The join keeps the id, so a long one is replaced by a hash.
     id = envelope.id if len(envelope.id.encode()) <= MAX_FEEDBACK_ID else derived_id("feedback", envelope.id)
     return envelope.subject, Feedback(id, given.signal, given.value, record.timestamp, place)
 
 
 def needs_join(spec: RewardSpec) -> bool:
-    """Whether ``spec`` waits for feedback, makes revisions, or has judges, whose answers must be kept."""
+    """Whether ``spec`` waits for feedback, makes revisions, or has judges, whose verdicts must be kept."""
     return bool(spec.feedback_window_ms or spec.takes_feedback or spec.judges)
 
 
-def hears_feedback(rewards: Rewards) -> bool:
-    """Whether any of ``rewards`` has a use for the topic ``feedback``."""
+def uses_feedback(rewards: Rewards) -> bool:
+    """Whether any of ``rewards`` uses the topic ``feedback``."""
     return any(spec.feedback_window_ms or spec.takes_feedback for spec in rewards.specs)

@@ -19,7 +19,7 @@ from headrace.schemas.kafka.clients import MAX_REQUEST_BYTES, open_consumer
 from headrace.schemas.kafka.reading import partitions_of
 from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.topics import EVENTS, PARTITIONS
-from headrace.streams.assembly.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import parse_commit_metadata
 from tests.conftest import CACHE
 
 HEAP_MB = 1024
@@ -57,7 +57,7 @@ class Cluster:
         except KafkaError:  # No coordinator yet, or one that is busy with a rebalance.
             return 0
         positions = (
-            checkpoint.next if (checkpoint := checkpoint_of(commit.metadata or "")) else commit.offset
+            checkpoint.next if (checkpoint := parse_commit_metadata(commit.metadata or "")) else commit.offset
             for partition, commit in commits.items()
             if partition.topic == topic
         )

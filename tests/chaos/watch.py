@@ -10,7 +10,7 @@ from aiokafka.errors import GroupLoadInProgressError, KafkaError
 
 from headrace.schemas.kafka.clients import open_consumer
 from headrace.schemas.topics import EVENTS
-from headrace.streams.assembly.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import parse_commit_metadata
 from tests.chaos.produce import Producers
 
 GROUP = "assemble"
@@ -112,7 +112,7 @@ class Watch:
         folded, committed = {}, {}
         for partition in partitions:
             commit = commits[partition]
-            checkpoint = checkpoint_of(commit.metadata or "")
+            checkpoint = parse_commit_metadata(commit.metadata or "")
             committed[partition.partition] = max(0, commit.offset)
             folded[partition.partition] = checkpoint.next if checkpoint else committed[partition.partition]
         return Sample(

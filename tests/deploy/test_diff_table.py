@@ -1,7 +1,7 @@
 """A comparison as text: it contains the changes, and only these."""
 
 from headrace.deploy.diff.table import breakdown, table
-from headrace.streams.diff.diff import Row, diff
+from headrace.streams.diff.diff import DiffRow, diff
 from headrace.streams.diff.side import TRAINED, Attempt, DiffSide
 
 
@@ -57,7 +57,7 @@ def test_sides_without_a_common_trajectory_are_reported() -> None:
 
 
 def test_a_long_breakdown_is_truncated_with_a_note() -> None:
-    rows = [Row(f"t{number}", 1, None, 0.5, 0, 0, 1) for number in range(5)]
+    rows = [DiffRow(f"t{number}", 1, None, 0.5, 0, 0, 1) for number in range(5)]
     lines = breakdown("task", rows, limit=3)
     assert (len(lines), lines[-1]) == (5, "and 2 more")
     assert lines[1].split() == ["t0", "1", "—", "0.500", "—", "0", "0", "1"]

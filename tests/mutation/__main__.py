@@ -47,7 +47,12 @@ AREAS = {
     "feedback": Area(("streams/scoring/*.py",), ("tests/streams/scoring", "tests/streams/test_drive.py")),
     "runtime": Area(
         ("streams/runtime/runtime.py", "streams/processors/score.py", "streams/processors/group.py"),
-        ("tests/streams/runtime/test_runtime.py", "tests/streams/test_drive.py", "tests/streams/letters", "tests/fuzz"),
+        (
+            "tests/streams/runtime/test_runtime.py",
+            "tests/streams/test_drive.py",
+            "tests/streams/dead_letters",
+            "tests/fuzz",
+        ),
     ),
 }
 RUN_LAST = ("test_references", "test_restart")
@@ -56,7 +61,7 @@ NOT_RUN = ("test_memory",)
 """Tests that measure sixteen processes, to verify the constants of the fold's memory estimate; they take minutes."""
 _KAFKA_FILES = (
     "assembler.py", "partition_runner.py", "partition_reader.py", "intake.py", "upstream.py",
-    "recovered_outputs.py", "undecided_letters.py", "lost_place.py",
+    "recovered_outputs.py", "undecided_letters.py", "lost_offset.py",
 )  # fmt: skip
 """Suffixes of files that only talk to Kafka: their tests need a broker."""
 

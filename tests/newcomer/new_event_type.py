@@ -13,7 +13,7 @@ from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.assembly.trajectory_writer import LAG
 from headrace.streams.clickhouse.columns import arrow_table
-from headrace.streams.clickhouse.rows import Place, to_rows
+from headrace.streams.clickhouse.rows import RowOrigin, to_rows
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import StoredRecord
 
@@ -41,7 +41,7 @@ def main() -> None:
     seen = decode_record(records[2])
     assert seen.envelope is not None
     assert seen.payload is not None
-    ((table, row),) = to_rows(seen.envelope, seen.payload, Place(0, 2), records[2].value or b"")
+    ((table, row),) = to_rows(seen.envelope, seen.payload, RowOrigin(0, 2), records[2].value or b"")
     arrow = arrow_table(table, [row])
     found = {
         "sent": [[each.topic.name, json.loads(each.message.value)] for each in assembly.pending],

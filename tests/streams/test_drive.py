@@ -117,7 +117,7 @@ def test_state_keeping_processors_run_as_they_are() -> None:
 
 
 def test_a_reward_function_that_gives_something_else_is_named() -> None:
-    with pytest.raises(TypeError, match="Reward of a Trajectory, not float"):
+    with pytest.raises(TypeError, match="must return a Reward, not float"):
         drive(with_run(TOPOLOGY, "score", lambda trajectory, reference: 1.0), group_of(1.0, 0.0))
 
 

@@ -9,27 +9,35 @@ from aiokafka.structs import OffsetAndMetadata
 
 from headrace.schemas.kafka.clients import open_consumer, open_producer
 from headrace.schemas.topics import EVENTS
-from headrace.streams.assembly.recovery import Checkpoint
+from headrace.streams.assembly.recovery import CommitMetadata
 from headrace.streams.clickhouse.lag_row import lag_row
-from headrace.streams.lag import OTHERS_A_ROUND, Groups, Lag, LagMeter, lags, measure_lag, place_of
+from headrace.streams.lag import (
+    OTHERS_PER_PASS,
+    ConsumerLag,
+    GroupRotation,
+    LagMeter,
+    committed_position,
+    lags,
+    measure_lag,
+)
 from tests.clocks import with_producers_time
 
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
 
 def test_the_assemblers_place_is_what_it_took_and_not_its_oldest_open_trajectory() -> None:
-    metadata = Checkpoint(next=70, log_ms=5, output=3).to_metadata()
-    assert place_of(OffsetAndMetadata(40, metadata)) == 70
+    metadata = CommitMetadata(next=70, log_ms=5, output=3).to_metadata()
+    assert committed_position(OffsetAndMetadata(40, metadata)) == 70
 
 
 def test_any_other_groups_place_is_its_commit() -> None:
-    assert place_of(OffsetAndMetadata(40, "")) == 40
-    assert place_of(OffsetAndMetadata(40, '{"v": 9}')) == 40
+    assert committed_position(OffsetAndMetadata(40, "")) == 40
+    assert committed_position(OffsetAndMetadata(40, '{"v": 9}')) == 40
 
 
 def test_lag_is_the_distance_to_the_end_and_the_age_of_the_next_record() -> None:
     found = lags({"g": {P0: 10, P1: 7}}, {P0: 15, P1: 7}, {(P0, 10): 4_000}, 9_500)
-    assert found == [Lag("g", "events", 0, 5, 5.5), Lag("g", "events", 1, 0, 0.0)]
+    assert found == [ConsumerLag("g", "events", 0, 5, 5.5), ConsumerLag("g", "events", 1, 0, 0.0)]
 
 
 def test_a_partition_without_a_commit_or_without_an_end_has_no_lag() -> None:
@@ -41,21 +49,21 @@ def test_a_clock_that_runs_ahead_makes_no_negative_age() -> None:
 
 
 def test_a_row_has_the_tables_columns() -> None:
-    assert lag_row(Lag("g", "events", 2, 5, 1.5), 7) == {
+    assert lag_row(ConsumerLag("g", "events", 2, 5, 1.5), 7) == {
         "time": 7, "consumer_group": "g", "topic": "events", "partition": 2, "records": 5, "seconds": 1.5,
     }  # fmt: skip
 
 
-def test_no_group_of_ours_is_left_out_however_many_strangers_there_are() -> None:
-    strangers = [f"a-{number:04}" for number in range(10 * OTHERS_A_ROUND)]
-    groups, asked = Groups(), dict.fromkeys([*strangers, "ours", "zz"], 0)
+def test_no_group_of_ours_is_left_out_however_many_others_there_are() -> None:
+    strangers = [f"a-{number:04}" for number in range(10 * OTHERS_PER_PASS)]
+    groups, asked = GroupRotation(), dict.fromkeys([*strangers, "ours", "zz"], 0)
     for turn in range(30):
         if turn == 5:
             asked["new"] = 0
         for name in (due := groups.due(asked)):
             asked[name] += 1
-            groups.told(name, name in ("ours", "new") or (name == "zz" and turn > 10))
-        assert turn == 0 or len(due) <= OTHERS_A_ROUND + 3
+            groups.note(name, name in ("ours", "new") or (name == "zz" and turn > 10))
+        assert turn == 0 or len(due) <= OTHERS_PER_PASS + 3
     assert (asked["ours"], asked["new"]) == (30, 25)
     # A stranger is asked again in its turn, and so one that becomes ours is found.
     assert {asked[name] for name in strangers} <= {3, 4}
@@ -68,7 +76,7 @@ async def test_a_group_is_measured_behind_many_others(kafka: str) -> None:
     async with open_producer(kafka) as producer:
         await (await producer.send(EVENTS.name, value=b"x", partition=1))
     partition = TopicPartition(EVENTS.name, 1)  # the next test counts what is in partition 0
-    for group in (*(f"a-{number:03}" for number in range(OTHERS_A_ROUND + 6)), "zzz-last"):
+    for group in (*(f"a-{number:03}" for number in range(OTHERS_PER_PASS + 6)), "zzz-last"):
         async with open_consumer(kafka, group=group) as consumer:
             consumer.assign([partition])
             await consumer.commit({partition: 0})

@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason
 from headrace.streams.assembly.runner_status import RunnerStatus
-from headrace.streams.lag import Lag
+from headrace.streams.lag import ConsumerLag
 from headrace.streams.metrics import METER, observe_assembler, observe_groups, observe_lag, observe_processor
 
 
@@ -81,7 +81,7 @@ def test_what_every_processor_does_is_counted() -> None:
 
 def test_lag_is_read_anew_at_every_look() -> None:
     reader = InMemoryMetricReader()
-    latest = [Lag("assemble", "events", 2, 1840, 0.5)]
+    latest = [ConsumerLag("assemble", "events", 2, 1840, 0.5)]
     observe_lag(lambda: latest, MeterProvider([reader]).get_meter(METER))
     labels = {"group": "assemble", "topic": "events", "partition": 2}
     assert read(reader) == {"headrace.consumer.lag": [(labels, 1840)], "headrace.consumer.lag.time": [(labels, 0.5)]}

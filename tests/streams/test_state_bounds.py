@@ -25,12 +25,11 @@ from headrace.streams.grouping.group_state import (
     rollouts_key,
     to_record,
 )
-from headrace.streams.grouping.groups import Changes as GroupChanges
-from headrace.streams.grouping.groups import GroupLimits, Groups
+from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.spec import Verdict
 from headrace.streams.runtime.owned_partition import STATE_BYTES
-from headrace.streams.scoring.feedback_join import Arrival, Changes, Join, JoinLimits
+from headrace.streams.scoring.feedback_join import Join, JoinChanges, JoinLimits, TrajectoryArrival
 from headrace.streams.scoring.score import reward_message
 from headrace.streams.scoring.score_intake import take_feedback
 from tests.streams.attempts import START_MS, rewarded
@@ -68,10 +67,10 @@ def worst_feedback(number: int) -> StoredRecord:
 
 def test_what_score_keeps_of_a_trajectory() -> None:
     limits = JoinLimits()
-    join, changes = Join(limits), Changes()
+    join, changes = Join(limits), JoinChanges()
     for number in range(limits.max_feedback + 5):
         join.add_feedback(*take_feedback(worst_feedback(number)), changes)
-    arrival = Arrival(worst_id(0), 2**62, MAX_TIME_MS - 1, 10**9, origin=WORST_TRACE, blank=worst_reward())
+    arrival = TrajectoryArrival(worst_id(0), 2**62, MAX_TIME_MS - 1, 10**9, origin=WORST_TRACE, blank=worst_reward())
     join.add_trajectory(arrival, changes)
     kept = changes.stored[worst_id(0)]
     assert kept is not None

@@ -235,7 +235,7 @@ def test_a_model_that_no_struct_can_stand_for_is_refused_at_once() -> None:
     class Paired(BaseModel):
         pair: tuple[int, int]
 
-    for model, why in ((Checked, "single fields"), (Paired, "not known here")):
+    for model, why in ((Checked, "field validators"), (Paired, "not supported")):
         with pytest.raises(TypeError, match=why):
             StructReader(model)
 

@@ -53,7 +53,7 @@ def test_describing_it_names_topics_and_functions() -> None:
 assemble
   events → trajectories
   headrace.streams.assembly.assemble.assemble
-  The events of a trajectory become one record: tokens, turns, tools, and labels for what is wrong.
+  The events of a trajectory become one record: tokens, turns, tools, and labels for defects.
 
 score
   trajectories, feedback → rewards
@@ -63,7 +63,7 @@ score
 group
   rewards → training, rejected
   headrace.streams.grouping.group.group
-  Rewards of one prompt become a training group; what carries no gradient is rejected with a reason.
+  Rewards of one prompt become a training group; groups without a gradient are rejected with a reason.
 
 Unreadable records go to dead-letters; faults of processors are reported in alerts.
 """

@@ -11,7 +11,7 @@ from headrace.schemas.records.step import Step, TrainedGroup
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.trace import SpanContext, child, parse_traceparent
 from headrace.streams.scoring.score import score
-from headrace.streams.traces import MAX_LINKS, Span, spans
+from headrace.streams.traces import MAX_LINKS, TraceSpan, spans
 from tests.streams.attempts import START_MS, attempt
 
 AGENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -30,7 +30,9 @@ def traced(reference: Reference) -> SpanContext | None:
     return TRAJECTORY if reference == HERE else None
 
 
-def of(payload: Record, id: str = "r", *, context_of: Callable[[Reference], SpanContext | None] = traced) -> list[Span]:
+def of(
+    payload: Record, id: str = "r", *, context_of: Callable[[Reference], SpanContext | None] = traced
+) -> list[TraceSpan]:
     return spans(at(payload, id), payload, START_MS + 50, context_of)
 
 

@@ -25,9 +25,9 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS, REJECTED, REWARDS, TRAINING, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, decode
+from headrace.streams.dead_letters.build import original_bytes
 from headrace.streams.faust_shell.faust_app import new_app
 from headrace.streams.grouping.group import GroupState, group, output_message
-from headrace.streams.letters.dead_letters import original_bytes
 from headrace.streams.scoring.score import reward_message, score
 from headrace.streams.workers import WorkersConfig
 from tests.streams.attempts import attempt, rewarded, trajectory_message

@@ -22,8 +22,8 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, REWARDS, TRAJECTORIES, Topic
 from headrace.schemas.wire import Message, UnreadableRecord, decode
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
+from headrace.streams.dead_letters.build import dead_letter_message
 from headrace.streams.ledger.ledger import read_ledger
-from headrace.streams.letters.dead_letters import dead_letter_message
 from headrace.streams.raw import StoredRecord
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
@@ -146,7 +146,7 @@ def test_a_broken_event_is_repaired_and_its_trajectory_assembled_again(kafka: st
         assert after["closed"] == before["closed"]
 
         again = dead_letters(kafka, "redrive", name)
-        assert "it was sent again before, just so" in again
+        assert "the same content was sent before" in again
         assert dead_letters(kafka, "list", "--open") == ""
         assert "repaired, sent again" in dead_letters(kafka, "list")
 
@@ -167,7 +167,7 @@ def test_an_event_of_an_open_trajectory_takes_its_place(kafka: str) -> None:
         assert "sent to events, event 2 of open" in dead_letters(kafka, "redrive", "--trajectory", "open")
         asyncio.run(produce(kafka, records[4:]))
         assert until_assembled(kafka, 4)["open"].defects == []
-    assert "could be read" in headrace("dead-letters", "redrive", name, "--kafka", kafka).output
+    assert "already has a readable event" in headrace("dead-letters", "redrive", name, "--kafka", kafka).output
 
 
 def test_a_record_of_a_derived_topic_is_sent_again_once_this_version_can_read_it(kafka: str) -> None:

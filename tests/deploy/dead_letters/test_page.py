@@ -6,10 +6,10 @@ from headrace.deploy.dead_letters.page import MAX_CHARACTERS, as_json, outcome, 
 from headrace.schemas.records.dead_letter import DeadLetterError, Redriven, Repaired
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.letters.dead_letters import dead_letter_of
-from headrace.streams.letters.letter_box import Letter
-from headrace.streams.letters.redrive import Redrive, Refusal
-from headrace.streams.letters.repair import content_of, edited, repair_message
+from headrace.streams.dead_letters.build import dead_letter_of
+from headrace.streams.dead_letters.queue import DeadLetterEntry
+from headrace.streams.dead_letters.redrive import Redrive, Refusal
+from headrace.streams.dead_letters.repair import content_of, edited, repair_message
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import event, facts, with_header
 
@@ -17,31 +17,31 @@ SECRET = "my password is swordfish "
 CALL = event("trajectory-with-a-very-long-name", 2, facts("tool")[1], offset=7, partition=1)
 
 
-def letter(record: StoredRecord = CALL, error: DeadLetterError = DeadLetterError.BAD_JSON) -> Letter:
+def entry(record: StoredRecord = CALL, error: DeadLetterError = DeadLetterError.BAD_JSON) -> DeadLetterEntry:
     dead = dead_letter_of(record, UnreadableRecord(error, "Invalid \x1b[31mJSON"), "trajectory-with-a-very-long-name")
-    return Letter((Reference(partition=0, offset=17),), dead)
+    return DeadLetterEntry((Reference(partition=0, offset=17),), dead)
 
 
 CUT = replace(CALL, value=b'{"call_id": "c0", "tool": "sea')
 REDRIVEN = Redriven(topic="events", partition=1, offset=7, sha256="s", trajectory_id="new", redrive_of="old", records=6)
 
 
-def mended(record: StoredRecord = CUT) -> Letter:
-    broken = letter(record)
-    message = repair_message(broken.dead, edited(content_of(broken.dead), value=CALL.value), 5)
+def mended(record: StoredRecord = CUT) -> DeadLetterEntry:
+    broken = entry(record)
+    message = repair_message(broken.dead_letter, edited(content_of(broken.dead_letter), value=CALL.value), 5)
     _, repair = decode(message.headers, message.value)
     assert isinstance(repair, Repaired)
     return replace(broken, repair=repair)
 
 
 def test_a_row_has_the_position_the_error_and_the_state() -> None:
-    assert row(letter()) == ("0:17    2023-11-14 22:13:20.000  events[1]@7         bad_json      trajecto…g-name #2")
-    assert row(letter(), full=True).endswith("  trajectory-with-a-very-long-name #2")
+    assert row(entry()) == ("0:17    2023-11-14 22:13:20.000  events[1]@7         bad_json      trajecto…g-name #2")
+    assert row(entry(), full=True).endswith("  trajectory-with-a-very-long-name #2")
     assert row(replace(mended(), redriven=(REDRIVEN,))).endswith("  repaired, sent again")
 
 
 def test_a_page_marks_the_position_of_a_json_error() -> None:
-    lines = page(letter(CUT))
+    lines = page(entry(CUT))
     where = next(
         number for number, line in enumerate(lines) if "not JSON: Unterminated string starting, byte 26" in line
     )
@@ -52,10 +52,10 @@ def test_a_page_marks_the_position_of_a_json_error() -> None:
 
 def test_a_page_shows_a_shortened_value_unless_full() -> None:
     record = replace(CALL, value=b'{"text": "' + b"x" * MAX_CHARACTERS + SECRET.encode() + b'"}')
-    assert SECRET not in "\n".join(page(letter(record)))
-    assert SECRET in "\n".join(page(letter(record), full=True))
+    assert SECRET not in "\n".join(page(entry(record)))
+    assert SECRET in "\n".join(page(entry(record), full=True))
     header = with_header(CALL, "note", b"x" * MAX_CHARACTERS + SECRET.encode())
-    assert SECRET not in "\n".join(page(letter(header)))
+    assert SECRET not in "\n".join(page(entry(header)))
 
 
 def test_a_page_shows_the_state_and_whether_the_record_can_be_read_now() -> None:
@@ -66,7 +66,7 @@ def test_a_page_shows_the_state_and_whether_the_record_can_be_read_now() -> None
 
 
 def test_null_values_are_shown_and_control_characters_escaped() -> None:
-    lines = page(letter(replace(CALL, value=None), DeadLetterError.NULL_VALUE))
+    lines = page(entry(replace(CALL, value=None), DeadLetterError.NULL_VALUE))
     assert any(line.startswith("value        null") for line in lines)
     assert all(line.isprintable() for line in lines)
 

@@ -18,10 +18,10 @@ OBSERVED = """
 import sys
 from headrace.deploy.configuration.settings import load_settings
 from headrace.deploy.processes.telemetry import start_telemetry
-from headrace.streams.lag import Lag
+from headrace.streams.lag import ConsumerLag
 from headrace.streams.metrics import observe_lag
 start_telemetry("assemble", load_settings())
-observe_lag(lambda: [Lag("assemble", "events", 2, 1840, 0.5)])
+observe_lag(lambda: [ConsumerLag("assemble", "events", 2, 1840, 0.5)])
 """
 
 

@@ -11,7 +11,7 @@ from headrace.deploy.cli import cli
 from headrace.deploy.processes.worker import operator_message
 from headrace.schemas.kafka.topic_clock import WrongClockError
 from headrace.schemas.operator_error import TopicsError
-from headrace.streams.lost_place import LostPlaceError
+from headrace.streams.lost_offset import LostOffsetError
 from headrace.trainer.weights.signing import load_or_create_key
 
 
@@ -35,10 +35,10 @@ def test_a_worker_without_kafka_ends_without_a_traceback(name, tmp_path):
 @pytest.mark.parametrize(
     "error",
     [
-        LostPlaceError("offsets are gone: set max_remembered"),
+        LostOffsetError("offsets are gone: set max_remembered"),
         WrongClockError("run kafka-configs.sh"),
         TopicsError("the broker has no topic 'events'"),
-        ExceptionGroup("both", [LostPlaceError("offsets are gone"), ExceptionGroup("", [TopicsError("no topic")])]),
+        ExceptionGroup("both", [LostOffsetError("offsets are gone"), ExceptionGroup("", [TopicsError("no topic")])]),
     ],
     ids=repr,
 )

@@ -34,9 +34,9 @@ from headrace.streams.assembly.assembler import AssemblerConfig, Statuses, run_a
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
 from headrace.streams.assembly.partition_runner import PartitionTakenOver
-from headrace.streams.assembly.recovery import checkpoint_of
+from headrace.streams.assembly.recovery import parse_commit_metadata
 from headrace.streams.assembly.runner_status import RunnerStatus
-from headrace.streams.native.shapes import Lag
+from headrace.streams.native.shapes import NativeLag
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import session, with_header
 from tests.streams.oracle import expected
@@ -130,7 +130,7 @@ async def folded(bootstrap: str) -> dict[int, list[KafkaRecord]]:
     for partition, records in log.items():
         place = TopicPartition(EVENTS.name, partition)
         commits = await committed_offsets(bootstrap, "assemble", [place])
-        checkpoint = checkpoint_of(commits[place].metadata)
+        checkpoint = parse_commit_metadata(commits[place].metadata)
         assert checkpoint is not None
         log[partition] = [record for record in records if record.offset < checkpoint.next]
     return log
@@ -326,7 +326,7 @@ async def test_it_says_at_start_that_it_will_be_slow(
 async def test_it_says_at_start_what_the_extension_module_does_not_know(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(assembler, "LAG", Lag(types=frozenset({"headrace.memory.written.v1"})))
+    monkeypatch.setattr(assembler, "LAG", NativeLag(types=frozenset({"headrace.memory.written.v1"})))
     with pytest.raises(KafkaConnectionError):
         await run_assembler(AssemblerConfig(f"127.0.0.1:{free_port()}"), stop=asyncio.Event(), ready=lambda: None)
     assert caplog.text.count("it does not know the event type headrace.memory.written.v1") == 1

@@ -14,10 +14,10 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.records.group import Reason
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS
-from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.assemble import outputs_of
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.history import Dead, History
+from headrace.streams.assembly.history import History, UnusableRecord
 from headrace.streams.assembly.recovery import emitted_of
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.incomplete import hiding_defect
@@ -26,22 +26,22 @@ from tests.streams.builders import T0, event, facts, log, session, tick, ticks, 
 HOUR = 3_600_000
 
 
-def fold(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> list[History | Dead]:
+def fold(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> list[History | UnusableRecord]:
     """Everything that ``records``, given their offsets in order, make the fold give out."""
     state = PartitionFold(limits or FoldLimits())
     return list(itertools.chain.from_iterable(state.arrive(record) for record in log(records)))
 
 
-def closed(outcomes: Sequence[History | Dead]) -> list[History]:
+def closed(outcomes: Sequence[History | UnusableRecord]) -> list[History]:
     return [outcome for outcome in outcomes if isinstance(outcome, History)]
 
 
-def dead(outcomes: Sequence[History | Dead]) -> list[tuple[DeadLetterError, str | None]]:
-    return [(outcome.error.error, outcome.trajectory_id) for outcome in outcomes if isinstance(outcome, Dead)]
+def dead(outcomes: Sequence[History | UnusableRecord]) -> list[tuple[DeadLetterError, str | None]]:
+    return [(outcome.error.error, outcome.trajectory_id) for outcome in outcomes if isinstance(outcome, UnusableRecord)]
 
 
 def trajectory(history: History) -> Trajectory:
-    return Trajectory.model_validate_json(settle(history)[0].message.value)
+    return Trajectory.model_validate_json(outputs_of(history)[0].message.value)
 
 
 def only(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> Trajectory:
@@ -144,7 +144,7 @@ class TestClosing:
             outcomes = fold(arrangement)
             result = trajectory(closed(outcomes)[0])
             letters = [
-                outgoing for outcome in outcomes for outgoing in settle(outcome) if outgoing.topic is DEAD_LETTERS
+                outgoing for outcome in outcomes for outgoing in outputs_of(outcome) if outgoing.topic is DEAD_LETTERS
             ]
             assert (result.missing, result.events) == ([], len(records))
             assert [b'"error":"late"' in letter.message.value for letter in letters] == [True]
@@ -232,7 +232,7 @@ class TestBounds:
         state, records = PartitionFold(FoldLimits()), log([with_header(far, SEQUENCE, b"65535"), *ticks(T0, T0 + HOUR)])
         (history,) = [outcome for record in records for outcome in state.arrive(record)]
         assert isinstance(history, History)
-        message = settle(history)[0].message
+        message = outputs_of(history)[0].message
         assert (len(message.value) < 4000, state.remembered_bytes < 1000) == (True, True)
         result = Trajectory.model_validate_json(message.value)
         assert (result.missing, result.missing_count, result.gaps) == (list(range(256)), 65_535, [(0, 65_535)])
@@ -379,7 +379,7 @@ class TestBadRecords:
         records[2] = replace(records[2], value=b'{"call_id": }')
         records[3] = replace(records[3], value=b'{"call_id": 7}')
         (history,) = closed(fold(records))
-        first, *letters = settle(history)
+        first, *letters = outputs_of(history)
         result = Trajectory.model_validate_json(first.message.value)
         assert (result.unreadable, result.events, result.defects) == ([2, 3], 4, [Defect.BAD_EVENT])
         errors = [letter.message.value for letter in letters]

@@ -7,14 +7,14 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
-from headrace.streams.assembly.recovery import Checkpoint
+from headrace.streams.assembly.recovery import CommitMetadata
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import log, session, without
 
 
 def begun(limits: FoldLimits | None = None) -> PartitionAssembly:
     """A partition of which nothing was read."""
-    start = Checkpoint(next=0, log_ms=0, output=0)
+    start = CommitMetadata(next=0, log_ms=0, output=0)
     return PartitionAssembly.resume(limits or FoldLimits(), start, [], position=0, output_end=0)
 
 

@@ -16,13 +16,13 @@ from headrace.schemas.kafka.transactions import decide_unmarked
 from headrace.schemas.records.dead_letter import DeadLetter
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import decode
-from headrace.streams.assembly.assemble import letter
+from headrace.streams.assembly.assemble import dead_letter_output
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.history import Dead
+from headrace.streams.assembly.history import UnusableRecord
 from headrace.streams.assembly.recovered_outputs import recovered_outputs
-from headrace.streams.assembly.recovery import Checkpoint
+from headrace.streams.assembly.recovery import CommitMetadata
 from headrace.streams.raw import Outgoing, StoredRecord
 from tests.chaos.verdict import batch, read_partition
 from tests.streams.builders import session, with_header
@@ -116,11 +116,15 @@ async def test_a_dead_letter_that_a_broker_left_without_a_marker_is_there_once(k
         begin = (await consumer.end_offsets([place]))[place]
     await produce(kafka, [spoilt, spoilt])
     arrived = replace(spoilt, partition=PARTITION, offset=begin)
-    letters = [letter(dead) for dead in PartitionFold(FoldLimits()).arrive(arrived) if isinstance(dead, Dead)]
+    letters = [
+        dead_letter_output(dead)
+        for dead in PartitionFold(FoldLimits()).arrive(arrived)
+        if isinstance(dead, UnusableRecord)
+    ]
     async with open_producer(kafka, transactional_id=f"headrace-{name}-{PARTITION}") as producer:
 
         async def commit(next_offset: int, letters_end: int) -> None:
-            checkpoint = Checkpoint(next=next_offset, log_ms=0, output=0, letters=letters_end)
+            checkpoint = CommitMetadata(next=next_offset, log_ms=0, output=0, letters=letters_end)
             await producer.send_offsets_to_transaction(
                 {place: OffsetAndMetadata(next_offset, checkpoint.to_metadata())}, name
             )

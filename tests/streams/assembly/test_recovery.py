@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headrace.streams.assembly import recovery
-from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.assemble import outputs_of
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import History
@@ -23,7 +23,7 @@ def record_of(records: list[StoredRecord]) -> StoredRecord:
     fold = PartitionFold(FoldLimits())
     outcomes = [outcome for record in log([*records, *ticks(T0, T0 + 10**7)]) for outcome in fold.arrive(record)]
     (history,) = [outcome for outcome in outcomes if isinstance(outcome, History)]
-    message = settle(history)[0].message
+    message = outputs_of(history)[0].message
     return StoredRecord("trajectories", 0, 7, T0, message.key, message.value, message.headers)
 
 
@@ -64,7 +64,7 @@ def test_a_record_of_another_form_is_read_whole() -> None:
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"a":1,"missing":[]}', b',"missing":[', b"\xff" * 9])
 def test_what_is_no_trajectory_is_said(value: bytes | None) -> None:
-    with pytest.raises(ValueError, match="is no trajectory"):
+    with pytest.raises(ValueError, match="is not a trajectory"):
         emitted_of(replace(record_of(WHOLE), value=value))
 
 

@@ -13,7 +13,7 @@ from headrace.schemas.topics import DEAD_LETTERS, TRAJECTORIES
 from headrace.streams.assembly.arrival import arrival_of
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
-from headrace.streams.assembly.recovery import Checkpoint, checkpoint_of, emitted_of
+from headrace.streams.assembly.recovery import CommitMetadata, emitted_of, parse_commit_metadata
 from headrace.streams.raw import Outgoing, StoredRecord
 from tests.streams.assembly.any_log import LIMITS, messy_log
 from tests.streams.builders import T0
@@ -41,7 +41,7 @@ class Log:
 
     def resume(self) -> PartitionAssembly:
         offset, metadata = self.committed or (0, "")
-        checkpoint = checkpoint_of(metadata) if self.committed else Checkpoint(next=0, log_ms=0, output=0)
+        checkpoint = parse_commit_metadata(metadata) if self.committed else CommitMetadata(next=0, log_ms=0, output=0)
         assert checkpoint is not None
         back = [
             emitted_of(StoredRecord("trajectories", 0, place, 0, None, outgoing.message.value, ()))
@@ -125,7 +125,7 @@ def test_every_trajectory_that_a_record_names_comes_out(records: list[StoredReco
 
 def test_metadata_that_is_not_ours_is_no_checkpoint() -> None:
     for text in ("", "{}", "a note", '{"v": 2, "next": 1, "log_ms": 1, "output": 1}'):
-        assert checkpoint_of(text) is None
-    checkpoint = Checkpoint(next=7104, log_ms=T0, output=331)
-    assert checkpoint_of(checkpoint.to_metadata()) == checkpoint
-    assert len(Checkpoint(next=2**62, log_ms=2**62, output=2**62).to_metadata()) < 4096
+        assert parse_commit_metadata(text) is None
+    checkpoint = CommitMetadata(next=7104, log_ms=T0, output=331)
+    assert parse_commit_metadata(checkpoint.to_metadata()) == checkpoint
+    assert len(CommitMetadata(next=2**62, log_ms=2**62, output=2**62).to_metadata()) < 4096

@@ -30,7 +30,7 @@ from headrace.schemas.tokens import prefix_hash
 from headrace.schemas.topics import TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.assembly.arrival import arrival_of
-from headrace.streams.assembly.assemble import assemble, settle
+from headrace.streams.assembly.assemble import assemble, outputs_of
 from headrace.streams.assembly.event_decoder import MAX_NESTING, read_event
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
@@ -330,7 +330,7 @@ def settled(*between: Record, payloads: dict[int, bytes] | None = None) -> list[
         (outgoing.topic.name, outgoing.message.value)
         for record in log(records)
         for outcome in fold.arrive(record)
-        for outgoing in settle(outcome)
+        for outgoing in outputs_of(outcome)
     ]
 
 

@@ -13,7 +13,7 @@ from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.database import ensure_tables, insert, open_client
-from headrace.streams.clickhouse.rows import Place, to_rows
+from headrace.streams.clickhouse.rows import RowOrigin, to_rows
 from headrace.streams.raw import StoredRecord
 
 ODD: list[Any] = [
@@ -84,14 +84,14 @@ def test_a_record_is_stored_or_set_aside_alone(data: st.DataObject) -> None:
     batch = convert([neighbours[0], odd, neighbours[1]])
     rows = {offset for _, table in batch.tables for offset in table.column("offset").to_pylist()}
     aside = [record.offset for record, _ in batch.unreadable + batch.unstorable]
-    has_rows = {n.offset for n in neighbours if to_rows(*decode(n.headers, n.value), Place(0, 0), n.value or b"")}
+    has_rows = {n.offset for n in neighbours if to_rows(*decode(n.headers, n.value), RowOrigin(0, 0), n.value or b"")}
     assert rows - {1} == has_rows
     assert aside in ([], [1])
     if aside:
         assert 1 not in rows
         assert [record.offset for record, _ in batch.unreadable] == ([] if is_readable(odd) else [1])
     elif has_rows:
-        assert 1 in rows or not to_rows(*decode(odd.headers, odd.value), Place(0, 1), odd.value or b"")
+        assert 1 in rows or not to_rows(*decode(odd.headers, odd.value), RowOrigin(0, 1), odd.value or b"")
 
 
 @pytest.mark.clickhouse

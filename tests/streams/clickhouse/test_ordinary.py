@@ -13,7 +13,7 @@ from headrace.schemas.envelope import ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACE
 from headrace.schemas.examples import EXAMPLES
 from headrace.schemas.topics import MODELS
 from headrace.streams.clickhouse import batches
-from headrace.streams.clickhouse.batches import Batch, convert, convert_validated
+from headrace.streams.clickhouse.batches import RowBatch, convert, convert_validated
 from headrace.streams.clickhouse.ordinary import READERS, add_ordinary
 from headrace.streams.clickhouse.tables import BY_NAME
 from headrace.streams.raw import LogRecord, StoredRecord
@@ -44,7 +44,7 @@ HEADERS = {
 }  # fmt: skip
 
 
-def same(found: Batch, expected: Batch) -> None:
+def same(found: RowBatch, expected: RowBatch) -> None:
     assert [table.name for table, _ in found.tables] == [table.name for table, _ in expected.tables]
     for (table, rows), (_, by_models) in zip(found.tables, expected.tables, strict=True):
         assert rows.equals(by_models), table.name

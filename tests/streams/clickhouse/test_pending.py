@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.clickhouse import pending as pending_module
-from headrace.streams.clickhouse.batches import Batch, convert
+from headrace.streams.clickhouse.batches import RowBatch, convert
 from headrace.streams.clickhouse.cuts import announced_cut, cut_metadata
 from headrace.streams.clickhouse.pending import (
     BACKLOG_LINGERS,
@@ -15,7 +15,7 @@ from headrace.streams.clickhouse.pending import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
     Pending,
-    Taken,
+    TakenBatch,
 )
 from headrace.streams.raw import LogRecord, StoredRecord
 from tests.streams.clickhouse.test_sink import event, stored
@@ -37,7 +37,7 @@ def converted(pending: Pending) -> None:
         pending.put(chunk, convert(chunk))
 
 
-def offsets_in(batch: Batch) -> list[int]:
+def offsets_in(batch: RowBatch) -> list[int]:
     return [offset for _, rows in batch.tables for offset in rows.column("offset").to_pylist()]
 
 
@@ -45,7 +45,7 @@ def read_and_take(
     pending: Pending, reads: list[list[int]], early: list[bool], convert_before: list[bool]
 ) -> list[tuple[int, int, list[int]]]:
     """First offset, end and records of every batch that is taken."""
-    found: list[Taken] = []
+    found: list[TakenBatch] = []
     for offsets, cut_early, first_convert in zip(reads, early, convert_before, strict=True):
         if offsets:
             pending.add([record(offset) for offset in offsets], now=0.0)
@@ -120,10 +120,10 @@ def test_a_batch_lingers_unless_thousands_of_records_are_there_to_fill_it() -> N
     pending = Pending(100, 65_536)
     pending.add([record(100)], now=5.0)
     for reached in (None, 101, 101 + BACKLOG_RECORDS - 1):
-        assert not pending.is_ripe(5.4, 0.5, reached)
-        assert pending.is_ripe(5.5, 0.5, reached)
-    assert not pending.is_ripe(5.5 + 0.5 * (BACKLOG_LINGERS - 2), 0.5, 101 + BACKLOG_RECORDS)
-    assert pending.is_ripe(5.0 + 0.5 * BACKLOG_LINGERS, 0.5, 101 + BACKLOG_RECORDS)
+        assert not pending.is_due(5.4, 0.5, reached)
+        assert pending.is_due(5.5, 0.5, reached)
+    assert not pending.is_due(5.5 + 0.5 * (BACKLOG_LINGERS - 2), 0.5, 101 + BACKLOG_RECORDS)
+    assert pending.is_due(5.0 + 0.5 * BACKLOG_LINGERS, 0.5, 101 + BACKLOG_RECORDS)
 
 
 def test_whatever_of_a_record_takes_room_is_counted_and_later_its_columns() -> None:

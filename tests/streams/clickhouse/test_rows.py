@@ -18,7 +18,7 @@ from headrace.schemas.records.trajectory import Defect, Segment, ToolStatistics,
 from headrace.schemas.records.weights import Applied, Weights
 from headrace.schemas.topics import MODELS, TOPICS
 from headrace.streams.clickhouse.columns import Row, arrow_table
-from headrace.streams.clickhouse.rows import Place, to_rows
+from headrace.streams.clickhouse.rows import RowOrigin, to_rows
 from headrace.streams.clickhouse.tables import TABLES_OF_TOPIC
 
 AT = Reference(partition=2, offset=17)
@@ -134,7 +134,7 @@ SAMPLES: tuple[Record, ...] = (
 
 def rows_of(payload: Record, sequence: int | None = None) -> list[tuple[str, Row]]:
     envelope = Envelope("id", payload.TYPE, "/source", 1234, "t", sequence)
-    made = to_rows(envelope, payload, Place(1, 99), payload.model_dump_json().encode())
+    made = to_rows(envelope, payload, RowOrigin(1, 99), payload.model_dump_json().encode())
     return [(table.name, row) for table, row in made]
 
 

@@ -31,13 +31,13 @@ from headrace.schemas.wire import Message, UnreadableRecord, decode_payload, enc
 from headrace.streams.clickhouse.batches import convert
 from headrace.streams.clickhouse.columns import arrow_table
 from headrace.streams.clickhouse.cuts import halves
-from headrace.streams.clickhouse.database import READER, PatientClient, Stopped, ensure_tables, open_client
+from headrace.streams.clickhouse.database import READER, RetryingClient, Stopped, ensure_tables, open_client
 from headrace.streams.clickhouse.database import insert as insert_rows
 from headrace.streams.clickhouse.sink import SinkConfig, run_sink
 from headrace.streams.clickhouse.tables import EVENTS as EVENTS_TABLE
-from headrace.streams.letters.dead_letters import original_bytes
-from headrace.streams.letters.redrive import Refusal
-from headrace.streams.letters.redriver import plan_redrive, read_letters
+from headrace.streams.dead_letters.build import original_bytes
+from headrace.streams.dead_letters.redrive import Refusal
+from headrace.streams.dead_letters.redriver import plan_redrive, read_dead_letters
 from headrace.streams.raw import StoredRecord
 
 SINK = """
@@ -294,8 +294,8 @@ async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_i
     alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
     assert {alert.kind for alert in alerts if isinstance(alert, Alert)} == {"record_unstorable"}
     # The processors had them: sent again they would be there twice.
-    box = await read_letters(kafka, lambda dead, _: dead.error is DeadLetterError.UNSTORABLE)
-    plans = await plan_redrive(kafka, box.letters)
+    box = await read_dead_letters(kafka, lambda dead, _: dead.error is DeadLetterError.UNSTORABLE)
+    plans = await plan_redrive(kafka, box.entries)
     assert len(plans) == 5
     assert all(isinstance(plan, Refusal) and "would count twice" in plan.why for plan in plans)
 
@@ -325,7 +325,7 @@ async def test_records_that_retention_took_before_they_were_read_are_told_once(k
 async def test_a_table_of_another_type_is_no_records_fault() -> None:
     """The rows are not blamed: the sink ends with what to do, and goes on where it was once that is done."""
     stop = asyncio.Event()
-    database = PatientClient("http://127.0.0.1:1", secrets=None, stop=stop, retry_most_s=0.05)
+    database = RetryingClient("http://127.0.0.1:1", secrets=None, stop=stop, retry_most_s=0.05)
     asked: list[object] = []
 
     async def call(function: object, *arguments: object) -> None:
@@ -388,7 +388,7 @@ def test_converting_twice_gives_the_same_bytes() -> None:
 
 async def test_waiting_for_clickhouse_ends_when_the_process_shall_end() -> None:
     stop = asyncio.Event()
-    client = PatientClient(f"http://{HOST}:{free_port()}", secrets=None, stop=stop, retry_most_s=0.05)
+    client = RetryingClient(f"http://{HOST}:{free_port()}", secrets=None, stop=stop, retry_most_s=0.05)
     waiting = asyncio.create_task(client.prepare())
     await asyncio.sleep(0.2)
     assert not waiting.done()

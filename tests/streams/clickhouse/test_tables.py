@@ -58,7 +58,7 @@ def test_the_statement_of_a_small_table() -> None:
 
 
 def test_a_key_needs_its_columns() -> None:
-    with pytest.raises(ValueError, match="no column b for its key"):
+    with pytest.raises(ValueError, match="key columns b do not exist"):
         Table("t", "", (Column("a", columns.COUNT, ""),), ("b",))
 
 
@@ -184,4 +184,4 @@ def test_the_command_prints_documentation_and_statements() -> None:
     assert run(cli, ["tables", "events", "--ddl"]).output == create_statement(EVENTS) + ";\n"
     unknown = run(cli, ["tables", "nope"])
     assert unknown.exit_code == 1
-    assert "the tables are events, trajectories" in unknown.output
+    assert "the tables and views are events, trajectories" in unknown.output

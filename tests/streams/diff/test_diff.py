@@ -11,7 +11,7 @@ from headrace.schemas.records.reward import Reward
 from headrace.streams.diff.diff import Diff, Moves, as_json, diff, only_run, rows
 from headrace.streams.diff.ranks import kendall, spearman
 from headrace.streams.diff.side import PENDING, TRAINED, Attempt, DiffSide, group_states
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from tests.streams.attempts import START_MS, rewarded
 
 TOTALS = st.one_of(st.none(), st.sampled_from([0.0, 0.25, 1.0]))
@@ -20,7 +20,7 @@ TOTALS = st.one_of(st.none(), st.sampled_from([0.0, 0.25, 1.0]))
 def side(name: str, rewards: list[Reward]) -> DiffSide:
     """The rewards, and what grouping makes of them."""
     made = DiffSide(name)
-    groups, changes = Groups(GroupLimits()), Changes()
+    groups, changes = Groups(GroupLimits()), GroupChanges()
     for reward in rewards:
         made.add(reward)
         groups.add(reward, START_MS, changes)

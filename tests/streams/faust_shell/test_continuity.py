@@ -10,7 +10,7 @@ from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.kafka.sending import send
 from headrace.schemas.topics import REWARDS
 from headrace.streams.faust_shell.continuity import Continuity
-from headrace.streams.faust_shell.faust_app import new_app, passed_over
+from headrace.streams.faust_shell.faust_app import new_app, skipped_offsets
 from headrace.streams.raw import StoredRecord
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
@@ -46,8 +46,12 @@ async def test_a_record_that_faust_passed_over_is_noticed(
     app = new_app("holes", kafka, tmp_path, batch=10)
     continuity = Continuity(app, kafka, REWARDS)
     continuity.begin({PLACE.partition: first + 2})
-    passed_over(app).note(PLACE, [first + offset for offset in fetched])
-    with nullcontext() if lost is None else pytest.raises(RuntimeError, match=f"where {first + lost} is next"):
+    skipped_offsets(app).note(PLACE, [first + offset for offset in fetched])
+    with (
+        nullcontext()
+        if lost is None
+        else pytest.raises(RuntimeError, match=f"instead of {first + lost}: it lost records")
+    ):
         for offset in taken:
             await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, first + offset, 0, None, None, ()))
 
@@ -59,9 +63,9 @@ async def test_after_a_rebalance_the_log_is_asked_again(kafka: str, tmp_path: Pa
     app = new_app("again", kafka, tmp_path, batch=10)
     continuity = Continuity(app, kafka, REWARDS)
     continuity.begin({PLACE.partition: offsets[0]})
-    passed_over(app).note(PLACE, [offsets[0], offsets[2]])
+    skipped_offsets(app).note(PLACE, [offsets[0], offsets[2]])
     await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, offsets[0], 0, None, None, ()))
     continuity.end()
     continuity.begin({PLACE.partition: offsets[1]})
-    with pytest.raises(RuntimeError, match=f"where {offsets[1]} is next"):
+    with pytest.raises(RuntimeError, match=f"instead of {offsets[1]}: it lost records"):
         await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, offsets[2], 0, None, None, ()))

@@ -4,21 +4,21 @@ import asyncio
 
 import pytest
 
-from headrace.streams.faust_shell.eager import Begun
+from headrace.streams.faust_shell.eager import EagerTask
 
 
 async def test_what_never_waits_is_done_at_once() -> None:
     async def three() -> int:
         return 3
 
-    begun = Begun(three())
+    begun = EagerTask(three())
     assert begun.done
     assert await begun == 3
 
 
 async def test_what_waits_goes_on_in_a_task_of_its_own() -> None:
     queue: asyncio.Queue[int] = asyncio.Queue(maxsize=1)
-    first, second = Begun(queue.put(1)), Begun(queue.put(2))
+    first, second = EagerTask(queue.put(1)), EagerTask(queue.put(2))
     assert (first.done, second.done) == (True, False)
     task = asyncio.ensure_future(second)
     assert await queue.get() == 1
@@ -33,9 +33,9 @@ async def test_what_it_raises_is_raised_where_it_is_awaited() -> None:
         raise LookupError("planted")
 
     with pytest.raises(LookupError, match="planted"):
-        Begun(fails(late=False))
+        EagerTask(fails(late=False))
     with pytest.raises(LookupError, match="planted"):
-        await Begun(fails(late=True))
+        await EagerTask(fails(late=True))
 
 
 async def test_a_cancellation_reaches_it() -> None:
@@ -47,7 +47,7 @@ async def test_a_cancellation_reaches_it() -> None:
         finally:
             ends.append("cancelled")
 
-    task = asyncio.ensure_future(Begun(waits()))
+    task = asyncio.ensure_future(EagerTask(waits()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

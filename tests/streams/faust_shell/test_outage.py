@@ -57,9 +57,9 @@ async def test_what_fails_while_kafka_is_away_is_done_again(caplog: pytest.LogCa
         assert await shell.outages.through(shell.attempt) == "done"
     assert shell.lost == 4
     first, last = caplog.messages
-    assert "test waits for Kafka" in first
-    assert "it goes on by itself (KafkaConnectionError: " in first
-    assert "test goes on, after" in last
+    assert "test has been waiting for Kafka" in first
+    assert "it will resume (KafkaConnectionError: " in first
+    assert "test resumes after" in last
     assert "Traceback" not in caplog.text
 
 
@@ -135,7 +135,7 @@ async def test_what_takes_long_is_told(monkeypatch: pytest.MonkeyPatch, caplog: 
 
     with caplog.at_level(logging.WARNING):
         assert await shell.outages.through(slow) == "done"
-    assert "test has been at one batch for 0 s: it waits for Kafka, or for judges" in caplog.messages
+    assert "test has been processing one batch for 0 s: it waits for Kafka, or for judges" in caplog.messages
 
 
 def pairs(prefix: str, count: int) -> list[Message]:
@@ -175,8 +175,8 @@ def test_a_worker_that_is_fenced_while_its_partitions_are_its_own_goes_on(
         until(lambda: decided(kafka, "after-") == 30, "groups are decided after the fence", running.log)
         assert running.poll() is None, end_of(running.log)
         said = running.log.read_text()
-        assert "group waits for Kafka" in said
-        assert "group goes on, after" in said
+        assert "group has been waiting for Kafka" in said
+        assert "group resumes after" in said
         assert "Traceback" not in said
         running.terminate()
         assert running.wait(30) == 0, end_of(running.log)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.schemas.kafka.clients import open_producer
 from headrace.schemas.operator_error import OperatorError
-from headrace.streams.faust_shell.faust_app import Sentences
+from headrace.streams.faust_shell.faust_app import OneLineErrors
 from headrace.streams.faust_shell.worker import state_topic
 from headrace.streams.runtime.owned_partition import create_state_topic
 from tests.streams.test_workers import worker
@@ -21,14 +21,14 @@ def record_of(error: BaseException) -> logging.LogRecord:
 
 
 def test_an_operators_error_is_told_once_and_a_fault_of_ours_keeps_its_traceback() -> None:
-    sentences, mendable, ours = Sentences(), OperatorError("make the topic anew"), ValueError("planted")
+    errors, mendable, ours = OneLineErrors(), OperatorError("make the topic anew"), ValueError("planted")
     record = record_of(mendable)
-    assert sentences.filter(record)
+    assert errors.filter(record)
     assert record.getMessage() == "make the topic anew"
     assert record.exc_info is None
-    assert not sentences.filter(record_of(mendable))
+    assert not errors.filter(record_of(mendable))
     record = record_of(ours)
-    assert sentences.filter(record)
+    assert errors.filter(record)
     assert record.exc_info
     assert record.exc_info[1] is ours
 

@@ -125,5 +125,5 @@ def test_nothing_is_stored_under_a_key_by_a_tombstone() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"kind":"group"}', b'{"kind":"other"}', b"\xff"])
 def test_what_cannot_be_read_is_named_by_its_key(value: bytes) -> None:
-    with pytest.raises(ValueError, match=r"state of group under the key .*group.* cannot be read"):
+    with pytest.raises(ValueError, match=r"group state with the key .*group.* cannot be read"):
         decoded(b'["group","g"]', value)

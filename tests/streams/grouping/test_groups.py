@@ -21,31 +21,31 @@ from headrace.streams.grouping.group_state import (
     running_key,
     to_record,
 )
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from headrace.streams.grouping.watermark import IDLE_AFTER, Watermark
 from tests.streams.attempts import rewarded
 
 LIMITS = GroupLimits(timeout_ms=1000, remember_ms=5000)
 
 
-def decided(changes: Changes) -> Outputs:
+def decided(changes: GroupChanges) -> Outputs:
     """Everything that was decided in ``changes``."""
     return [each.record for each in changes.outputs]
 
 
-def reasons(changes: Changes) -> dict[str, Reason]:
+def reasons(changes: GroupChanges) -> dict[str, Reason]:
     return {output.trajectory_id: output.reason for output in decided(changes) if isinstance(output, Rejection)}
 
 
-def memory_of(changes: Changes, group_id: str) -> GroupState:
+def memory_of(changes: GroupChanges, group_id: str) -> GroupState:
     """The closed group that ``changes`` keep."""
     kept = changes.stored[group_key(group_id)]
     assert isinstance(kept, GroupState)
     return kept
 
 
-def add(groups: Groups, *arrivals: tuple[Reward, int]) -> Changes:
-    changes = Changes()
+def add(groups: Groups, *arrivals: tuple[Reward, int]) -> GroupChanges:
+    changes = GroupChanges()
     for reward, timestamp_ms in arrivals:
         groups.add(reward, timestamp_ms, changes)
     return changes
@@ -89,7 +89,7 @@ def test_what_is_held_does_not_grow_with_groups_that_are_complete() -> None:
     waiting = rewarded("late", group="waits", size=2)
     assert decided(add(groups, (waiting, 5000))) == []
     assert len(groups._due) < 2000
-    changes = Changes()
+    changes = GroupChanges()
     groups.expire_due(5000 + 7 * 86_400_000, changes)
     assert reasons(changes) == {"late": Reason.INCOMPLETE_GROUP}
 
@@ -148,7 +148,7 @@ def test_a_tick_expires_and_leaves_log_time_alone() -> None:
     add(groups, (rewarded("a", group="g"), 100))
     assert not groups.is_due(1099)
     assert groups.is_due(1100)
-    changes = Changes()
+    changes = GroupChanges()
     groups.expire_due(2000, changes)
     assert reasons(changes) == {"a": Reason.INCOMPLETE_GROUP}
     assert memory_of(changes, "g").closed_ms == 1100
@@ -196,7 +196,7 @@ def test_what_opens_and_closes_at_once_leaves_its_memory_only() -> None:
 
 
 def test_a_decision_goes_on_in_the_trace_of_its_first_traced_reward() -> None:
-    groups, changes = Groups(LIMITS), Changes()
+    groups, changes = Groups(LIMITS), GroupChanges()
     groups.add(rewarded("a", 0.0), 1, changes)
     groups.add(rewarded("b", 1.0), 1, changes, "trace-b")
     groups.add(rewarded("c", 1.0), 1, changes, "trace-c")
@@ -212,7 +212,7 @@ def alone(name: str, total: float | None, cohort: str | None = "eu", **fields: o
     return rewarded(name, total, group=None, size=None).model_copy(update={"cohort_key": cohort} | fields)
 
 
-def training(changes: Changes) -> list[TrainingGroup]:
+def training(changes: GroupChanges) -> list[TrainingGroup]:
     return [output for output in decided(changes) if isinstance(output, TrainingGroup)]
 
 
@@ -340,7 +340,7 @@ def test_every_trajectory_has_one_fate_and_the_fates_sum_up(
     history: list[tuple[Reward, int]], policies: GroupPolicies
 ) -> None:
     limits = GroupLimits(timeout_ms=1000, remember_ms=10**9)
-    groups, changes = Groups(limits, policies=policies, sources=2), Changes()
+    groups, changes = Groups(limits, policies=policies, sources=2), GroupChanges()
     for reward, timestamp_ms in history:
         groups.add(reward, timestamp_ms, changes)
     groups.expire_due(10**9, changes)
@@ -405,7 +405,7 @@ def test_what_did_not_count_survives_a_restart() -> None:
         for now_ms in range(hour, hour + left, 30_000):
             each.pass_time(now_ms, changes)
         assert each.open == 2
-        each.pass_time(hour + left + 1, found := Changes())
+        each.pass_time(hour + left + 1, found := GroupChanges())
         assert reasons(found) == {"a1": Reason.INCOMPLETE_GROUP}
 
 

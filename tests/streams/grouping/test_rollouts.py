@@ -13,7 +13,7 @@ from headrace.schemas.rollouts import RolloutCounts, rollouts_in
 from headrace.streams.grouping.group import output_message
 from headrace.streams.grouping.group_policy import GroupPolicies, parse_policies
 from headrace.streams.grouping.group_state import Rollouts, decoded, rollouts_key, to_record
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from tests.streams.attempts import rewarded
 from tests.streams.grouping.test_groups import LIMITS, POLICIES, RUNNING, add, alone, histories
 
@@ -26,7 +26,7 @@ def pair(name: str, first: float | None, second: float | None, **fields: object)
     return [(each.model_copy(update=fields), 100) for each in rewards]
 
 
-def told(*changes: Changes) -> list[RolloutCounts | None]:
+def told(*changes: GroupChanges) -> list[RolloutCounts | None]:
     """What training records tell, in the log's order."""
     outputs = [each for some in changes for each in some.outputs if isinstance(each.record, TrainingGroup)]
     return [rollouts_in(output_message(each.record, 1, rollouts=each.rollouts)[1].headers) for each in outputs]
@@ -126,7 +126,7 @@ def test_too_many_runs_forget_the_rollouts_of_that_which_had_none_for_longest() 
     ]
 
 
-def fates(changes: Sequence[Changes]) -> RolloutCounts:
+def fates(changes: Sequence[GroupChanges]) -> RolloutCounts:
     """What records say of members and rejections, counted without the counters."""
     records = [each.record for some in changes for each in some.outputs]
     formed = [each for each in records if isinstance(each, TrainingGroup)]

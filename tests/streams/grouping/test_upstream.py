@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from headrace.schemas.kafka.clients import new_producer, open_producer
 from headrace.schemas.topics import EVENTS, REWARDS, TRAJECTORIES, Topic
-from headrace.streams.grouping.upstream import ASSEMBLE_GROUP, SCORE_GROUP, Upstream, look_upstream
+from headrace.streams.grouping.upstream import ASSEMBLE_GROUP, SCORE_GROUP, Upstream, read_upstream
 from tests.conftest import RunningKafka
 
 
@@ -57,10 +57,10 @@ def test_a_partition_is_drained_where_both_groups_have_taken_every_record(runnin
         await committed(bootstrap, SCORE_GROUP, TRAJECTORIES, 3, 1)
         # What was aborted is nothing that could come.
         await produced_in_a_transaction(bootstrap, TRAJECTORIES, 1, commit=False)
-        return await look_upstream(bootstrap)
+        return await read_upstream(bootstrap)
 
     asyncio.run(prepare())
-    found = asyncio.run(look_upstream(bootstrap))
+    found = asyncio.run(read_upstream(bootstrap))
     assert (found.drained, found.ends) == ({0, 1}, {0: 0, 1: 3, 2: 0, 3: 0})
     found = asyncio.run(finish())
     assert found.drained == {0, 1, 2, 3}

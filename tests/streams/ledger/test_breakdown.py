@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.deploy.commands.ledger import table_by
-from headrace.streams.ledger.breakdown import By, Row, breakdown
-from headrace.streams.ledger.tally import Tally
+from headrace.streams.ledger.breakdown import BreakdownRow, By, breakdown
+from headrace.streams.ledger.tally import LedgerTally
 from tests.streams.fates import CIRCLE, Sent, assembled, event
 
 
-def tally_of(*sent: Sent) -> Tally:
-    tally = Tally()
+def tally_of(*sent: Sent) -> LedgerTally:
+    tally = LedgerTally()
     for topic, message in sent:
         tally.add(topic.name, dict(message.headers), message.value)
     return tally
@@ -80,7 +80,9 @@ def test_columns_sum_up_to_the_totals(by: By, chosen: list[Sent]) -> None:
 
 def test_the_table_ends_with_the_totals_and_the_verdict() -> None:
     tally = tally_of(*CIRCLE)
-    shown = table_by("version", {"3": Row(1, 2, 3), "unknown": Row(0, 0, 2)}, tally.ledger().as_dict())
+    shown = table_by(
+        "version", {"3": BreakdownRow(1, 2, 3), "unknown": BreakdownRow(0, 0, 2)}, tally.ledger().as_dict()
+    )
     assert [line.split() for line in shown] == [
         ["version", "trained", "rejected", "pending"],
         ["3", "1", "2", "3"],

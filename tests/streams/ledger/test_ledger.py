@@ -25,7 +25,7 @@ from headrace.schemas.records.group import Reason, Stage
 from headrace.schemas.topics import ALERTS, REJECTED, Topic
 from headrace.streams.ledger.kept import kept_ledger, pack_tally, unpack_tally
 from headrace.streams.ledger.ledger import TOPICS_AGAINST_THE_STREAM, LedgerReader, read_ledger
-from headrace.streams.ledger.tally import Ledger, Tally
+from headrace.streams.ledger.tally import Ledger, LedgerTally
 from headrace.streams.raw import LogRecord, StoredRecord
 from tests.streams.fates import CIRCLE, Sent, assembled, event, grouped, rejected, scored, through, trained
 
@@ -86,9 +86,9 @@ class SimulatedLog:
         self.someone_writes()
 
 
-def tally_of(log: SimulatedLog, reader: LedgerReader) -> Tally:
+def tally_of(log: SimulatedLog, reader: LedgerReader) -> LedgerTally:
     """Everything before the reader's positions, counted anew."""
-    tally = Tally()
+    tally = LedgerTally()
     for name, partitions in reader.positions.items():
         for partition, end in partitions.items():
             for record in log.topics[name][partition][:end]:
@@ -174,7 +174,7 @@ async def test_a_fold_that_was_kept_and_read_on_is_the_whole_fold(
 
 
 def test_every_kind_of_account_comes_back_with_its_counts() -> None:
-    whole = Tally()
+    whole = LedgerTally()
     bad = (REJECTED, replace(rejected("bad")[1], value=b"{"))
     for topic, message in (
         *CIRCLE,
@@ -190,7 +190,7 @@ def test_every_kind_of_account_comes_back_with_its_counts() -> None:
     assert not again.ledger().adds_up
 
 
-@pytest.mark.parametrize("packed", [b"", b"\x00", pack_tally(Tally())[:-1], b"\x92\x81\xa1\xff\x90\x00"])
+@pytest.mark.parametrize("packed", [b"", b"\x00", pack_tally(LedgerTally())[:-1], b"\x92\x81\xa1\xff\x90\x00"])
 def test_what_is_no_tally_is_refused(packed: bytes) -> None:
     with pytest.raises(UnusableFoldError, match="damaged"):
         unpack_tally(packed)
@@ -239,7 +239,7 @@ async def write(bootstrap: str, *sent: Sent) -> None:
 @pytest.mark.kafka
 async def test_the_log_of_a_broker_is_counted(kafka: str) -> None:
     await write(kafka, *CIRCLE)
-    tally = Tally()
+    tally = LedgerTally()
     for topic, message in CIRCLE:
         tally.add(topic.name, dict(message.headers), message.value)
     assert await read_ledger(kafka) == tally.ledger()
@@ -263,13 +263,13 @@ async def test_the_next_count_reads_only_what_came_since(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folded: list[str] = []
-    add = Tally.add
+    add = LedgerTally.add
 
-    def noted(self: Tally, topic: str, headers: Mapping[str, bytes | None], value: bytes | None) -> None:
+    def noted(self: LedgerTally, topic: str, headers: Mapping[str, bytes | None], value: bytes | None) -> None:
         folded.append(topic)
         add(self, topic, headers, value)
 
-    monkeypatch.setattr(Tally, "add", noted)
+    monkeypatch.setattr(LedgerTally, "add", noted)
 
     async def counted(*, from_start: bool = False) -> tuple[Ledger, int]:
         folded.clear()

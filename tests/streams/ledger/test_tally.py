@@ -18,7 +18,7 @@ from headrace.schemas.topics import EVENTS, REJECTED
 from headrace.schemas.wire import Message, decode
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.ledger.tally import Ledger, Tally
+from headrace.streams.ledger.tally import Ledger, LedgerTally
 from tests.chaos.load import poison
 from tests.streams.builders import session
 from tests.streams.fates import (
@@ -35,7 +35,7 @@ from tests.streams.fates import (
 
 
 def ledger(*sent: Sent, cut: frozenset[str] = frozenset()) -> Ledger:
-    tally = Tally()
+    tally = LedgerTally()
     for topic, message in sent:
         headers: Mapping[str, bytes | None] = dict(message.headers)
         tally.add(topic.name, headers, message.value)
@@ -200,13 +200,13 @@ def test_the_ledger_knows_a_trajectory_exactly_where_the_assembler_does(seed: in
     spoiled = poison(session("t", "ask", "tool")[2], random.Random(seed), 100)
     fold = PartitionFold(FoldLimits())
     fold.arrive(spoiled)
-    tally = Tally()
+    tally = LedgerTally()
     tally.add(EVENTS.name, dict(spoiled.headers), spoiled.value)
     assert len(tally.accounts) == fold.open_count
 
 
 def test_a_start_that_cannot_be_read_is_a_start_without_a_task() -> None:
-    tally = Tally()
+    tally = LedgerTally()
     broken = session("t")[0]
     tally.add(EVENTS.name, dict(broken.headers), b'{"task_id": "q", \xff')
     assert (tally.accounts["t"].task, tally.ledger().started) == (None, 1)

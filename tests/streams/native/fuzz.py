@@ -34,7 +34,7 @@ from headrace.streams.assembly.arrival import arrival_of, plain_arrival_of
 from headrace.streams.assembly.assemble import _conclude
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.history import Dead, History
+from headrace.streams.assembly.history import History, UnusableRecord
 from headrace.streams.assembly.trajectory_writer import plainly_written
 from headrace.streams.native.available import SPEEDUPS
 from headrace.streams.raw import Outgoing, StoredRecord
@@ -149,7 +149,7 @@ class Trajectory:
             return replace(record, value=text)
         return replace(record, headers=[(known, text if known == name else value) for known, value in record.headers])
 
-    def by_extension(self, case: Case) -> list[Dead | Outgoing | None]:
+    def by_extension(self, case: Case) -> list[UnusableRecord | Outgoing | None]:
         """Dead letters and what the extension module writes of the trajectory: ``None`` in doubt."""
         arrivals, index, found = list(self._arrivals), 0, []
         arrivals[case[0]] = arrival_of(self._spoiled(case))
@@ -159,7 +159,7 @@ class Trajectory:
             index += 1
         return [written(each) if isinstance(each, History) else each for each in found]
 
-    def by_python(self, case: Case) -> list[Dead | Outgoing]:
+    def by_python(self, case: Case) -> list[UnusableRecord | Outgoing]:
         """The same by the rules themselves."""
         arrivals = list(self._plain)
         arrivals[case[0]] = plain_arrival_of(self._spoiled(case))
@@ -174,14 +174,14 @@ def written(history: History) -> Outgoing | None:
     return None if message is None else Outgoing(TRAJECTORIES, message, history.closed_ms)
 
 
-def agree(one: Dead | Outgoing | None, other: Dead | Outgoing) -> bool:
+def agree(one: UnusableRecord | Outgoing | None, other: UnusableRecord | Outgoing) -> bool:
     """Whether the extension module, which may doubt, said what Python says."""
-    if isinstance(one, Dead) and isinstance(other, Dead):
+    if isinstance(one, UnusableRecord) and isinstance(other, UnusableRecord):
         return (one.record.offset, str(one.error)) == (other.record.offset, str(other.error))
     return (one is None and isinstance(other, Outgoing)) or one == other
 
 
-def compare(trajectory: Trajectory, case: Case, found: Sequence[Dead | Outgoing | None]) -> None:
+def compare(trajectory: Trajectory, case: Case, found: Sequence[UnusableRecord | Outgoing | None]) -> None:
     """Raises ``AssertionError`` where Python says something else than ``found``."""
     expected = trajectory.by_python(case)
     same = len(found) == len(expected) and all(map(agree, found, expected))

@@ -15,7 +15,7 @@ from headrace.streams.assembly import trajectory_writer
 from headrace.streams.assembly.assemble import _conclude, conclude
 from headrace.streams.assembly.trajectory_writer import LAG, is_left_to_python, make_writer, plainly_written
 from headrace.streams.native.available import SPEEDUPS
-from headrace.streams.native.shapes import UNKNOWN, Lag, tables_of
+from headrace.streams.native.shapes import UNKNOWN, NativeLag, tables_of
 from tests.streams.builders import event, facts
 from tests.streams.native.built import needs_speedups
 from tests.streams.native.test_trajectories import history_of
@@ -37,7 +37,7 @@ class Thing(Record):
     part: Size = Size()
 
 
-def lag_of(*models: type[Record]) -> Lag:
+def lag_of(*models: type[Record]) -> NativeLag:
     return tables_of(models, KNOWN)[1]
 
 
@@ -60,7 +60,7 @@ def test_a_type_that_it_was_not_built_for_is_left_to_python() -> None:
 
     tables, lag = tables_of((Thing, New), KNOWN)
     assert tables.keys() == {"t.v1"}
-    assert lag == Lag(types=frozenset({"new.v1"}))
+    assert lag == NativeLag(types=frozenset({"new.v1"}))
     assert lag.holds_back("new.v1", b"{}")
     assert not lag.holds_back("t.v1", b"{}")
     assert str(lag) == "it does not know the event type new.v1"
@@ -75,7 +75,7 @@ def test_a_field_that_it_was_not_built_for_is_unknown_wherever_it_stands() -> No
         count: int = 0
 
     tables, lag = tables_of((More,), KNOWN)
-    assert lag == Lag(fields=frozenset({("t.v1", "count"), ("t.v1", "part.colour")}))
+    assert lag == NativeLag(fields=frozenset({("t.v1", "count"), ("t.v1", "part.colour")}))
     assert [field.kind for field in tables["t.v1"]] == ["text", "part", UNKNOWN]
     assert lag.holds_back("t.v1", b'{"name":"a","part":{"colour":"red"}}')
     assert not lag.holds_back("t.v1", b'{"name":"a"}')
@@ -91,8 +91,8 @@ def test_a_type_whose_field_it_cannot_read_is_left_to_python_unless_the_field_is
     class New(Thing):
         odd: annotation
 
-    assert lag_of(Odd) == Lag(types=frozenset({"t.v1"}))
-    assert lag_of(New) == Lag(fields=frozenset({("t.v1", "odd")}))
+    assert lag_of(Odd) == NativeLag(types=frozenset({"t.v1"}))
+    assert lag_of(New) == NativeLag(fields=frozenset({("t.v1", "odd")}))
 
 
 def test_a_bound_that_it_does_not_know_is_a_type_that_it_cannot_read() -> None:
@@ -100,7 +100,7 @@ def test_a_bound_that_it_does_not_know_is_a_type_that_it_cannot_read() -> None:
         TYPE: ClassVar[str] = "t.v1"
         name: int = Field(multiple_of=2)
 
-    assert lag_of(Even) == Lag(types=frozenset({"t.v1"}))
+    assert lag_of(Even) == NativeLag(types=frozenset({"t.v1"}))
 
 
 def test_what_checks_a_record_and_is_not_in_the_module_leaves_the_type_to_python() -> None:
@@ -122,7 +122,7 @@ def test_what_checks_a_record_and_is_not_in_the_module_leaves_the_type_to_python
             return value
 
     for model in (Checked, Agreeing, Prepared):
-        assert lag_of(model) == Lag(types=frozenset({"t.v1"}))
+        assert lag_of(model) == NativeLag(types=frozenset({"t.v1"}))
 
 
 def test_a_start_goes_on_whatever_it_has_as_long_as_all_of_it_can_be_read() -> None:
@@ -134,7 +134,7 @@ def test_a_start_goes_on_whatever_it_has_as_long_as_all_of_it_can_be_read() -> N
         pair: tuple[int, int] = (0, 0)
 
     assert not lag_of(Start)
-    assert lag_of(Odd) == Lag(types=frozenset({"start.v1"}))
+    assert lag_of(Odd) == NativeLag(types=frozenset({"start.v1"}))
 
 
 def without(model: type[Record], field: str = "") -> dict[str, str]:
@@ -161,7 +161,7 @@ def test_an_older_module_leaves_what_is_new_to_python_and_writes_the_rest(
 ) -> None:
     writer, lag = make_writer(without(model, field))
     fields, types = ({(model.TYPE, field)}, set[str]()) if field else (set(), {model.TYPE})
-    assert lag == Lag(frozenset(types), frozenset(fields))
+    assert lag == NativeLag(frozenset(types), frozenset(fields))
     monkeypatch.setattr(trajectory_writer, "_WRITER", writer)
     monkeypatch.setattr(trajectory_writer, "LAG", lag)
     whole = facts("ask", "tool", "ask", "prune", "ask")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace.schemas.envelope import SUBJECT, TYPE
 from headrace.streams.assembly.arrival import KINDS, Arrival, arrival_of, plain_arrival_of
-from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.assemble import outputs_of
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.open_state import OpenState, PlainOpenState
@@ -46,14 +46,14 @@ def fast(fold: PartitionFold, records: Sequence[Arrival]) -> list[Outgoing]:
     found: list[Outgoing] = []
     index = 0
     while (index := fold.take_ordinary(records, index)) < len(records):
-        found += [outgoing for outcome in fold.arrive(records[index]) for outgoing in settle(outcome)]
+        found += [outgoing for outcome in fold.arrive(records[index]) for outgoing in outputs_of(outcome)]
         index += 1
     return found
 
 
 def slow(fold: PartitionFold, records: Sequence[Arrival]) -> list[Outgoing]:
     """The same, one by one."""
-    return [outgoing for record in records for outcome in fold.arrive(record) for outgoing in settle(outcome)]
+    return [outgoing for record in records for outcome in fold.arrive(record) for outgoing in outputs_of(outcome)]
 
 
 BOUNDED = LIMITS | st.builds(

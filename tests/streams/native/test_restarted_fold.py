@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.streams.assembly.arrival import arrival_of, plain_arrival_of
-from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.assemble import outputs_of
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.history import History
@@ -25,7 +25,7 @@ def stopped(records: list[StoredRecord], limits: FoldLimits) -> tuple[int, int, 
     for record in records:
         for outcome in fold.arrive(plain_arrival_of(record)):
             if isinstance(outcome, History):
-                value = settle(outcome)[0].message.value
+                value = outputs_of(outcome)[0].message.value
                 written.append(emitted_of(StoredRecord("trajectories", 0, len(written), 0, None, value, ())))
     position, log_ms = fold.resume_point(len(records))
     return position, log_ms, written

@@ -26,7 +26,7 @@ from headrace.streams.faust_shell.faust_app import MEMBER_LOST_S
 from headrace.streams.faust_shell.worker import state_topic
 from headrace.streams.grouping.group import output_message
 from headrace.streams.grouping.group_policy import parse_policies
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from headrace.streams.runtime.owned_partition import create_state_topic
 from headrace.streams.runtime.state import KIND
 from headrace.streams.scoring.score import reward_message
@@ -119,7 +119,7 @@ def expected(bootstrap: str, prefix: str) -> dict[Topic, Counter[bytes]]:
     for record in records(bootstrap, REWARDS, prefix):
         _, reward = decode(record.headers, record.value)
         assert isinstance(reward, Reward)
-        changes = Changes()
+        changes = GroupChanges()
         folds[record.partition].add(reward, record.timestamp, changes)
         for each in changes.outputs:
             topic, message = output_message(each.record, each.time_ms)

@@ -17,7 +17,7 @@ from headrace.schemas.kafka.topic_creation import create_topics
 from headrace.schemas.kafka.transactions import until_decided
 from headrace.schemas.topics import ALERTS, REJECTED, REWARDS, Topic
 from headrace.schemas.wire import Message, decode
-from headrace.streams.lost_place import LostPlaceError
+from headrace.streams.lost_offset import LostOffsetError
 from headrace.streams.raw import Outgoing
 from headrace.streams.runtime import owned_partition
 from headrace.streams.runtime.owned_partition import (
@@ -26,7 +26,7 @@ from headrace.streams.runtime.owned_partition import (
     Ownership,
     create_state_topic,
 )
-from tests.streams.assembly.test_lost_place import forget_offsets
+from tests.streams.assembly.test_lost_offset import forget_offsets
 from tests.streams.unmarked import leave_out, let_partitions_be_left_out
 
 pytestmark = pytest.mark.kafka
@@ -267,7 +267,7 @@ async def test_a_state_that_does_not_say_how_far_it_goes_is_refused_with_the_way
     mine = await ownership(kafka, "older")
     async with open_producer(kafka) as producer:
         await (await producer.send(mine.state.name, b"1", b"a", 1))
-    with pytest.raises(LostPlaceError, match=r"--group older --topic rewards:1 --reset-offsets"):
+    with pytest.raises(LostOffsetError, match=r"--group older --topic rewards:1 --reset-offsets"):
         await OwnedPartition.acquire(mine, 1)
 
 

@@ -6,7 +6,7 @@ from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import decode
 from headrace.streams.grouping.group_state import CLOCK, StoredMember, candidate_of, group_key, member_key, to_record
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
+from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from headrace.streams.processors.group import read_entries
 from headrace.streams.processors.score import stored_attempt
 from headrace.streams.raw import StoredRecord
@@ -61,7 +61,7 @@ def test_nothing_set_aside_is_nothing_told() -> None:
 
 
 def test_members_of_a_group_that_cannot_be_read_are_set_aside_with_it() -> None:
-    groups, changes = Groups(GroupLimits()), Changes()
+    groups, changes = Groups(GroupLimits()), GroupChanges()
     for name in "abc":
         groups.add(rewarded(name, 1.0, size=4), START_MS, changes)
     groups.add(rewarded("d", 1.0, size=4, group="other"), START_MS, changes)

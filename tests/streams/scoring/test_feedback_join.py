@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.reward import Reward
 from headrace.streams.rewards.spec import Feedback, Verdict
-from headrace.streams.scoring.attempt import Attempt
+from headrace.streams.scoring.attempt import AttemptState
 from headrace.streams.scoring.feedback_join import (
     FORGOTTEN_EARLY,
     SURPLUS,
     TOO_LATE,
     UNCLAIMED,
     WINDOW_OVERFLOW,
-    Arrival,
-    Changes,
-    Due,
+    DueReward,
     Join,
+    JoinChanges,
     JoinLimits,
+    TrajectoryArrival,
 )
 
 WINDOW = 1_000
@@ -35,15 +35,15 @@ Made = set[tuple[str, int, tuple[str, ...]]]
 """Trajectory, revision and feedback of every reward."""
 
 
-def arrival(name: str, ended_ms: int, *, offset: int = 0, window_ms: int = WINDOW, **fields: Any) -> Arrival:
-    return Arrival(name, offset, ended_ms, window_ms, **fields)
+def arrival(name: str, ended_ms: int, *, offset: int = 0, window_ms: int = WINDOW, **fields: Any) -> TrajectoryArrival:
+    return TrajectoryArrival(name, offset, ended_ms, window_ms, **fields)
 
 
 def said(name: str, time_ms: int, value: float = 1.0, offset: int = 0) -> Feedback:
     return Feedback(name, "accepted", value, time_ms, Reference(partition=0, offset=offset))
 
 
-def reward(due: Due) -> Reward:
+def reward(due: DueReward) -> Reward:
     return Reward(
         trajectory_id=due.trajectory_id,
         trajectory=Reference(partition=0, offset=due.offset),
@@ -62,14 +62,14 @@ class Log:
         self.limits = limits
         self.table: dict[str, str] = {}
         self.join = Join(limits)
-        self.announced: list[Due] = []
+        self.announced: list[DueReward] = []
 
-    def settle(self, changes: Changes, *, dies: bool = False) -> None:
+    def settle(self, changes: JoinChanges, *, dies: bool = False) -> None:
         """As the shell does it, all at once; it may die before."""
         for due in changes.due:
             self.join.decided(due, reward(due), {}, changes)
         if dies:
-            stored = {name: Attempt.model_validate_json(value) for name, value in self.table.items()}
+            stored = {name: AttemptState.model_validate_json(value) for name, value in self.table.items()}
             self.join = Join(self.limits, stored)
             return
         assert [each.reward for each in changes.decided] == [reward(due) for due in changes.due]
@@ -80,9 +80,9 @@ class Log:
             else:
                 self.table[name] = kept.model_dump_json(exclude_defaults=True)
 
-    def take(self, record: Arrival | tuple[str, Feedback], *, dies: bool = False) -> None:
-        changes = Changes()
-        if isinstance(record, Arrival):
+    def take(self, record: TrajectoryArrival | tuple[str, Feedback], *, dies: bool = False) -> None:
+        changes = JoinChanges()
+        if isinstance(record, TrajectoryArrival):
             self.join.add_trajectory(record, changes)
         else:
             self.join.add_feedback(*record, changes)
@@ -91,7 +91,7 @@ class Log:
             self.take(record)
 
     def until(self, now_ms: int, *, dies: bool = False) -> None:
-        changes = Changes()
+        changes = JoinChanges()
         self.join.pass_time(now_ms, changes)
         self.settle(changes, dies=dies)
         if dies:
@@ -103,7 +103,7 @@ class Log:
         return {(due.trajectory_id, due.revision, tuple(each.id for each in due.feedback)) for due in self.announced}
 
 
-def log_of(*records: Arrival | tuple[str, Feedback] | int, limits: JoinLimits = ENDLESS) -> Log:
+def log_of(*records: TrajectoryArrival | tuple[str, Feedback] | int, limits: JoinLimits = ENDLESS) -> Log:
     """What comes of ``records``; a number is log time that passes."""
     log = Log(limits)
     for record in records:
@@ -163,13 +163,13 @@ def test_a_revision_is_dated_by_its_feedback_and_the_first_reward_by_the_end_of_
 
 
 def test_what_judges_said_is_kept_for_revisions() -> None:
-    join, changes = Join(ENDLESS), Changes()
+    join, changes = Join(ENDLESS), JoinChanges()
     join.add_trajectory(arrival("t", 100, window_ms=0), changes)
     (due,) = changes.due
     join.decided(due, reward(due), {"helpful": Verdict(0.5, None, {"tone": 0.5})}, changes)
     kept = changes.stored["t"]
     assert kept is not None
-    again = Attempt.model_validate_json(kept.model_dump_json())
+    again = AttemptState.model_validate_json(kept.model_dump_json())
     assert again == kept
     assert Join(ENDLESS, {"t": again}).verdicts("t") == {"helpful": Verdict(0.5, None, {"tone": 0.5})}
 
@@ -231,14 +231,14 @@ def test_at_the_bound_of_memory_the_unclaimed_goes_first_and_none_takes_more_tha
     log = log_of(*waiting, *said_of, limits=limits)
     assert log.join.held_bytes <= 2 * limits.max_bytes
     assert log.join.counts[SURPLUS] > 300
-    assert all(len(Attempt.model_validate_json(kept).heard) >= 10 for kept in log.table.values())
+    assert all(len(AttemptState.model_validate_json(kept).heard) >= 10 for kept in log.table.values())
 
 
 _MEMORY = """
 import sys
 from headrace.schemas.records.reference import Reference
 from headrace.streams.rewards.spec import Feedback
-from headrace.streams.scoring.feedback_join import Changes, Join, JoinLimits
+from headrace.streams.scoring.feedback_join import JoinChanges, Join, JoinLimits
 
 
 def resident():
@@ -249,7 +249,7 @@ count, each, letters = map(int, sys.argv[1:])
 place, before = Reference(partition=0, offset=0), resident()
 join = Join(JoinLimits(max_bytes=2**40, max_unclaimed=2**40))
 for n in range(count):
-    changes = Changes()
+    changes = JoinChanges()
     for k in range(each):
         place = Reference(partition=0, offset=n * each + k)
         join.add_feedback(f"t{n:036}", Feedback(f"{n}-{k:036}", f"{k:0{letters}}", 1.0, n, place), changes)
@@ -281,7 +281,7 @@ def test_a_restart_at_any_time_changes_nothing_at_any_bound() -> None:
             for log in logs:
                 log.until(record) if isinstance(record, int) else log.take(record)
             if dies:
-                logs[1].settle(Changes(), dies=True)
+                logs[1].settle(JoinChanges(), dies=True)
             assert logs[0].announced == logs[1].announced
             assert logs[0].table == logs[1].table
             assert logs[0].join.held_bytes == logs[1].join.held_bytes
@@ -296,7 +296,7 @@ feedbacks = st.lists(st.tuples(st.sampled_from((*NAMES, "nobody")), st.integers(
 
 def sources(
     ends: list[tuple[int, int]], given_at: list[tuple[str, int]]
-) -> tuple[list[Arrival], list[tuple[str, Feedback]]]:
+) -> tuple[list[TrajectoryArrival], list[tuple[str, Feedback]]]:
     """Both topics, each in the order of its time."""
     trajectories = [
         arrival(name, ended_ms, offset=number, window_ms=window_ms)
@@ -310,7 +310,7 @@ def sources(
     ]
 
 
-def expected(trajectories: Iterable[Arrival], feedback: list[tuple[str, Feedback]]) -> Made:
+def expected(trajectories: Iterable[TrajectoryArrival], feedback: list[tuple[str, Feedback]]) -> Made:
     """The rewards, from the whole of both topics at once."""
     made: Made = set()
     for each in trajectories:
@@ -336,7 +336,7 @@ def test_any_interleaving_repetition_and_crash_gives_the_same_rewards(
         if step == "time":
             # No further than both topics have been read.
             ahead = [topic[read[name]] for name, topic in (("t", trajectories), ("f", feedback)) if name in choices]
-            now_ms = min(each.arrived_ms if isinstance(each, Arrival) else each[1].time_ms for each in ahead)
+            now_ms = min(each.arrived_ms if isinstance(each, TrajectoryArrival) else each[1].time_ms for each in ahead)
             log.until(now_ms, dies=data.draw(deaths))
         elif step == "again":
             name = data.draw(st.sampled_from(["t", "f"]))

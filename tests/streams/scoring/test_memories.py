@@ -5,8 +5,8 @@ import json
 import pytest
 
 from headrace.streams.rewards.spec import Feedback
-from headrace.streams.scoring.attempt import Attempt
-from headrace.streams.scoring.feedback_join import UNCLAIMED, Arrival, Changes, Join, JoinLimits
+from headrace.streams.scoring.attempt import AttemptState
+from headrace.streams.scoring.feedback_join import UNCLAIMED, Join, JoinChanges, JoinLimits, TrajectoryArrival
 from tests.streams.scoring.test_feedback_join import Log, arrival, log_of, said
 
 LIMITS = JoinLimits(remember_ms=5_000)
@@ -14,13 +14,13 @@ LIMITS = JoinLimits(remember_ms=5_000)
 
 def restarted(log: Log) -> Log:
     """``log`` in another process, from what is stored."""
-    stored = {name: Attempt.model_validate_json(value) for name, value in log.table.items()}
+    stored = {name: AttemptState.model_validate_json(value) for name, value in log.table.items()}
     log.join = Join(log.limits, stored)
     return log
 
 
 def test_what_is_not_written_of_an_attempt_says_that_there_is_none() -> None:
-    found = Attempt.model_validate_json(b'{"since_ms": 50}')
+    found = AttemptState.model_validate_json(b'{"since_ms": 50}')
     assert (found.offset, found.arrived_ms, found.origin, found.takes_feedback) == (None, 0, None, False)
     assert (found.heard, found.revisions, found.verdicts, found.blank) == ([], 0, {}, None)
 
@@ -55,10 +55,10 @@ class FaultError(Exception):
     """What the code around the join raised."""
 
 
-def spoilt(join: Join, record: Arrival | tuple[str, Feedback], changes: Changes) -> None:
-    name = record.trajectory_id if isinstance(record, Arrival) else record[0]
+def spoilt(join: Join, record: TrajectoryArrival | tuple[str, Feedback], changes: JoinChanges) -> None:
+    name = record.trajectory_id if isinstance(record, TrajectoryArrival) else record[0]
     with join.undone_if_it_raises(name, changes):
-        if isinstance(record, Arrival):
+        if isinstance(record, TrajectoryArrival):
             join.add_trajectory(record, changes)
         else:
             join.add_feedback(*record, changes)
@@ -66,11 +66,11 @@ def spoilt(join: Join, record: Arrival | tuple[str, Feedback], changes: Changes)
 
 
 def test_where_a_record_raises_all_is_as_it_was_before_it() -> None:
-    log, changes = log_of(arrival("t", 100), ("t", said("a", 500)), limits=LIMITS), Changes()
+    log, changes = log_of(arrival("t", 100), ("t", said("a", 500)), limits=LIMITS), JoinChanges()
     for record in (("t", said("b", 600, offset=1)), arrival("new", 200, offset=1, window_ms=0)):
         with pytest.raises(FaultError):
             spoilt(log.join, record, changes)
-    assert changes == Changes()
+    assert changes == JoinChanges()
     assert (len(log.join), log.join.open) == (1, 1)
     log.until(1_101)
     assert log.made == {("t", 0, ("a",))}

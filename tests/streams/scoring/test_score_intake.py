@@ -19,15 +19,15 @@ from headrace.schemas.wire import Message, UnreadableRecord, encode
 from headrace.streams.raw import StoredRecord
 from headrace.streams.rewards.registry import OURS, Rewards
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Term
-from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Arrival, Changes, Join, JoinLimits
+from headrace.streams.scoring.feedback_join import TRAJECTORY_GONE, Join, JoinChanges, JoinLimits, TrajectoryArrival
 from headrace.streams.scoring.score import REWARDS_OF_AGENTS, score_or_label, unscored
 from headrace.streams.scoring.score_intake import (
     Scored,
-    hears_feedback,
     needs_join,
     read_trajectory,
     take_feedback,
     take_trajectory,
+    uses_feedback,
 )
 from headrace.streams.typed_record import typed
 from tests.streams.attempts import START_MS, attempt, trajectory_message
@@ -88,7 +88,7 @@ def test_one_whose_reward_takes_feedback_is_for_the_join() -> None:
     assert not isinstance(taken, Scored)
     arrival, trajectory = taken
     blank = unscored(attempt("t"), Reference(partition=1, offset=42), TRAJECTORY_GONE, rewards=Rewards({}, LIKED))
-    assert arrival == Arrival("t", 42, START_MS + 5, WINDOW_MS, True, TRACE, blank)
+    assert arrival == TrajectoryArrival("t", 42, START_MS + 5, WINDOW_MS, True, TRACE, blank)
     assert (blank.spec, blank.total, blank.group_id) == ("liked@1", None, "g")
     assert trajectory.trajectory_id == "t"
 
@@ -115,9 +115,9 @@ def test_a_record_of_another_topics_type_is_unreadable() -> None:
 
 def test_the_shipped_rewards_of_agents_need_no_join_and_no_feedback() -> None:
     assert not any(needs_join(spec) for spec in REWARDS_OF_AGENTS.specs)
-    assert not hears_feedback(REWARDS_OF_AGENTS)
+    assert not uses_feedback(REWARDS_OF_AGENTS)
     assert needs_join(JUDGED)
-    assert hears_feedback(Rewards({"a": LIKED}, REWARDS_OF_AGENTS.default))
+    assert uses_feedback(Rewards({"a": LIKED}, REWARDS_OF_AGENTS.default))
 
 
 @pytest.mark.parametrize("agents_ms", [1000, START_MS - 86_400_000, START_MS + 86_400_000])
@@ -125,7 +125,7 @@ def test_a_window_begins_by_the_brokers_clock_whatever_the_agents_says(agents_ms
     rewards = Rewards({}, LIKED)
     taken = take_trajectory(record(trajectory_message(attempt("t", ended_ms=agents_ms))), rewards)
     assert not isinstance(taken, Scored)
-    join, changes = Join(JoinLimits()), Changes()
+    join, changes = Join(JoinLimits()), JoinChanges()
     join.add_trajectory(taken[0], changes)
     in_time, late = START_MS + 5 + WINDOW_MS, START_MS + 6 + WINDOW_MS
     for offset, time_ms in enumerate((in_time, late)):

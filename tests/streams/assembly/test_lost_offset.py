@@ -20,8 +20,8 @@ from headrace.schemas.topics import ALERTS, DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import decode
 from headrace.streams.assembly.assembler import AssemblerConfig, run_assembler
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.assembly.lost_place import check_written
-from headrace.streams.lost_place import LostPlaceError
+from headrace.streams.assembly.lost_offset import check_written_trajectories
+from headrace.streams.lost_offset import LostOffsetError
 from headrace.streams.raw import StoredRecord
 from tests.streams.builders import session
 
@@ -32,9 +32,9 @@ PLACE = TopicPartition(EVENTS.name, PARTITION)
 def test_what_was_written_must_fit_or_the_start_is_refused_with_the_way_out() -> None:
     limits = FoldLimits(remember=10, max_remembered=100)
     for few in (0, 100):
-        check_written(limits, few, PLACE)
-    with pytest.raises(LostPlaceError, match=r"assemble\.max_remembered=202 .* offsets\.retention\.minutes"):
-        check_written(limits, 101, PLACE)
+        check_written_trajectories(limits, few, PLACE)
+    with pytest.raises(LostOffsetError, match=r"assemble\.max_remembered=202 .* offsets\.retention\.minutes"):
+        check_written_trajectories(limits, 101, PLACE)
 
 
 async def produce(bootstrap: str, records: list[StoredRecord]) -> None:
@@ -111,7 +111,7 @@ async def test_an_assembler_whose_offset_was_forgotten_writes_nothing_twice(kafk
 @pytest.mark.kafka
 async def test_more_than_can_be_remembered_is_refused_with_the_way_out(kafka: str) -> None:
     await forget_offsets(kafka, "assemble")
-    with pytest.raises(LostPlaceError, match=r"assemble\.max_remembered="):
+    with pytest.raises(LostOffsetError, match=r"assemble\.max_remembered="):
         async with assembling(kafka, remember=1, max_remembered=2) as task:
             await task
     assert set((await written(kafka)).values()) == {1}
@@ -133,13 +133,13 @@ async def test_records_that_retention_took_unread_are_told(kafka: str) -> None:
     said = [decode(record.headers, record.value)[1] async for record in read_to_end(kafka, ALERTS)]
     alerts = [each for each in said if isinstance(each, Alert) and each.kind == "records_expired"]
     assert [alert.details["unread"] for alert in alerts] == [begin - end]
-    assert f"events[{PARTITION}] begins at {begin}" in alerts[0].message
+    assert f"events[{PARTITION}] starts at {begin}" in alerts[0].message
 
 
 @pytest.mark.kafka
 async def test_an_offset_behind_the_logs_end_is_refused_with_the_way_out(kafka: str) -> None:
     async with open_producer(kafka, transactional_id="place") as producer, producer.transaction():
         await producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(10**9, "")}, "assemble")
-    with pytest.raises(LostPlaceError, match=r"--delete --group assemble"):
+    with pytest.raises(LostOffsetError, match=r"--delete --group assemble"):
         async with assembling(kafka) as task:
             await task

@@ -8,9 +8,9 @@ from headrace.schemas.envelope import SEQUENCE
 from headrace.schemas.events import ToolCalled
 from headrace.schemas.records.dead_letter import DeadLetterError, Repaired
 from headrace.schemas.wire import Message, UnreadableRecord, decode
-from headrace.streams.letters.dead_letters import dead_letter_of, letter_message
-from headrace.streams.letters.letter_box import LetterBox
-from headrace.streams.letters.repair import (
+from headrace.streams.dead_letters.build import dead_letter_of, to_message
+from headrace.streams.dead_letters.queue import DeadLetterQueue
+from headrace.streams.dead_letters.repair import (
     CannotRepair,
     Content,
     content_of,
@@ -54,7 +54,7 @@ def test_a_field_is_set_in_the_value_that_is_given_beside_it() -> None:
 
 @pytest.mark.parametrize("path", ["tool.name", "arguments.nothing.there", "arguments.query.0"])
 def test_a_field_that_nothing_can_hold_is_refused(path: str) -> None:
-    with pytest.raises(CannotRepair, match="nothing to hold a field"):
+    with pytest.raises(CannotRepair, match="has no parent object or list"):
         edited(CONTENT, fields=[(path, "1")])
 
 
@@ -91,14 +91,14 @@ def test_what_it_cannot_read_is_told_with_the_error(content: Content, error: Dea
 
 
 def test_the_record_of_a_repair_names_the_original_and_is_one_record_if_said_twice() -> None:
-    letter = dead_letter_of(with_header(CALL, "n", None), BROKEN, "t")
-    new = edited(content_of(letter), fields=[("tool", "read")])
-    message = repair_message(letter, new, 5)
+    dead_letter = dead_letter_of(with_header(CALL, "n", None), BROKEN, "t")
+    new = edited(content_of(dead_letter), fields=[("tool", "read")])
+    message = repair_message(dead_letter, new, 5)
     envelope, repaired = decode(message.headers, message.value)
     assert isinstance(repaired, Repaired)
     assert (repaired.topic, repaired.partition, repaired.offset) == ("events", 0, 9)
     assert content_of(repaired) == new
-    assert envelope.id == decode(repair_message(letter, new, 6).headers, message.value)[0].id
+    assert envelope.id == decode(repair_message(dead_letter, new, 6).headers, message.value)[0].id
     assert message.key == b"events:0"
 
 
@@ -131,27 +131,27 @@ def test_where_json_breaks_is_counted_in_bytes(value: bytes | None, place: int |
 
 @pytest.mark.parametrize(("name", "text"), [("tool", r'"\ud800"'), ("arguments.query", r'["\udcff"]')])
 def test_half_of_a_surrogate_pair_is_no_repair(name: str, text: str) -> None:
-    with pytest.raises(CannotRepair, match="half of a surrogate pair is no text"):
+    with pytest.raises(CannotRepair, match="an unpaired surrogate is not valid text"):
         edited(CONTENT, fields=[(name, text)])
 
 
 def test_odd_edits_are_refused_or_taken_as_text_and_never_fail() -> None:
-    with pytest.raises(CannotRepair, match="half of a surrogate pair is no text"):
+    with pytest.raises(CannotRepair, match="an unpaired surrogate is not valid text"):
         edited(CONTENT, headers=[("ce_type", "\udcff")])
-    with pytest.raises(CannotRepair, match="nothing to hold a field"):
+    with pytest.raises(CannotRepair, match="has no parent object or list"):
         edited(CONTENT, fields=[("arguments.query.²", "1")])
     deep = "[" * 200_000
     assert json.loads(edited(CONTENT, fields=[("tool", deep)]).value or b"")["tool"] == deep
 
 
 def test_a_letter_whose_bytes_are_no_base64_is_counted_and_stops_nobody() -> None:
-    letter = dead_letter_of(CALL, BROKEN, "t")
-    box = LetterBox()
+    dead_letter = dead_letter_of(CALL, BROKEN, "t")
+    queue = DeadLetterQueue()
     for offset, odd in enumerate(("é", "abc", "\x1b[31m!")):
-        broken = letter.model_copy(update={"value": odd, "offset": offset})
-        box.add(stored(letter_message(broken), offset))
-    box.add(stored(letter_message(letter), 7))
-    assert (box.unreadable, [each.dead for each in box.letters]) == (3, [letter])
+        broken = dead_letter.model_copy(update={"value": odd, "offset": offset})
+        queue.add(stored(to_message(broken), offset))
+    queue.add(stored(to_message(dead_letter), 7))
+    assert (queue.unreadable, [each.dead_letter for each in queue.entries]) == (3, [dead_letter])
 
 
 def stored(message: Message, offset: int) -> StoredRecord:

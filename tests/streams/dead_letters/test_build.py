@@ -9,7 +9,7 @@ import pytest
 from headrace.schemas.records.dead_letter import DeadLetter, DeadLetterError
 from headrace.schemas.topics import DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.streams.letters.dead_letters import dead_letter_message, dead_letter_of, original_bytes
+from headrace.streams.dead_letters.build import dead_letter_message, dead_letter_of, original_bytes
 from headrace.streams.raw import StoredRecord
 
 BROKEN = StoredRecord("events", 2, 7104, 1_700_000_000_123, b"t-1", b'{"call_id\xff', [("ce_type", b"x"), ("n", None)])
@@ -17,20 +17,23 @@ ERROR = UnreadableRecord(DeadLetterError.BAD_JSON, "EOF while parsing")
 
 
 def test_it_names_the_place_and_the_error_and_keeps_every_byte() -> None:
-    letter = dead_letter_of(BROKEN, ERROR, "t-1")
-    assert (letter.topic, letter.partition, letter.offset) == ("events", 2, 7104)
-    assert (letter.error, letter.message) == (DeadLetterError.BAD_JSON, "EOF while parsing")
-    assert original_bytes(letter) == BROKEN.value
-    assert b64decode(letter.key or "") == b"t-1"
-    assert [(name, value and b64decode(value)) for name, value in letter.headers] == [("ce_type", b"x"), ("n", None)]
-    assert letter.timestamp_ms == BROKEN.timestamp
+    dead_letter = dead_letter_of(BROKEN, ERROR, "t-1")
+    assert (dead_letter.topic, dead_letter.partition, dead_letter.offset) == ("events", 2, 7104)
+    assert (dead_letter.error, dead_letter.message) == (DeadLetterError.BAD_JSON, "EOF while parsing")
+    assert original_bytes(dead_letter) == BROKEN.value
+    assert b64decode(dead_letter.key or "") == b"t-1"
+    assert [(name, value and b64decode(value)) for name, value in dead_letter.headers] == [
+        ("ce_type", b"x"),
+        ("n", None),
+    ]
+    assert dead_letter.timestamp_ms == BROKEN.timestamp
 
 
 def test_it_survives_the_wire_and_is_the_same_letter_when_sent_twice() -> None:
     message = dead_letter_message(BROKEN, ERROR, "t-1")
-    envelope, letter = decode(message.headers, message.value)
-    assert isinstance(letter, DeadLetter)
-    assert letter == dead_letter_of(BROKEN, ERROR, "t-1")
+    envelope, dead_letter = decode(message.headers, message.value)
+    assert isinstance(dead_letter, DeadLetter)
+    assert dead_letter == dead_letter_of(BROKEN, ERROR, "t-1")
     assert envelope.subject == "t-1"
     assert message.key == b"events:2"
     assert message == dead_letter_message(BROKEN, ERROR, "t-1")
@@ -52,9 +55,9 @@ def test_the_largest_event_the_broker_takes_fits() -> None:
 
 def test_a_value_too_large_for_the_topic_is_named_by_its_place_instead() -> None:
     huge = StoredRecord("trajectories", 3, 9, 5, None, b"\x00" * (30 * 1024 * 1024), [])
-    letter = dead_letter_of(huge, UnreadableRecord(DeadLetterError.INVALID, "no"))
-    assert letter.value is None
-    assert "31457280 bytes stand at trajectories[3]@9" in letter.message
+    dead_letter = dead_letter_of(huge, UnreadableRecord(DeadLetterError.INVALID, "no"))
+    assert dead_letter.value is None
+    assert "only in trajectories[3]@9: value of 31457280 bytes" in dead_letter.message
 
 
 MB = 1_000_000
@@ -75,16 +78,16 @@ def test_whatever_is_large_about_a_record_its_letter_fits(beyond: dict[str, Any]
     record = replace(BROKEN, **beyond)
     message = dead_letter_message(record, ERROR)
     assert len(message.value) < DEAD_LETTERS.max_bytes - 1024
-    letter = DeadLetter.model_validate_json(message.value)
-    assert "stand at events[2]@7104 only" in letter.message
+    dead_letter = DeadLetter.model_validate_json(message.value)
+    assert "only in events[2]@7104" in dead_letter.message
     if "value" not in beyond:
-        assert original_bytes(letter) == record.value
+        assert original_bytes(dead_letter) == record.value
     if "key" not in beyond:
-        assert b64decode(letter.key or "") == record.key
+        assert b64decode(dead_letter.key or "") == record.key
     if "headers" not in beyond:
-        assert len(letter.headers) == len(record.headers)
+        assert len(dead_letter.headers) == len(record.headers)
 
 
 def test_a_long_error_is_cut() -> None:
-    letter = dead_letter_of(BROKEN, UnreadableRecord(DeadLetterError.INVALID, "x" * 100_000))
-    assert len(letter.message) == 1000
+    dead_letter = dead_letter_of(BROKEN, UnreadableRecord(DeadLetterError.INVALID, "x" * 100_000))
+    assert len(dead_letter.message) == 1000

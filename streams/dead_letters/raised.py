@@ -1,7 +1,8 @@
-"""A record that our own code raised for: a dead letter with the error ``raised``, an alert, and the partition goes on.
+"""Outputs for a record whose processing raised: a dead letter with the error ``raised``, and an alert.
 
-It is a fault of ours or of a reward's author, never of the record's sender. Repaired code takes the record again by
-``headrace dead-letters redrive``. What is no record's doing (Kafka, memory) still ends the process.
+The partition continues with the next record. The fault is in headrace or in a reward function, not in the record; once
+the code is fixed, ``headrace dead-letters redrive`` processes the record again. Errors that no record causes (Kafka,
+memory) still end the process.
 """
 
 import traceback
@@ -12,12 +13,12 @@ from headrace.schemas.records.dead_letter import DeadLetterError
 from headrace.schemas.topics import ALERTS, DEAD_LETTERS
 from headrace.schemas.wire import UnreadableRecord
 from headrace.streams.alerts import alert_message
-from headrace.streams.letters.dead_letters import dead_letter_message, time_of
+from headrace.streams.dead_letters.build import dead_letter_message, time_of
 from headrace.streams.raw import LogRecord, Outgoing, StoredRecord
 
 
-class Place(TypedDict):
-    """Where a record stands."""
+class RecordPosition(TypedDict):
+    """Topic, partition and offset of a record."""
 
     topic: str
     partition: int
@@ -31,17 +32,17 @@ _TRACE_CHARACTERS = 4_000
 
 
 def raised(record: LogRecord, error: Exception, source: str, trajectory_id: str | None = None) -> list[Outgoing]:
-    """The dead letter and the alert of ``record``, for which ``source`` raised ``error``."""
+    """Returns the dead letter and the alert for ``record``, on which ``source`` raised ``error``."""
     why = UnreadableRecord(DeadLetterError.RAISED, f"{source} raised {_shown(error)}")
     time_ms = time_of(record)
-    letter = dead_letter_message(record, why, trajectory_id)
-    return [Outgoing(DEAD_LETTERS, letter, time_ms), raised_alert(error, source, time_ms, **place_of(record))]
+    dead_letter = dead_letter_message(record, why, trajectory_id)
+    return [Outgoing(DEAD_LETTERS, dead_letter, time_ms), raised_alert(error, source, time_ms, **position_of(record))]
 
 
 def raised_at(
     topic: str, partition: int, offset: int, error: Exception, source: str, time_ms: int, trajectory_id: str
 ) -> list[Outgoing]:
-    """As :func:`raised` for a record of which only its place is in hand; its bytes stay there."""
+    """As :func:`raised`, for a record of which only the position is known; the dead letter has no payload."""
     record = StoredRecord(topic, partition, offset, time_ms, trajectory_id.encode(), None, ())
     return raised(record, error, source, trajectory_id)
 
@@ -49,12 +50,14 @@ def raised_at(
 def raised_alert(
     error: Exception | None, source: str, time_ms: int, *, topic: str, partition: int, offset: int
 ) -> Outgoing:
-    """The alert alone, about the record that stands there; ``None``: the log of ``source`` has the error."""
+    """Returns only the alert about the record at this position. If ``error`` is ``None``, the alert refers to the log
+    of ``source``.
+    """
     place = f"{topic}[{partition}]@{offset}"
     message = alert_message(
         KIND,
-        f"{source} could not decide about {place}: {_shown(error) if error else 'see its log'}. The record is set "
-        "aside and the partition goes on; mend the code, then `headrace dead-letters redrive` takes it again.",
+        f"{source} could not process {place}: {_shown(error) if error else 'see its log'}. The record is in "
+        "dead-letters and the partition continues. Fix the code, then run `headrace dead-letters redrive`.",
         source=source,
         subject=place,
         time_ms=time_ms,
@@ -64,8 +67,8 @@ def raised_alert(
     return Outgoing(ALERTS, message, time_ms)
 
 
-def place_of(record: LogRecord) -> Place:
-    """Where ``record`` stands, as :func:`raised_alert` takes it."""
+def position_of(record: LogRecord) -> RecordPosition:
+    """Returns the position of ``record`` as keyword arguments of :func:`raised_alert`."""
     return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
 
 

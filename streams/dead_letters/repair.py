@@ -1,8 +1,8 @@
-"""Mending a dead letter: what it holds, edits of it, and whether today's code can read the result.
+"""Repairs of a dead letter: its content, edits of it, and whether the current code can read the result.
 
     {"call_id": "call-2", "arguments": {"query": "ada    →    {"call_id": "call-2", "arguments": {"query": "ada"}}
 
-The letter itself never changes. A repair is a record of its own beside it, ``Repaired``.
+The dead letter itself never changes. A repair is a separate record, ``Repaired``.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ from headrace.schemas.topics import EVENTS, topic_named
 from headrace.schemas.wire import Message, UnreadableRecord, decode, record_message
 
 SOURCE = "/headrace/dead-letters"
-"""``ce_source`` of repairs and of what says that a letter was sent again."""
+"""``ce_source`` of repairs and of the records of redrives."""
 
 
 class CannotRepair(ValueError):
-    """An edit that cannot be made; the message says why and what would do."""
+    """An edit that cannot be made; the message gives the reason and an alternative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Key, value and headers of a record: the original's, or repaired."""
+    """Key, value and headers of a record, original or repaired."""
 
     key: bytes | None
     """Key."""
@@ -39,18 +39,18 @@ class Content:
     """Headers in order."""
 
     def header(self, name: str) -> bytes | None:
-        """The header ``name``; of several the last, as everywhere."""
+        """Returns the header ``name``; the last one if it is repeated, as everywhere."""
         return dict(self.headers).get(name)
 
     @property
     def sequence(self) -> int | None:
-        """Position in its trajectory; ``None`` where no usable one is given."""
+        """Sequence number in its trajectory; ``None`` if it is missing or malformed."""
         value = self.header(SEQUENCE)
         return int(value) if value is not None and value.isdigit() and len(value) < 19 else None
 
     @property
     def subject(self) -> str | None:
-        """What it is about; ``None`` where no usable header says it."""
+        """``ce_subject``; ``None`` if it is missing, empty or not UTF-8."""
         try:
             return (self.header(SUBJECT) or b"").decode() or None
         except UnicodeDecodeError:
@@ -65,16 +65,16 @@ class Content:
         return digest.hexdigest()
 
     def with_headers(self, changes: Iterable[tuple[str, bytes]]) -> "Content":
-        """With these headers in the place of those of the same names; new ones at the end."""
+        """Returns a copy with these headers, which replace those of the same names and follow all others."""
         changed = dict(changes)
         kept = tuple((name, value) for name, value in self.headers if name not in changed)
         return replace(self, headers=(*kept, *changed.items()))
 
 
-def content_of(letter: DeadLetter | Repaired) -> Content:
-    """What ``letter`` holds. Raises ``ValueError`` where that is no base64."""
-    headers = tuple((name, _decoded(value)) for name, value in letter.headers)
-    return Content(_decoded(letter.key), _decoded(letter.value), headers)
+def content_of(dead_letter: DeadLetter | Repaired) -> Content:
+    """Returns the content of ``dead_letter``. Raises ``ValueError`` if it is not base64."""
+    headers = tuple((name, _decoded(value)) for name, value in dead_letter.headers)
+    return Content(_decoded(dead_letter.key), _decoded(dead_letter.value), headers)
 
 
 def edited(
@@ -84,10 +84,10 @@ def edited(
     fields: Sequence[tuple[str, str]] = (),
     headers: Sequence[tuple[str, str]] = (),
 ) -> Content:
-    """``content`` with another value, then with ``fields`` of its JSON set, then with ``headers`` set.
+    """Returns ``content`` with ``value`` replaced, then ``fields`` of its JSON set, then ``headers`` set.
 
-    A field's name may be a path (``usage.prompt_tokens``, ``version_spans.0.end``); its value is taken as JSON where
-    it is JSON, else as text. Raises :class:`CannotRepair`.
+    A field's name may be a path (``usage.prompt_tokens``, ``version_spans.0.end``). Its value is parsed as JSON if
+    possible, else used as text. Raises :class:`CannotRepair`.
     """
     new = content.value if value is None else value
     if fields:
@@ -95,7 +95,7 @@ def edited(
             document = json.loads(new or b"")
         except (ValueError, RecursionError) as error:
             raise CannotRepair(
-                f"its value is no JSON ({error}), so no field can be set: give the whole value with --value FILE"
+                f"its value is not JSON ({error}), so no field can be set: give the whole value with --value FILE"
             ) from error
         for path, text in fields:
             _set(document, path, text)
@@ -104,42 +104,42 @@ def edited(
 
 
 def readable(topic: str, content: Content) -> tuple[Envelope, Record]:
-    """Envelope and payload of ``content`` as a record of ``topic``, as today's code reads it.
+    """Returns envelope and payload of ``content`` as a record of ``topic``, decoded by the current code.
 
-    Raises :class:`UnreadableRecord` that says what is still wrong; ``KeyError`` where the topic is none of ours.
+    Raises :class:`UnreadableRecord` with the remaining error, and ``KeyError`` if the topic is not a headrace topic.
     """
     models = {model.TYPE: model for model in topic_named(topic).models}
     envelope, payload = decode(content.headers, content.value, models)
     if topic == EVENTS.name and envelope.sequence is None:
-        raise UnreadableRecord(DeadLetterError.BAD_HEADERS, f"header {SEQUENCE} is missing: an event needs its place")
+        raise UnreadableRecord(DeadLetterError.BAD_HEADERS, f"header {SEQUENCE} is missing or malformed")
     if not envelope.subject:
         raise UnreadableRecord(DeadLetterError.BAD_HEADERS, f"header {SUBJECT} is empty")
     return envelope, payload
 
 
-def repair_message(letter: DeadLetter, content: Content, time_ms: int) -> Message:
-    """The record that says that ``content`` takes the place of ``letter``'s. Said twice, it is one record."""
+def repair_message(dead_letter: DeadLetter, content: Content, time_ms: int) -> Message:
+    """Returns the record that replaces the content of ``dead_letter`` by ``content``. Its id is derived from both."""
     repaired = Repaired(
-        topic=letter.topic,
-        partition=letter.partition,
-        offset=letter.offset,
+        topic=dead_letter.topic,
+        partition=dead_letter.partition,
+        offset=dead_letter.offset,
         key=_encoded(content.key),
         value=_encoded(content.value) or "",
         headers=[(name, _encoded(value)) for name, value in content.headers],
     )
-    place = f"{letter.topic}:{letter.partition}"
+    place = f"{dead_letter.topic}:{dead_letter.partition}"
     return record_message(
         repaired,
-        id=derived_id(Repaired.TYPE, place, letter.offset, content.sha256),
+        id=derived_id(Repaired.TYPE, place, dead_letter.offset, content.sha256),
         key=place,
         source=SOURCE,
         time_ms=time_ms,
-        subject=letter.trajectory_id or f"{place}:{letter.offset}",
+        subject=dead_letter.trajectory_id or f"{place}:{dead_letter.offset}",
     )
 
 
 def json_error(value: bytes | None) -> tuple[int, str] | None:
-    """Where ``value`` stops being JSON, as an index of bytes, and why; ``None`` where it is JSON or null."""
+    """Returns the byte index at which ``value`` stops being JSON, and why; ``None`` if it is JSON or null."""
     if value is None:
         return None
     try:
@@ -170,7 +170,7 @@ def _set(document: Any, path: str, text: str) -> None:
     elif _item(holder, last) is not None:
         holder[int(last)] = new
     else:
-        raise CannotRepair(f"there is nothing to hold a field at {path!r}: set the field that holds it, as JSON")
+        raise CannotRepair(f"{path!r} has no parent object or list: set the parent field, as JSON")
 
 
 def _item(holder: Any, name: str) -> Any:
@@ -185,7 +185,7 @@ def _utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise CannotRepair(f"half of a surrogate pair is no text: {text[error.start : error.end]!r}") from error
+        raise CannotRepair(f"an unpaired surrogate is not valid text: {text[error.start : error.end]!r}") from error
 
 
 def _decoded(text: str | None) -> bytes | None:

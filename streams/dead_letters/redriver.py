@@ -1,7 +1,7 @@
-"""Reads dead letters, and sends them again. The shell of :mod:`headrace.streams.letters.redrive`.
+"""Reads dead letters and sends them again: the I/O layer of :mod:`headrace.streams.dead_letters.redrive`.
 
-Everything that belongs together is sent in one transaction: the events of a trajectory, and the note in
-``dead-letters`` that they were sent. Two redrives at once fence one another.
+All events of a trajectory and their ``Redriven`` records are sent in one transaction. Of two concurrent redrives, the
+later one fences the earlier.
 """
 
 from collections import defaultdict
@@ -18,8 +18,8 @@ from headrace.schemas.records.reference import Reference
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, decode
-from headrace.streams.letters.letter_box import Letter, LetterBox
-from headrace.streams.letters.redrive import (
+from headrace.streams.dead_letters.queue import DeadLetterEntry, DeadLetterQueue
+from headrace.streams.dead_letters.redrive import (
     Closed,
     Plan,
     Redrive,
@@ -30,53 +30,53 @@ from headrace.streams.letters.redrive import (
 )
 
 TRANSACTIONAL_ID = "headrace-redrive"
-"""One for all: whoever starts later fences who started earlier."""
+"""Shared by all redrives, so that a later one fences an earlier one."""
 
 
-async def read_letters(bootstrap: str, wanted: Callable[[DeadLetter, Reference], bool]) -> LetterBox:
-    """The letters that ``wanted`` takes, with what was done about them."""
-    box = LetterBox(wanted)
+async def read_dead_letters(bootstrap: str, wanted: Callable[[DeadLetter, Reference], bool]) -> DeadLetterQueue:
+    """Returns the dead letters that ``wanted`` accepts, with their repairs and redrives."""
+    queue = DeadLetterQueue(wanted)
     async for record in read_to_end(bootstrap, DEAD_LETTERS, decided=True):
-        box.add(record)
-    return box
+        queue.add(record)
+    return queue
 
 
-async def plan_redrive(bootstrap: str, selected: Sequence[Letter]) -> list[Plan]:
-    """What sending ``selected`` again would do.
+async def plan_redrive(bootstrap: str, selected: Sequence[DeadLetterEntry]) -> list[Plan]:
+    """Returns the plans for sending ``selected`` again.
 
-    For letters of ``events`` it reads ``trajectories`` whole, and of each closed trajectory the part of ``events`` that
-    it stands in.
+    For dead letters of ``events`` it reads all of ``trajectories`` and, for each closed trajectory, the range of
+    ``events`` that contains it.
     """
     plans: list[Plan] = []
-    by_trajectory: dict[str, list[Letter]] = defaultdict(list)
-    for letter in selected:
-        subject = letter.content.subject
-        if (refusal := taken_already(letter)) is not None:
+    by_trajectory: dict[str, list[DeadLetterEntry]] = defaultdict(list)
+    for entry in selected:
+        subject = entry.content.subject
+        if (refusal := taken_already(entry)) is not None:
             plans.append(refusal)
-        elif letter.dead.topic == EVENTS.name and subject is not None:
-            by_trajectory[subject].append(letter)
+        elif entry.dead_letter.topic == EVENTS.name and subject is not None:
+            by_trajectory[subject].append(entry)
         else:
-            plans.append(redrive_alone(letter))
+            plans.append(redrive_alone(entry))
     if not by_trajectory:
         return plans
     closed = await _closed(bootstrap, by_trajectory.keys())
-    # A letter that names no trajectory may have got its name by a repair.
-    box = await read_letters(
+    # A repair may have added the trajectory id to a dead letter that had none.
+    queue = await read_dead_letters(
         bootstrap,
         lambda dead, _: dead.topic == EVENTS.name and (dead.trajectory_id is None or dead.trajectory_id in closed),
     )
-    for trajectory_id, letters in by_trajectory.items():
+    for trajectory_id, entries in by_trajectory.items():
         if trajectory_id in closed:
-            siblings = [letter for letter in box.letters if letter.content.subject == trajectory_id]
+            siblings = [entry for entry in queue.entries if entry.content.subject == trajectory_id]
             records = await _events_of(bootstrap, trajectory_id, closed[trajectory_id])
-            plans += redrive_trajectory(trajectory_id, letters, siblings, closed[trajectory_id], records)
+            plans += redrive_trajectory(trajectory_id, entries, siblings, closed[trajectory_id], records)
         else:
-            plans += [redrive_alone(letter) for letter in letters]
+            plans += [redrive_alone(entry) for entry in entries]
     return plans
 
 
 async def send_again(bootstrap: str, redrives: Iterable[Redrive], now_ms: int) -> None:
-    """Send what was planned, each plan in a transaction of its own with the note that it was done."""
+    """Send each plan in its own transaction, together with its ``Redriven`` records."""
     async with open_producer(bootstrap, transactional_id=TRANSACTIONAL_ID) as producer:
         for redrive in redrives:
             async with producer.transaction():
@@ -104,7 +104,7 @@ async def _send(producer: AIOKafkaProducer, redrive: Redrive, now_ms: int) -> No
 
 
 async def _closed(bootstrap: str, trajectory_ids: Iterable[str]) -> dict[str, Closed]:
-    """Which of these trajectories were closed; of one that was closed twice the latest record counts."""
+    """Returns those of these trajectories that are closed; the latest record counts if one was closed twice."""
     wanted = {each.encode() for each in trajectory_ids}
     found: dict[str, Closed] = {}
     async for record in read_to_end(bootstrap, TRAJECTORIES):
@@ -116,7 +116,7 @@ async def _closed(bootstrap: str, trajectory_ids: Iterable[str]) -> dict[str, Cl
 
 
 async def _events_of(bootstrap: str, trajectory_id: str, closed: Closed) -> list[KafkaRecord]:
-    """The records of ``events`` that name the trajectory, from its first to its last."""
+    """Returns the records of ``events`` that name the trajectory, from its first to its last."""
     partition = TopicPartition(EVENTS.name, closed.first.partition)
     found: list[KafkaRecord] = []
     async with open_consumer(bootstrap) as consumer:

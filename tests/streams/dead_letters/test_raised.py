@@ -16,9 +16,9 @@ from headrace.schemas.topics import FEEDBACK, TRAJECTORIES
 from headrace.schemas.wire import Message, decode
 from headrace.streams.assembly.fold_limits import FoldLimits
 from headrace.streams.assembly.partition import PartitionAssembly
+from headrace.streams.dead_letters.raised import raised
 from headrace.streams.grouping import group_decision
-from headrace.streams.grouping.groups import Changes, GroupLimits, Groups
-from headrace.streams.letters.raised import raised
+from headrace.streams.grouping.groups import GroupChanges, GroupLimits, Groups
 from headrace.streams.processors.group import raised_in
 from headrace.streams.raw import Outgoing, StoredRecord
 from headrace.streams.rewards.outcome import OUTCOME
@@ -48,11 +48,11 @@ def stored(message: Message, topic: str = TRAJECTORIES.name, **fields: Any) -> S
 
 def test_a_record_that_is_set_aside_is_whole_in_the_letter_and_told_once() -> None:
     record = stored(trajectory_message(attempt("t")))
-    letter, alert = payloads(raised(record, FAULT, "/streams/score", "t"))
-    assert isinstance(letter, DeadLetter)
+    dead_letter, alert = payloads(raised(record, FAULT, "/streams/score", "t"))
+    assert isinstance(dead_letter, DeadLetter)
     assert isinstance(alert, Alert)
-    assert (letter.error, letter.trajectory_id) == (DeadLetterError.RAISED, "t")
-    assert "a fault of ours" in letter.message
+    assert (dead_letter.error, dead_letter.trajectory_id) == (DeadLetterError.RAISED, "t")
+    assert "a fault of ours" in dead_letter.message
     assert (alert.kind, alert.details["offset"]) == ("record_raised", 42)
     assert "trajectories[1]@42" in alert.message
     again = raised(record, ValueError("another"), "/streams/score", "t")
@@ -73,11 +73,11 @@ def test_a_trajectory_that_cannot_be_assembled_is_labelled_and_its_events_are_de
     assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=0, output_end=0)
     for record in log(session("s1", "ask")):
         assembly.take(record)
-    trajectory, *letters, alert = payloads(assembly.pending)
+    trajectory, *dead_letters, alert = payloads(assembly.pending)
     assert isinstance(trajectory, Trajectory)
     assert trajectory.unreadable == [0, 1, 2]
     assert Defect.BAD_EVENT in trajectory.defects
-    assert [letter.error for letter in letters] == [DeadLetterError.RAISED] * 3
+    assert [dead_letter.error for dead_letter in dead_letters] == [DeadLetterError.RAISED] * 3
     assert isinstance(alert, Alert)
     monkeypatch.undo()
     for record in log(session("s2", "ask"), first=3):
@@ -104,8 +104,8 @@ def test_what_raises_in_scores_intake_is_set_aside_and_the_next_record_is_scored
     with monkeypatch.context() as patch:
         patch.setattr(Join, "_keep", broken)
         made = score.take(stored(trajectory_message(attempt("t")), offset=43), feedback("before", offset=7))
-    letters = [each for each in payloads(made) if isinstance(each, DeadLetter)]
-    assert [(letter.topic, letter.offset, letter.error) for letter in letters] == [
+    dead_letters = [each for each in payloads(made) if isinstance(each, DeadLetter)]
+    assert [(dead_letter.topic, dead_letter.offset, dead_letter.error) for dead_letter in dead_letters] == [
         ("trajectories", 43, DeadLetterError.RAISED),
         ("feedback", 7, DeadLetterError.RAISED),
     ]
@@ -124,7 +124,7 @@ def test_a_year_that_no_date_can_hold_does_not_end_score(time: bytes) -> None:
         stored(message, offset=43, timestamp=2**63 - 1),
         feedback("t", timestamp=-1),
     )
-    assert [letter.error for letter in payloads(made)] == [DeadLetterError.BAD_TIME] * 3
+    assert [dead_letter.error for dead_letter in payloads(made)] == [DeadLetterError.BAD_TIME] * 3
 
 
 def test_an_event_of_the_year_9999_is_a_dead_letter_and_labels_its_trajectory() -> None:
@@ -133,12 +133,12 @@ def test_an_event_of_the_year_9999_is_a_dead_letter_and_labels_its_trajectory() 
     records[1] = with_header(records[1], TIME, b"9999-12-31T23:59:59.000-23:59")
     for record in log(records):
         assembly.take(record)
-    letter, trajectory = payloads(assembly.pending)
-    assert (letter.error, trajectory.unreadable) == (DeadLetterError.BAD_TIME, [1])
+    dead_letter, trajectory = payloads(assembly.pending)
+    assert (dead_letter.error, trajectory.unreadable) == (DeadLetterError.BAD_TIME, [1])
 
 
 def test_a_group_whose_decision_raises_is_rejected_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups, changes = Groups(GroupLimits()), Changes()
+    groups, changes = Groups(GroupLimits()), GroupChanges()
     with monkeypatch.context() as patch:
         patch.setattr(group_decision, "decide", broken)
         for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""What could not be read goes to ``dead-letters`` whole: where it stood, what is wrong, every original byte.
+"""Builds dead letters: the position of a record that could not be used, the error, and every original byte.
 
 events[2]@7104  bad_json  "headrace.tool.called.v1: Invalid JSON: EOF while parsing …"  value eyJjYWxsX2lk…
 """
@@ -17,13 +17,13 @@ from headrace.streams.raw import LogRecord
 SOURCE = "/streams/dead-letters"
 
 MAX_MESSAGE_CHARACTERS = 1000
-"""An error that quotes its input must not grow with it."""
+"""Longest message: an error may quote its input."""
 
 _ENVELOPE_BYTES = 16 * 1024
-"""Room for everything in a dead letter but the original bytes."""
+"""Space for everything in a dead letter except the original bytes."""
 
 _HEADER_BYTES = len('["",null],')
-"""What a header takes in JSON beside its name and its value."""
+"""Size of a header in JSON without its name and its value."""
 
 
 def dead_letter(
@@ -38,11 +38,11 @@ def dead_letter(
     message: str,
     trajectory_id: str | None = None,
 ) -> DeadLetter:
-    """The dead letter of one record.
+    """Returns the dead letter of one record.
 
-    Where it would not fit into a record of ``dead-letters``, the largest of value, headers and key is left out, and the
-    message says where it stands. A topic's bound is no bound here: it is one of compressed batches, and 60 MB of zeros
-    are a few kilobytes of those.
+    If it would not fit into a record of ``dead-letters``, the largest of value, headers and key is left out, and the
+    message names the record that still holds it. The size limit of the source topic gives no bound: it applies to
+    compressed batches, and 60 MB of zeros compress to a few kilobytes.
     """
     headers = list(headers)
     message = message[:MAX_MESSAGE_CHARACTERS]
@@ -55,9 +55,9 @@ def dead_letter(
     while sum(sizes.values()) > DEAD_LETTERS.max_bytes - _ENVELOPE_BYTES:
         name = max(sizes, key=lambda name: sizes[name])
         del sizes[name]
-        left_out.append(f"{len(value or b'')} bytes" if name == "value" else name)
+        left_out.append(f"value of {len(value or b'')} bytes" if name == "value" else name)
     if left_out:
-        message = f"{message} (its {', '.join(left_out)} stand at {topic}[{partition}]@{offset} only)"
+        message = f"{message} (too large to copy, only in {topic}[{partition}]@{offset}: {', '.join(left_out)})"
     encoded_key = _encode(key) if "key" in sizes else None
     encoded_value = _encode(value) if "value" in sizes else None
     encoded_headers = [(name, _encode(content)) for name, content in headers] if "headers" in sizes else []
@@ -76,25 +76,25 @@ def dead_letter(
 
 
 def time_of(record: LogRecord) -> int:
-    """Log time of what is written because of ``record``: its timestamp, or 0 where that is out of bounds."""
+    """Returns the stream time of outputs caused by ``record``: its timestamp, or 0 if that is out of bounds."""
     return record.timestamp if is_time(record.timestamp) else 0
 
 
-def letter_message(letter: DeadLetter, source: str = SOURCE) -> Message:
-    """``letter`` as a Kafka record. Its id follows from where the original stood: sent twice, it is one letter."""
-    place = f"{letter.topic}:{letter.partition}"
+def to_message(dead: DeadLetter, source: str = SOURCE) -> Message:
+    """Returns ``dead`` as a Kafka record. Its id is derived from the position of the original."""
+    place = f"{dead.topic}:{dead.partition}"
     return record_message(
-        letter,
-        id=derived_id(DeadLetter.TYPE, letter.topic, letter.partition, letter.offset),
+        dead,
+        id=derived_id(DeadLetter.TYPE, dead.topic, dead.partition, dead.offset),
         key=place,
         source=source,
-        time_ms=letter.timestamp_ms if is_time(letter.timestamp_ms) else 0,
-        subject=letter.trajectory_id or f"{place}:{letter.offset}",
+        time_ms=dead.timestamp_ms if is_time(dead.timestamp_ms) else 0,
+        subject=dead.trajectory_id or f"{place}:{dead.offset}",
     )
 
 
 def dead_letter_of(record: LogRecord, error: UnreadableRecord, trajectory_id: str | None = None) -> DeadLetter:
-    """The dead letter of ``record``, which could not be read because of ``error``."""
+    """Returns the dead letter of ``record``, which could not be read because of ``error``."""
     return dead_letter(
         record.topic,
         record.partition,
@@ -112,22 +112,22 @@ def dead_letter_of(record: LogRecord, error: UnreadableRecord, trajectory_id: st
 def dead_letter_message(
     record: LogRecord, error: UnreadableRecord, trajectory_id: str | None = None, source: str = SOURCE
 ) -> Message:
-    """:func:`dead_letter_of`, ready to be sent."""
-    return letter_message(dead_letter_of(record, error, trajectory_id), source)
+    """Returns :func:`dead_letter_of` as a Kafka record."""
+    return to_message(dead_letter_of(record, error, trajectory_id), source)
 
 
-def original_bytes(letter: DeadLetter) -> bytes | None:
-    """The value as it came, to be repaired and sent again."""
-    return None if letter.value is None else b64decode(letter.value)
+def original_bytes(dead: DeadLetter) -> bytes | None:
+    """Returns the original value; ``None`` if it was null or left out."""
+    return None if dead.value is None else b64decode(dead.value)
 
 
 def _encoded_bytes(content: bytes | None) -> int:
-    """Length of ``content`` in base64."""
+    """Returns the length of ``content`` in base64."""
     return 0 if content is None else -(-len(content) // 3) * 4
 
 
 def _json_bytes(name: str) -> int:
-    """Length of ``name`` in JSON, without its quotes: a control character takes six bytes."""
+    """Returns the length of ``name`` in JSON without its quotes; a control character takes six bytes."""
     return len(json.dumps(name, ensure_ascii=False).encode()) - 2
 
 

@@ -6,14 +6,14 @@ from faust.types import TP
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.streams.faust_shell.passed_over import PassedOver
+from headrace.streams.faust_shell.skipped_offsets import SkippedOffsets
 
 PLACE, OTHER = TP("t", 0), TP("t", 1)
 
 
 @given(offsets=st.sets(st.integers(0, 60), min_size=2).map(sorted), cuts=st.sets(st.integers(0, 60)))
 def test_between_neighbours_there_is_nothing_however_they_came(offsets: list[int], cuts: set[int]) -> None:
-    passed = PassedOver()
+    passed = SkippedOffsets()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), 61], strict=True):
         passed.note(PLACE, [offset for offset in offsets if start <= offset < end])
     assert passed.last(PLACE) == offsets[-1]
@@ -24,14 +24,14 @@ def test_between_neighbours_there_is_nothing_however_they_came(offsets: list[int
 
 
 def test_beyond_a_neighbour_nothing_is_said() -> None:
-    passed = PassedOver()
+    passed = SkippedOffsets()
     passed.note(PLACE, [4, 5, 8])
     assert not passed.holds_nothing(PLACE, 5, 8)
     assert not passed.holds_nothing(PLACE, 0, 4)
 
 
 def test_what_is_read_again_from_before_says_nothing_of_what_lies_between() -> None:
-    passed = PassedOver()
+    passed = SkippedOffsets()
     passed.note(PLACE, [10])
     passed.note(PLACE, [4, 7])
     assert not passed.holds_nothing(PLACE, 3, 4)

@@ -12,12 +12,12 @@ from headrace.schemas.records.dead_letter import DeadLetterError, Redriven
 from headrace.schemas.records.trajectory import Defect, Trajectory
 from headrace.schemas.topics import DEAD_LETTERS, EVENTS, TRAJECTORIES
 from headrace.schemas.wire import Message, UnreadableRecord, decode
-from headrace.streams.assembly.assemble import settle
+from headrace.streams.assembly.assemble import outputs_of
 from headrace.streams.assembly.fold import PartitionFold
 from headrace.streams.assembly.fold_limits import FoldLimits
-from headrace.streams.letters.dead_letters import dead_letter_message
-from headrace.streams.letters.letter_box import Letter, LetterBox
-from headrace.streams.letters.redrive import (
+from headrace.streams.dead_letters.build import dead_letter_message
+from headrace.streams.dead_letters.queue import DeadLetterEntry, DeadLetterQueue
+from headrace.streams.dead_letters.redrive import (
     Closed,
     Plan,
     Redrive,
@@ -27,7 +27,7 @@ from headrace.streams.letters.redrive import (
     redrive_trajectory,
     taken_already,
 )
-from headrace.streams.letters.repair import content_of, edited, repair_message
+from headrace.streams.dead_letters.repair import content_of, edited, repair_message
 from headrace.streams.raw import StoredRecord
 from headrace.streams.scoring.score import reward_message
 from tests.streams.attempts import rewarded
@@ -40,11 +40,11 @@ GOOD = session("t", "ask", "tool", "answer")
 CUT = replace(GOOD[2], value=(GOOD[2].value or b"")[:-9])
 
 
-def letters_of(records: Iterable[StoredRecord]) -> list[Letter]:
-    box = LetterBox()
+def entries_of(records: Iterable[StoredRecord]) -> list[DeadLetterEntry]:
+    queue = DeadLetterQueue()
     for record in records:
-        box.add(record)
-    return box.letters
+        queue.add(record)
+    return queue.entries
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Stream:
             placed = replace(record, offset=len(self.events))
             self.events.append(placed)
             for outcome in self.fold.arrive(placed):
-                for outgoing in settle(outcome):
+                for outgoing in outputs_of(outcome):
                     self.take(outgoing.topic.name, outgoing.message)
         return self
 
@@ -77,24 +77,24 @@ class Stream:
             )
 
     @property
-    def letters(self) -> list[Letter]:
-        return letters_of(self.dead_letters)
+    def entries(self) -> list[DeadLetterEntry]:
+        return entries_of(self.dead_letters)
 
     def repair(self, number: int, *, value: bytes | None = None, headers: Sequence[tuple[str, str]] = ()) -> None:
-        letter = self.letters[number]
-        content = edited(letter.content, value=value, headers=headers)
-        self.take(DEAD_LETTERS.name, repair_message(letter.dead, content, T0))
+        entry = self.entries[number]
+        content = edited(entry.content, value=value, headers=headers)
+        self.take(DEAD_LETTERS.name, repair_message(entry.dead_letter, content, T0))
 
     def plan(self, *numbers: int, trajectory_id: str = "t") -> list[Plan]:
-        """As the shell does, for letters of a closed trajectory."""
+        """As the shell does, for entries of a closed trajectory."""
         (closed,) = [each for each in self.trajectories if each.trajectory_id == trajectory_id]
-        siblings = [letter for letter in self.letters if letter.content.subject == trajectory_id]
+        siblings = [entry for entry in self.entries if entry.content.subject == trajectory_id]
         records = [
             each
             for each in self.events[closed.first.offset : closed.last.offset + 1]
             if dict(each.headers).get(SUBJECT) == trajectory_id.encode()
         ]
-        selected = [self.letters[number] for number in numbers]
+        selected = [self.entries[number] for number in numbers]
         return redrive_trajectory(trajectory_id, selected, siblings, Closed.of(closed), records)
 
     def send(self, redrive: Redrive, time_ms: int = T0 + HOUR) -> None:
@@ -132,7 +132,7 @@ class TestOfAClosedTrajectory:
         old, new = stream.trajectories
         assert new.trajectory_id == redrive.done[0].trajectory_id != old.trajectory_id
         assert essence(new) == essence(Stream().put(*GOOD).trajectories[0])
-        assert len(stream.letters) == 1
+        assert len(stream.entries) == 1
 
     def test_the_sent_events_say_what_they_were(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
@@ -150,7 +150,7 @@ class TestOfAClosedTrajectory:
         first = only(stream.plan(0))
         assert only(stream.plan(0)) == first
         stream.send(first)
-        assert refused(stream.plan(0)) == "it was sent again before, just so"
+        assert refused(stream.plan(0)) == "the same content was sent before"
         stream.put(*stream.events[-len(first.records) :])
         assert len(stream.trajectories) == 2
         stream.repair(0, value=b'{"call_id": "c1", "tool": "other"}')
@@ -167,15 +167,15 @@ class TestOfAClosedTrajectory:
         assert refused(stream.plan(0)) == "0:1 of its trajectory cannot be read either: repair that first"
         stream.repair(1, value=GOOD[4].value)
         redrive = only(stream.plan(0))
-        assert [letter.name for letter in redrive.letters] == ["0:0", "0:1"]
+        assert [entry.name for entry in redrive.entries] == ["0:0", "0:1"]
         stream.send(redrive)
         assert stream.trajectories[1].defects == []
-        assert [len(letter.redriven) for letter in stream.letters] == [1, 1]
+        assert [len(entry.redriven) for entry in stream.entries] == [1, 1]
 
     def test_a_late_event_comes_in_its_place_without_a_repair(self) -> None:
         stream = Stream().put(*GOOD[:2], *GOOD[3:], *ticks(T0, T0 + HOUR), GOOD[2])
         assert stream.trajectories[0].missing == [2]
-        assert stream.letters[0].dead.error is DeadLetterError.LATE
+        assert stream.entries[0].dead_letter.error is DeadLetterError.LATE
         stream.send(only(stream.plan(0)))
         assert stream.trajectories[1].defects == []
 
@@ -203,13 +203,13 @@ class TestOfAClosedTrajectory:
         stream = Stream().put(GOOD[0], GOOD[1], replace(GOOD[2], value=None), *GOOD[2:])
         assert stream.trajectories[0].defects == []
         stream.repair(0, value=GOOD[2].value)
-        assert refused(stream.plan(0)) == "its trajectory has an event 2 that could be read"
+        assert refused(stream.plan(0)) == "its trajectory already has a readable event 2"
 
     def test_events_that_left_the_log_are_named(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
         stream.repair(0, value=GOOD[2].value)
         closed = Closed.of(stream.trajectories[0])
-        plans = redrive_trajectory("t", stream.letters, stream.letters, closed, stream.events[2:])
+        plans = redrive_trajectory("t", stream.entries, stream.entries, closed, stream.events[2:])
         assert refused(plans) == "events 0, 1 of its trajectory are no longer in the log"
 
     def test_a_letter_without_a_number_finds_its_place_by_a_repaired_header(self) -> None:
@@ -221,7 +221,7 @@ class TestOfAClosedTrajectory:
     def test_of_two_letters_for_one_place_the_repaired_one_takes_it(self) -> None:
         unknown = with_header(GOOD[2], TYPE, b"headrace.tool.dreamt.v1")
         stream = Stream().put(*GOOD[:2], unknown, replace(GOOD[2], value=None), *GOOD[3:])
-        assert len(stream.letters) == 1  # the second is a duplicate of an event that is a dead letter already
+        assert len(stream.entries) == 1  # the second is a duplicate of an event that is a dead letter already
         stream.repair(0, headers=[(TYPE, ToolCalled.TYPE)])
         stream.send(only(stream.plan(0)))
         assert stream.trajectories[1].defects == []
@@ -231,7 +231,7 @@ class TestAlone:
     def test_an_event_of_an_open_trajectory_takes_its_own_place(self) -> None:
         stream = Stream().put(*GOOD[:2], replace(GOOD[2], value=None), *GOOD[3:5])
         stream.repair(0, value=GOOD[2].value)
-        redrive = only([redrive_alone(stream.letters[0])])
+        redrive = only([redrive_alone(stream.entries[0])])
         (record,) = redrive.records
         assert (record.topic, record.partition, record.timestamp_ms) == (EVENTS, 0, None)
         assert record.content.header(REDRIVE) == b"dead-letters:0:0"
@@ -239,75 +239,75 @@ class TestAlone:
         stream.put(GOOD[5])
         (trajectory,) = stream.trajectories
         assert trajectory.defects == []
-        assert refused([redrive_alone(stream.letters[0])]) == "it was sent again before, just so"
-        assert refused(stream.plan(0)) == "its trajectory has an event 2 that could be read"
+        assert refused([redrive_alone(stream.entries[0])]) == "the same content was sent before"
+        assert refused(stream.plan(0)) == "its trajectory already has a readable event 2"
 
     def test_an_event_that_named_no_trajectory_goes_where_its_repaired_name_leads(self) -> None:
         stream = Stream().put(without(GOOD[0], SUBJECT))
-        assert stream.letters[0].dead.trajectory_id is None
+        assert stream.entries[0].dead_letter.trajectory_id is None
         stream.repair(0, headers=[(SUBJECT, "t")])
-        (record,) = only([redrive_alone(stream.letters[0])]).records
+        (record,) = only([redrive_alone(stream.entries[0])]).records
         assert (record.partition, record.content.key) == (None, b"t")
 
     def test_a_derived_record_is_sent_as_it_stood_at_its_log_time(self) -> None:
         message = reward_message(rewarded("t"))
         original = StoredRecord("rewards", 3, 7, T0, message.key, message.value, message.headers)
-        letter = letter_for(original, DeadLetterError.INVALID)
-        (record,) = only([redrive_alone(letter)]).records
+        entry = entry_for(original, DeadLetterError.INVALID)
+        (record,) = only([redrive_alone(entry)]).records
         assert (record.topic.name, record.partition, record.timestamp_ms) == ("rewards", 3, T0)
         assert (record.content.key, record.content.value) == (message.key, message.value)
         assert record.content.headers == (*message.headers, (REDRIVE, b"dead-letters:0:0"))
 
     def test_a_record_that_today_cannot_be_read_either_is_refused(self) -> None:
         original = StoredRecord("rewards", 3, 7, T0, b"g", b"{", GOOD[0].headers)
-        assert refused([redrive_alone(letter_for(original, DeadLetterError.BAD_JSON))]).endswith("repair it first")
+        assert refused([redrive_alone(entry_for(original, DeadLetterError.BAD_JSON))]).endswith("repair it first")
 
     def test_a_record_of_a_topic_that_is_not_ours_is_refused(self) -> None:
         original = StoredRecord("elsewhere", 3, 7, T0, b"g", b"{}", GOOD[0].headers)
-        assert "no topic 'elsewhere'" in refused([redrive_alone(letter_for(original, DeadLetterError.INVALID))])
+        assert "no topic 'elsewhere'" in refused([redrive_alone(entry_for(original, DeadLetterError.INVALID))])
 
     def test_a_record_that_only_clickhouse_could_not_store_was_taken_and_is_not_sent_again(self) -> None:
         original = replace(GOOD[0], topic=EVENTS.name)
-        refusal = taken_already(letter_for(original, DeadLetterError.UNSTORABLE))
+        refusal = taken_already(entry_for(original, DeadLetterError.UNSTORABLE))
         assert refusal is not None
         assert "would count twice" in refusal.why
-        assert taken_already(letter_for(original, DeadLetterError.INVALID)) is None
+        assert taken_already(entry_for(original, DeadLetterError.INVALID)) is None
 
 
 class TestTheBox:
     def test_a_letter_written_twice_is_one_letter_with_two_places(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
-        (letter,) = letters_of([*stream.dead_letters, replace(stream.dead_letters[0], offset=8)])
-        assert [(place.partition, place.offset) for place in letter.places] == [(0, 0), (0, 8)]
-        assert letter.name == "0:0"
+        (entry,) = entries_of([*stream.dead_letters, replace(stream.dead_letters[0], offset=8)])
+        assert [(place.partition, place.offset) for place in entry.places] == [(0, 0), (0, 8)]
+        assert entry.name == "0:0"
 
     def test_the_latest_repair_counts(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
         stream.repair(0, value=b"{}")
         stream.repair(0, value=GOOD[2].value)
-        (letter,) = stream.letters
-        assert letter.content.value == GOOD[2].value
-        assert content_of(letter.dead).value == CUT.value
+        (entry,) = stream.entries
+        assert entry.content.value == GOOD[2].value
+        assert content_of(entry.dead_letter).value == CUT.value
 
     def test_letters_that_nobody_asked_for_are_not_held_nor_what_was_done_about_them(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
         stream.repair(0, value=GOOD[2].value)
-        box = LetterBox(lambda dead, place: dead.error is DeadLetterError.LATE)
+        queue = DeadLetterQueue(lambda dead, place: dead.error is DeadLetterError.LATE)
         for record in stream.dead_letters:
-            box.add(record)
-        assert (box.letters, box.unreadable) == ([], 0)
+            queue.add(record)
+        assert (queue.entries, queue.unreadable) == ([], 0)
 
     def test_a_damaged_record_of_the_topic_itself_is_counted(self) -> None:
-        box = LetterBox()
-        box.add(replace(GOOD[0], topic=DEAD_LETTERS.name))
-        box.add(replace(GOOD[0], topic=DEAD_LETTERS.name, value=b"{"))
-        assert (box.letters, box.unreadable) == ([], 2)
+        queue = DeadLetterQueue()
+        queue.add(replace(GOOD[0], topic=DEAD_LETTERS.name))
+        queue.add(replace(GOOD[0], topic=DEAD_LETTERS.name, value=b"{"))
+        assert (queue.entries, queue.unreadable) == ([], 2)
 
 
-def letter_for(original: StoredRecord, error: DeadLetterError) -> Letter:
+def entry_for(original: StoredRecord, error: DeadLetterError) -> DeadLetterEntry:
     message = dead_letter_message(original, UnreadableRecord(error, "no"))
-    (letter,) = letters_of([StoredRecord(DEAD_LETTERS.name, 0, 0, T0, message.key, message.value, message.headers)])
-    return letter
+    (entry,) = entries_of([StoredRecord(DEAD_LETTERS.name, 0, 0, T0, message.key, message.value, message.headers)])
+    return entry
 
 
 @pytest.mark.parametrize("trajectory_id", ["t", None])
