@@ -1,4 +1,4 @@
-"""Tiny builders of trajectories and rewards: what score and group are tested with."""
+"""Small builders of trajectories and rewards for the tests of score and group."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def attempt(
     started: bool = True,
     ended_ms: int = START_MS,
 ) -> Trajectory:
-    """A trajectory of three context and two sampled tokens, without defects unless told."""
+    """A trajectory of three context and two sampled tokens, by default without defects."""
     tokens = Segment(
         token_ids=[5, 6, 7, 8, 9],
         loss_mask=[0, 0, 0, 1, 1],

@@ -1,8 +1,8 @@
-"""Tiny builders: a session in a line, as records that look like Kafka's.
+"""Small builders: a session in one line, as records that look like Kafka's.
 
 ``session("s1", "ask", "tool", "answer")`` is a trajectory that samples, calls a tool, samples again and ends:
-started, model.called, tool.called, tool.returned, model.called, trajectory.ended. Token ids count on through a
-session, so every array is told from every other.
+started, model.called, tool.called, tool.returned, model.called, trajectory.ended. Token IDs increase through a
+session, so every array is distinct.
 """
 
 from array import array
@@ -47,7 +47,7 @@ PLAIN_SAMPLING = Sampling(temperature=1.0)
 def called(
     context: Sequence[int] | None, sampled: Sequence[int] | None, *, after: Sequence[int] = (), **fields: Any
 ) -> ModelCalled:
-    """A model call: ``context`` after the exact prefix ``after``; log-probs −0.5, version 1, T = 1, unless told."""
+    """A model call: ``context`` after the exact prefix ``after``; by default log-probs −0.5, version 1, T = 1."""
     known: dict[str, Any] = {"model": "m", "context_ids": context, "sampled_ids": sampled, "sampling": PLAIN_SAMPLING}
     if after:
         known |= {"prefix_length": len(after), "prefix_sha256": prefix_hash(array("i", after))}
@@ -136,7 +136,7 @@ def without(record: StoredRecord, *names: str) -> StoredRecord:
 
 
 def ticks(since_ms: int, until_ms: int, limits: FoldLimits | None = None) -> list[StoredRecord]:
-    """Silence as the assembler ticks it: everything that is overdue at ``until_ms`` times out."""
+    """Silence with the assembler's ticks: everything that is overdue at ``until_ms`` times out."""
     return [tick(time_ms) for time_ms in (limits or FoldLimits()).tick_times(since_ms, until_ms)]
 
 
@@ -147,5 +147,5 @@ def with_header(record: StoredRecord, name: str, value: bytes | None) -> StoredR
 
 
 def log(records: Iterable[StoredRecord], first: int = 0) -> list[StoredRecord]:
-    """``records`` as they would stand in a partition: offsets in order from ``first``."""
+    """``records`` as stored in a partition: offsets in order from ``first``."""
     return [replace(record, offset=first + number) for number, record in enumerate(records)]

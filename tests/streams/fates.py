@@ -1,4 +1,4 @@
-"""Tiny builders of what the ledger reads: ``through("t", rejected("t"))`` is everything that topics say of ``t``."""
+"""Small builders of the records the ledger reads: ``through("t", rejected("t"))`` are all records about ``t``."""
 
 from headrace.schemas.envelope import Envelope
 from headrace.schemas.events import ClockTicked, ToolCalled, TrajectoryStarted
@@ -23,7 +23,7 @@ def event(trajectory_id: str, started: bool = True) -> Sent:
 
 
 def tick() -> Sent:
-    """Time, and no trajectory."""
+    """A tick, which belongs to no trajectory."""
     fact = ClockTicked(unix_ms=1)
     envelope = Envelope(id="e", type=fact.TYPE, source="/a", time_ms=0, subject="clock")
     return EVENTS, encode(fact, key="clock", envelope=envelope)
@@ -74,7 +74,7 @@ def trained(number: int, *trajectory_ids: str) -> Sent:
 
 
 def through(trajectory_id: str, *further: Sent) -> tuple[Sent, ...]:
-    """Everything up to the reward, and what came then."""
+    """Every record up to the reward, and those that follow."""
     return event(trajectory_id), assembled(trajectory_id), scored(trajectory_id), *further
 
 

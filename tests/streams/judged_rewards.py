@@ -1,4 +1,4 @@
-"""Reward specs with feedback and judges, as a user would write them: what the score worker is tested with."""
+"""Reward specs with feedback and judges, as a user would write them, for the tests of the score worker."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def liked(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
 
 
 LIKED = RewardSpec("liked", 1, (liked,), feedback_window_ms=WINDOW_MS)
-"""Waits a minute of log time for feedback."""
+"""Waits a minute of stream time for feedback."""
 
 HASTY = RewardSpec("hasty", 1, (liked,), feedback_window_ms=1_000)
 """Waits a second."""
@@ -32,4 +32,4 @@ HELPFUL = Judge(
 )
 
 JUDGED = RewardSpec("judged", 1, (liked, judged("helpful", HELPFUL, weight=1.0)), maximum=None)
-"""Asks a judge at once; feedback makes revisions."""
+"""Calls a judge immediately; feedback makes revisions."""

@@ -1,10 +1,10 @@
-"""What a log must become, worked out from all of it at once: the batch that the assembler is compared with.
+"""The expected result of a log, computed from the whole log: the batch that the assembler is compared with.
 
     expected({0: records, 1: records}, limits)
     → Expected(trajectories={0: [b"{…}", …], 1: […]}, letters={(0, 17): late}, open={0: set(), 1: {"s9"}})
 
-Written without the fold. It knows the whole log, so for each trajectory it looks up when that closes, takes what came
-until then, sorts it and leaves doubles out. Bounds over a partition's trajectories together (``max_open``,
+The oracle does not use the fold. It knows the whole log, so for each trajectory it determines when that closes, takes
+the records until then, sorts them and drops duplicates. Bounds over all trajectories of a partition (``max_open``,
 ``max_open_bytes``, ``remember``) are not modelled: a log that would reach one is refused.
 """
 
@@ -35,25 +35,25 @@ MODELS = {model.TYPE: model for model in EVENTS.models}
 TICK, END = ClockTicked.TYPE.encode(), TrajectoryEnded.TYPE.encode()
 MAX_ID_BYTES = 512
 TRAJECTORY_BYTES, RECORD_BYTES, PLACE_BYTES = 870, 335, 150
-"""What a trajectory, a record and the place of an unreadable one count beside their bytes."""
+"""Counted memory of a trajectory, a record and the sequence number of an unreadable one, in addition to their bytes."""
 
 Letters = dict[tuple[int, int], DeadLetterError]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Everything that must come out."""
+    """The expected output."""
 
     trajectories: dict[int, list[bytes]]
     """Payloads by partition, in the order in which they close."""
     letters: Letters
-    """What is wrong with the records that could not be used, by partition and offset."""
+    """Errors of the records that cannot be used, by partition and offset."""
     open: dict[int, set[str]]
-    """Trajectories that are still under way at the end of the log, by partition."""
+    """Trajectories that are still open at the end of the log, by partition."""
 
 
 def expected(records_by_partition: Mapping[int, Sequence[LogRecord]], limits: FoldLimits) -> Expected:
-    """The outcome of whole partitions, each given from its beginning in order of offset."""
+    """The expected result of whole partitions, each given from its start in offset order."""
     out = Expected({}, {}, {})
     for partition, records in records_by_partition.items():
         log = Log(records, limits)
@@ -74,11 +74,11 @@ class Log:
         self.records = records
         self.limits = limits
         self.now: list[int] = []
-        """Log time as each record arrives: the latest timestamp so far."""
+        """Stream time at each record: the latest timestamp so far."""
         self.idle: list[int] = []
-        """What has passed for the idle timeout by then: of each gap a tenth of the timeout, or a second, at most."""
+        """Time that counts for the idle timeout by then: at most a tenth of the timeout, or a second, of each gap."""
         self.grace: list[int] = []
-        """The same for the grace of holes."""
+        """The same for the grace period of gaps."""
         self.arrivals = [arrival_of(record, limits) for record in records]
         for record in records:
             now = self.now[-1] if self.now else 0
@@ -88,25 +88,25 @@ class Log:
             clock += accumulate(min(gap, timeout, max(timeout // 10, 1000)) for gap in gaps)
 
     def time_of(self, index: int) -> int:
-        """When a record came: its timestamp or, where that is out of bounds, log time."""
+        """When a record came: its timestamp or, if that is out of bounds, stream time."""
         timestamp = self.records[index].timestamp
         return timestamp if is_time(timestamp) else self.now[index]
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What shows of a record without decoding it."""
+    """The parts of a record that are known without decoding it."""
 
     number: int | None
     """Its sequence number."""
     error: DeadLetterError | None
-    """What is wrong with it."""
+    """Its error."""
     id: bytes | None
     """Its own id."""
     size: int
     """Bytes of key, payload and headers, and eight a header."""
     ends: bool
-    """Whether it is a trajectory's end, and says at which number."""
+    """Whether it is a trajectory's end, with its sequence number."""
 
 
 @dataclass(eq=False)
@@ -121,15 +121,15 @@ class Life:
     closed: int | None = None
     """Index of the record at which it closed."""
     order: tuple[int, ...] = ()
-    """By this the trajectories of a partition close one after the other."""
+    """Sort key for the order in which a partition's trajectories close."""
     closed_offset: int = -1
-    """From there on its records come late."""
+    """Index from which on its records are late."""
     too_large: bool = False
     size: int = 0
 
 
 def by_subject(log: Log, letters: Letters) -> dict[bytes, list[int]]:
-    """Indices of the records that name each trajectory. A tick names none; what should and does not is unusable."""
+    """Indices of the records that name each trajectory. A tick names none; an event that names none is unusable."""
     named: dict[bytes, list[int]] = {}
     for index, record in enumerate(log.records):
         headers = dict(record.headers)
@@ -144,7 +144,7 @@ def by_subject(log: Log, letters: Letters) -> dict[bytes, list[int]]:
 
 
 def life_of(subject: bytes, indices: Sequence[int], log: Log) -> Life:
-    """Look up when the trajectory closes: complete, grown too large, or out of time."""
+    """Determine when the trajectory closes: complete, too large, or timed out."""
     life = Life(subject)
     limits = log.limits
     for place, index in enumerate(indices):
@@ -170,7 +170,7 @@ def life_of(subject: bytes, indices: Sequence[int], log: Log) -> Life:
 
 
 def deadlines_of(life: Life, log: Log) -> list[tuple[list[int], int, int, int]]:
-    """When it closes without anything else coming: a clock, the time by it, whether for silence, index since when."""
+    """When it closes if no other record comes: a clock, the time by it, whether for silence, the index since when."""
     since = life.while_open[-1]
     silence = (log.idle, log.idle[since] + log.limits.idle_timeout_ms, 1, since)
     ends = [index for index in life.while_open if log.arrivals[index].ends]
@@ -182,28 +182,28 @@ def deadlines_of(life: Life, log: Log) -> list[tuple[list[int], int, int, int]]:
 
 
 def overdue(life: Life, log: Log) -> int:
-    """Index of the record whose arrival closes it for lack of time."""
+    """Index of the record at whose arrival it times out."""
     return min(bisect_left(clock, deadline) for clock, deadline, _, _ in deadlines_of(life, log))
 
 
 class Content:
-    """What came of a trajectory while it was open."""
+    """The records of a trajectory that arrived while it was open."""
 
     def __init__(self, life: Life, log: Log) -> None:
         self.readable: dict[int, int] = {}
-        """Sequence number → index of the first record that can hold its place."""
+        """Sequence number → index of the first usable record."""
         self.spoiled: dict[int, Defect] = {}
-        """Sequence number → label, where only unusable records came."""
+        """Sequence number → label, if only unusable records came."""
         self.spoiled_ids: dict[int, bytes | None] = {}
-        """Sequence number → the id of the record that spoiled it, where it has a usual one."""
+        """Sequence number → ID of the unusable record, if it has an ordinary one."""
         self.labels: set[Defect] = set()
-        """Of unusable records without a place."""
+        """Labels from unusable records without a sequence number."""
         self.doubles: set[int] = set()
-        """Indices of the records whose place was taken."""
+        """Indices of the records whose sequence number was taken."""
         self.conflicts: set[int] = set()
-        """Indices of the records whose place an event with another id had taken."""
+        """Indices of the records whose sequence number was taken by an event with another ID."""
         self.unusable: dict[int, DeadLetterError] = {}
-        """By index."""
+        """Errors of unusable records, by index."""
         self.size = TRAJECTORY_BYTES + 2 * len(life.subject)
         numbers_of_ends = []
         for index in life.while_open:
@@ -253,13 +253,13 @@ class Content:
         self.missing = [number for number in range(self.top + 1) if number not in there]
 
     def start_id(self, log: Log) -> bytes | None:
-        """The id of event 0, where it is there and of usual length."""
+        """The ID of event 0, if present and of ordinary length."""
         found = log.arrivals[self.readable[0]].id if 0 in self.readable else None
         return found if found is not None and len(found) <= MAX_ID_BYTES else None
 
 
 def payload(life: Life, log: Log, letters: Letters) -> bytes:
-    """The trajectory's record, and dead letters for the events of it that cannot be decoded or come after its end."""
+    """The trajectory's record, and dead letters for its events that cannot be decoded or follow its end."""
     content = Content(life, log)
     assert life.closed is not None
     named = [log.records[index] for index in life.while_open]
@@ -313,7 +313,7 @@ def payload(life: Life, log: Log, letters: Letters) -> bytes:
 
 
 def bury_what_was_unusable(life: Life, log: Log, letters: Letters) -> None:
-    """Dead letters for what could not be used on arrival, and for what came too late."""
+    """Dead letters for records that are unusable on arrival and for late ones."""
     content = Content(life, log)
     for index, error in content.unusable.items():
         letters[log.records[index].partition, log.records[index].offset] = error
@@ -328,7 +328,7 @@ def bury_what_was_unusable(life: Life, log: Log, letters: Letters) -> None:
 
 
 def refuse_what_is_not_modelled(lives: Sequence[Life], log: Log) -> None:
-    """Raise ``ValueError`` where a bound over all trajectories of the partition would be reached."""
+    """Raise ``ValueError`` if a bound over all trajectories of the partition would be reached."""
     ended = [life for life in lives if life.closed is not None]
     changes = [(life.while_open[0], 1, life.size) for life in lives]
     changes += [(life.closed or 0, -1, -life.size) for life in ended]
@@ -342,7 +342,7 @@ def refuse_what_is_not_modelled(lives: Sequence[Life], log: Log) -> None:
 
 
 def arrival_of(record: LogRecord, limits: FoldLimits) -> Arrival:
-    """Look at a record's headers and size."""
+    """Check a record's headers and size."""
     headers = dict(record.headers)
     kind, text = headers.get(TYPE), headers.get(SEQUENCE) or b""
     number = int(text) if text.isdigit() and len(text) <= 18 else None

@@ -1,4 +1,4 @@
-"""Reward specs as a user would write them: what history is scored with, live and again."""
+"""Reward specs as a user would write them; tests score history with them, live and in replays."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def brevity(trajectory: Trajectory) -> float:
 
 
 VOTES = RewardSpec("votes", 1, (votes,), feedback_window_ms=2_000)
-"""Waits two seconds of log time for feedback."""
+"""Waits two seconds of stream time for feedback."""
 
 BREVITY = RewardSpec("brevity", 1, (brevity,), maximum=1.0)
-"""The fewer turns, the better."""
+"""Rewards fewer turns."""

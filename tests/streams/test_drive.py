@@ -1,4 +1,4 @@
-"""The whole topology in memory: what users try their rewards with."""
+"""``drive``: the whole topology in memory, with which users try their rewards."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ from tests.streams.judged_rewards import HELPFUL, JUDGED, LIKED, WINDOW_MS
 HOUR = 3_600_000
 ENDED = TrajectoryEnded.TYPE.encode()
 FREE = Rewards({}, RewardSpec("free", 1, (outcome,)))
-"""A reward with no bounds of its own."""
+"""A reward without bounds."""
 
 
 def messages(*histories: list[StoredRecord]) -> list[Message]:
@@ -68,13 +68,13 @@ def test_equal_outcomes_are_rejected_with_their_reason() -> None:
     assert [entry.reason for entry in rejected if isinstance(entry, Rejection)] == [Reason.ALL_SUCCESS] * 2
 
 
-def test_pairs_of_envelope_and_fact_do_as_well_as_messages() -> None:
+def test_drive_accepts_envelope_and_fact_pairs() -> None:
     as_messages = group_of(1.0, 0.0)
     pairs = [decode(message.headers, message.value) for message in as_messages]
     assert drive(TOPOLOGY, pairs) == drive(TOPOLOGY, as_messages)
 
 
-def test_a_reward_of_ones_own_takes_the_place_of_ours() -> None:
+def test_a_users_reward_replaces_the_shipped_one() -> None:
     def brevity(trajectory: Trajectory, reference: Reference) -> Reward:
         usual = score(trajectory, reference)
         return usual.model_copy(update={"spec": "brevity@1", "total": 1.0 / len(trajectory.turns), "maximum": 1.0})
@@ -84,7 +84,7 @@ def test_a_reward_of_ones_own_takes_the_place_of_ours() -> None:
     assert len(records["training"]) == 1
 
 
-def test_time_that_goes_on_closes_what_is_incomplete() -> None:
+def test_advancing_time_closes_incomplete_trajectories() -> None:
     alone = messages(session("g-1", "ask", "tool")[:-1])
     assert not drive(TOPOLOGY, alone)["trajectories"]
     records = drive(TOPOLOGY, alone, until_ms=T0 + HOUR)
@@ -96,7 +96,7 @@ def test_time_that_goes_on_closes_what_is_incomplete() -> None:
     assert [entry.reason for entry in half if isinstance(entry, Rejection)] == [Reason.INCOMPLETE_GROUP]
 
 
-def test_broken_events_are_dead_letters_and_the_rest_goes_on() -> None:
+def test_broken_events_are_dead_letters_and_the_rest_continues() -> None:
     events = group_of(1.0, 0.0)
     events.insert(1, Message(b"k", b"?", []))
     events[3] = Message(events[3].key, b"{", events[3].headers)
@@ -116,12 +116,12 @@ def test_state_keeping_processors_run_as_they_are() -> None:
         drive(with_run(TOPOLOGY, "group", score), [])
 
 
-def test_a_reward_function_that_gives_something_else_is_named() -> None:
+def test_a_reward_function_that_returns_something_else_is_named() -> None:
     with pytest.raises(TypeError, match="must return a Reward, not float"):
         drive(with_run(TOPOLOGY, "score", lambda trajectory, reference: 1.0), group_of(1.0, 0.0))
 
 
-def test_log_time_is_the_events_time() -> None:
+def test_stream_time_is_the_events_time() -> None:
     (first, *_) = group_of(1.0, 0.0)
     assert from_headers(first.headers).time_ms == T0
 
@@ -167,7 +167,7 @@ def test_a_judge_is_a_function_of_the_question() -> None:
     assert totals(drive(TOPOLOGY, events, rewards=Rewards({}, JUDGED))) == [("g-1", 0, None, "not_judged")]
 
 
-def test_a_function_in_scores_place_sees_no_feedback() -> None:
+def test_a_function_that_replaces_score_gets_no_feedback() -> None:
     def usual(trajectory: Trajectory, reference: Reference) -> Reward:
         return score(trajectory, reference)
 
@@ -183,7 +183,7 @@ def test_feedback_that_cannot_be_read_is_a_dead_letter() -> None:
     ]
 
 
-def test_an_outcome_beyond_the_maximum_moves_nobodys_advantage() -> None:
+def test_an_outcome_beyond_the_maximum_changes_no_advantage() -> None:
     start = {"group_id": "g", "group_size": 3}
     outcomes = {"a": 1.0, "b": 0.0, "c": 1e6}
     records = drive(TOPOLOGY, messages(*(session(name, "ask", outcome=o, start=start) for name, o in outcomes.items())))
@@ -209,7 +209,7 @@ def test_members_of_other_tenants_and_runs_are_foreign() -> None:
 
 
 @pytest.mark.parametrize("outcomes", [(1e308, 1e308), (1e12, -1e12), (1e12, 1e12 - 1)])
-def test_whatever_outcomes_are_every_trajectory_has_its_fate(outcomes: tuple[float, float]) -> None:
+def test_every_trajectory_has_a_fate_for_any_outcomes(outcomes: tuple[float, float]) -> None:
     first, second = ({"outcome": outcome, "answer": "done"} for outcome in outcomes)
     made = group_of(0.25, 0.5)
     wrong = [json.dumps(fields).encode() for fields in (first, second)]

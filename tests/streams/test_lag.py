@@ -1,4 +1,4 @@
-"""Lag in records and in seconds, by values and on a real broker."""
+"""Lag in records and in seconds, from values and on a real broker."""
 
 import asyncio
 import time
@@ -25,12 +25,12 @@ from tests.clocks import with_producers_time
 P0, P1 = TopicPartition("events", 0), TopicPartition("events", 1)
 
 
-def test_the_assemblers_place_is_what_it_took_and_not_its_oldest_open_trajectory() -> None:
+def test_the_assemblers_position_is_the_next_record_not_the_oldest_open_trajectory() -> None:
     metadata = CommitMetadata(next=70, log_ms=5, output=3).to_metadata()
     assert committed_position(OffsetAndMetadata(40, metadata)) == 70
 
 
-def test_any_other_groups_place_is_its_commit() -> None:
+def test_the_position_of_other_groups_is_their_commit() -> None:
     assert committed_position(OffsetAndMetadata(40, "")) == 40
     assert committed_position(OffsetAndMetadata(40, '{"v": 9}')) == 40
 
@@ -65,7 +65,7 @@ def test_no_group_of_ours_is_left_out_however_many_others_there_are() -> None:
             groups.note(name, name in ("ours", "new") or (name == "zz" and turn > 10))
         assert turn == 0 or len(due) <= OTHERS_PER_PASS + 3
     assert (asked["ours"], asked["new"]) == (30, 25)
-    # A stranger is asked again in its turn, and so one that becomes ours is found.
+    # Other groups are queried again in turns, so a group that becomes ours is found.
     assert {asked[name] for name in strangers} <= {3, 4}
     assert asked["zz"] > 10
     assert "ours" not in groups.due(["zz"])

@@ -1,4 +1,4 @@
-"""Metrics by the names that dashboards will ask for."""
+"""Metrics by their published names."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ STATUS = RunnerStatus(
 )  # fmt: skip
 
 
-def test_the_assembler_says_what_it_holds_and_what_it_did_by_partition() -> None:
+def test_the_assembler_reports_state_and_work_by_partition() -> None:
     reader = InMemoryMetricReader()
     observe_assembler(lambda: [STATUS], MeterProvider([reader]).get_meter(METER))
     found = read(reader)
@@ -48,7 +48,7 @@ def test_the_assembler_says_what_it_holds_and_what_it_did_by_partition() -> None
     assert {labels["partition"] for ((labels, _),) in found.values()} == {3}
 
 
-def test_group_says_what_became_of_trajectories() -> None:
+def test_group_reports_fates_of_trajectories() -> None:
     grouping = SimpleNamespace(open_groups=3, fates={"trained": 8, "stale": 1}, ignored=2)
     reader = InMemoryMetricReader()
     observe_groups(grouping, MeterProvider([reader]).get_meter(METER))
@@ -61,7 +61,7 @@ def test_group_says_what_became_of_trajectories() -> None:
     }
 
 
-def test_what_every_processor_does_is_counted() -> None:
+def test_records_and_commits_of_every_processor_are_counted() -> None:
     worker = SimpleNamespace(set_aside=0, read={"trajectories": 0, "feedback": 0}, written={"rewards": 0})
     reader = InMemoryMetricReader()
     observe_processor("score", worker, MeterProvider([reader]).get_meter(METER))
@@ -79,7 +79,7 @@ def test_what_every_processor_does_is_counted() -> None:
     assert read(reader) == expected(3, 5, 4)
 
 
-def test_lag_is_read_anew_at_every_look() -> None:
+def test_lag_is_read_at_every_observation() -> None:
     reader = InMemoryMetricReader()
     latest = [ConsumerLag("assemble", "events", 2, 1840, 0.5)]
     observe_lag(lambda: latest, MeterProvider([reader]).get_meter(METER))

@@ -1,4 +1,4 @@
-"""Every record of score's and group's state, and every record of theirs, is smaller than its topic takes, at worst."""
+"""Every record that score and group write, to their state or to a topic, fits its topic in the worst case."""
 
 import pytest
 
@@ -35,14 +35,14 @@ from headrace.streams.scoring.score_intake import take_feedback
 from tests.streams.attempts import START_MS, rewarded
 
 ROOM = 16 * 1024
-"""For key and headers, beside the value."""
+"""Bytes for key and headers in addition to the value."""
 WORST_NAME = "\x01" * MAX_NAME
 """Six bytes a character in JSON; a four-byte character takes four."""
 WORST_TRACE = "00-" + "\x01" * (MAX_HEADER_BYTES - 3)
 
 
 def worst_id(number: int) -> str:
-    """A trajectory id of 512 bytes, all of which JSON writes as six."""
+    """A trajectory ID of 512 bytes, each of which JSON writes as six."""
     digits = "".join(chr(1 + int(digit)) for digit in f"{number:04d}")
     return digits + "\x01" * (512 - len(digits))
 
@@ -65,7 +65,7 @@ def worst_feedback(number: int) -> StoredRecord:
     return StoredRecord("feedback", 0, 2**62 + number, MAX_TIME_MS - 1, b"k", message.value, message.headers)
 
 
-def test_what_score_keeps_of_a_trajectory() -> None:
+def test_the_state_of_the_largest_trajectory_fits() -> None:
     limits = JoinLimits()
     join, changes = Join(limits), JoinChanges()
     for number in range(limits.max_feedback + 5):
@@ -81,7 +81,7 @@ def test_what_score_keeps_of_a_trajectory() -> None:
     assert size + ROOM < STATE_BYTES
 
 
-def test_feedback_keeps_its_own_id_where_that_is_an_ordinary_one() -> None:
+def test_feedback_keeps_an_ordinary_id() -> None:
     given = FeedbackGiven(signal="s", value=1.0)
 
     def id_of(id: str) -> str:
@@ -93,7 +93,7 @@ def test_feedback_keeps_its_own_id_where_that_is_an_ordinary_one() -> None:
     assert id_of("x" * 200) == id_of("x" * 200) != id_of("x" * 201)
 
 
-def test_a_reward() -> None:
+def test_the_largest_reward_fits() -> None:
     forged = worst_reward().model_copy(update={"defects": [Defect.BAD_EVENT] * 60_000})
     candidate = candidate_of(forged, WORST_TRACE)
     assert candidate.defects == ("bad_event",)
@@ -104,7 +104,7 @@ def test_a_reward() -> None:
 
 @pytest.mark.parametrize("odd", [True, False])
 def test_the_largest_group_is_decided_and_remembered(odd: bool) -> None:
-    """With ids that take six bytes a byte its training record cannot be written: its members are ``oversize``."""
+    """With IDs that JSON writes as six bytes per byte the training record is too large: members are ``oversize``."""
     state: GroupState | None = None
     outputs = []
     for number in range(MAX_GROUP_SIZE):
@@ -128,13 +128,13 @@ def test_the_largest_group_is_decided_and_remembered(odd: bool) -> None:
     assert group(state, again) == (state, [])
 
 
-def test_rollouts_that_no_training_record_has_told_of() -> None:
+def test_the_largest_uncounted_rollouts_fit() -> None:
     counts = RolloutCounts(scored=MAX_TOTAL, reward_sum=-MAX_REWARD * MAX_TOTAL / 3, groups=MAX_TOTAL)
     key, value = to_record(rollouts_key(WORST_NAME), Rollouts.of(WORST_NAME, counts))
     assert len(key) + len(value or b"") + ROOM < STATE_BYTES
 
 
-def test_a_group_that_nobody_said_the_size_of_takes_no_more_than_the_largest() -> None:
+def test_a_group_of_unknown_size_takes_at_most_the_largest_group_size() -> None:
     groups, changes = Groups(GroupLimits()), GroupChanges()
     for number in range(MAX_GROUP_SIZE + 3):
         groups.add(rewarded(f"t{number}", 0.5, size=None), START_MS, changes)

@@ -1,5 +1,4 @@
-"""What is read into structs is what the pydantic models would have read, byte for byte in the trajectory, or is left to
-them."""
+"""Structs read what the pydantic models would read, byte for byte in the trajectory, or leave the payload to them."""
 
 import base64
 import json
@@ -43,7 +42,7 @@ from headrace.streams.structs import Doubt, StructReader, encode_struct, writing
 from tests.schemas.test_finite import BAD
 from tests.streams.builders import T0, called, event, started
 
-# Every field that is read is in one of these, and every kind of value.
+# Together these contain every field and every kind of value.
 FACTS: dict[str, Record] = {
     "started": TrajectoryStarted(task_id="t", agent="a", group_size=8, sample_rate=0.5, task={"targets": ["c1"]}),
     "called": called(
@@ -69,7 +68,7 @@ FACTS |= {
 
 
 def outcome(name: str, value: bytes) -> list[Any]:
-    """What a trajectory with this payload among good ones becomes: its record, and what is said of the payload."""
+    """The record of a trajectory with this payload among good ones, and the payload's error."""
     facts = [started(), FACTS[name], called([7], [8]), TrajectoryEnded()]
     if name == "started":
         facts.pop(0)
@@ -85,7 +84,7 @@ def outcome(name: str, value: bytes) -> list[Any]:
 
 @contextmanager
 def models_only() -> Iterator[None]:
-    """No reader is asked: every payload goes through its pydantic model, and every trajectory is written by one."""
+    """Disable the readers: every payload and every trajectory goes through its pydantic model."""
     with patch.dict(event_decoder._READERS, clear=True), patch.object(trajectory_writer, "_WRITER", None):
         yield
 
@@ -168,12 +167,12 @@ def payloads(draw: st.DrawFn) -> tuple[str, bytes]:
     ("called", b'{"model":"m","version_spans":[{"version":1,"start":0,"end":1,"by":"x"}],"sampled_ids":"BQAAAA=="}')
 )
 @example(("started", b'{"task_id":"t","agent":"a","region":"eu","sample_rate":1}'))
-def test_whatever_comes_becomes_what_the_models_would_make_of_it(case: tuple[str, bytes]) -> None:
+def test_structs_give_the_result_of_the_models_for_any_payload(case: tuple[str, bytes]) -> None:
     is_as_by_models(*case)
 
 
 @pytest.mark.parametrize("name", sorted(FACTS))
-def test_what_our_own_sdk_writes_is_read_without_the_models(name: str) -> None:
+def test_records_of_our_own_sdk_are_read_without_the_models(name: str) -> None:
     read = read_event(arrival_of(event("s1", 0, FACTS[name])))
     assert read.plain
     assert not isinstance(read.fact, BaseModel)
@@ -181,14 +180,14 @@ def test_what_our_own_sdk_writes_is_read_without_the_models(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(FACTS) - {"started"}))
-def test_a_field_of_the_future_does_not_cost_the_speed(name: str) -> None:
+def test_an_unknown_field_does_not_need_the_model(name: str) -> None:
     value = json.dumps(json.loads(FACTS[name].model_dump_json()) | {"colour": ["blue"]}).encode()
     read = read_event(arrival_of(event("s1", 0, FACTS[name], value=value)))
     assert read.plain
     assert not isinstance(read.fact, BaseModel)
 
 
-def test_a_field_of_the_future_in_the_start_goes_on() -> None:
+def test_an_unknown_field_of_the_start_is_kept() -> None:
     value = b'{"task_id": "t", "agent": "a", "region": {"name": "eu"}}'
     trajectory, _ = outcome("started", value)
     assert b'"region":{"name":"eu"}' in trajectory.message.value
@@ -198,7 +197,7 @@ def test_every_type_of_the_topic_has_a_reader() -> None:
     assert set(event_decoder._READERS) == {model.TYPE.encode() for model in EVENTS.models}
 
 
-def test_a_struct_has_what_the_model_has_beside_fields() -> None:
+def test_a_struct_has_the_class_attributes_of_its_model() -> None:
     call = StructReader(ModelCalled).read(b'{"model": "m", "sampling": {"top_p": 0.5}, "sampled_ids": "BQAAAAYAAAA="}')
     assert call.TYPE == ModelCalled.TYPE
     assert call.sampling.truncates
@@ -207,7 +206,7 @@ def test_a_struct_has_what_the_model_has_beside_fields() -> None:
         StructReader(ModelCalled).read(b'{"model": "m", "prefix_length": 3}')
 
 
-def test_what_is_written_is_what_the_model_would_write() -> None:
+def test_structs_write_the_bytes_of_the_models() -> None:
     fields: dict[str, Any] = {
         "trajectory_id": "s1", "started": started(), "started_ms": 1, "ended_ms": 2,
         "first": Reference(partition=0, offset=1), "last": Reference(partition=0, offset=2),
@@ -223,7 +222,7 @@ def test_what_is_written_is_what_the_model_would_write() -> None:
     assert encode_struct(struct) == model.model_dump_json().encode()
 
 
-def test_a_model_that_no_struct_can_stand_for_is_refused_at_once() -> None:
+def test_a_model_without_a_possible_struct_is_refused_at_definition() -> None:
     class Checked(BaseModel):
         name: str
 
@@ -252,7 +251,7 @@ def test_a_model_that_no_struct_can_stand_for_is_refused_at_once() -> None:
         ("started", '"task_id":"t","agent":"a","task":{"a":@}'),
     ],
 )
-def test_a_number_that_is_not_finite_is_refused_in_every_way_of_reading(name: str, fields: str, number: str) -> None:
+def test_a_non_finite_number_is_refused_by_every_reader(name: str, fields: str, number: str) -> None:
     value = f"{{{fields.replace('@', number)}}}".encode()
     is_as_by_models(name, value)
     if number in BAD:
@@ -262,7 +261,7 @@ def test_a_number_that_is_not_finite_is_refused_in_every_way_of_reading(name: st
 
 @pytest.mark.parametrize("field", ["context_ids", "sampled_ids", "logprobs"])
 @pytest.mark.parametrize("size", [FREE_INFLATION["i"], FREE_INFLATION["i"] + 4_000, MAX_BYTES])
-def test_a_short_text_becomes_as_much_in_every_way_of_reading(field: str, size: int) -> None:
+def test_every_reader_bounds_decompressed_arrays_equally(field: str, size: int) -> None:
     fields = json.loads(FACTS["called"].model_dump_json()) | {"logprobs": None, "version_spans": []}
     packed = base64.b64encode(zstandard.ZstdCompressor(level=19).compress(bytes(size))).decode()
     fields |= {"sampled_ids": f"zstd:{packed}"} if field == "logprobs" else {}

@@ -1,4 +1,4 @@
-"""The topology is what runs: each function's types are its topics' records, and the drawings follow from it."""
+"""The topology matches the code: each function's types are its topics' records, and the drawings follow from it."""
 
 import dataclasses
 import types
@@ -14,7 +14,7 @@ from headrace.streams.topology import READ_FROM, TOPOLOGY, Processor, describe, 
 
 
 def records_in(annotation: Any) -> set[type[Record]]:
-    """Every payload type that an annotation mentions, in whatever it is wrapped."""
+    """Every payload type that an annotation mentions at any depth."""
     annotation = READ_FROM.get(annotation, annotation) if isinstance(annotation, type) else annotation
     if isinstance(annotation, type) and issubclass(annotation, Record):
         return {annotation}
@@ -30,14 +30,14 @@ def records_in(annotation: Any) -> set[type[Record]]:
 
 
 @pytest.mark.parametrize("processor", TOPOLOGY, ids=lambda processor: processor.name)
-def test_a_function_takes_and_gives_what_its_topics_carry(processor: Processor) -> None:
+def test_function_types_match_the_records_of_their_topics(processor: Processor) -> None:
     hints = typing.get_type_hints(processor.run)
     returned = records_in(hints.pop("return"))
     assert set().union(*map(records_in, hints.values())) == {m for topic in processor.reads for m in topic.models}
     assert returned == {model for topic in processor.writes for model in topic.models}
 
 
-def test_the_check_of_types_sees_through_unions_containers_and_dataclasses() -> None:
+def test_the_type_check_unwraps_unions_containers_and_dataclasses() -> None:
     @dataclasses.dataclass
     class Wrapped:
         inside: list[Trajectory | None]
@@ -46,7 +46,7 @@ def test_the_check_of_types_sees_through_unions_containers_and_dataclasses() -> 
     assert records_in(types.NoneType) == set()
 
 
-def test_describing_it_names_topics_and_functions() -> None:
+def test_the_description_names_topics_and_functions() -> None:
     assert (
         describe()
         == """\
@@ -70,7 +70,7 @@ Unreadable records go to dead-letters; faults of processors are reported in aler
     )
 
 
-def test_a_function_can_be_exchanged_by_name() -> None:
+def test_a_function_can_be_replaced_by_name() -> None:
     def mine(trajectory: Trajectory) -> Reward:
         raise NotImplementedError
 

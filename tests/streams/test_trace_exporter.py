@@ -1,4 +1,4 @@
-"""Spans on the way to a collector: a real broker, and OTLP over HTTP as a collector takes it."""
+"""Spans exported to a collector: a real broker, and OTLP over HTTP as a collector accepts it."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ AGENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class Collector:
-    """What a collector was sent. Refuses the first request, as one that is starting does."""
+    """Spans sent to a collector, which refuses the first request like one that is starting."""
 
     def __init__(self) -> None:
         self.spans: dict[str, tuple[str, str, str]] = {}
@@ -34,7 +34,7 @@ class Collector:
         self.url = ""
 
     def take(self, body: bytes) -> int:
-        """Note the spans; returns the HTTP status."""
+        """Record the spans; returns the HTTP status."""
         self.requests += 1
         if self.requests == 1:
             return 400
@@ -56,7 +56,7 @@ def collecting() -> Iterator[Collector]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing on the test's output."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
@@ -65,7 +65,7 @@ def collecting() -> Iterator[Collector]:
         server.shutdown()
 
 
-async def test_the_agents_trace_reaches_the_collector_also_for_a_trajectory_of_before(kafka: str) -> None:
+async def test_the_agents_trace_reaches_the_collector_for_earlier_trajectories_too(kafka: str) -> None:
     before = attempt("before").model_copy(update={"traceparent": AGENT})
     async with open_producer(kafka) as producer:
         message = record_message(
@@ -79,7 +79,7 @@ async def test_the_agents_trace_reaches_the_collector_also_for_a_trajectory_of_b
             await ready.wait()
             reward = score(before, Reference(partition=place.partition, offset=place.offset))
             while not collector.spans:
-                # A new group starts at the end, wherever that is once it has its partitions.
+                # A new group starts at the end of the log at the time of its assignment.
                 await (await send(producer, REWARDS, reward_message(reward)))
                 await asyncio.sleep(0.5)
                 assert not exporting.done(), exporting
@@ -92,7 +92,7 @@ async def test_the_agents_trace_reaches_the_collector_also_for_a_trajectory_of_b
     assert len(collector.spans) == 1, "a record that is written twice is one span"
 
 
-async def test_what_cannot_be_read_is_passed_over(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_records_are_skipped(kafka: str, caplog: pytest.LogCaptureFixture) -> None:
     traced = attempt("after").model_copy(update={"traceparent": AGENT})
     with collecting() as collector:
         config = TracesConfig(kafka, collector.url, group="traces-2", from_beginning=True, retry_most_s=0.1)

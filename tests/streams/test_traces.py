@@ -59,7 +59,7 @@ def test_a_trajectory_is_a_span_under_the_agents_own() -> None:
     assert span.attributes["headrace.agent"] == "helper"
 
 
-def test_what_became_of_a_trajectory_hangs_under_its_span() -> None:
+def test_a_trajectorys_later_spans_are_children_of_its_span() -> None:
     rejection = Rejection(trajectory_id="t", trajectory=HERE, stage=Stage.ADMISSION, reason=Reason.STALE)
     group = TrainingGroup(
         group_id="g", run="r", task_id="q", spec="s@1", baseline="mean", baseline_value=0.5, scored=2,
@@ -79,7 +79,7 @@ def test_a_step_has_a_trace_of_its_own_linked_with_every_trajectory_it_trained()
     assert made.attributes["headrace.metrics.seconds_train"] == 0.03
 
 
-def test_a_step_links_to_so_many_trajectories_and_no_more() -> None:
+def test_a_step_links_to_a_bounded_number_of_trajectories() -> None:
     everything = [Reference(partition=0, offset=offset) for offset in range(MAX_LINKS + 5)]
     found = of(step(*everything), context_of=lambda _: TRAJECTORY)
     assert (len(found), len(found[0].links)) == (MAX_LINKS + 6, MAX_LINKS)

@@ -1,4 +1,4 @@
-"""The fast reading of a reward and the model's agree on every payload and on all headers."""
+"""The fast reader of rewards and the model agree on every payload and all headers."""
 
 import json
 
@@ -39,7 +39,7 @@ Seen = tuple[Candidate, tuple[object, ...]] | tuple[str, str]
 
 
 def seen(reward: Reward, traceparent: str | None) -> Seen:
-    """All that the group takes of a reward."""
+    """All fields that group uses of a reward."""
     names = ("run", "task_id", "group_id", "group_size", "cohort_key", "purpose", "role", "spec", "maximum", "ended_ms")
     return candidate_of(reward, traceparent), tuple(getattr(reward, name) for name in names)
 
@@ -67,7 +67,7 @@ def test_a_reward_as_score_writes_it_is_read_without_the_model() -> None:
 
 @st.composite
 def values(draw: st.DrawFn) -> bytes:
-    """The reward's payload with other things in some places, unknown fields, and now and then broken bytes."""
+    """The reward's payload with some values replaced, unknown fields, and sometimes broken bytes."""
     value = json.loads(MESSAGE.value)
     for _ in range(draw(st.integers(0, 2))):
         value = put(value, draw(st.sampled_from(sorted(paths(value), key=str))), draw(anything))
@@ -79,7 +79,7 @@ def values(draw: st.DrawFn) -> bytes:
 
 
 @given(values())
-def test_whatever_the_payload_says_both_read_the_same(value: bytes) -> None:
+def test_both_readers_agree_on_any_payload(value: bytes) -> None:
     assert fast(record(value)) == by_model(record(value))
 
 
@@ -89,7 +89,7 @@ HEADERS = st.sampled_from(
 
 
 @given(st.dictionaries(st.sampled_from([ID, SEQUENCE, SOURCE, SUBJECT, TIME, TRACEPARENT, TYPE]), HEADERS, max_size=3))
-def test_whatever_the_headers_say_both_read_the_same(headers: dict[str, bytes | None]) -> None:
+def test_both_readers_agree_on_any_headers(headers: dict[str, bytes | None]) -> None:
     assert fast(record(**headers)) == by_model(record(**headers))
 
 
@@ -101,11 +101,11 @@ def test_a_missing_header_is_named(missing: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{"])
-def test_what_is_no_json_is_said_to_be_none(value: bytes | None) -> None:
+def test_invalid_json_is_reported_as_such(value: bytes | None) -> None:
     assert fast(record(value)) == by_model(record(value))
 
 
-def test_a_record_of_another_type_does_not_belong() -> None:
+def test_a_record_of_another_type_is_refused() -> None:
     foreign = trajectory_message(attempt("t"))
     with pytest.raises(UnreadableRecord, match="does not belong in rewards"):
         REWARDS.read(StoredRecord("rewards", 0, 5, 1000, foreign.key, foreign.value, foreign.headers))

@@ -1,4 +1,4 @@
-"""Score and group on Faust against a real broker: nothing lost and nothing decided twice, whatever happens to them."""
+"""Score and group on Faust against a real broker: nothing is lost or decided twice, whatever happens to them."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ sys.exit(workers.run_workers(config, ready=lambda: print("READY", flush=True)))
 def worker(
     bootstrap: str, folder: Path, *, raises_on: str = "", member: str | None = "local", **options: object
 ) -> Iterator[Child]:
-    """A worker process that serves; killed at the end if it still runs."""
+    """A worker process that is ready; killed at the end if it still runs."""
     log = folder / f"worker-{time.monotonic_ns()}.log"
     argv = (sys.executable, "-c", WORKER, bootstrap, str(folder), json.dumps(options | {"member": member}), raises_on)
     child = Child(Command(argv), log)
@@ -105,7 +105,7 @@ def by_id(found: list[KafkaRecord]) -> dict[str, bytes]:
 
 
 def trajectories(prefix: str, groups: int, size: int) -> list[Trajectory]:
-    """Groups that train, that carry no gradient, with defects, and strays of every kind; members interleaved."""
+    """Groups that train, carry no gradient or have defects, evaluations and attempts without a group; interleaved."""
     made = []
     for member in range(size):
         for number in range(groups):
@@ -119,7 +119,7 @@ def trajectories(prefix: str, groups: int, size: int) -> list[Trajectory]:
 
 
 def oracle(bootstrap: str, prefix: str) -> dict[Topic, dict[str, bytes]]:
-    """What score and group make of the trajectories in the log: record id → payload, by topic."""
+    """The output of score and group for the trajectories in the log: record ID → payload, by topic."""
     expected: dict[Topic, dict[str, bytes]] = defaultdict(dict)
     states: dict[str | None, GroupState | None] = {}
     for record in records(bootstrap, TRAJECTORIES, prefix):
@@ -162,7 +162,7 @@ def test_a_setting_that_cannot_work_is_named(tmp_path: Path, wrong: dict[str, An
         WorkersConfig(bootstrap="b", data_dir=tmp_path, **wrong)
 
 
-def test_resuming_what_flows_already_clears_nothing(tmp_path: Path) -> None:
+def test_resuming_a_flowing_queue_clears_no_record(tmp_path: Path) -> None:
     app = new_app("flowing", "127.0.0.1:1", tmp_path, batch=10)
     queue = app.FlowControlQueue(maxsize=9, clear_on_resume=True)
     app.flow_control.resume()
@@ -174,8 +174,8 @@ def test_resuming_what_flows_already_clears_nothing(tmp_path: Path) -> None:
     assert queue.qsize() == 0
 
 
-def test_a_rebalance_does_not_wait_for_a_batch_that_waits_for_the_rebalance(tmp_path: Path) -> None:
-    """Group stood still for good after a freeze: its batch waited for a stable group, and Faust for the batch."""
+def test_a_rebalance_does_not_deadlock_with_a_waiting_batch(tmp_path: Path) -> None:
+    """Group once deadlocked after a freeze: its batch waited for a stable consumer group, and Faust for the batch."""
     assert new_app("asked", "127.0.0.1:1", tmp_path, batch=10).conf.stream_wait_empty is False
 
 
@@ -230,7 +230,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_decides_nothing_twice(
 
 
 @pytest.mark.kafka
-def test_what_cannot_be_read_goes_to_dead_letters_and_the_worker_goes_on(kafka: str, tmp_path: Path) -> None:
+def test_unreadable_records_become_dead_letters_and_the_worker_continues(kafka: str, tmp_path: Path) -> None:
     good = trajectory_message(attempt("poison-good", group=None))
     bad_trajectory = Message(b"k", b"{broken", good.headers)
     bad_reward = Message(b"k", b'{"trajectory_id": 7}', reward_message(rewarded("poison-reward")).headers)
@@ -295,7 +295,7 @@ def test_silence_expires_an_incomplete_group_across_a_restart(kafka: str, tmp_pa
 
 
 @pytest.mark.kafka
-def test_two_workers_share_the_work_and_one_takes_over_from_the_other(kafka: str, tmp_path: Path) -> None:
+def test_two_workers_share_the_work_and_one_takes_over(kafka: str, tmp_path: Path) -> None:
     batch = [trajectory_message(each) for each in trajectories("pair", 200, 4)]
     with worker(kafka, tmp_path / "a", member=None) as leaving:
         produce(kafka, TRAJECTORIES, batch[:300])

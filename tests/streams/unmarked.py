@@ -1,4 +1,4 @@
-"""A partition that never learns how a transaction ended: what Kafka 4.3.0 leaves behind when it is stopped too soon."""
+"""A partition without the marker of a transaction, as Kafka 4.3.0 leaves it when it is stopped too early."""
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient

@@ -1,4 +1,4 @@
-"""Logs and limits for properties that must hold of any."""
+"""Arbitrary logs and limits for property tests."""
 
 import random
 from collections.abc import Callable
@@ -51,7 +51,7 @@ SPOILINGS: tuple[Spoiling, ...] = (
 
 @st.composite
 def messy_log(draw: st.DrawFn) -> list[StoredRecord]:
-    """Everything at once: interleaved, doubled, lost, out of order, without an end, sent again whole, spoiled and
+    """A log with all faults together: interleaved, duplicated, lost, out of order, without an end, re-sent, damaged and
     repaired, with pauses and ticks.
     """
     chance = random.Random(draw(st.integers(0, 2**32)))

@@ -33,7 +33,7 @@ EVERYTHING = FoldLimits(
 def event(
     trajectory: int, number: int, *, size: int, more: int = 0, ends: bool = False, bad: bool = False
 ) -> StoredRecord:
-    """An event as an agent would send it, ``size`` bytes of payload and ``more`` headers beside the usual ones."""
+    """An event as an agent would send it, with ``size`` bytes of payload and ``more`` additional headers."""
     time_ms = 1_700_000_000_000 + 7 * number
     kind = TrajectoryEnded.TYPE if ends else ToolReturned.TYPE
     subject = f"0193f5d2-6a7b-7c8d-9e0f-{trajectory:012d}"
@@ -87,7 +87,7 @@ def closed() -> Iterator[StoredRecord]:
 
 
 def resident() -> int:
-    """Bytes of memory that are this process's own."""
+    """Private memory of this process, bytes."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

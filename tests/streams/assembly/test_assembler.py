@@ -1,4 +1,4 @@
-"""The assembler on a real broker: committed once, whatever is killed, byte for byte what a batch over the log gives.
+"""The assembler on a real broker: whatever is killed, each record is committed once and matches a batch over the log.
 
 All tests share one broker and one consumer group, and so one history: each looks at what it added, and the comparison
 with the batch is over everything since the beginning.
@@ -74,7 +74,7 @@ async def assembling(settings: AssemblerConfig) -> AsyncIterator[asyncio.Task[No
 
 
 async def until(look: Callable[[], Awaitable[T]], found: Callable[[T], bool], seconds: float = 60) -> T:
-    """Look again and again until it is found; fails with what was seen last."""
+    """Poll until the expected value is found; fails with the last one."""
     deadline = time.monotonic() + seconds
     while not found(seen := await look()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {str(seen)[:2000]}"
@@ -83,7 +83,7 @@ async def until(look: Callable[[], Awaitable[T]], found: Callable[[T], bool], se
 
 
 async def produce(bootstrap: str, records: Iterable[StoredRecord], partition: int | None = None) -> list[Any]:
-    """Send ``records`` as they are, null values and missing headers included; returns where they stand."""
+    """Send ``records`` unchanged, including null values and missing headers; returns their offsets."""
     async with open_producer(bootstrap) as producer:
         sent = [
             await producer.send(
@@ -99,7 +99,7 @@ async def everything(bootstrap: str, topic: Topic) -> list[KafkaRecord]:
 
 
 async def trajectories(bootstrap: str, prefix: str) -> dict[str, Trajectory]:
-    """The assembled trajectories whose id starts with ``prefix``; fails where one is there twice."""
+    """The assembled trajectories whose ID starts with ``prefix``; fails if one is present twice."""
     found = [
         Trajectory.model_validate_json(record.value or b"")
         for record in await everything(bootstrap, TRAJECTORIES)
@@ -114,7 +114,7 @@ Written = dict[int, list[tuple[bytes | None, bytes | None, list[tuple[str, bytes
 
 
 async def written(bootstrap: str) -> Written:
-    """``trajectories`` as it is: key, value, headers and time of every record, by partition."""
+    """``trajectories``: key, value, headers and time of every record, by partition."""
     found: Written = {}
     for record in await everything(bootstrap, TRAJECTORIES):
         entry = (record.key, record.value, list(record.headers), record.timestamp)
@@ -123,7 +123,7 @@ async def written(bootstrap: str) -> Written:
 
 
 async def folded(bootstrap: str) -> dict[int, list[KafkaRecord]]:
-    """What the assembler has folded of ``events``, by partition: a tick may stand behind its last commit."""
+    """The records of ``events`` that the assembler has folded, by partition: a tick may follow its last commit."""
     log: dict[int, list[KafkaRecord]] = {}
     for record in await everything(bootstrap, EVENTS):
         log.setdefault(record.partition, []).append(record)
@@ -137,7 +137,7 @@ async def folded(bootstrap: str) -> dict[int, list[KafkaRecord]]:
 
 
 def batch(log: dict[int, list[KafkaRecord]], limits: FoldLimits) -> tuple[Written, set[tuple[int, int]]]:
-    """What one pass over the log gives: trajectories by partition, and where dead letters stood."""
+    """The result of one pass over the log: trajectories by partition, and offsets of dead letters."""
     assemblies: dict[int, PartitionAssembly] = {}
     for partition, records in log.items():
         assemblies[partition] = PartitionAssembly.resume(limits, None, [], position=0, output_end=0)
@@ -186,7 +186,7 @@ async def test_events_become_committed_trajectories_in_the_partition_they_came_f
         assert (trajectory.defects, len(trajectory.segments), trajectory.events) == ([], 2, 7)
 
 
-async def test_bad_records_are_dead_letters_with_place_error_and_every_byte_and_the_rest_goes_on(kafka: str) -> None:
+async def test_bad_records_are_dead_letters_with_offset_error_and_every_byte_and_the_rest_continues(kafka: str) -> None:
     good = session("bad-good", "ask", "answer")
     one = session("bad-one", "ask", "tool", "answer")
     broken = replace(one[2], value=b'{"call_id": "c1", \xff\x00')
@@ -222,7 +222,7 @@ async def test_bad_records_are_dead_letters_with_place_error_and_every_byte_and_
     assert (found["bad-one"].defects, found["bad-one"].unreadable) == ([Defect.BAD_EVENT], [2])
 
 
-async def test_it_says_where_it_stands(kafka: str) -> None:
+async def test_the_assembler_reports_its_positions(kafka: str) -> None:
     asked: list[Statuses] = []
     stop, ready = asyncio.Event(), asyncio.Event()
     running = asyncio.create_task(run_assembler(config(kafka), stop=stop, ready=ready.set, watch=asked.append))
@@ -249,7 +249,7 @@ async def test_it_says_where_it_stands(kafka: str) -> None:
     assert asked[0]() == []
 
 
-async def test_a_trajectory_goes_on_with_the_trace_of_its_first_event(kafka: str) -> None:
+async def test_a_trajectory_continues_the_trace_of_its_first_event(kafka: str) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     records = session("trace-1", "ask", "answer")
     records[1:3] = [
@@ -264,14 +264,14 @@ async def test_a_trajectory_goes_on_with_the_trace_of_its_first_event(kafka: str
     assert headers["traceparent"].decode() == continued(f"00-{trace}-00f067aa0ba902b0-01", headers["ce_id"].decode())
 
 
-async def test_on_an_idle_partition_ticks_close_what_has_no_end(kafka: str) -> None:
+async def test_ticks_close_unfinished_trajectories_of_an_idle_partition(kafka: str) -> None:
     async with assembling(config(kafka)):
         await produce(kafka, session("idle-1", "ask", "tool")[:-1])
         found = await until(lambda: trajectories(kafka, "idle-"), bool)
     assert found["idle-1"].defects == [Defect.NO_END]
 
 
-async def test_a_trajectory_sent_again_after_a_restart_is_known(kafka: str) -> None:
+async def test_a_trajectory_sent_again_after_a_restart_is_a_duplicate(kafka: str) -> None:
     records = session("again-1", "ask", "answer")
     async with assembling(config(kafka)):
         await produce(kafka, records)
@@ -283,7 +283,7 @@ async def test_a_trajectory_sent_again_after_a_restart_is_known(kafka: str) -> N
     assert set(await trajectories(kafka, "again-")) == {"again-1", "again-2"}
 
 
-async def test_a_member_that_comes_and_goes_changes_nothing(kafka: str) -> None:
+async def test_a_group_member_that_joins_and_leaves_changes_nothing(kafka: str) -> None:
     histories = [session(f"move-{number}", "ask", "tool", "answer") for number in range(60)]
     records = interleaved(histories, random.Random(2))
     async with assembling(config(kafka)):
@@ -294,7 +294,7 @@ async def test_a_member_that_comes_and_goes_changes_nothing(kafka: str) -> None:
         await until(lambda: trajectories(kafka, "move-"), lambda seen: len(seen) == len(histories))
 
 
-async def test_an_assembler_that_was_fenced_ends_and_says_why(kafka: str) -> None:
+async def test_a_fenced_assembler_ends_with_the_reason(kafka: str) -> None:
     async def fence() -> None:
         async with assembling(config(kafka)) as task:
             partition = (await produce(kafka, session("fence-1", "ask")[:1]))[0].partition
@@ -314,7 +314,7 @@ async def test_topics_whose_partitions_do_not_match_are_refused(kafka: str, monk
         await run_assembler(config(kafka), stop=asyncio.Event(), ready=lambda: None)
 
 
-async def test_it_says_at_start_that_it_will_be_slow(
+async def test_a_start_without_the_extension_module_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(assembler, "SPEEDUPS", None)
@@ -323,7 +323,7 @@ async def test_it_says_at_start_that_it_will_be_slow(
     assert "was not built" in caplog.text
 
 
-async def test_it_says_at_start_what_the_extension_module_does_not_know(
+async def test_types_unknown_to_the_extension_module_are_reported_at_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(assembler, "LAG", NativeLag(types=frozenset({"headrace.memory.written.v1"})))
@@ -338,7 +338,7 @@ def test_a_setting_that_cannot_work_is_refused_by_name(name: str) -> None:
         replace(AssemblerConfig("localhost:9092"), **{name: 0})  # type: ignore[arg-type]  # mypy sees every field
 
 
-async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: str) -> None:
+async def test_repeated_kill_9_loses_and_duplicates_nothing(kafka: str) -> None:
     chance = random.Random(3)
     histories = [session(f"kill-{number}", *["ask", "tool"] * chance.randrange(1, 5)) for number in range(600)]
     kept = [[record for record in history if chance.random() > 0.002] for history in histories]
@@ -346,7 +346,7 @@ async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: s
     records = interleaved([history for history in spoiled if history], chance)
     records += chance.sample(records, 50)
 
-    # A part of them for each worker: one alone could take all before it is killed.
+    # One part for each worker: a single worker could process everything before it is killed.
     part = len(records) // 6 + 1
     command = [sys.executable, "-c", WORKER, json.dumps(asdict(config(kafka)))]
     in_the_middle = 0
@@ -357,7 +357,7 @@ async def test_kill_9_again_and_again_loses_nothing_and_doubles_nothing(kafka: s
         assert await worker.stdout.readline() == b"ready\n"
         before, deadline = len(await trajectories(kafka, "kill-")), time.monotonic() + 60
         await asyncio.sleep(chance.random() * 0.5)
-        if (start // part) % 2:  # on a busy machine it would have written nothing yet, in any round
+        if (start // part) % 2:  # on a busy machine the worker would never have written anything yet
             while len(await trajectories(kafka, "kill-")) == before and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         worker.kill()

@@ -1,4 +1,4 @@
-"""Reading an event takes time in proportion to its bytes, whatever they are, and says how deep they nest."""
+"""Reading an event takes time proportional to its bytes, and gives their nesting depth."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from tests.streams.builders import called, event, facts
 
 SIZE = 64 * 1024
 ALLOWED = 200
-"""How many times as long as honest bytes of the same length an odd payload may take. What is not linear takes tens of
+"""How many times as long as ordinary bytes of the same length an odd payload may take. A quadratic reader takes tens of
 thousands of times as long at this size."""
 
 RETURNED, ENDED = facts("tool")[2], facts("ask")[-1]
@@ -64,7 +64,7 @@ def read(fact: Record, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_no_payload_takes_longer_than_its_length_explains(name: str) -> None:
+def test_decoding_time_is_linear_in_the_payload(name: str) -> None:
     assert {ModelCalled, ToolReturned, TrajectoryEnded} >= {type(fact) for fact, _ in ODD.values()}
     honest = filled(b'{"answer":[', b'"word",', b'"word"]}')
     assert seconds(lambda: read(*ODD[name])) < ALLOWED * seconds(lambda: read(ENDED, honest))
@@ -73,7 +73,7 @@ def test_no_payload_takes_longer_than_its_length_explains(name: str) -> None:
 @given(
     st.recursive(st.none() | st.text('[]{}"\\a\n'), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )
-def test_depth_is_exact_where_there_are_many_brackets_and_else_a_bound(value: object) -> None:
+def test_depth_is_exact_with_many_brackets_and_otherwise_an_upper_bound(value: object) -> None:
     def depth(value: object) -> int:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
         return 0 if inner is None else 1 + max(map(depth, inner), default=0)
@@ -83,7 +83,7 @@ def test_depth_is_exact_where_there_are_many_brackets_and_else_a_bound(value: ob
     assert nesting(json.dumps(value).encode()) >= depth(value)
 
 
-def test_a_list_says_its_first_error_only() -> None:
+def test_a_list_reports_only_its_first_error() -> None:
     with pytest.raises(UnreadableRecord) as caught:
         read_event(arrival_of(event("s1", 0, called([1], [2]), value=b'{"model":"m","messages":[{},1,2,3]}')))
     assert str(caught.value).count("messages.") == 1

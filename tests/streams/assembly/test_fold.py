@@ -1,4 +1,4 @@
-"""The fold gives what a batch over the whole log would give, in any order, with duplicates, and across restarts."""
+"""The fold matches a batch over the whole log, in any order, with duplicates, and across restarts."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ HOUR = 3_600_000
 
 
 def fold(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> list[History | UnusableRecord]:
-    """Everything that ``records``, given their offsets in order, make the fold give out."""
+    """All outcomes of the fold over ``records``, with offsets in order."""
     state = PartitionFold(limits or FoldLimits())
     return list(itertools.chain.from_iterable(state.arrive(record) for record in log(records)))
 
@@ -51,7 +51,7 @@ def only(records: Sequence[StoredRecord], limits: FoldLimits | None = None) -> T
 
 
 def essence(result: Trajectory) -> Trajectory:
-    """Without what depends on the order of arrival."""
+    """The trajectory without the fields that depend on the order of arrival."""
     nowhere = result.first.model_copy(update={"offset": 0})
     return result.model_copy(update={"first": nowhere, "last": nowhere, "closed_offset": 0, "duplicates": 0})
 
@@ -66,11 +66,11 @@ class TestClosing:
         assert (result.first.offset, result.last.offset) == (0, 5)
         assert (result.started_ms, result.ended_ms) == (T0, T0 + 50)
 
-    def test_an_end_that_overtakes_waits_for_the_rest(self) -> None:
+    def test_an_early_end_waits_for_the_missing_events(self) -> None:
         records = session("s1", "ask", "answer")
         assert essence(only(records[::-1])) == essence(only(records))
 
-    def test_an_end_with_a_hole_waits_for_its_grace_and_no_longer(self) -> None:
+    def test_an_end_with_a_gap_waits_for_the_grace_period_and_no_longer(self) -> None:
         records = session("s1", "ask", "tool", "answer")
         holed = [*records[:2], *records[3:]]
         grace = FoldLimits().hole_grace_ms
@@ -78,7 +78,7 @@ class TestClosing:
         result = only([*holed, *ticks(T0 + 50, T0 + 50 + grace)])
         assert (result.missing, result.defects[0]) == ([2], Defect.MISSING_EVENTS)
 
-    def test_a_late_event_inside_the_grace_fills_the_hole(self) -> None:
+    def test_a_late_event_within_the_grace_period_fills_the_gap(self) -> None:
         records = session("s1", "ask", "tool", "answer")
         late = replace(records[2], timestamp=T0 + 4000)
         assert only([*records[:2], *records[3:], late]).defects == []
@@ -97,19 +97,19 @@ class TestClosing:
         assert only(slow, limits).defects == []
 
     def test_an_outage_longer_than_the_timeouts_closes_nothing(self) -> None:
-        """While Kafka is away nobody can write: neither the agents nor the assembler, who ticks."""
+        """While Kafka is unavailable neither the agents nor the assembler, which writes ticks, can write."""
         records, other = session("s1", "ask", "tool", "answer"), session("s2", "ask", "answer", time_ms=T0 + HOUR)
         back = [replace(record, timestamp=T0 + HOUR + 9) for record in records[3:]]
         first, second = closed(fold([*records[:3], tick(T0 + HOUR), *other, *back]))
         assert (first.trajectory_id, second.trajectory_id) == ("s2", "s1")
         assert first.labels == second.labels == frozenset()
 
-    def test_an_outage_longer_than_the_grace_of_a_hole_is_waited_for(self) -> None:
+    def test_an_outage_longer_than_the_grace_period_does_not_close_a_gap(self) -> None:
         records = session("s1", "ask", "tool", "answer")
         late = replace(records[2], timestamp=T0 + HOUR + 5)
         assert only([*records[:2], *records[3:], tick(T0 + HOUR), late]).defects == []
 
-    def test_of_an_outage_and_of_each_further_gap_a_tenth_counts(self) -> None:
+    def test_an_outage_and_each_further_gap_count_for_a_tenth_of_the_timeout(self) -> None:
         record, idle = session("s1", "ask")[0], FoldLimits().idle_timeout_ms
         gaps = [tick(T0 + number * HOUR) for number in range(1, 11)]
         assert not fold([record, *gaps[:-1]])
@@ -124,7 +124,7 @@ class TestClosing:
         assert [history.labels for history in closed(outcomes)] == [frozenset({Defect.NO_END})]
         assert dead(outcomes) == [(DeadLetterError.LATE, "s1")]
 
-    def test_log_time_never_goes_back(self) -> None:
+    def test_stream_time_of_the_fold_never_goes_back(self) -> None:
         records = session("s1", "ask", "answer")[:-1]
         state = PartitionFold(FoldLimits())
         for record in log([tick(T0 + HOUR), *records, tick(T0 + 2)]):
@@ -137,7 +137,7 @@ class TestClosing:
         records = session("s1", "ask", "answer")
         assert only([records[0], misaddressed, *records[1:]]).events == len(records)
 
-    def test_events_beyond_the_end_are_late_whichever_came_first(self) -> None:
+    def test_events_beyond_the_end_are_late_in_any_order(self) -> None:
         records = session("s1", "ask", "answer")
         beyond = event("s1", 9, facts("ask")[1])
         for arrangement in ([*records, beyond], [*records[:-1], beyond, records[-1]]):
@@ -165,17 +165,17 @@ class TestDuplicates:
         records = session("s1", "ask", "answer")
         assert len(fold([*records, *records, *records])) == 1
 
-    def test_what_was_missing_when_it_closed_is_late_and_not_a_duplicate(self) -> None:
+    def test_events_missing_at_close_are_late_and_not_duplicates(self) -> None:
         records = session("s1", "ask", "tool", "answer")
         outcomes = fold([*records[:2], *records[3:], *ticks(T0, T0 + HOUR), *records])
         assert dead(outcomes) == [(DeadLetterError.LATE, "s1")]
 
-    def test_an_id_is_forgotten_in_the_end(self) -> None:
+    def test_a_closed_id_is_eventually_forgotten(self) -> None:
         limits = FoldLimits(remember=1, max_remembered=10)
         one, two = session("s1", "ask"), session("s2", "ask")
         assert len(closed(fold([*one, *two, *one], limits))) == 3
 
-    def test_what_is_sent_again_keeps_no_id_from_being_forgotten(self) -> None:
+    def test_duplicates_do_not_delay_forgetting(self) -> None:
         limits = FoldLimits(remember=2, max_remembered=2)
         again, others = session("s1", "ask"), [session(f"o{number}", "ask") for number in range(50)]
         state = PartitionFold(limits)
@@ -190,20 +190,20 @@ class TestBounds:
         (history,) = closed(fold(records, FoldLimits(max_open=2)))
         assert history.trajectory_id == "s1"
         assert history.labels == {Defect.OVERSIZE, Defect.NO_END}
-        assert history.closed_offset == 3  # what comes behind the record that was one too many is late
+        assert history.closed_offset == 3  # records after the one beyond the limit are late
 
     def test_beyond_the_memory_of_a_partition_the_oldest_is_closed_and_labelled(self) -> None:
         records = [session(name, "ask")[0] for name in ("s1", "s2", "s3", "s4")]
         histories = closed(fold(records, FoldLimits(max_open_bytes=4000)))
         assert [(history.trajectory_id, history.closed_offset) for history in histories] == [("s1", 3), ("s2", 4)]
 
-    def test_beyond_the_memory_of_a_partition_the_largest_is_closed_and_not_a_stranger(self) -> None:
+    def test_beyond_the_memory_of_a_partition_the_largest_is_closed(self) -> None:
         small, large = session("small", "ask"), session("large", "ask", "tool", "ask", "tool", "ask")
         outcomes = fold([small[0], *large[:-1], *small[1:]], FoldLimits(max_open_bytes=7000))
         assert [history.trajectory_id for history in closed(outcomes)] == ["large", "small"]
         assert not closed(outcomes)[1].labels
 
-    def test_beyond_max_open_the_one_that_is_silent_for_longest_is_closed(self) -> None:
+    def test_beyond_max_open_the_longest_silent_is_closed(self) -> None:
         busy, flood = session("busy", "ask", "tool", "ask"), [session(f"f{number}", "ask")[0] for number in range(9)]
         mixed = itertools.chain.from_iterable(zip(busy, flood, strict=False))
         outcomes = fold([*mixed, *busy[len(flood) :]], FoldLimits(max_open=3))
@@ -214,20 +214,20 @@ class TestBounds:
         assert Defect.OVERSIZE in closed(outcomes)[0].labels
         assert {error for error, _ in dead(outcomes)} == {DeadLetterError.LATE}
 
-    def test_a_trajectory_that_stays_open_while_too_many_come_and_go_is_closed(self) -> None:
+    def test_a_trajectory_open_while_too_many_others_close_is_closed(self) -> None:
         limits = FoldLimits(remember=1, max_remembered=3)
         others = [session(f"s{number}", "ask") for number in range(4)]
         outcomes = fold([session("long", "ask")[0], *itertools.chain.from_iterable(others)], limits)
         assert [history.trajectory_id for history in closed(outcomes)] == ["s0", "s1", "s2", "s3", "long"]
         assert [history.closed_offset for history in closed(outcomes)] == [4, 7, 10, 13, 13]
 
-    def test_an_absurd_sequence_number_makes_no_list_of_holes(self) -> None:
+    def test_an_absurd_sequence_number_makes_no_list_of_gaps(self) -> None:
         (record,) = session("s1", "ask")[1:2]
         outcomes = fold([with_header(record, SEQUENCE, b"9" * 17), *ticks(T0, T0 + HOUR)])
         assert dead(outcomes) == [(DeadLetterError.OVERSIZE, "s1")]
         assert not closed(outcomes)[0].missing
 
-    def test_an_event_far_ahead_takes_bytes_however_many_are_missing_before_it(self) -> None:
+    def test_an_event_far_ahead_takes_constant_memory_for_its_gap(self) -> None:
         (far,) = session("s1", "ask")[1:2]
         state, records = PartitionFold(FoldLimits()), log([with_header(far, SEQUENCE, b"65535"), *ticks(T0, T0 + HOUR)])
         (history,) = [outcome for record in records for outcome in state.arrive(record)]
@@ -238,14 +238,14 @@ class TestBounds:
         assert (result.missing, result.missing_count, result.gaps) == (list(range(256)), 65_535, [(0, 65_535)])
         assert emitted_of(replace(records[0], value=message.value)).remembered == state._remembered[b"s1"]
 
-    def test_a_trajectory_of_too_many_gaps_is_closed(self) -> None:
+    def test_a_trajectory_with_too_many_gaps_is_closed(self) -> None:
         every_other = [with_header(session("s1", "ask")[1], SEQUENCE, b"%d" % number) for number in range(0, 20, 2)]
         limits = FoldLimits(max_gaps=4)
         assert not closed(fold(every_other[:5], limits))
         (history,) = closed(fold(every_other[:6], limits))
         assert (history.labels >= {Defect.OVERSIZE}, trajectory(history).gaps[-1]) == (True, (9, 10))
 
-    def test_sending_one_event_of_a_closed_trajectory_again_and_again_closes_nothing_of_others(self) -> None:
+    def test_repeating_an_event_of_a_closed_trajectory_closes_no_other_trajectory(self) -> None:
         limits = FoldLimits(remember=10, max_remembered=50)
         again, other = session("again", "ask"), session("other", "ask", "tool", "ask")
         between = [session(f"s{number}", "ask") for number in range(40)]
@@ -262,12 +262,12 @@ class TestBounds:
 
 
 def of_another_run(records: Sequence[StoredRecord]) -> list[StoredRecord]:
-    """The same places, under other ids."""
+    """The same sequence numbers under other IDs."""
     return [with_header(record, ID, b"run-2-%d" % number) for number, record in enumerate(records)]
 
 
 class TestTwoRunsUnderOneId:
-    def test_a_taken_place_with_another_id_is_a_dead_letter_and_the_trajectory_is_labelled(self) -> None:
+    def test_another_id_for_a_sequence_number_is_a_dead_letter_and_labels_the_trajectory(self) -> None:
         one = session("s1", "ask", "tool", "answer")
         two = of_another_run(session("s1", "ask", "ask", start={"task_id": "another"}))
         outcomes = fold([*one[:2], *two])
@@ -280,15 +280,15 @@ class TestTwoRunsUnderOneId:
         assert Reason(result.defects[0]) is Reason.CONFLICT
         assert hiding_defect(result) is Defect.CONFLICT
 
-    def test_a_place_that_an_unreadable_event_has_is_taken_too(self) -> None:
-        """Else one run's start and the other's tokens are one clean trajectory again."""
+    def test_an_unreadable_event_also_takes_its_sequence_number(self) -> None:
+        """Otherwise one run's start and the other run's tokens would form one clean trajectory."""
         one, two = session("s1", "ask", "answer"), of_another_run(session("s1", "ask", "answer"))
         cut = replace(one[0], value=b'{"task_id": "t')
         outcomes = fold([cut, one[1], two[0], *two[2:]])
         assert dead(outcomes) == [(DeadLetterError.BAD_JSON, "s1"), (DeadLetterError.CONFLICT, "s1")]
         assert closed(outcomes)[0].labels == {Defect.BAD_EVENT, Defect.CONFLICT}
 
-    def test_a_second_unreadable_event_in_a_place_is_a_dead_letter_where_it_has_another_id(self) -> None:
+    def test_a_second_unreadable_event_with_another_id_is_a_dead_letter(self) -> None:
         one = session("s1", "ask", "answer")
         cut = replace(one[1], value=b'{"model": "m')
         again, other = cut, with_header(cut, ID, b"of another run")
@@ -298,23 +298,23 @@ class TestTwoRunsUnderOneId:
             {Defect.BAD_EVENT, Defect.CONFLICT}, 1,
         )  # fmt: skip
 
-    def test_an_event_that_was_repaired_takes_the_place_of_the_unreadable_one(self) -> None:
+    def test_a_repaired_event_replaces_the_unreadable_one(self) -> None:
         one = session("s1", "ask", "answer")
         cut = replace(one[1], value=b'{"model": "m')
-        nameless = with_header(one[1], ID, b"\xff")  # repaired, it gets another id
+        nameless = with_header(one[1], ID, b"\xff")  # once repaired it has another ID
         for bad in (cut, nameless, without(one[1], ID)):
             assert only([one[0], bad, one[1], *one[2:]]).defects == []
 
-    def test_a_place_with_the_same_id_is_a_duplicate(self) -> None:
+    def test_the_same_id_and_sequence_number_is_a_duplicate(self) -> None:
         records = session("s1", "ask", "answer")
         assert only([*records[:2], *records]).defects == []
 
-    def test_an_event_without_an_id_says_nothing_of_whose_it_is(self) -> None:
+    def test_an_event_without_an_id_conflicts_with_none(self) -> None:
         records = session("s1", "ask", "answer")
         outcomes = fold([*records[:2], without(records[1], ID), *records[2:]])
         assert (dead(outcomes), closed(outcomes)[0].labels) == ([], set())
 
-    def test_once_it_is_closed_a_second_run_is_told_by_its_first_event(self) -> None:
+    def test_after_close_a_second_run_is_detected_by_its_first_event(self) -> None:
         one = session("s1", "ask", "answer")
         outcomes = fold([*one, *of_another_run(session("s1", "ask", "answer", "ask"))])
         assert dead(outcomes) == [(DeadLetterError.CONFLICT, "s1"), (DeadLetterError.LATE, "s1")]
@@ -348,7 +348,7 @@ class TestBadRecords:
             (lambda record: replace(record, headers=[]), DeadLetterError.BAD_HEADERS, None),
         ],
     )
-    def test_it_is_a_dead_letter_at_once_and_the_others_go_on(
+    def test_an_unreadable_event_is_a_dead_letter_immediately_and_the_others_continue(
         self, spoil: Spoil, error: DeadLetterError, named: str | None
     ) -> None:
         bad = session("s1", "ask", "tool", "answer")
@@ -360,7 +360,7 @@ class TestBadRecords:
         label = Defect.OVERSIZE if error is DeadLetterError.OVERSIZE else Defect.BAD_EVENT
         assert (label if named else Defect.MISSING_EVENTS) in results["s1"].defects
 
-    def test_its_place_counts_as_taken_so_nothing_waits_for_it(self) -> None:
+    def test_an_unreadable_events_sequence_number_counts_as_taken(self) -> None:
         records = session("s1", "ask", "tool", "answer")
         result = only([*records[:2], replace(records[2], value=None), *records[3:]])
         assert (result.unreadable, result.missing, result.defects) == ([2], [], [Defect.BAD_EVENT])
@@ -374,7 +374,7 @@ class TestBadRecords:
         result = only([*records[:-1], replace(records[-1], value=None)])
         assert (result.defects, result.status) == ([Defect.BAD_EVENT], None)
 
-    def test_what_fails_only_when_decoded_is_a_dead_letter_at_close_and_labels(self) -> None:
+    def test_an_event_that_fails_only_when_decoded_is_a_dead_letter_at_close(self) -> None:
         records = session("s1", "ask", "tool", "answer")
         records[2] = replace(records[2], value=b'{"call_id": }')
         records[3] = replace(records[3], value=b'{"call_id": 7}')
@@ -397,7 +397,7 @@ class TestBadRecords:
             (lambda record: with_header(record, "ce_time", b"yesterday"), DeadLetterError.BAD_HEADERS),
         ],
     )
-    def test_what_shows_in_headers_or_at_the_payloads_ends_is_a_dead_letter_before_its_trajectory_closes(
+    def test_damage_visible_on_arrival_is_a_dead_letter_before_the_trajectory_closes(
         self, spoil: Spoil, error: DeadLetterError
     ) -> None:
         records = session("s1", "ask", "tool", "answer")
@@ -406,7 +406,7 @@ class TestBadRecords:
         result = only([*records[:2], spoil(records[2]), *records[3:]])
         assert (result.unreadable, result.events, result.defects) == ([2], 5, [Defect.BAD_EVENT])
 
-    def test_an_object_with_space_around_it_is_read(self) -> None:
+    def test_an_object_surrounded_by_spaces_is_read(self) -> None:
         records = session("s1", "ask", "tool", "answer")
         records[2] = replace(records[2], value=b" " + (records[2].value or b"") + b"\n")
         assert only(records).defects == []

@@ -1,4 +1,4 @@
-"""Gaps say of every number what a set of what is missing says, and take no more room than there are gaps."""
+"""Gaps agree with a set of the missing numbers, and take memory proportional to their number."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ numbers = st.sets(st.integers(0, 60))
 
 
 @given(numbers, st.integers(0, 40), st.integers(0, 60))
-def test_gaps_are_what_is_not_there(there: set[int], begin: int, end: int) -> None:
+def test_gaps_are_the_missing_numbers(there: set[int], begin: int, end: int) -> None:
     gaps = gaps_between(sorted(number for number in there if number >= begin), begin, end)
     missing = [number for number in range(begin, end) if number not in there]
     assert [number for number in range(100) if in_gap(gaps, number)] == missing
@@ -19,6 +19,6 @@ def test_gaps_are_what_is_not_there(there: set[int], begin: int, end: int) -> No
 
 
 @pytest.mark.parametrize("wrong", [[(3, 3)], [(5, 4)], [(3, 6), (5, 7)], [(7, 9), (1, 2)], [(-1, 2)], [(1, 2**40)]])
-def test_ranges_that_are_none_are_refused(wrong: list[tuple[int, int]]) -> None:
+def test_invalid_ranges_are_refused(wrong: list[tuple[int, int]]) -> None:
     with pytest.raises(ValueError, match="gap"):
         gaps_of(wrong)

@@ -1,4 +1,4 @@
-"""Offsets that the broker forgot, and records that retention took: nothing is written twice or lost unsaid."""
+"""Offsets that the broker forgot, and records that retention deleted: no duplicates, and no silent loss."""
 
 import asyncio
 from collections import Counter
@@ -29,7 +29,7 @@ PARTITION = 2
 PLACE = TopicPartition(EVENTS.name, PARTITION)
 
 
-def test_what_was_written_must_fit_or_the_start_is_refused_with_the_way_out() -> None:
+def test_more_trajectories_than_fit_are_refused_with_the_setting_to_raise() -> None:
     limits = FoldLimits(remember=10, max_remembered=100)
     for few in (0, 100):
         check_written_trajectories(limits, few, PLACE)
@@ -45,7 +45,7 @@ async def produce(bootstrap: str, records: list[StoredRecord]) -> None:
 
 
 async def written(bootstrap: str) -> Counter[str]:
-    """How often each trajectory is there."""
+    """Number of records of each trajectory."""
     read = [decode(record.headers, record.value)[1] async for record in read_to_end(bootstrap, TRAJECTORIES)]
     return Counter(each.trajectory_id for each in read if isinstance(each, Trajectory) and not each.defects)
 
@@ -73,7 +73,7 @@ async def until_written(bootstrap: str, names: set[str]) -> None:
 
 
 async def forget_offsets(bootstrap: str, group: str) -> None:
-    """What a broker does to the offsets of a group that had no member for ``offsets.retention.minutes``."""
+    """Delete the offsets of a group, as a broker does after ``offsets.retention.minutes`` without a member."""
 
     def delete() -> None:
         client = AdminClient({"bootstrap.servers": bootstrap})
@@ -85,7 +85,7 @@ async def forget_offsets(bootstrap: str, group: str) -> None:
 
 @pytest.mark.kafka
 async def test_an_assembler_whose_offset_was_forgotten_writes_nothing_twice(kafka: str) -> None:
-    """It remembers one id only; what it wrote before that would have come a second time."""
+    """The assembler remembers one ID only; without this refusal earlier output would be written a second time."""
     names = {f"old-{number}" for number in range(30)}
     async with assembling(kafka, remember=1):
         for name in sorted(names):
@@ -101,7 +101,7 @@ async def test_an_assembler_whose_offset_was_forgotten_writes_nothing_twice(kafk
         await until_written(kafka, {"last"})
     assert await written(kafka) == Counter(names | {"begun", "new", "last"})
     assert not [record async for record in read_to_end(kafka, DEAD_LETTERS)]
-    # With an offset again, the next start is like any other.
+    # With a committed offset, the next start is an ordinary one.
     async with assembling(kafka, remember=1):
         await produce(kafka, session("after", "ask"))
         await until_written(kafka, {"after"})
@@ -109,7 +109,7 @@ async def test_an_assembler_whose_offset_was_forgotten_writes_nothing_twice(kafk
 
 
 @pytest.mark.kafka
-async def test_more_than_can_be_remembered_is_refused_with_the_way_out(kafka: str) -> None:
+async def test_more_output_than_can_be_remembered_is_refused_with_the_fix(kafka: str) -> None:
     await forget_offsets(kafka, "assemble")
     with pytest.raises(LostOffsetError, match=r"assemble\.max_remembered="):
         async with assembling(kafka, remember=1, max_remembered=2) as task:
@@ -118,7 +118,7 @@ async def test_more_than_can_be_remembered_is_refused_with_the_way_out(kafka: st
 
 
 @pytest.mark.kafka
-async def test_records_that_retention_took_unread_are_told(kafka: str) -> None:
+async def test_unread_expired_records_raise_an_alert(kafka: str) -> None:
     async with open_consumer(kafka) as consumer:
         end = (await consumer.end_offsets([PLACE]))[PLACE]
         await produce(kafka, session("expired", "ask"))
@@ -137,7 +137,7 @@ async def test_records_that_retention_took_unread_are_told(kafka: str) -> None:
 
 
 @pytest.mark.kafka
-async def test_an_offset_behind_the_logs_end_is_refused_with_the_way_out(kafka: str) -> None:
+async def test_an_offset_beyond_the_end_of_the_log_is_refused_with_the_fix(kafka: str) -> None:
     async with open_producer(kafka, transactional_id="place") as producer, producer.transaction():
         await producer.send_offsets_to_transaction({PLACE: OffsetAndMetadata(10**9, "")}, "assemble")
     with pytest.raises(LostOffsetError, match=r"--delete --group assemble"):

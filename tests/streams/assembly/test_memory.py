@@ -1,7 +1,7 @@
-"""What the fold counts as held is what its process grows by, within a fifth: its bounds are bounds of memory.
+"""The fold's memory count is within a fifth of its process's growth, so its bounds are bounds of memory.
 
-Each load runs in a process of its own, on both ways: with the extension module and without. The count is one, so that
-both close the same trajectories; that is why it is not exact for either.
+Each load runs in a process of its own, with and without the extension module. Both use the same count, so that both
+close the same trajectories; therefore it is exact for neither.
 """
 
 import json
@@ -19,7 +19,7 @@ LOADS = ("small", "single", "headers", "repeated", "large", "unreadable", "close
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("way", ["plain", pytest.param("native", marks=needs_speedups)])
-def test_what_is_counted_is_what_the_process_grows_by(load: str, way: str) -> None:
+def test_counted_memory_matches_the_growth_of_the_process(load: str, way: str) -> None:
     done = subprocess.run([sys.executable, str(PROGRAM), way, load], check=True, capture_output=True, text=True)
     found = json.loads(done.stdout)
     assert found["grown"] > 10_000_000, "too little to tell"

@@ -1,4 +1,4 @@
-"""What one partition of the assembler counts, sends and commits, without a broker."""
+"""Counts, records and commits of one partition of the assembler, without a broker."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from tests.streams.builders import log, session, without
 
 
 def begun(limits: FoldLimits | None = None) -> PartitionAssembly:
-    """A partition of which nothing was read."""
+    """A partition from which nothing was read yet."""
     start = CommitMetadata(next=0, log_ms=0, output=0)
     return PartitionAssembly.resume(limits or FoldLimits(), start, [], position=0, output_end=0)
 
@@ -47,5 +47,5 @@ def test_a_commit_names_the_oldest_output_that_a_restart_must_remember() -> None
         offset, checkpoint = partition.sent([10 * number])
         assert offset == checkpoint.next == 3 * number + 3
         named.append(checkpoint.output)
-    # What closed last and before it: at outputs 10 (n − 1) and 10 n.
+    # The last two closed trajectories: at outputs 10 (n − 1) and 10 n.
     assert named == [0, 0, 10, 20, 30, 40]

@@ -1,4 +1,4 @@
-"""The reader gives what stands in the log, committed and in order, and knows where it is."""
+"""The reader returns committed records in order, and knows its position."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ async def main():
 
 asyncio.run(main())
 """
-"""Writes a header name that is no text; aiokafka's compiled part would not let it."""
+"""Writes a header name that is not text, which aiokafka's compiled part would refuse."""
 
 
 @pytest.fixture(params=[pytest.param("arrivals", marks=needs_speedups), "messages"])
@@ -59,7 +59,7 @@ async def read(reader: PartitionReader, count: int) -> list[LogRecord]:
 
 
 async def until_at(reader: PartitionReader, position: int) -> Sequence[LogRecord]:
-    """What it reads on its way there."""
+    """The records that the reader reads up to that position."""
     found: list[LogRecord] = []
     while reader.position < position:
         found += reader.read()
@@ -68,14 +68,14 @@ async def until_at(reader: PartitionReader, position: int) -> Sequence[LogRecord
 
 
 async def end_of(bootstrap: str, partition: int) -> int:
-    """Where ``events`` ends."""
+    """End offset of ``events``."""
     async with open_consumer(bootstrap) as consumer:
         place = TopicPartition(EVENTS.name, partition)
         return int((await consumer.end_offsets([place]))[place])
 
 
 @pytest.mark.usefixtures("way")
-async def test_records_come_as_they_are(kafka: str) -> None:
+async def test_records_are_read_unchanged(kafka: str) -> None:
     headers = [("b", b"1"), ("a", b""), ("b", b"2"), ("null", None), ("é", b"\xff")]
     begin = await end_of(kafka, 0)
     async with open_producer(kafka) as producer:
@@ -93,7 +93,7 @@ async def test_records_come_as_they_are(kafka: str) -> None:
 
 
 @pytest.mark.usefixtures("way")
-async def test_a_header_name_that_is_no_text_does_not_stop_it(kafka: str) -> None:
+async def test_a_header_name_that_is_not_text_does_not_stop_the_reader(kafka: str) -> None:
     begin = await end_of(kafka, 1)
     env = {**os.environ, "AIOKAFKA_NO_EXTENSIONS": "1"}
     careless = await asyncio.create_subprocess_exec(sys.executable, "-c", CARELESS, kafka, env=env)
@@ -104,7 +104,7 @@ async def test_a_header_name_that_is_no_text_does_not_stop_it(kafka: str) -> Non
 
 
 @pytest.mark.usefixtures("way")
-async def test_of_transactions_only_committed_records_are_read_and_markers_are_passed(kafka: str) -> None:
+async def test_only_committed_records_are_read_and_markers_are_skipped(kafka: str) -> None:
     begin = await end_of(kafka, 2)
     async with open_producer(kafka, transactional_id="reader") as producer:
         for value, commits in ((b"kept", True), (b"gone", False), (b"last", True)):
@@ -128,14 +128,14 @@ class Refusing(Consumer):
         return [Mock(error=lambda: KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
 
 
-def test_what_keeps_messages_from_coming_is_raised() -> None:
+def test_an_error_while_reading_messages_is_raised() -> None:
     reader = MessageReader(Refusing({"group.id": "none"}), EVENTS.name, 0, 0)
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         reader.read()
 
 
 @needs_speedups
-async def test_what_keeps_arrivals_from_coming_is_raised(kafka: str) -> None:
+async def test_an_error_while_reading_arrivals_is_raised(kafka: str) -> None:
     settings = {"bootstrap.servers": kafka, "group.id": "none", "auto.offset.reset": "error"}
     reader = ArrivalReader(settings, EVENTS.name, 0, 10**9)
     with pytest.raises(KafkaException, match="_AUTO_OFFSET_RESET"):
@@ -149,7 +149,7 @@ async def test_what_keeps_arrivals_from_coming_is_raised(kafka: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"), [({"group.id": "none", "no.such": "1"}, "no.such"), ({"check.crcs": "maybe"}, "check.crcs")]
 )
-def test_a_setting_that_the_client_does_not_take_is_refused_by_name(settings: dict[str, str], why: str) -> None:
+def test_a_setting_the_client_does_not_accept_is_refused_by_name(settings: dict[str, str], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ArrivalReader(settings, EVENTS.name, 0, 0)
 

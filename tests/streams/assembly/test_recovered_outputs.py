@@ -1,4 +1,4 @@
-"""What a predecessor wrote is taken as written, with a marker or without; what another producer only began is not."""
+"""A predecessor's records count as written with or without a marker; another producer's open transaction does not."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ async def write(producer: AIOKafkaProducer, outgoing: list[Outgoing]) -> None:
 
 
 async def assembled(bootstrap: str, names: tuple[str, ...]) -> list[Outgoing]:
-    """What a batch makes of those of the partition's trajectories that are called ``names``."""
+    """The batch result for the trajectories ``names`` of the partition."""
     outgoing = batch(await read_partition(bootstrap, EVENTS, PARTITION), FoldLimits())
     return [each for each in outgoing if each.message.key.decode() in names]
 
@@ -66,7 +66,7 @@ async def assembling(bootstrap: str, group: str = "assemble") -> AsyncIterator[a
 
 
 async def until_written(bootstrap: str, *names: str) -> list[str]:
-    """The trajectories among ``names`` as soon as all are there; any that is there twice is named twice."""
+    """The trajectories among ``names`` as soon as all are present; a duplicate is listed twice."""
     async with asyncio.timeout(60):
         while True:
             keys = [(record.key or b"").decode() async for record in read_to_end(bootstrap, TRAJECTORIES)]
@@ -77,14 +77,14 @@ async def until_written(bootstrap: str, *names: str) -> list[str]:
 
 
 async def leave_unmarked(bootstrap: str, transactional_id: str, outgoing: list[Outgoing]) -> None:
-    """Write ``outgoing`` as the producer of that id, in a transaction whose end the partition never learns of."""
+    """Write ``outgoing`` as the producer of that ID, in a transaction whose marker the partition never gets."""
     await let_partitions_be_left_out(bootstrap)
     async with open_producer(bootstrap, transactional_id=transactional_id) as producer, producer.transaction():
         leave_out(producer, TRAJECTORIES)
         await write(producer, outgoing)
 
 
-async def test_what_a_broker_left_without_a_marker_is_not_written_again(kafka: str) -> None:
+async def test_trajectories_without_a_marker_are_not_written_again(kafka: str) -> None:
     await produce(kafka, [*session("hangs", "ask"), *session("open", "ask")[:-1]])
     await leave_unmarked(kafka, f"headrace-assemble-{PARTITION}", await assembled(kafka, ("hangs",)))
     assert not [record async for record in read_to_end(kafka, TRAJECTORIES)]
@@ -93,7 +93,7 @@ async def test_what_a_broker_left_without_a_marker_is_not_written_again(kafka: s
         assert await until_written(kafka, "hangs", "after") == ["after", "hangs"]
 
 
-async def test_what_nobody_decided_is_committed_by_the_next_of_that_name(kafka: str) -> None:
+async def test_an_undecided_transaction_is_committed_by_the_next_producer_of_its_id(kafka: str) -> None:
     await produce(kafka, session("undecided", "ask"))
     await leave_unmarked(kafka, "somebody", await assembled(kafka, ("undecided",)))
     async with open_producer(kafka, transactional_id="somebody") as producer:
@@ -107,7 +107,7 @@ async def letters_of(bootstrap: str, trajectory_id: str) -> int:
 
 
 @pytest.mark.parametrize("outcome", ["committed", "aborted", "first-aborted"])
-async def test_a_dead_letter_that_a_broker_left_without_a_marker_is_there_once(kafka: str, outcome: str) -> None:
+async def test_a_dead_letter_without_a_marker_is_written_once(kafka: str, outcome: str) -> None:
     name, place = f"letter-{outcome}", TopicPartition(EVENTS.name, PARTITION)
     first, *_ = session(name, "ask")
     spoilt = with_header(first, "ce_sequence", b"seven")
@@ -147,7 +147,7 @@ async def test_a_dead_letter_that_a_broker_left_without_a_marker_is_there_once(k
 
 
 @pytest.mark.parametrize("outcome", ["aborted", "committed"])
-async def test_what_another_producer_has_begun_counts_once_it_is_committed(kafka: str, outcome: str) -> None:
+async def test_another_producers_transaction_counts_once_it_is_committed(kafka: str, outcome: str) -> None:
     await produce(kafka, session(outcome, "ask"))
     async with open_producer(kafka, transactional_id="another-group") as producer:
         await producer.begin_transaction()
@@ -161,7 +161,7 @@ async def test_what_another_producer_has_begun_counts_once_it_is_committed(kafka
             assert await until_written(kafka, outcome, f"after-{outcome}") == sorted([outcome, f"after-{outcome}"])
 
 
-async def test_from_where_it_is_told_or_else_the_last_ones_are_read(kafka: str) -> None:
+async def test_reading_starts_at_the_given_offset_or_at_the_last_records(kafka: str) -> None:
     target = TopicPartition(TRAJECTORIES.name, 0)
     records = [record for number in range(5) for record in session(f"t{number}", "ask", partition=0)]
     async with open_producer(kafka) as producer:

@@ -1,4 +1,4 @@
-"""What a restart reads of a trajectory's record: its end, and of that the same as of all of it."""
+"""A restart reads only the end of a trajectory's record, with the same result as reading all of it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.streams.builders import T0, event, facts, log, session, ticks
 
 
 def record_of(records: list[StoredRecord]) -> StoredRecord:
-    """The record of the one trajectory that ``records`` are."""
+    """The record of the one trajectory in ``records``."""
     fold = PartitionFold(FoldLimits())
     outcomes = [outcome for record in log([*records, *ticks(T0, T0 + 10**7)]) for outcome in fold.arrive(record)]
     (history,) = [outcome for outcome in outcomes if isinstance(outcome, History)]
@@ -48,12 +48,12 @@ ODD_TASK = {"task": {"text": 'a ,"missing":[1,2] in a text', "missing": [1, 2], 
         [event("s1", 0, facts("ask")[0], value=b'{"task_id":"t","agent":"a","task":{"a":1,"missing":[]}}')],
     ],
 )
-def test_the_end_of_a_record_says_what_all_of_it_says(records: list[StoredRecord]) -> None:
+def test_the_end_of_a_record_gives_the_same_as_the_whole_record(records: list[StoredRecord]) -> None:
     record = record_of(records)
     assert emitted_of(record) == by_all_of_it(record)
 
 
-def test_a_record_of_another_form_is_read_whole() -> None:
+def test_a_record_with_fields_in_another_order_is_read_whole() -> None:
     record = record_of(WHOLE)
     fields = msgspec.json.decode(record.value or b"")
     backwards = replace(record, value=msgspec.json.encode(dict(reversed(fields.items()))))
@@ -63,12 +63,12 @@ def test_a_record_of_another_form_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"a":1,"missing":[]}', b',"missing":[', b"\xff" * 9])
-def test_what_is_no_trajectory_is_said(value: bytes | None) -> None:
+def test_a_record_that_is_no_trajectory_is_an_error(value: bytes | None) -> None:
     with pytest.raises(ValueError, match="is not a trajectory"):
         emitted_of(replace(record_of(WHOLE), value=value))
 
 
-def test_a_record_without_what_newer_releases_say_is_closed_with_its_last_record() -> None:
+def test_an_older_record_without_a_closed_offset_closes_at_its_last_record() -> None:
     record = record_of([*WHOLE[:2], *WHOLE[3:]])
     fields = msgspec.json.decode(record.value or b"")
     for name in ("missing_ranges", "missing_count", "closed_offset", "start_id"):
@@ -80,7 +80,7 @@ def test_a_record_without_what_newer_releases_say_is_closed_with_its_last_record
     )
 
 
-def test_a_large_record_costs_what_its_end_costs() -> None:
+def test_reading_a_large_record_costs_only_its_end() -> None:
     bulk = event(
         "s1", 1, facts("tool")[2], value=b'{"call_id":"c","tool":"t","result":[' + b"0.125," * 150_000 + b"1]}"
     )

@@ -1,4 +1,4 @@
-"""The memory of closed trajectories: what it counts is what it holds, and the oldest goes first."""
+"""The memory of closed trajectories: its count matches its content, and the oldest entry is evicted first."""
 
 from array import array
 
@@ -9,7 +9,7 @@ def closed(name: str, *, top: int = 3, gaps: int = 0) -> Remembered:
     return Remembered(name.encode(), top, array("i", range(2 * gaps)), None)
 
 
-def test_an_empty_memory_takes_nothing_and_what_is_forgotten_takes_nothing_any_more() -> None:
+def test_empty_memory_and_forgotten_entries_count_no_bytes() -> None:
     memory = Memory(2, 10**9)
     assert memory.size == 0
     for each in (closed("a", gaps=50), closed("b"), closed("c", gaps=7)):
@@ -25,7 +25,7 @@ def test_gaps_and_ids_are_counted_byte_by_byte() -> None:
     assert with_start.size - closed("a").size == 10
 
 
-def test_beyond_its_bytes_the_oldest_are_forgotten_and_the_latest_never() -> None:
+def test_beyond_its_byte_limit_the_oldest_are_forgotten_and_never_the_latest() -> None:
     memory = Memory(100, closed("a").size + closed("b").size)
     for name in "abc":
         memory.add(closed(name))
@@ -36,7 +36,7 @@ def test_beyond_its_bytes_the_oldest_are_forgotten_and_the_latest_never() -> Non
     assert list(memory.known) == [b"d"]
 
 
-def test_what_closed_again_under_one_id_is_not_forgotten_with_its_predecessor() -> None:
+def test_an_id_that_closed_again_is_not_forgotten_with_its_predecessor() -> None:
     memory = Memory(2, 10**9)
     for each in (closed("a", top=1), closed("a", top=9), closed("b")):
         memory.add(each)

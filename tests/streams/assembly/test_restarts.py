@@ -1,4 +1,4 @@
-"""Whatever is in the log and wherever a process dies: what comes out is what a batch over the whole log gives."""
+"""For any log and any crashes, the output is that of a batch over the whole log."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ class Log:
         self.committed = offset, checkpoint.to_metadata()
 
     def run(self, crashes: Sequence[tuple[int, int]]) -> list[Outgoing]:
-        """Process everything. At each crash so many records are committed, and so many more are taken in vain."""
+        """Process everything. Each crash gives a number of committed records and a number of further, lost ones."""
         for committed, in_vain in crashes:
             assembly = self.resume()
             start = assembly.position
@@ -97,7 +97,7 @@ MODELLED = st.builds(
 
 @given(messy_log(), MODELLED, CRASHES, st.integers(0, 40))
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_log_cut_anywhere_and_with_any_restarts_gives_what_the_oracle_says(
+def test_any_log_with_any_cuts_and_restarts_matches_the_oracle(
     records: list[StoredRecord], limits: FoldLimits, crashes: list[tuple[int, int]], cut: int
 ) -> None:
     records = records[: max(1, len(records) - cut)]
@@ -117,13 +117,13 @@ def test_any_log_cut_anywhere_and_with_any_restarts_gives_what_the_oracle_says(
 
 @given(messy_log(), LIMITS)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_trajectory_that_a_record_names_comes_out(records: list[StoredRecord], limits: FoldLimits) -> None:
+def test_every_trajectory_named_by_a_record_is_written(records: list[StoredRecord], limits: FoldLimits) -> None:
     named = {subject_of(record) for record in records if SUBJECT in dict(record.headers)} - {"clock"}
     out = Log(records, limits).run([])
     assert {outgoing.message.key.decode() for outgoing in out if outgoing.topic is TRAJECTORIES} == named
 
 
-def test_metadata_that_is_not_ours_is_no_checkpoint() -> None:
+def test_foreign_commit_metadata_is_not_a_checkpoint() -> None:
     for text in ("", "{}", "a note", '{"v": 2, "next": 1, "log_ms": 1, "output": 1}'):
         assert parse_commit_metadata(text) is None
     checkpoint = CommitMetadata(next=7104, log_ms=T0, output=331)

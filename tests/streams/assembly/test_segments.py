@@ -1,4 +1,4 @@
-"""Tokens, turns and labels follow from the facts, and nothing is guessed."""
+"""Tokens, turns and labels follow from the facts; missing data is never guessed."""
 
 from array import array
 from typing import Any
@@ -104,7 +104,7 @@ class TestSegments:
         call = called([7], [4], prefix_length=3, prefix_sha256=prefix_hash(array("i", [1, 2, 9])))
         assert assembled(called([1, 2], [3]), call).defects == [Defect.BROKEN_PREFIX]
 
-    def test_versions_that_change_inside_a_call_stay_where_they_changed(self) -> None:
+    def test_a_version_change_inside_a_call_keeps_its_position(self) -> None:
         spans = [VersionSpan(version=4, start=0, end=2), VersionSpan(version=5, start=2, end=3)]
         late = [VersionSpan(version=5, start=0, end=1)]
         result = assembled(
@@ -113,7 +113,7 @@ class TestSegments:
         assert shape(result.segments[0])[3] == [(4, 0, 2), (5, 2, 4)]
         assert result.versions == [4, 5]
 
-    def test_one_number_of_two_runs_is_two_spans(self) -> None:
+    def test_the_same_version_number_of_two_runs_makes_two_spans(self) -> None:
         spans = [VersionSpan(version=4, start=n, end=n + 1, run=run) for n, run in enumerate(["r", "r", None, "s"])]
         result = assembled(called([1], [2, 3, 4, 5], version_spans=spans), start=started(run="r"))
         (segment,) = result.segments
@@ -187,7 +187,7 @@ class TestLabels:
             (called([1], []), [Defect.NOTHING_SAMPLED]),
         ],
     )
-    def test_what_a_call_lacks_is_a_label(self, call: ModelCalled, defects: list[Defect]) -> None:
+    def test_missing_parts_of_a_call_are_labels(self, call: ModelCalled, defects: list[Defect]) -> None:
         result = assembled(call)
         assert result.defects == defects
         assert bool(result.segments) == (Defect.NO_TOKEN_IDS not in defects)
@@ -217,7 +217,7 @@ class TestLabels:
             (["other", "third"], [Defect.OTHER_RUN], []),
         ],
     )
-    def test_tokens_that_another_runs_policy_sampled_are_labelled_and_its_versions_are_none_of_ours(
+    def test_tokens_sampled_by_another_runs_policy_are_labelled_and_have_no_version(
         self, runs: list[str | None], defects: list[Defect], versions: list[int]
     ) -> None:
         spans = [VersionSpan(version=n + 1, start=0, end=1, run=run) for n, run in enumerate(runs)]
@@ -225,12 +225,12 @@ class TestLabels:
         result = assembled(*calls, start=started(run="r"))
         assert (result.defects, result.versions) == (defects, versions)
 
-    def test_without_a_start_no_run_is_another(self) -> None:
+    def test_without_a_start_no_run_counts_as_another(self) -> None:
         spans = [VersionSpan(version=1, start=0, end=1, run="r")]
         result = assemble([Event(T0, called([1], [2], version_spans=spans)), Event(T0, TrajectoryEnded())], EMPTY)
         assert (result.defects, result.versions) == ([Defect.NO_START], [1])
 
-    def test_the_start_says_consent_and_role(self) -> None:
+    def test_consent_and_role_come_from_the_start(self) -> None:
         refused = assembled(called([1], [2]), start=started(consent=False, role=Role.FROZEN))
         assert refused.defects == [Defect.NO_CONSENT, Defect.FROZEN_ROLE]
 
@@ -240,7 +240,7 @@ class TestLabels:
 
 
 class TestTurns:
-    def test_a_tool_call_stands_beside_its_return_in_the_turn_that_made_it(self) -> None:
+    def test_a_tool_call_and_its_return_are_paired_in_the_calling_turn(self) -> None:
         result = assembled(
             called([1], [2], finish_reason="stop"),
             ToolCalled(call_id="a", tool="search", arguments={"q": "x"}),
@@ -258,7 +258,7 @@ class TestTurns:
         result = assembled(called([1], [2]), *pair, *again)
         assert [use.result for use in result.turns[0].tools] == [1, 2]
 
-    def test_a_call_without_return_and_a_return_without_call_are_kept_as_what_they_are(self) -> None:
+    def test_an_unreturned_call_and_an_uncalled_return_are_kept_unpaired(self) -> None:
         result = assembled(
             called([1], [2]), ToolCalled(call_id="a", tool="t"), ToolReturned(call_id="b", tool="t", result=7)
         )
@@ -268,7 +268,7 @@ class TestTurns:
         ]
         assert result.tools["t"].calls == 2
 
-    def test_failures_are_counted_by_whose_fault_they_are(self) -> None:
+    def test_failures_are_counted_by_their_cause(self) -> None:
         failed = {"tool": "t", "status": ToolStatus.ERROR}
         result = assembled(
             ToolReturned(call_id="a", error_class=ToolErrorClass.TIMEOUT, **failed), ToolReturned(call_id="b", **failed)
@@ -286,7 +286,7 @@ class TestTurns:
         result = assembled(*[ToolReturned(call_id="a", tool="t", latency_s=MAX_SECONDS)] * 100)
         assert Trajectory.model_validate_json(result.model_dump_json()).tools["t"].seconds >= MAX_SECONDS
 
-    def test_what_comes_before_the_first_model_call_is_a_turn_without_sampling(self) -> None:
+    def test_events_before_the_first_model_call_form_a_turn_without_sampling(self) -> None:
         result = assembled(ToolCalled(call_id="a", tool="t"), called([1], [2, 3]))
         assert [(turn.sampled_tokens, len(turn.tools)) for turn in result.turns] == [(0, 1), (2, 0)]
         assert result.total_steps == 1
@@ -322,7 +322,7 @@ class TestTurns:
 
 
 def settled(*between: Record, payloads: dict[int, bytes] | None = None) -> list[tuple[str, bytes]]:
-    """Topic and payload of what a history gives, on the way of the real thing."""
+    """Topic and payload of the record for a history, by the production code path."""
     fold = PartitionFold(FoldLimits())
     whole = [started(), *between, TrajectoryEnded()]
     records = [event("s1", n, fact, value=(payloads or {}).get(n)) for n, fact in enumerate(whole)]
@@ -336,7 +336,7 @@ def settled(*between: Record, payloads: dict[int, bytes] | None = None) -> list[
 
 class TestRecord:
     @pytest.mark.parametrize(("depth", "fits"), [(MAX_NESTING - 1, True), (MAX_NESTING, False), (190, False)])
-    def test_what_the_next_parser_could_not_read_is_turned_away_here(self, depth: int, fits: bool) -> None:
+    def test_payloads_the_next_parser_could_not_read_are_refused(self, depth: int, fits: bool) -> None:
         nested = b'{"call_id":"c","tool":"t","result":' + b"[" * depth + b"]" * depth + b"}"
         out = settled(called([1], [2]), ToolReturned(call_id="c", tool="t"), payloads={2: nested})
         assert [topic for topic, _ in out] == ["trajectories"] + ([] if fits else ["dead-letters"])
@@ -347,7 +347,7 @@ class TestRecord:
         text = ToolReturned(call_id="c", tool="t", result='\\"[[{{' * 100)
         assert [topic for topic, _ in settled(called([1], [2]), text)] == ["trajectories"]
 
-    def test_a_record_too_large_for_the_topic_goes_without_bulk_and_says_so(self) -> None:
+    def test_a_record_too_large_for_the_topic_is_written_without_bulk_and_labelled(self) -> None:
         numbers = b'{"call_id":"c","tool":"t","result":[' + b",".join([b"1e15"] * 180_000) + b"]}"
         many = [ToolReturned(call_id="c", tool="t") for _ in range(9)]
         (out,) = settled(called([1], [2]), *many, payloads=dict.fromkeys(range(2, 11), numbers))
@@ -357,6 +357,6 @@ class TestRecord:
         assert len(out[1]) < TRAJECTORIES.max_bytes
 
     @pytest.mark.parametrize("answer", [float("inf"), float("nan"), 10**400, "\x00\u2028", {"a": [None, True, 1e300]}])
-    def test_any_answer_survives_to_the_next_reader(self, answer: Any) -> None:
+    def test_any_answer_is_readable_by_the_next_processor(self, answer: Any) -> None:
         result = assemble([Event(T0, started()), Event(T0, TrajectoryEnded(answer=answer))], EMPTY)
         assert Trajectory.model_validate_json(result.model_dump_json()).status is EndStatus.COMPLETED

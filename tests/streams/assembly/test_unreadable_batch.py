@@ -1,4 +1,4 @@
-"""Records that are small only while compressed, on a real broker: told once each, and the partition goes on."""
+"""Records that are small only while compressed, on a real broker: each is reported once; the partition continues."""
 
 import asyncio
 from collections import Counter
@@ -38,7 +38,7 @@ async def inflating(kafka: str, **record: Any) -> int:
 
 
 async def letters(kafka: str) -> dict[int, DeadLetter]:
-    """Letters of partition 0 by offset; fails where one is there twice."""
+    """Dead letters of partition 0 by offset; fails if one is present twice."""
     found = [DeadLetter.model_validate_json(each.value or b"") for each in await everything(kafka, DEAD_LETTERS)]
     counted = Counter(each.offset for each in found if each.partition == 0)
     assert set(counted.values()) <= {1}, counted
@@ -46,7 +46,7 @@ async def letters(kafka: str) -> dict[int, DeadLetter]:
 
 
 async def goes_on(kafka: str, task: "asyncio.Task[None]", name: str) -> None:
-    """Until a trajectory that is sent now is there."""
+    """Wait until a trajectory that is sent now has been assembled."""
     await produce(kafka, session(name, "ask", "answer"), partition=0)
 
     async def look() -> Any:
@@ -58,7 +58,7 @@ async def goes_on(kafka: str, task: "asyncio.Task[None]", name: str) -> None:
 
 
 @pytest.mark.parametrize("part", LARGE)
-def test_a_record_whose_letter_would_be_too_large_is_told_without_it(kafka: str, part: str) -> None:
+def test_a_record_too_large_for_its_dead_letter_is_reported_without_its_bytes(kafka: str, part: str) -> None:
     async def run() -> None:
         async with assembling(config(kafka)) as task:
             offset = await inflating(kafka, **LARGE[part])
@@ -68,11 +68,11 @@ def test_a_record_whose_letter_would_be_too_large_is_told_without_it(kafka: str,
     asyncio.run(run())
 
 
-def test_a_batch_that_cannot_be_unpacked_is_stepped_over_once(kafka: str) -> None:
+def test_a_batch_that_cannot_be_decompressed_is_skipped_once(kafka: str) -> None:
     # Long enough for a restart on a busy machine: what is open must not time out in between.
     async def run() -> None:
         async with assembling(config(kafka, idle_timeout_s=600.0)) as task:
-            # What is open is read again after the restart, and the batch with it.
+            # The restart reads open trajectories again, and this batch with them.
             await produce(kafka, session("around", "ask", "answer")[:2], partition=0)
             offset = await inflating(kafka, value=BOMB)
             await goes_on(kafka, task, "behind-it")

@@ -1,4 +1,4 @@
-"""Whatever record the schema accepts: it is stored or a dead letter, and the records beside it are stored."""
+"""Any record that the schema accepts is stored or a dead letter, and its neighbours are stored."""
 
 import copy
 import json
@@ -73,7 +73,7 @@ def is_readable(record: StoredRecord) -> bool:
 
 @given(st.data())
 @settings(max_examples=400, deadline=None)
-def test_a_record_is_stored_or_set_aside_alone(data: st.DataObject) -> None:
+def test_a_record_is_stored_or_a_dead_letter_alone(data: st.DataObject) -> None:
     def choose(values: list[Any]) -> Any:
         return data.draw(st.sampled_from(values))
 
@@ -95,7 +95,7 @@ def test_a_record_is_stored_or_set_aside_alone(data: st.DataObject) -> None:
 
 
 @pytest.mark.clickhouse
-def test_what_is_not_set_aside_is_taken_by_the_database(clickhouse: str) -> None:
+def test_the_database_accepts_all_converted_rows(clickhouse: str) -> None:
     rng = random.Random(7)
     names = sorted(EXAMPLES)
     records = [record_of(names[n % len(names)], rng.choice, n) for n in range(1500)]
@@ -110,5 +110,5 @@ def test_what_is_not_set_aside_is_taken_by_the_database(clickhouse: str) -> None
         # Rows of one key are one row, and the examples' ids repeat.
         keys = set(zip(*(rows.column(name).to_pylist() for name in table.key), strict=True))
         assert client.query(f"SELECT count() FROM {table.name} FINAL").result_rows[0][0] == len(keys)
-        # Every value can be read again, too.
+        # Every value can be read back.
         assert client.query(f"SELECT * FROM {table.name} FINAL").row_count == len(keys)

@@ -1,4 +1,4 @@
-"""A batch that is read again is cut where it was cut before."""
+"""A batch that is read again is cut at the same offsets."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ def test_a_cut_lies_inside_what_was_read(first: int, read_to: int, size: int, ea
 
 
 @given(first=offsets, grown=st.integers(1, 2000), more=st.integers(0, 2000), size=sizes)
-def test_a_restart_cuts_the_same_batch_however_much_more_it_reads(first: int, grown: int, more: int, size: int) -> None:
+def test_a_restart_that_reads_more_cuts_the_same_batch(first: int, grown: int, more: int, size: int) -> None:
     cut = next_cut(first, first + grown, size=size, early=True)
     assert cut is not None
     announced = announced_cut(cut_metadata(cut))

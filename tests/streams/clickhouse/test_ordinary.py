@@ -1,4 +1,4 @@
-"""Rows of ordinary records, which no model has seen, are the rows that the models give, whatever the record."""
+"""Rows of ordinary records, which bypass the models, equal the models' rows for any record."""
 
 import json
 from collections.abc import Callable
@@ -28,7 +28,7 @@ VALUES = [
     b'{"a":1,"a":2}', b'"\\ud800"', b'"\\u0041"', b'"\xff"', b'"NaN"', b"true", b"null", b" 1 ", b'"5"', b'"AAAA"',
     b'"zstd:AAAA"', b'"BQAAAAYAAAA="', b'"AADAfw=="',
 ]  # fmt: skip
-"""JSON, and what looks like it, in which readers differ."""
+"""JSON and near-JSON on which parsers differ."""
 
 HEADERS = {
     ID: [None, b"", b"\xff", "naïve".encode(), b"x" * 2048, b"x" * 2049],
@@ -56,7 +56,7 @@ def same(found: RowBatch, expected: RowBatch) -> None:
 
 
 def odd_text(value: bytes, choose: Choose) -> bytes:
-    """``value`` with a piece of JSON put in the place of one of its values, or beside them."""
+    """``value`` with a piece of JSON in place of one of its values, or next to them."""
     fields = json.loads(value)
     name = choose([*sorted(fields), "unknown"])
     other = dict(fields) | {name: "@"}
@@ -64,7 +64,7 @@ def odd_text(value: bytes, choose: Choose) -> bytes:
 
 
 def odd_record(name: str, choose: Choose, offset: int) -> StoredRecord:
-    """An example with values, JSON or headers that are not as we write them; or as it is."""
+    """An example, unchanged or with values, JSON or headers that differ from what we write."""
     record = record_of(name, choose, offset)
     example = EXAMPLES[name].message
     value = choose([example.value, record.value, odd_text(example.value, choose), b"", None, example.value[:-1]])
@@ -78,7 +78,7 @@ def odd_record(name: str, choose: Choose, offset: int) -> StoredRecord:
 
 @given(st.data())
 @settings(max_examples=600, deadline=None)
-def test_every_record_has_the_rows_and_the_dead_letters_that_its_model_gives(data: st.DataObject) -> None:
+def test_rows_and_dead_letters_match_those_of_the_models(data: st.DataObject) -> None:
     def choose(values: list[Any]) -> Any:
         return data.draw(st.sampled_from(values))
 
@@ -109,7 +109,7 @@ def with_value(kind: str, value: bytes, offset: int) -> StoredRecord:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:20].decode(errors="replace"))
-def test_json_in_which_readers_differ_is_read_as_the_model_reads_it(value: bytes) -> None:
+def test_json_that_parsers_read_differently_is_read_like_the_model(value: bytes) -> None:
     returned = b'{"call_id":"c","tool":"t","result":%b}'
     records: list[LogRecord] = [
         with_value("headrace.tool.returned.v1", returned % value, 0),
@@ -121,7 +121,7 @@ def test_json_in_which_readers_differ_is_read_as_the_model_reads_it(value: bytes
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.TYPE)
-def test_a_record_as_we_write_it_is_ordinary_where_structs_know_its_model(sample: Any) -> None:
+def test_our_own_records_are_ordinary_if_their_model_has_a_struct(sample: Any) -> None:
     into = batches._RowsByTable()
     assert add_ordinary(with_value(sample.TYPE, sample.model_dump_json().encode(), 0), into) == (
         sample.TYPE.encode() in READERS
@@ -144,7 +144,7 @@ def test_a_trajectory_of_many_tokens_is_counted_alike() -> None:
     same(convert(records), convert_validated(records))
 
 
-def test_a_value_that_fits_no_column_is_set_aside_alone_among_ordinary_ones() -> None:
+def test_a_value_that_fits_no_column_is_unstorable_alone_among_ordinary_ones() -> None:
     fields = json.loads(TRAJECTORY.model_dump_json())
     records: list[LogRecord] = [
         with_value(TRAJECTORY.TYPE, json.dumps(fields | {"sampled_tokens": count}).encode(), offset)

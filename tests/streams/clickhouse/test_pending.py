@@ -1,4 +1,4 @@
-"""What is read of a partition is taken once, in order, in the same batches after a restart."""
+"""Records read from a partition are taken once, in order, and in the same batches after a restart."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def read_and_take(
 
 
 @given(data=st.data(), gaps=st.lists(st.integers(1, 12), min_size=1, max_size=40), size=sizes)
-def test_whatever_the_reads_every_record_is_taken_once_and_in_order(data: Any, gaps: list[int], size: int) -> None:
+def test_every_record_is_taken_once_and_in_order_for_any_reads(data: Any, gaps: list[int], size: int) -> None:
     offsets, position = [], 0
     for gap in gaps:  # gaps are transaction markers and aborted records
         position += gap
@@ -77,7 +77,7 @@ def test_whatever_the_reads_every_record_is_taken_once_and_in_order(data: Any, g
 
 
 @given(first=st.integers(0, 100), grown=st.integers(1, 60), more=st.integers(0, 60), size=sizes, chunked=st.booleans())
-def test_a_restart_takes_the_same_rows_however_much_more_it_has_read(
+def test_a_restart_that_read_more_takes_the_same_rows(
     first: int, grown: int, more: int, size: int, chunked: bool
 ) -> None:
     died = Pending(first, size)
@@ -108,7 +108,7 @@ def test_the_age_of_a_batch_is_that_of_its_first_record() -> None:
     assert pending.since == 11.0
 
 
-def test_what_is_left_of_a_read_is_as_young_as_the_read() -> None:
+def test_the_rest_of_a_read_has_the_age_of_the_read() -> None:
     pending = Pending(0, 2)
     pending.add([record(0)], now=5.0)
     pending.add([record(1), record(2)], now=9.0)
@@ -116,7 +116,7 @@ def test_what_is_left_of_a_read_is_as_young_as_the_read() -> None:
     assert pending.since == 9.0
 
 
-def test_a_batch_lingers_unless_thousands_of_records_are_there_to_fill_it() -> None:
+def test_a_batch_of_a_backlog_waits_longer_to_be_full() -> None:
     pending = Pending(100, 65_536)
     pending.add([record(100)], now=5.0)
     for reached in (None, 101, 101 + BACKLOG_RECORDS - 1):
@@ -126,7 +126,7 @@ def test_a_batch_lingers_unless_thousands_of_records_are_there_to_fill_it() -> N
     assert pending.is_due(5.0 + 0.5 * BACKLOG_LINGERS, 0.5, 101 + BACKLOG_RECORDS)
 
 
-def test_whatever_of_a_record_takes_room_is_counted_and_later_its_columns() -> None:
+def test_record_bytes_and_later_column_bytes_are_counted() -> None:
     pending = Pending(0, 100)
     pending.add([StoredRecord("events", 0, 0, 0, b"key", b"value", [("name", b"content"), ("null", None)])], 1.0)
     assert pending.size == len(b"keyvaluenamecontentnull")
@@ -139,7 +139,7 @@ def test_whatever_of_a_record_takes_room_is_counted_and_later_its_columns() -> N
     assert pending.size == 0
 
 
-def test_few_large_records_are_converted_too() -> None:
+def test_a_few_large_records_are_converted_too() -> None:
     pending = Pending(0, 100)
     pending.add([StoredRecord("events", 0, 0, 0, None, b"x" * CHUNK_BYTES, [])], 1.0)
     assert len(pending.chunk()) == 1 < CHUNK_RECORDS

@@ -1,4 +1,4 @@
-"""Every record of the log has rows, and what a row says is what the record says."""
+"""Every record of the log has rows, and each row matches its record."""
 
 from typing import Any
 
@@ -192,7 +192,7 @@ def test_a_trajectory_is_counted_and_not_copied() -> None:
     assert row["answer"] == '{"chunk_ids": ["c1"]}'
 
 
-def test_a_trajectory_without_a_start_has_a_row_all_the_same() -> None:
+def test_a_trajectory_without_a_start_has_a_row() -> None:
     row = only_row(TRAJECTORY.model_copy(update={"started": None, "segments": []}))
     assert "run" not in row
     assert row["oldest_version"] is None
@@ -213,11 +213,11 @@ def test_a_reward_is_normalised_by_its_maximum_only() -> None:
     assert (unscored["normalised"], unscored["unscored"]) == (None, "no_outcome")
 
 
-def test_a_group_has_a_row_a_member() -> None:
+def test_a_group_has_one_row_per_member() -> None:
     assert [(row["trajectory_id"], row["advantage"]) for _, row in rows_of(GROUP)] == [("t", 0.25), ("u", -0.25)]
 
 
-def test_a_step_has_its_own_row_and_one_a_trajectory() -> None:
+def test_a_step_has_its_own_row_and_one_per_trajectory() -> None:
     (name, step), *members = rows_of(STEP)
     assert (name, step["groups"], step["trajectories"], step["metrics"]) == ("steps", 1, 2, [("loss", -0.5)])
     assert [(name, row["trajectory_id"], row["trajectory_offset"]) for name, row in members] == [

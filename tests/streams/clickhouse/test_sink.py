@@ -1,4 +1,4 @@
-"""The sink against a real broker and a real ClickHouse: every record once, whatever dies and moves."""
+"""The sink against a real broker and a real ClickHouse: every record once, across crashes and rebalances."""
 
 import asyncio
 import json
@@ -90,7 +90,7 @@ def count(url: str, query: str) -> int:
 
 
 async def until(url: str, query: str, expected: int) -> None:
-    """Wait until ``query`` counts ``expected`` or more; the test's own timeout bounds it."""
+    """Wait until ``query`` counts ``expected`` or more, within the test's own timeout."""
     found = 0
     client: Client | None = None
     while found < expected:
@@ -99,7 +99,7 @@ async def until(url: str, query: str, expected: int) -> None:
             client = client or await asyncio.to_thread(open_client, url)
             found = (await asyncio.to_thread(client.query, query)).result_rows[0][0]
         except ClickHouseError:
-            continue  # ClickHouse, or its table, is not there yet
+            continue  # ClickHouse or its table does not exist yet
     if client is not None:
         client.close()
 
@@ -120,7 +120,7 @@ def events_of(name: str, what: str = "count()", final: str = "") -> str:
 
 @pytest.mark.kafka
 @pytest.mark.clickhouse
-async def test_what_is_in_the_log_is_in_the_database(kafka: str, clickhouse: str) -> None:
+async def test_every_record_of_the_log_is_in_the_database(kafka: str, clickhouse: str) -> None:
     await send_events(kafka, "plain", 2_000)
     async with running_sink(SinkConfig(kafka, clickhouse)):
         await until(clickhouse, events_of("plain"), 2_000)
@@ -137,7 +137,7 @@ async def test_what_is_in_the_log_is_in_the_database(kafka: str, clickhouse: str
 
 @pytest.mark.kafka
 @pytest.mark.clickhouse
-async def test_a_sink_that_is_killed_again_and_again_writes_everything_once(kafka: str, clickhouse: str) -> None:
+async def test_a_repeatedly_killed_sink_writes_everything_once(kafka: str, clickhouse: str) -> None:
     config = SinkConfig(kafka, clickhouse, group="killed", member="sink-0", linger_s=0.02, batch_records=64)
     total = 12_000
     await send_events(kafka, "killed", total)
@@ -159,7 +159,7 @@ async def test_a_sink_that_is_killed_again_and_again_writes_everything_once(kafk
         await until(clickhouse, events_of("killed", "uniqExact(id)"), total)
     assert killed_midway, "the sink was never killed in the middle: send more events"
     assert count(clickhouse, events_of("killed", final="FINAL")) == total
-    # Announced cuts make the tokens exact, so that not even the merges have anything to do.
+    # Announced cuts make the tokens exact, so there is nothing left for merges to deduplicate.
     assert count(clickhouse, events_of("killed")) == total
 
 
@@ -180,9 +180,9 @@ async def test_partitions_that_move_between_two_sinks_are_written_once(kafka: st
 
 @pytest.mark.kafka
 @pytest.mark.clickhouse
-async def test_the_log_waits_while_clickhouse_is_away(kafka: str, tmp_path: Path) -> None:
+async def test_the_sink_waits_while_clickhouse_is_unavailable(kafka: str, tmp_path: Path) -> None:
     port = free_port()
-    # The passwords are not there yet either when the sink starts.
+    # The passwords do not exist yet either when the sink starts.
     secrets = tmp_path / "secrets"
     await send_events(kafka, "waiting", 100)
     config = SinkConfig(kafka, f"http://{HOST}:{port}", secrets, group="waiting", retry_most_s=0.2)
@@ -202,16 +202,14 @@ async def test_the_log_waits_while_clickhouse_is_away(kafka: str, tmp_path: Path
             await send_events(kafka, "after", 100)
         assert not sink.done()
     finally:
-        # It ends although ClickHouse is away and rows are left to write.
+        # The sink ends although ClickHouse is unavailable and rows are left to write.
         stop.set()
         await sink
 
 
 @pytest.mark.kafka
 @pytest.mark.clickhouse
-async def test_what_cannot_be_read_stops_nothing_and_is_a_dead_letter_where_nobody_else_makes_one(
-    kafka: str, clickhouse: str
-) -> None:
+async def test_an_unreadable_record_is_a_dead_letter_if_no_processor_writes_one(kafka: str, clickhouse: str) -> None:
     good = encode(
         FeedbackGiven(signal="accepted", value=1.0),
         key="t",
@@ -250,7 +248,7 @@ async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_i
 ) -> None:
     client = open_client(clickhouse)
     await asyncio.to_thread(ensure_tables, client)
-    # What an operator may do to a table; the server alone knows that a row breaks it.
+    # An operator may add such a constraint to a table; only the server knows that a row breaks it.
     client.command("ALTER TABLE events ADD CONSTRAINT named CHECK tool != 'forbidden'")
     too_large = Reward(
         trajectory_id="r", trajectory=Reference(partition=0, offset=0), spec="s@1", total=1.0, ended_ms=1,
@@ -274,7 +272,7 @@ async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_i
     assert len(sent) == 5
     try:
         for group in ("unstorable", "unstorable-again"):
-            # Batches are the same in both lives: tokens make the second a repetition, dead letters have the same ids.
+            # Both processes write the same batches: tokens deduplicate the second, and dead letters have the same IDs.
             async with running_sink(SinkConfig(kafka, clickhouse, group=group, batch_records=64)):
                 await until(clickhouse, events_of("unstorable", "uniqExact(seq)"), 196)
                 await until(clickhouse, "SELECT uniqExact(bad_offset) FROM dead_letters WHERE error = 'unstorable'", 5)
@@ -293,7 +291,7 @@ async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_i
     } == sent
     alerts = [decode_payload(Alert.TYPE, record.value) async for record in read_to_end(kafka, ALERTS)]
     assert {alert.kind for alert in alerts if isinstance(alert, Alert)} == {"record_unstorable"}
-    # The processors had them: sent again they would be there twice.
+    # The processors have these records; sent again they would be duplicates.
     box = await read_dead_letters(kafka, lambda dead, _: dead.error is DeadLetterError.UNSTORABLE)
     plans = await plan_redrive(kafka, box.entries)
     assert len(plans) == 5
@@ -302,7 +300,7 @@ async def test_a_record_that_cannot_be_stored_is_a_dead_letter_and_the_rest_of_i
 
 @pytest.mark.kafka
 @pytest.mark.clickhouse
-async def test_records_that_retention_took_before_they_were_read_are_told_once(kafka: str, clickhouse: str) -> None:
+async def test_unread_expired_records_raise_one_alert(kafka: str, clickhouse: str) -> None:
     place = TopicPartition(FEEDBACK.name, 1)
     async with open_producer(kafka) as producer:
         for number in range(10):
@@ -322,8 +320,8 @@ async def test_records_that_retention_took_before_they_were_read_are_told_once(k
     assert alert.details == {"topic": "feedback", "partition": 1, "committed": 3, "begin": 8, "unread": 5}
 
 
-async def test_a_table_of_another_type_is_no_records_fault() -> None:
-    """The rows are not blamed: the sink ends with what to do, and goes on where it was once that is done."""
+async def test_a_table_of_another_type_makes_no_dead_letter() -> None:
+    """The rows are not at fault: the sink ends with the fix in its message, and resumes once that is done."""
     stop = asyncio.Event()
     database = RetryingClient("http://127.0.0.1:1", secrets=None, stop=stop, retry_most_s=0.05)
     asked: list[object] = []
@@ -353,7 +351,7 @@ def test_rows_are_halved_between_records_until_one_is_left() -> None:
     assert len(single) == 3
 
 
-def test_a_value_that_does_not_fit_its_column_is_set_aside_alone() -> None:
+def test_a_value_that_does_not_fit_its_column_is_unstorable_alone() -> None:
     batch = convert([stored(event("t", 1), 0), stored(event("t", 2**40), 1), stored(event("t", 3), 2)])
     ((table, rows),) = batch.tables
     assert (table.name, rows.column("seq").to_pylist()) == ("events", [1, 3])
@@ -361,7 +359,7 @@ def test_a_value_that_does_not_fit_its_column_is_set_aside_alone() -> None:
     assert (record.offset, error.error, batch.unreadable) == (1, DeadLetterError.UNSTORABLE, [])
 
 
-def test_every_kind_of_damage_is_set_aside() -> None:
+def test_every_kind_of_damage_is_unreadable() -> None:
     good = event("t", 1)
     damaged = [
         Message(b"", b"{", good.headers),
@@ -386,7 +384,7 @@ def test_converting_twice_gives_the_same_bytes() -> None:
     assert first[1].equals(second[1])
 
 
-async def test_waiting_for_clickhouse_ends_when_the_process_shall_end() -> None:
+async def test_waiting_for_clickhouse_ends_at_shutdown() -> None:
     stop = asyncio.Event()
     client = RetryingClient(f"http://{HOST}:{free_port()}", secrets=None, stop=stop, retry_most_s=0.05)
     waiting = asyncio.create_task(client.prepare())
@@ -397,6 +395,6 @@ async def test_waiting_for_clickhouse_ends_when_the_process_shall_end() -> None:
         await waiting
 
 
-def test_a_setting_that_makes_no_sense_is_named() -> None:
+def test_an_invalid_setting_is_named() -> None:
     with pytest.raises(ValueError, match="batch_records must be positive, not 0"):
         SinkConfig("k", "c", batch_records=0)

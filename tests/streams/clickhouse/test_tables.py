@@ -1,4 +1,4 @@
-"""The column specs are what the database has: names, types, sentences, and every extreme value."""
+"""The database matches the column specs: names, types and descriptions, and every extreme value."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ from headrace.streams.clickhouse.tables import EVENTS, TABLES, TABLES_OF_TOPIC, 
 LATEST_MS = int(datetime(2299, 12, 31, tzinfo=UTC).timestamp() * 1000)
 
 
-def test_every_topic_has_a_table_and_every_table_a_topic_but_the_lag() -> None:
+def test_every_topic_has_a_table_and_every_table_but_lag_a_topic() -> None:
     assert set(TABLES_OF_TOPIC) == {topic.name for topic in TOPICS}
     assert {table.name for tables in TABLES_OF_TOPIC.values() for table in tables} == (
         {table.name for table in TABLES} - {"lag"}
@@ -57,7 +57,7 @@ def test_the_statement_of_a_small_table() -> None:
     )
 
 
-def test_a_key_needs_its_columns() -> None:
+def test_a_key_must_name_existing_columns() -> None:
     with pytest.raises(ValueError, match="key columns b do not exist"):
         Table("t", "", (Column("a", columns.COUNT, ""),), ("b",))
 
@@ -67,14 +67,14 @@ def test_a_row_with_an_unknown_column_is_refused() -> None:
         arrow_table(EVENTS, [{"nope": 1}])
 
 
-def test_a_column_of_another_type_needs_a_person() -> None:
+def test_a_column_of_another_type_is_refused() -> None:
     assert [column.name for column in missing_columns(EVENTS, {"id": "String"})][:2] == ["time", "source"]
     with pytest.raises(ValueError, match="column seq of table events is String, headrace needs UInt32"):
         missing_columns(EVENTS, {"seq": "String"})
 
 
 @pytest.mark.clickhouse
-def test_the_database_has_what_the_specs_say(clickhouse: str) -> None:
+def test_the_database_matches_the_specs(clickhouse: str) -> None:
     client = open_client(clickhouse)
     ensure_tables(client)
     ensure_tables(client)
@@ -113,7 +113,7 @@ EXTREMES: dict[columns.ColumnType, list[Any]] = {
 
 @pytest.mark.clickhouse
 @pytest.mark.parametrize("kind", EXTREMES, ids=lambda kind: kind.clickhouse)
-def test_extreme_values_come_back_as_they_went_in(clickhouse: str, kind: columns.ColumnType) -> None:
+def test_extreme_values_round_trip(clickhouse: str, kind: columns.ColumnType) -> None:
     client = open_client(clickhouse)
     table = Table("extremes", "", (Column("n", columns.COUNT, ""), Column("value", kind, "")), ("n",))
     client.command("DROP TABLE IF EXISTS extremes")
@@ -129,7 +129,7 @@ def test_extreme_values_come_back_as_they_went_in(clickhouse: str, kind: columns
 
 
 @pytest.mark.parametrize("ms", [-(2**50), columns.EARLIEST_MS - 1, LATEST_MS + 86_400_000, 2**50, 2**63 - 1])
-def test_a_time_that_would_come_back_as_another_is_refused(ms: int) -> None:
+def test_a_time_that_would_be_stored_as_another_is_refused(ms: int) -> None:
     table = Table("times", "", (Column("time", columns.TIME, ""),), ("time",))
     with pytest.raises(pa.ArrowInvalid, match="a time is from 1900 to 2299"):
         arrow_table(table, [{"time": 0}, {"time": ms}])
@@ -148,7 +148,7 @@ def test_a_table_of_an_older_release_gets_its_new_columns(clickhouse: str) -> No
 
 
 @pytest.mark.clickhouse
-def test_the_same_token_inserts_once_and_another_collapses(clickhouse: str) -> None:
+def test_the_same_token_inserts_once_and_rows_of_another_token_collapse(clickhouse: str) -> None:
     client = open_client(clickhouse)
     ensure_tables(client)
     rows = arrow_table(EVENTS, [{"trajectory_id": "twice", "seq": n, "id": f"e{n}"} for n in range(3)])
@@ -160,7 +160,7 @@ def test_the_same_token_inserts_once_and_another_collapses(clickhouse: str) -> N
 
 
 @pytest.mark.clickhouse
-def test_a_column_that_was_renamed_keeps_what_it_holds(clickhouse: str) -> None:
+def test_a_renamed_column_keeps_its_values(clickhouse: str) -> None:
     client = open_client(clickhouse)
     old = Table("renamed", "", (Column("a", columns.COUNT, "A."), Column("agent", columns.LABEL, "B.")), ("a",))
     new = Table("renamed", "", (old.columns[0], Column("started_agent", columns.LABEL, "Which.", was="agent")), ("a",))
@@ -171,7 +171,7 @@ def test_a_column_that_was_renamed_keeps_what_it_holds(clickhouse: str) -> None:
     assert client.query("SELECT a, started_agent FROM renamed").result_rows == [(1, "checkout")]
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_an_invalid_address_is_refused() -> None:
     with pytest.raises(ValueError, match="set HEADRACE_CLICKHOUSE"):
         open_client("localhost:8123")
     with pytest.raises(clickhouse_connect.driver.exceptions.OperationalError):

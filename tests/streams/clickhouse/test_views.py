@@ -1,4 +1,4 @@
-"""The views say what the log says: revised rewards count once, and an event knows its trajectory's agent and run."""
+"""The views match the log: revised rewards count once, and an event has its trajectory's agent and run."""
 
 import random
 import re
@@ -29,7 +29,7 @@ PARTITIONS = 3
 
 
 class Log:
-    """Records that the sink would read, in the order of their partitions."""
+    """Records that the sink would read, in partition order."""
 
     def __init__(self) -> None:
         self.records: list[StoredRecord] = []
@@ -69,7 +69,7 @@ def client(clickhouse: str) -> Iterator[Client]:
     client.close()
 
 
-def test_page_readme_and_log_agree_where_rewards_were_revised(client: Client) -> None:
+def test_page_readme_and_log_agree_on_revised_rewards(client: Client) -> None:
     rng = random.Random(3)
     log, truth = Log(), dict[str, tuple[int, float]]()
     revised = 0
@@ -97,18 +97,18 @@ def test_page_readme_and_log_agree_where_rewards_were_revised(client: Client) ->
     page = (Path(__file__).parents[3] / "deploy" / "clickhouse" / "README.md").read_text()
     (query,) = re.findall(r"```sql airline-rewards\n(.*?)\n--", page, re.S)
     assert client.query(query).result_rows == [(count, 1 + len({name[:-1] for name in truth} - {"t"}), round(mean, 2))]
-    # What it was before stays to be seen, and is what a count must not be taken over.
+    # Earlier revisions stay visible, and a count must not include them.
     assert client.query("SELECT count() FROM rewards FINAL").result_rows[0][0] > count
     assert client.query("SELECT max(revision) FROM rewards").result_rows == [(11,)]
 
 
-def test_the_latest_is_one_row_a_trajectory_and_by_the_logs_order_where_revisions_do_not_tell(client: Client) -> None:
+def test_rewards_latest_has_one_row_per_trajectory_in_log_order(client: Client) -> None:
     log = Log()
     for spec, revision, total in (("a@1", 0, 0.1), ("a@1", 2, 0.4), ("a@1", 1, 0.3)):
         log.add("rewards", "t1", reward("t1", "r", total, revision, spec), id=f"t1{spec}{revision}")
     log.add("rewards", "t2", reward("t2", "r", 0.5, 0), id="t2-first")
     log.add("rewards", "t2", reward("t2", "r", None, 0), id="t2-second, written by an older release")
-    # A new version between revisions, a new version that scores anew, and another spec with a lower version.
+    # A new version between revisions, a new version that scores again, and another spec with a lower version.
     for name, *scores in (
         ("t3", ("s@1", 0, 0.1), ("s@2", 1, 0.9)),
         ("t4", ("s@9", 0, 0.1), ("s@9", 1, 0.2), ("s@10", 0, 0.8)),
@@ -128,12 +128,12 @@ def test_the_latest_is_one_row_a_trajectory_and_by_the_logs_order_where_revision
     ]
 
 
-def test_every_panel_reads_rewards_by_the_view() -> None:
+def test_every_panel_reads_rewards_through_the_view() -> None:
     for panel in (*PANELS, *TRAINER_PANELS):
         assert not re.search(r"\b(?:FROM|JOIN)\s+rewards\b", panel.sql), panel.name
 
 
-def test_an_event_knows_the_agent_of_its_trajectory_or_a_query_says_that_it_does_not(client: Client) -> None:
+def test_events_have_their_trajectorys_agent_only_through_the_view(client: Client) -> None:
     log = Log()
     for name, agent in (("t-1", "checkout"), ("t-2", "search")):
         started = TrajectoryStarted(task_id=f"task of {name}", agent=agent, run="r", group_id="g", group_size=2)

@@ -1,4 +1,4 @@
-"""A dead letter holds where a record stood, what is wrong, and every original byte."""
+"""A dead letter holds the offset of its record, the error and every original byte."""
 
 from base64 import b64decode
 from dataclasses import replace
@@ -16,7 +16,7 @@ BROKEN = StoredRecord("events", 2, 7104, 1_700_000_000_123, b"t-1", b'{"call_id\
 ERROR = UnreadableRecord(DeadLetterError.BAD_JSON, "EOF while parsing")
 
 
-def test_it_names_the_place_and_the_error_and_keeps_every_byte() -> None:
+def test_a_dead_letter_names_offset_and_error_and_keeps_every_byte() -> None:
     dead_letter = dead_letter_of(BROKEN, ERROR, "t-1")
     assert (dead_letter.topic, dead_letter.partition, dead_letter.offset) == ("events", 2, 7104)
     assert (dead_letter.error, dead_letter.message) == (DeadLetterError.BAD_JSON, "EOF while parsing")
@@ -39,21 +39,21 @@ def test_it_survives_the_wire_and_is_the_same_letter_when_sent_twice() -> None:
     assert message == dead_letter_message(BROKEN, ERROR, "t-1")
 
 
-def test_a_null_value_is_told_from_an_empty_one() -> None:
+def test_a_null_value_differs_from_an_empty_value() -> None:
     null = StoredRecord("events", 0, 1, 5, None, None, [])
     empty = StoredRecord("events", 0, 2, 5, None, b"", [])
     assert original_bytes(dead_letter_of(null, ERROR)) is None
     assert original_bytes(dead_letter_of(empty, ERROR)) == b""
 
 
-def test_the_largest_event_the_broker_takes_fits() -> None:
+def test_the_largest_event_the_broker_accepts_fits() -> None:
     largest = StoredRecord("events", 0, 1, 5, b"k", b"\xff" * (4 * 1024 * 1024), [("h", b"v" * 1000)])
     message = dead_letter_message(largest, ERROR)
     assert len(message.value) < DEAD_LETTERS.max_bytes
     assert original_bytes(DeadLetter.model_validate_json(message.value)) == largest.value
 
 
-def test_a_value_too_large_for_the_topic_is_named_by_its_place_instead() -> None:
+def test_a_value_too_large_for_the_topic_is_replaced_by_its_offset() -> None:
     huge = StoredRecord("trajectories", 3, 9, 5, None, b"\x00" * (30 * 1024 * 1024), [])
     dead_letter = dead_letter_of(huge, UnreadableRecord(DeadLetterError.INVALID, "no"))
     assert dead_letter.value is None
@@ -69,12 +69,12 @@ BEYOND: dict[str, dict[str, Any]] = {
     "empty headers": {"headers": [("", None)] * (2 * MB)},
     "everything": {"key": bytes(9 * MB), "value": bytes(9 * MB), "headers": [("x", bytes(9 * MB))]},
 }
-"""Each is a record that a topic of 4 MiB takes: its bound is one of compressed batches."""
+"""Each record fits a topic of 4 MiB, whose limit applies to compressed batches."""
 
 
 @pytest.mark.parametrize("beyond", BEYOND.values(), ids=BEYOND)
 def test_whatever_is_large_about_a_record_its_letter_fits(beyond: dict[str, Any]) -> None:
-    """One that does not would fail every commit of its partition, for ever."""
+    """A dead letter that does not fit would fail every commit of its partition forever."""
     record = replace(BROKEN, **beyond)
     message = dead_letter_message(record, ERROR)
     assert len(message.value) < DEAD_LETTERS.max_bytes - 1024
@@ -88,6 +88,6 @@ def test_whatever_is_large_about_a_record_its_letter_fits(beyond: dict[str, Any]
         assert len(dead_letter.headers) == len(record.headers)
 
 
-def test_a_long_error_is_cut() -> None:
+def test_a_long_error_is_truncated() -> None:
     dead_letter = dead_letter_of(BROKEN, UnreadableRecord(DeadLetterError.INVALID, "x" * 100_000))
     assert len(dead_letter.message) == 1000

@@ -1,4 +1,4 @@
-"""What our own code raises for is set aside: a dead letter or a label, an alert, and the partition goes on."""
+"""A record for which our own code raises becomes a dead letter or a label, with an alert; the partition continues."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def test_a_record_that_is_set_aside_is_whole_in_the_letter_and_told_once() -> No
 
 
 @pytest.mark.parametrize("timestamp", [-1, MAX_TIME_MS, 2**63 - 1])
-def test_it_can_be_written_whatever_time_the_record_bears(timestamp: int) -> None:
+def test_a_raised_record_with_any_timestamp_can_be_written(timestamp: int) -> None:
     for outgoing in raised(stored(trajectory_message(attempt("t")), timestamp=timestamp), FAULT, "/streams/score"):
         assert outgoing.timestamp_ms == 0
 
@@ -96,7 +96,7 @@ def test_a_trajectory_whose_scoring_raises_is_labelled(monkeypatch: pytest.Monke
     assert isinstance(alert, Alert)
 
 
-def test_what_raises_in_scores_intake_is_set_aside_and_the_next_record_is_scored(
+def test_a_record_that_raises_in_scores_intake_is_quarantined_and_the_next_is_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     score = AtWork(Rewards({}, LIKED), partition=1)
@@ -116,7 +116,7 @@ def test_what_raises_in_scores_intake_is_set_aside_and_the_next_record_is_scored
 
 
 @pytest.mark.parametrize("time", [b"9999-12-31T23:59:59.000-23:59", b"2200-01-01T00:00:00.000Z"])
-def test_a_year_that_no_date_can_hold_does_not_end_score(time: bytes) -> None:
+def test_a_year_outside_the_date_range_does_not_end_score(time: bytes) -> None:
     score = AtWork(Rewards({}, OUTCOME), partition=1)
     message = trajectory_message(attempt("t"))
     made = score.take(
@@ -137,7 +137,7 @@ def test_an_event_of_the_year_9999_is_a_dead_letter_and_labels_its_trajectory() 
     assert (dead_letter.error, trajectory.unreadable) == (DeadLetterError.BAD_TIME, [1])
 
 
-def test_a_group_whose_decision_raises_is_rejected_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_whose_decision_raises_is_rejected_with_an_alert(monkeypatch: pytest.MonkeyPatch) -> None:
     groups, changes = Groups(GroupLimits()), GroupChanges()
     with monkeypatch.context() as patch:
         patch.setattr(group_decision, "decide", broken)

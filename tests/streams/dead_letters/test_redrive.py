@@ -1,4 +1,4 @@
-"""What is sent when dead letters are sent again: folded once more, what was broken is whole, and what was, stays."""
+"""Redriven records: folded again, broken events are repaired and everything else is unchanged."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ def entries_of(records: Iterable[StoredRecord]) -> list[DeadLetterEntry]:
 
 @dataclass
 class Stream:
-    """`events` of one partition, and what the assembler made of them."""
+    """`events` of one partition, and the assembler's output for them."""
 
     events: list[StoredRecord] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
@@ -118,7 +118,7 @@ def refused(plans: Sequence[Plan]) -> str:
 
 
 def essence(trajectory: Trajectory) -> dict[str, object]:
-    """Everything that does not say where and under which id."""
+    """All fields except offsets and IDs."""
     return trajectory.model_dump(exclude={"trajectory_id", "first", "last", "closed_offset", "start_id"})
 
 
@@ -134,7 +134,7 @@ class TestOfAClosedTrajectory:
         assert essence(new) == essence(Stream().put(*GOOD).trajectories[0])
         assert len(stream.entries) == 1
 
-    def test_the_sent_events_say_what_they_were(self) -> None:
+    def test_redriven_events_name_their_originals(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
         stream.repair(0, value=GOOD[2].value)
         records = [record.content for record in only(stream.plan(0)).records]
@@ -185,7 +185,7 @@ class TestOfAClosedTrajectory:
         stream.send(only(stream.plan(0)))
         assert essence(stream.trajectories[1]) == essence(Stream().put(*GOOD).trajectories[0])
 
-    def test_what_never_came_is_still_missing_and_said(self) -> None:
+    def test_events_that_never_came_are_still_missing(self) -> None:
         stream = Stream().put(GOOD[0], CUT, *GOOD[3:], *ticks(T0, T0 + HOUR))
         stream.repair(0, value=GOOD[2].value)
         redrive = only(stream.plan(0))
@@ -195,17 +195,17 @@ class TestOfAClosedTrajectory:
         assert stream.trajectories[1].missing == [1]
         assert Defect.BAD_EVENT not in stream.trajectories[1].defects
 
-    def test_an_event_beyond_the_end_stays_where_it_is(self) -> None:
+    def test_an_event_beyond_the_end_is_not_sent(self) -> None:
         stream = Stream().put(*GOOD, event("t", 9, ToolCalled(call_id="x", tool="late")))
         assert refused(stream.plan(0)) == "it is event 9, and its trajectory ends with event 5"
 
-    def test_an_event_whose_place_was_filled_by_a_readable_one_is_not_needed(self) -> None:
+    def test_an_event_whose_sequence_number_is_filled_by_a_readable_one_is_refused(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], replace(GOOD[2], value=None), *GOOD[2:])
         assert stream.trajectories[0].defects == []
         stream.repair(0, value=GOOD[2].value)
         assert refused(stream.plan(0)) == "its trajectory already has a readable event 2"
 
-    def test_events_that_left_the_log_are_named(self) -> None:
+    def test_events_expired_from_the_log_are_named(self) -> None:
         stream = Stream().put(GOOD[0], GOOD[1], CUT, *GOOD[3:])
         stream.repair(0, value=GOOD[2].value)
         closed = Closed.of(stream.trajectories[0])
@@ -228,7 +228,7 @@ class TestOfAClosedTrajectory:
 
 
 class TestAlone:
-    def test_an_event_of_an_open_trajectory_takes_its_own_place(self) -> None:
+    def test_an_event_of_an_open_trajectory_keeps_its_sequence_number(self) -> None:
         stream = Stream().put(*GOOD[:2], replace(GOOD[2], value=None), *GOOD[3:5])
         stream.repair(0, value=GOOD[2].value)
         redrive = only([redrive_alone(stream.entries[0])])
@@ -242,14 +242,14 @@ class TestAlone:
         assert refused([redrive_alone(stream.entries[0])]) == "the same content was sent before"
         assert refused(stream.plan(0)) == "its trajectory already has a readable event 2"
 
-    def test_an_event_that_named_no_trajectory_goes_where_its_repaired_name_leads(self) -> None:
+    def test_an_event_without_a_trajectory_is_sent_to_its_repaired_trajectory(self) -> None:
         stream = Stream().put(without(GOOD[0], SUBJECT))
         assert stream.entries[0].dead_letter.trajectory_id is None
         stream.repair(0, headers=[(SUBJECT, "t")])
         (record,) = only([redrive_alone(stream.entries[0])]).records
         assert (record.partition, record.content.key) == (None, b"t")
 
-    def test_a_derived_record_is_sent_as_it_stood_at_its_log_time(self) -> None:
+    def test_a_derived_record_is_sent_unchanged_with_its_timestamp(self) -> None:
         message = reward_message(rewarded("t"))
         original = StoredRecord("rewards", 3, 7, T0, message.key, message.value, message.headers)
         entry = entry_for(original, DeadLetterError.INVALID)
@@ -258,7 +258,7 @@ class TestAlone:
         assert (record.content.key, record.content.value) == (message.key, message.value)
         assert record.content.headers == (*message.headers, (REDRIVE, b"dead-letters:0:0"))
 
-    def test_a_record_that_today_cannot_be_read_either_is_refused(self) -> None:
+    def test_a_record_that_the_current_code_cannot_read_is_refused(self) -> None:
         original = StoredRecord("rewards", 3, 7, T0, b"g", b"{", GOOD[0].headers)
         assert refused([redrive_alone(entry_for(original, DeadLetterError.BAD_JSON))]).endswith("repair it first")
 
@@ -311,7 +311,7 @@ def entry_for(original: StoredRecord, error: DeadLetterError) -> DeadLetterEntry
 
 
 @pytest.mark.parametrize("trajectory_id", ["t", None])
-def test_what_was_done_is_one_record_if_said_twice(trajectory_id: str | None) -> None:
+def test_the_redrive_record_is_idempotent(trajectory_id: str | None) -> None:
     done = Redriven(topic="events", partition=0, offset=2, sha256="s", trajectory_id=trajectory_id)
     first, second = done_message(done, 5), done_message(done, 9)
     assert decode(first.headers, first.value)[1] == done

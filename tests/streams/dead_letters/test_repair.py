@@ -1,4 +1,4 @@
-"""A repair changes what it says and nothing else, and is kept only where the result can be read."""
+"""A repair changes only what it names, and is kept only if the result is readable."""
 
 import json
 
@@ -47,28 +47,28 @@ def test_fields_are_set_by_path_as_json_or_as_text() -> None:
     assert json.loads(edited(new, fields=[("arguments.query.1", "5")]).value or b"")["arguments"] == {"query": [1, 5]}
 
 
-def test_a_field_is_set_in_the_value_that_is_given_beside_it() -> None:
+def test_a_field_is_set_in_the_value_given_with_it() -> None:
     new = edited(CONTENT, value=b'{"call_id": "d"}', fields=[("tool", "search")])
     assert json.loads(new.value or b"") == {"call_id": "d", "tool": "search"}
 
 
 @pytest.mark.parametrize("path", ["tool.name", "arguments.nothing.there", "arguments.query.0"])
-def test_a_field_that_nothing_can_hold_is_refused(path: str) -> None:
+def test_a_field_below_a_value_that_has_no_fields_is_refused(path: str) -> None:
     with pytest.raises(CannotRepair, match="has no parent object or list"):
         edited(CONTENT, fields=[(path, "1")])
 
 
-def test_no_field_can_be_set_in_what_is_no_json() -> None:
+def test_no_field_can_be_set_in_a_value_that_is_not_json() -> None:
     with pytest.raises(CannotRepair, match="--value FILE"):
         edited(Content(b"t", b'{"call_id', ()), fields=[("tool", "x")])
 
 
-def test_a_header_takes_the_place_of_all_of_its_name() -> None:
+def test_a_header_replaces_all_headers_of_its_name() -> None:
     twice = Content(b"t", b"{}", ((SEQUENCE, b"x"), ("a", None), (SEQUENCE, b"y")))
     assert edited(twice, headers=[(SEQUENCE, "7")]).headers == (("a", None), (SEQUENCE, b"7"))
 
 
-def test_what_todays_code_reads_is_readable() -> None:
+def test_a_record_the_current_code_reads_is_readable() -> None:
     envelope, payload = readable("events", CONTENT)
     assert (envelope.sequence, payload) == (3, ToolCalled(call_id="c", tool="search", arguments={"query": "ada"}))
 
@@ -84,13 +84,13 @@ def test_what_todays_code_reads_is_readable() -> None:
         (Content(CALL.key, None, tuple(CALL.headers)), DeadLetterError.NULL_VALUE),
     ],
 )
-def test_what_it_cannot_read_is_told_with_the_error(content: Content, error: DeadLetterError) -> None:
+def test_an_unreadable_record_is_reported_with_its_error(content: Content, error: DeadLetterError) -> None:
     with pytest.raises(UnreadableRecord) as raised:
         readable("events", content)
     assert raised.value.error is error
 
 
-def test_the_record_of_a_repair_names_the_original_and_is_one_record_if_said_twice() -> None:
+def test_the_repair_record_names_the_original_and_is_idempotent() -> None:
     dead_letter = dead_letter_of(with_header(CALL, "n", None), BROKEN, "t")
     new = edited(content_of(dead_letter), fields=[("tool", "read")])
     message = repair_message(dead_letter, new, 5)
@@ -102,7 +102,7 @@ def test_the_record_of_a_repair_names_the_original_and_is_one_record_if_said_twi
     assert message.key == b"events:0"
 
 
-def test_the_hash_tells_every_content_from_every_other() -> None:
+def test_the_hash_distinguishes_all_contents() -> None:
     contents = [
         Content(None, b"ab", (("a", b"b"),)),
         Content(None, b"", (("a", b"b"), ("ab", b""))),
@@ -124,13 +124,13 @@ def test_the_hash_tells_every_content_from_every_other() -> None:
         (b'{"a": 1} x', 9),
     ],
 )
-def test_where_json_breaks_is_counted_in_bytes(value: bytes | None, place: int | None) -> None:
+def test_the_position_of_a_json_error_is_in_bytes(value: bytes | None, place: int | None) -> None:
     found = json_error(value)
     assert (found and found[0]) == place
 
 
 @pytest.mark.parametrize(("name", "text"), [("tool", r'"\ud800"'), ("arguments.query", r'["\udcff"]')])
-def test_half_of_a_surrogate_pair_is_no_repair(name: str, text: str) -> None:
+def test_half_of_a_surrogate_pair_is_refused_as_a_repair(name: str, text: str) -> None:
     with pytest.raises(CannotRepair, match="an unpaired surrogate is not valid text"):
         edited(CONTENT, fields=[(name, text)])
 

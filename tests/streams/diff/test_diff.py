@@ -1,4 +1,4 @@
-"""What another reward would have changed: nothing where nothing did, and every count adds up."""
+"""Differences made by another reward: none between equal sides, and every count adds up."""
 
 from dataclasses import replace
 from itertools import combinations, product
@@ -18,7 +18,7 @@ TOTALS = st.one_of(st.none(), st.sampled_from([0.0, 0.25, 1.0]))
 
 
 def side(name: str, rewards: list[Reward]) -> DiffSide:
-    """The rewards, and what grouping makes of them."""
+    """The rewards, and their grouping decisions."""
     made = DiffSide(name)
     groups, changes = Groups(GroupLimits()), GroupChanges()
     for reward in rewards:
@@ -44,7 +44,7 @@ def count(moves: Moves) -> int:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(TOTALS, max_size=24), st.integers(1, 4))
-def test_a_thing_does_not_differ_from_itself(totals: list[float | None], size: int) -> None:
+def test_a_side_does_not_differ_from_itself(totals: list[float | None], size: int) -> None:
     found = diff(*sides(totals, totals, size))
     assert found.is_empty
     assert (found.changed, found.flips, found.entering, found.leaving, found.movers) == (0, 0, {}, {}, ())
@@ -72,7 +72,7 @@ def test_counts_add_up(totals: list[tuple[float | None, float | None]], size: in
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(TOTALS, TOTALS), max_size=24), st.integers(1, 4))
-def test_the_way_back_undoes_the_way_there(totals: list[tuple[float | None, float | None]], size: int) -> None:
+def test_swapping_the_sides_inverts_the_differences(totals: list[tuple[float | None, float | None]], size: int) -> None:
     before, after = sides([old for old, _ in totals], [new for _, new in totals], size)
     there, back = diff(before, after), diff(after, before)
     for moves, undone in zip(
@@ -84,7 +84,7 @@ def test_the_way_back_undoes_the_way_there(totals: list[tuple[float | None, floa
     assert there.spearman == pytest.approx(back.spearman) if there.spearman is not None else back.spearman is None
 
 
-def test_signs_turn_where_the_better_attempt_becomes_the_worse() -> None:
+def test_signs_flip_when_the_better_attempt_becomes_the_worse() -> None:
     found = diff(*sides([1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0]))
     assert found.signs == {("+", "+"): 1, ("+", "−"): 1, ("−", "+"): 1, ("−", "−"): 1}
     assert found.pairs == {("<", "<"): 1, ("<", ">"): 1}
@@ -101,21 +101,21 @@ def test_groups_enter_and_leave_the_filter_with_their_reasons() -> None:
     assert found.signs[("—", "+")] == found.signs[("+", "—")] == 1
 
 
-def test_what_has_no_reward_any_more_is_said_by_its_label() -> None:
+def test_a_lost_reward_is_reported_by_its_label() -> None:
     found = diff(*sides([1.0, 0.0], [None, 0.0]))
     assert found.labels == {("scored", "no_outcome"): 1, ("scored", "scored"): 1}
     assert found.rewards[0] is not None
     assert found.rewards[0].count == 1
 
 
-def test_a_group_that_waits_is_open() -> None:
+def test_a_waiting_group_is_open() -> None:
     found = diff(*sides([1.0, 0.0], [1.0]))
     assert found.groups == {(TRAINED, PENDING): 1}
     assert (found.compared, found.only_before, found.leaving) == (1, 1, {PENDING: 1})
     assert not found.is_empty
 
 
-def test_a_revision_takes_the_place_of_its_reward_and_an_older_one_does_not() -> None:
+def test_a_newer_revision_replaces_the_reward_and_an_older_one_does_not() -> None:
     first, second = rewarded("t", 0.0), rewarded("t", 1.0).model_copy(update={"revision": 1})
     for order in ((first, second), (second, first)):
         made = DiffSide("live")
@@ -124,7 +124,7 @@ def test_a_revision_takes_the_place_of_its_reward_and_an_older_one_does_not() ->
         assert made.attempts["t"].total == 1.0
 
 
-def test_only_what_is_wanted_is_known_and_only_one_run_is_kept() -> None:
+def test_a_side_keeps_only_the_wanted_trajectories_and_run() -> None:
     made = DiffSide("live", frozenset({"t1"}))
     for reward in scored(1.0, 0.0):
         made.add(reward)
@@ -133,7 +133,7 @@ def test_only_what_is_wanted_is_known_and_only_one_run_is_kept() -> None:
     assert not only_run(made, "other").attempts
 
 
-def test_a_groups_state_is_its_members_commonest_reason() -> None:
+def test_a_groups_state_is_its_members_most_common_reason() -> None:
     made = side("live", scored(1.0, 1.0))
     made.attempts["t0"] = replace(made.attempts["t0"], fate="no_token_ids")
     assert group_states(made) == {"g0": "no_token_ids"}
@@ -141,14 +141,14 @@ def test_a_groups_state_is_its_members_commonest_reason() -> None:
     assert group_states(made) == {"g0": PENDING}
 
 
-def test_as_json_it_names_moves_and_leaves_out_the_points() -> None:
+def test_json_contains_moves_and_omits_points() -> None:
     shown = as_json(diff(*sides([1.0, 0.0], [0.0, 1.0])))
     assert shown["signs"] == {"+ > −": 1, "− > +": 1}
     assert (shown["flips"], shown["reversed_pairs"], shown["is_empty"]) == (2, 1, False)
     assert "points" not in shown
 
 
-def test_nothing_in_common_is_nothing() -> None:
+def test_sides_without_common_attempts_have_no_correlation() -> None:
     found = diff(DiffSide("live"), DiffSide("new"))
     assert isinstance(found, Diff)
     assert (found.compared, found.change, found.spearman) == (0, None, None)
@@ -158,7 +158,7 @@ VALUES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=30)
 
 
 @given(VALUES)
-def test_kendalls_tau_is_what_counting_pairs_gives(values: list[tuple[int, int]]) -> None:
+def test_kendalls_tau_matches_counting_pairs(values: list[tuple[int, int]]) -> None:
     agree = tied_x = tied_y = 0
     for (x, y), (a, b) in combinations(values, 2):
         agree += ((x > a) - (x < a)) * ((y > b) - (y < b))
@@ -170,7 +170,7 @@ def test_kendalls_tau_is_what_counting_pairs_gives(values: list[tuple[int, int]]
 
 
 @given(VALUES)
-def test_spearmans_rho_does_not_care_for_scale(values: list[tuple[int, int]]) -> None:
+def test_spearmans_rho_is_invariant_to_scale(values: list[tuple[int, int]]) -> None:
     xs, ys = [x for x, _ in values], [y for _, y in values]
     found = spearman(xs, ys)
     assert found is None or -1 <= found <= 1
@@ -178,12 +178,12 @@ def test_spearmans_rho_does_not_care_for_scale(values: list[tuple[int, int]]) ->
 
 
 @pytest.mark.parametrize(("xs", "ys"), list(product(([1, 2, 3], [3, 2, 1]), repeat=2)))
-def test_the_same_order_is_one_and_the_opposite_minus_one(xs: list[int], ys: list[int]) -> None:
+def test_equal_order_gives_one_and_reversed_order_minus_one(xs: list[int], ys: list[int]) -> None:
     expected = 1.0 if xs == ys else -1.0
     assert (spearman(xs, ys), kendall(xs, ys)) == (pytest.approx(expected), pytest.approx(expected))
 
 
-def test_versions_that_changed_alike_come_in_their_order() -> None:
+def test_versions_with_equal_changes_are_in_version_order() -> None:
     attempts = {
         f"t{version}": Attempt(spec="search@1", total=1.0, fate=TRAINED, version=version)
         for version in (10, 2, None, 1)

@@ -1,4 +1,4 @@
-"""A side is folded from structs where that is sure to be the same, and the models have the last word."""
+"""A side is folded from structs where that is certain to give the same result; otherwise the models decide."""
 
 import json
 
@@ -52,7 +52,7 @@ def fast(record: StoredRecord) -> dict[str, Attempt] | str:
 
 
 @given(records())
-def test_structs_and_models_make_the_same_side(record: StoredRecord) -> None:
+def test_structs_and_models_fold_the_same_side(record: StoredRecord) -> None:
     assert fast(record) == by_model(record)
 
 
@@ -65,7 +65,7 @@ def test_ordinary_records_are_read_without_the_model(kind: str, monkeypatch: pyt
     assert expected or kind == Rejection.TYPE
 
 
-def test_other_types_are_no_concern_of_it() -> None:
+def test_other_types_are_ignored() -> None:
     other = EXAMPLES["headrace.trajectory.started.v1"]
     record = StoredRecord("rewards", 0, 5, 1000, other.message.key, other.message.value, other.message.headers)
     assert fast(record) == {}

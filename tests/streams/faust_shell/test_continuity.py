@@ -1,4 +1,4 @@
-"""A record that Faust passed over is noticed, and what the client found nothing at is not taken for one."""
+"""A record that Faust skipped is detected, and an offset without a record is not mistaken for one."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,15 +26,15 @@ PLACE = TP(REWARDS.name, 3)
         ((2, 3, 4), (2, 3, 2, 3, 4), None),
         ((2, 3, 4), (3, 4), 2),
         ((2, 3, 4), (2, 4), 3),
-        # The client says that there is nothing at 3 and 4, and the log is not asked.
+        # The client knows that 3 and 4 hold no records, and the log is not read.
         ((2, 5), (2, 5), None),
-        # It does not say so of what it was to read, but did not.
+        # The client knows nothing of an offset that it never read.
         ((3, 5), (3, 5), 2),
-        # What it found nothing at does not excuse the record before.
+        # An offset without a record does not excuse a skipped record before it.
         ((2, 3, 5), (2, 5), 3),
     ],
 )
-async def test_a_record_that_faust_passed_over_is_noticed(
+async def test_a_record_that_faust_skipped_is_detected(
     kafka: str, tmp_path: Path, fetched: tuple[int, ...], taken: tuple[int, ...], lost: int | None
 ) -> None:
     first = 0
@@ -56,7 +56,7 @@ async def test_a_record_that_faust_passed_over_is_noticed(
             await continuity.check(StoredRecord(REWARDS.name, PLACE.partition, first + offset, 0, None, None, ()))
 
 
-async def test_after_a_rebalance_the_log_is_asked_again(kafka: str, tmp_path: Path) -> None:
+async def test_after_a_rebalance_the_log_is_read_again(kafka: str, tmp_path: Path) -> None:
     async with open_producer(kafka) as producer:
         messages = [reward_message(rewarded(f"again-{number}", group=None)) for number in range(3)]
         offsets = [(await (await send(producer, REWARDS, each, PLACE.partition))).offset for each in messages]

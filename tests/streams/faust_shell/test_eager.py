@@ -1,4 +1,4 @@
-"""Coroutines that are begun at once behave as if they had been tasks."""
+"""Coroutines that are started eagerly behave like tasks."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from headrace.streams.faust_shell.eager import EagerTask
 
 
-async def test_what_never_waits_is_done_at_once() -> None:
+async def test_a_coroutine_that_never_waits_is_done_immediately() -> None:
     async def three() -> int:
         return 3
 
@@ -16,7 +16,7 @@ async def test_what_never_waits_is_done_at_once() -> None:
     assert await begun == 3
 
 
-async def test_what_waits_goes_on_in_a_task_of_its_own() -> None:
+async def test_a_waiting_coroutine_continues_in_its_own_task() -> None:
     queue: asyncio.Queue[int] = asyncio.Queue(maxsize=1)
     first, second = EagerTask(queue.put(1)), EagerTask(queue.put(2))
     assert (first.done, second.done) == (True, False)
@@ -26,7 +26,7 @@ async def test_what_waits_goes_on_in_a_task_of_its_own() -> None:
     assert await queue.get() == 2
 
 
-async def test_what_it_raises_is_raised_where_it_is_awaited() -> None:
+async def test_exceptions_are_raised_when_awaited() -> None:
     async def fails(*, late: bool) -> None:
         if late:
             await asyncio.sleep(0)
@@ -38,7 +38,7 @@ async def test_what_it_raises_is_raised_where_it_is_awaited() -> None:
         await EagerTask(fails(late=True))
 
 
-async def test_a_cancellation_reaches_it() -> None:
+async def test_a_cancellation_reaches_the_coroutine() -> None:
     ends = []
 
     async def waits() -> None:

@@ -1,4 +1,4 @@
-"""Offsets that Faust commits on a topic that is written in transactions."""
+"""Committed offsets on a topic that is written in transactions."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A Kafka that is frozen or away is waited for, in the same process: what was under way is done again, once."""
+"""While Kafka is frozen or unavailable the process waits, and then repeats the work in progress exactly once."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ from tests.streams.test_workers import by_id, produce, records, until, worker
 
 
 class Shell:
-    """Counts what is lost, and fails as often as it is told."""
+    """Counts losses of its partitions, and fails with the given exceptions."""
 
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)
@@ -51,7 +51,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage, "PAUSE_S", 0.01)
 
 
-async def test_what_fails_while_kafka_is_away_is_done_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_work_that_fails_while_kafka_is_unavailable_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     shell = Shell(KafkaConnectionError("gone"), OwnerChanged("fenced"), TimeoutError(), OSError("reset"))
     with caplog.at_level(logging.WARNING):
         assert await shell.outages.through(shell.attempt) == "done"
@@ -64,14 +64,14 @@ async def test_what_fails_while_kafka_is_away_is_done_again(caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("error", [ValueError("ours"), TopicAuthorizationFailedError("rewards")])
-async def test_what_waiting_does_not_mend_is_raised(error: Exception) -> None:
+async def test_permanent_errors_are_raised(error: Exception) -> None:
     shell = Shell(error)
     with pytest.raises(type(error)):
         await shell.outages.through(shell.attempt)
     assert shell.lost == 0
 
 
-async def test_partitions_that_are_asked_back_are_waited_for_no_longer() -> None:
+async def test_revoked_partitions_end_the_retries() -> None:
     shell = Shell(*[KafkaConnectionError("gone")] * 10_000)
     waiting = asyncio.ensure_future(shell.outages.through(shell.attempt))
     await asyncio.sleep(0.05)
@@ -82,7 +82,7 @@ async def test_partitions_that_are_asked_back_are_waited_for_no_longer() -> None
         await shell.outages.through(shell.attempt)
 
 
-async def test_what_is_under_way_may_end_when_partitions_are_asked_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_in_progress_may_finish_when_partitions_are_revoked(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell()
 
     async def slow() -> str:
@@ -102,8 +102,8 @@ async def test_what_is_under_way_may_end_when_partitions_are_asked_back(monkeypa
         await hanging
 
 
-async def test_what_waits_on_after_it_was_cancelled_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As aiokafka does, which aborts the transaction, and waits for that."""
+async def test_work_that_keeps_waiting_after_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiokafka, for example, aborts the transaction when it is cancelled, and waits for that."""
     monkeypatch.setattr(outage, "GRACE_S", 0.01)
     monkeypatch.setattr(outage, "END_S", 0.01)
     shell, ended = Shell(), list[str]()
@@ -125,7 +125,7 @@ async def test_what_waits_on_after_it_was_cancelled_is_cancelled_again(monkeypat
     assert ended == ["transaction"]
 
 
-async def test_what_takes_long_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_long_work_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(outage, "REMIND_S", 0.02)
     shell = Shell()
 
@@ -145,7 +145,7 @@ def pairs(prefix: str, count: int) -> list[Message]:
 
 
 def decided(bootstrap: str, prefix: str) -> int:
-    """Groups in ``training``; −1 where a broker that comes back does not serve yet. Fails where one is there twice."""
+    """Number of groups in ``training``; −1 while a restarted broker does not serve yet. Fails on a duplicate."""
     try:
         found = records(bootstrap, TRAINING, prefix)
     except KafkaError:
@@ -155,7 +155,7 @@ def decided(bootstrap: str, prefix: str) -> int:
 
 
 async def _fence(bootstrap: str) -> None:
-    """Somebody starts a producer under the worker's names, and goes away."""
+    """Start and stop a producer with the worker's transactional IDs, which fences the worker."""
     state = await create_state_topic(bootstrap, state_topic("group"), partitions=REWARDS.partitions, about="Of group.")
     ownership = Ownership(bootstrap, "headrace-group", (REWARDS,), state, (TRAINING, REJECTED))
     for number in range(REWARDS.partitions):
@@ -163,9 +163,7 @@ async def _fence(bootstrap: str) -> None:
 
 
 @pytest.mark.kafka
-def test_a_worker_that_is_fenced_while_its_partitions_are_its_own_goes_on(
-    running_kafka: RunningKafka, tmp_path: Path
-) -> None:
+def test_a_worker_fenced_while_it_owns_its_partitions_continues(running_kafka: RunningKafka, tmp_path: Path) -> None:
     kafka = running_kafka.bootstrap
     with worker(kafka, tmp_path, processors=["group"]) as running:
         produce(kafka, REWARDS, pairs("before-", 30))
@@ -183,9 +181,7 @@ def test_a_worker_that_is_fenced_while_its_partitions_are_its_own_goes_on(
 
 
 @pytest.mark.kafka
-def test_a_broker_that_is_frozen_for_longer_than_a_transaction_and_one_that_is_killed_are_waited_for(
-    running_kafka: RunningKafka, tmp_path: Path
-) -> None:
+def test_a_worker_survives_a_frozen_and_a_killed_broker(running_kafka: RunningKafka, tmp_path: Path) -> None:
     kafka = running_kafka.bootstrap
     with worker(kafka, tmp_path, processors=["score", "group"]) as running:
         produce(kafka, REWARDS, pairs("calm-", 30))

@@ -1,4 +1,4 @@
-"""What an operator can mend ends a worker on Faust in its sentence, told once and without a traceback."""
+"""An operator error ends a Faust worker with one sentence in the log and without a traceback."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ def record_of(error: BaseException) -> logging.LogRecord:
     )
 
 
-def test_an_operators_error_is_told_once_and_a_fault_of_ours_keeps_its_traceback() -> None:
+def test_an_operator_error_is_logged_once_and_other_errors_keep_their_traceback() -> None:
     errors, mendable, ours = OneLineErrors(), OperatorError("make the topic anew"), ValueError("planted")
     record = record_of(mendable)
     assert errors.filter(record)
@@ -34,7 +34,7 @@ def test_an_operators_error_is_told_once_and_a_fault_of_ours_keeps_its_traceback
 
 
 @pytest.mark.kafka
-def test_a_worker_that_has_lost_its_place_says_the_way_out_and_nothing_else(kafka: str, tmp_path: Path) -> None:
+def test_a_worker_without_offsets_logs_only_the_fix(kafka: str, tmp_path: Path) -> None:
     async def lose() -> None:
         await create_state_topic(kafka, state_topic("group"), partitions=4, about="Open groups.")
         async with open_producer(kafka) as producer:

@@ -1,4 +1,4 @@
-"""What the client found no records at, from the offsets that it returned."""
+"""Offsets without records, derived from the offsets that the client returned."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ PLACE, OTHER = TP("t", 0), TP("t", 1)
 
 
 @given(offsets=st.sets(st.integers(0, 60), min_size=2).map(sorted), cuts=st.sets(st.integers(0, 60)))
-def test_between_neighbours_there_is_nothing_however_they_came(offsets: list[int], cuts: set[int]) -> None:
+def test_offsets_between_consecutive_records_hold_nothing(offsets: list[int], cuts: set[int]) -> None:
     passed = SkippedOffsets()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), 61], strict=True):
         passed.note(PLACE, [offset for offset in offsets if start <= offset < end])
@@ -23,14 +23,14 @@ def test_between_neighbours_there_is_nothing_however_they_came(offsets: list[int
             assert passed.holds_nothing(PLACE, before + 1, after)
 
 
-def test_beyond_a_neighbour_nothing_is_said() -> None:
+def test_offsets_beyond_consecutive_records_are_unknown() -> None:
     passed = SkippedOffsets()
     passed.note(PLACE, [4, 5, 8])
     assert not passed.holds_nothing(PLACE, 5, 8)
     assert not passed.holds_nothing(PLACE, 0, 4)
 
 
-def test_what_is_read_again_from_before_says_nothing_of_what_lies_between() -> None:
+def test_reading_from_an_earlier_offset_makes_no_gap() -> None:
     passed = SkippedOffsets()
     passed.note(PLACE, [10])
     passed.note(PLACE, [4, 7])

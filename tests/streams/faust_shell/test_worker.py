@@ -1,4 +1,4 @@
-"""What holds for a processor on Faust, whichever it is."""
+"""Properties of every processor on Faust."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from headrace.streams.faust_shell.worker import unless_revoked
 from headrace.streams.runtime.processor import PartitionsRevoked
 
 
-async def test_judges_do_not_hold_up_a_rebalance() -> None:
+async def test_judges_do_not_delay_a_rebalance() -> None:
     revoked, ended = asyncio.Event(), asyncio.Event()
 
     async def ask(questions: Sequence[str]) -> list[str]:
@@ -27,7 +27,7 @@ async def test_judges_do_not_hold_up_a_rebalance() -> None:
     assert ended.is_set()
 
 
-async def test_answers_are_given_as_they_came() -> None:
+async def test_answers_are_returned_in_order() -> None:
     async def ask(questions: Sequence[str]) -> list[str]:
         return [question.upper() for question in questions]
 

@@ -1,4 +1,4 @@
-"""Baselines: what advantages sum to, what they do not depend on, and that a running mean is one."""
+"""Baselines: sums and invariances of advantages, and the running mean."""
 
 import pytest
 from hypothesis import assume, given
@@ -48,7 +48,7 @@ def test_a_threshold_gives_the_sign(rewards: list[float], threshold: float) -> N
         assert (advantage > 0, advantage < 0) == (reward > threshold, reward < threshold)
 
 
-def test_one_alone_has_no_advantage() -> None:
+def test_a_single_reward_has_no_advantage() -> None:
     assert advantages([0.7], leave_one_out([0.7])) == [0.0]
 
 
@@ -65,7 +65,7 @@ def test_without_a_half_life_the_running_mean_is_the_mean(rewards: list[float]) 
 
 
 @given(REWARDS, st.floats(0.5, 100))
-def test_with_a_half_life_it_is_the_weighted_mean(rewards: list[float], half_life: float) -> None:
+def test_with_a_half_life_the_running_mean_is_weighted(rewards: list[float], half_life: float) -> None:
     weights = [0.5 ** (age / half_life) for age in reversed(range(len(rewards)))]
     expected = sum(weight * reward for weight, reward in zip(weights, rewards, strict=True)) / sum(weights)
     assert running(rewards, half_life).value(1) == pytest.approx(expected, abs=1e-6)
@@ -76,5 +76,5 @@ def test_equal_rewards_are_their_own_running_mean(reward: float, count: int, hal
     assert running([reward] * count, half_life).value(1) == pytest.approx(reward, abs=1e-9)
 
 
-def test_it_has_no_value_while_it_warms_up() -> None:
+def test_the_running_mean_has_no_value_while_it_warms_up() -> None:
     assert [running([1.0] * count, None).value(3) for count in range(5)] == [None, None, None, 1.0, 1.0]

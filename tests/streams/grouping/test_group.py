@@ -1,4 +1,4 @@
-"""Every reward gets exactly one fate, the same in any order, however often it comes."""
+"""Every reward gets exactly one fate, the same for any order and repetition."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ from tests.streams.attempts import START_MS, rewarded
 
 
 def fold(rewards: list[Reward], policy: GroupPolicy = DEFAULT_POLICY) -> tuple[GroupState | None, Outputs]:
-    """All of ``rewards`` into one group: the state at the end and everything that came out."""
+    """Fold ``rewards`` into one group; returns the final state and all outputs."""
     state: GroupState | None = None
     outputs: Outputs = []
     for reward in rewards:
@@ -68,7 +68,7 @@ def test_equal_rewards_carry_no_gradient(totals: tuple[float, float], reason: Re
     assert len(outputs) == 2
 
 
-def test_a_group_of_one_has_no_spread() -> None:
+def test_a_group_of_one_has_no_variance() -> None:
     assert reasons(fold([rewarded("a", 0.5, size=1)])[1]) == {"a": Reason.ALL_EQUAL}
 
 
@@ -100,14 +100,14 @@ def test_a_member_without_a_total_is_rejected_by_its_defect_or_as_unscored() -> 
     assert reasons(outputs) == {"a": Reason.NO_END, "b": Reason.UNSCORED}
 
 
-def test_where_nobody_can_be_trained_there_is_no_group() -> None:
+def test_without_trainable_members_there_is_no_group() -> None:
     bad = [Defect.NO_TOKEN_IDS]
     _, outputs = fold([rewarded("a", 0.0, defects=bad), rewarded("b", 1.0, defects=bad)])
     assert reasons(outputs) == {"a": Reason.NO_TOKEN_IDS, "b": Reason.NO_TOKEN_IDS}
     assert len(outputs) == 2
 
 
-def test_no_spread_comes_before_defects() -> None:
+def test_zero_variance_takes_precedence_over_defects() -> None:
     bad = [Defect.NO_TOKEN_IDS]
     _, outputs = fold([rewarded("a", 0.0, defects=bad), rewarded("b", 0.0, defects=bad)])
     assert reasons(outputs) == {"a": Reason.ALL_FAIL, "b": Reason.ALL_FAIL}
@@ -133,7 +133,7 @@ def test_some_rewards_join_no_group(reward: Reward, reason: Reason) -> None:
 
 @pytest.mark.parametrize("foreign", [{"run": "other"}, {"tenant": "other"}, {"tenant": ""}])
 def test_a_reward_of_another_run_or_tenant_does_not_mix_in(foreign: dict[str, str]) -> None:
-    """The first in the order of the log says whose group it is."""
+    """The first member in log order determines the group's run and tenant."""
     own, other = rewarded("a", 0.0), rewarded("b", 1.0).model_copy(update=foreign)
     state, outputs = fold([own, other])
     assert reasons(outputs) == {"b": Reason.FOREIGN_GROUP}
@@ -145,7 +145,7 @@ def test_a_reward_of_another_run_or_tenant_does_not_mix_in(foreign: dict[str, st
     assert set(state.members) == {"b"}
 
 
-def test_a_closed_group_turns_a_foreign_reward_away_as_such() -> None:
+def test_a_closed_group_rejects_a_foreign_reward_as_foreign() -> None:
     own = [rewarded(name, float(n), size=2) for n, name in enumerate("ab")]
     other = rewarded("c", 1.0, size=2).model_copy(update={"tenant": "other"})
     _, outputs = fold([*own, other])
@@ -172,7 +172,7 @@ def test_a_late_member_is_rejected_and_a_known_one_ignored() -> None:
     assert reasons(group(state, rewarded("c", 0.0))[1]) == {"c": Reason.LATE_FOR_GROUP}
 
 
-def test_the_same_trajectory_again_is_no_second_member() -> None:
+def test_a_repeated_trajectory_is_not_a_second_member() -> None:
     state, outputs = fold([rewarded("a", 0.0), rewarded("a", 1.0, offset=99)])
     assert outputs == []
     assert state is not None
@@ -199,7 +199,7 @@ def revised(reward: Reward, total: float, revision: int = 1) -> Reward:
     return reward.model_copy(update={"total": total, "revision": revision})
 
 
-def test_a_revision_takes_the_rewards_place_while_the_group_is_open() -> None:
+def test_a_revision_replaces_the_reward_while_the_group_is_open() -> None:
     first = rewarded("a", 0.0)
     _, outputs = fold([first, revised(first, 0.25), revised(first, 0.5, 2), revised(first, 0.25), rewarded("b", 1.0)])
     (training,) = outputs
@@ -218,7 +218,7 @@ def test_a_revision_takes_the_rewards_place_while_the_group_is_open() -> None:
     ],
     ids=["group forgotten", "member of a closed group", "was late", "rejected from elsewhere", "rejected at once"],
 )
-def test_a_revision_is_no_second_fate_of_a_trajectory(before: list[Reward]) -> None:
+def test_a_revision_is_not_a_second_fate(before: list[Reward]) -> None:
     state, _ = fold(before)
     late = revised(rewarded("a", 0.0, purpose=before[-1].purpose if before else Purpose.TRAIN), 1.0)
     assert group(state, late) == (state, [])
@@ -246,7 +246,7 @@ def test_a_group_does_not_shrink_below_its_smallest_size() -> None:
     assert reasons(outputs) == {"a": Reason.INCOMPLETE_GROUP, "b": Reason.INCOMPLETE_GROUP}
 
 
-def test_a_policy_may_say_the_size_and_the_time() -> None:
+def test_a_policy_may_set_size_and_timeout() -> None:
     policy = GroupPolicy(size=2, within_s=5)
     _, outputs = fold([rewarded("a", 0.0, size=None), rewarded("b", 1.0, size=None)], policy)
     assert isinstance(outputs[0], TrainingGroup)
@@ -256,7 +256,7 @@ def test_a_policy_may_say_the_size_and_the_time() -> None:
     assert reasons(expire(state, START_MS + 5000, 600, policy)[1]) == {"a": Reason.INCOMPLETE_GROUP}
 
 
-def test_outputs_go_to_their_topics_under_ids_that_do_not_change() -> None:
+def test_outputs_go_to_their_topics_under_stable_ids() -> None:
     _, outputs = fold([rewarded("a", 0.0, size=3), rewarded("b", 1.0, size=3), rewarded("c", None, size=3)])
     sent = [(output_message(output, 7), output_message(output, 7)) for output in outputs]
     assert [first[0] for first, _ in sent] == [TRAINING, REJECTED]
@@ -274,9 +274,7 @@ def test_outputs_go_to_their_topics_under_ids_that_do_not_change() -> None:
         ({"group_id": None}, b"a"),
     ],
 )
-def test_what_is_grouped_together_has_one_key_and_so_stands_in_one_partition(
-    fields: dict[str, str | None], key: bytes
-) -> None:
+def test_rewards_of_one_group_have_one_key(fields: dict[str, str | None], key: bytes) -> None:
     assert reward_message(rewarded("a").model_copy(update=fields)).key == key
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a complete group under each baseline, and why a member does not train."""
+"""The decision on a complete group under each baseline, and the reasons why a member does not train."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def reasons(outputs: Outputs) -> list[Reason]:
     return [output.reason for output in outputs if isinstance(output, Rejection)]
 
 
-def test_leave_one_out_compares_each_with_the_others() -> None:
+def test_leave_one_out_compares_each_member_with_the_others() -> None:
     outputs = decided(GroupPolicy(baseline=Baseline.LEAVE_ONE_OUT), 1.0, 0.0, 0.5)
     (training,) = outputs
     assert isinstance(training, TrainingGroup)
@@ -40,7 +40,7 @@ def test_leave_one_out_compares_each_with_the_others() -> None:
 
 
 @pytest.mark.parametrize("baseline", [Baseline.MEAN, Baseline.LEAVE_ONE_OUT])
-def test_the_record_says_the_deviation_of_all_rewards_that_made_the_mean(baseline: Baseline) -> None:
+def test_the_record_holds_the_deviation_of_all_rewards_in_the_mean(baseline: Baseline) -> None:
     (training,) = decided(GroupPolicy(baseline=baseline), 1.0, 0.0, 0.5)
     assert isinstance(training, TrainingGroup)
     assert training.reward_std == pytest.approx(0.5)  # of (1, 0, ½): squares add up to ½, over n − 1 = 2
@@ -52,7 +52,7 @@ def test_the_record_says_the_deviation_of_all_rewards_that_made_the_mean(baselin
     assert (training.scored, training.reward_std) == (3, pytest.approx(0.5))
 
 
-def test_the_mean_says_no_baseline_a_member() -> None:
+def test_the_mean_baseline_is_not_stored_per_member() -> None:
     (training,) = decided(GroupPolicy(), 1.0, 0.0)
     assert isinstance(training, TrainingGroup)
     assert [member.baseline for member in training.members] == [None, None]
@@ -68,7 +68,7 @@ def test_rewards_at_the_threshold_have_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("baseline", [Baseline.MEAN, Baseline.LEAVE_ONE_OUT])
-def test_a_wider_tolerance_takes_more_for_equal(baseline: Baseline) -> None:
+def test_a_wider_tolerance_treats_more_rewards_as_equal(baseline: Baseline) -> None:
     assert advantages(decided(GroupPolicy(baseline=baseline), 0.5, 0.55))
     assert reasons(decided(GroupPolicy(baseline=baseline, tolerance=0.1), 0.5, 0.55)) == [Reason.ALL_EQUAL] * 2
 
@@ -76,7 +76,7 @@ def test_a_wider_tolerance_takes_more_for_equal(baseline: Baseline) -> None:
 TOGGLE = GroupPolicy(toggle=Toggle(period=5, accuracy=0.5, budgets={"task-of-g": 1}))
 
 
-def test_in_a_phase_of_budgets_a_reward_over_its_budget_is_none() -> None:
+def test_in_a_budget_phase_a_reward_over_its_budget_is_zero() -> None:
     assert reasons(decided(TOGGLE, 1.0, 1.0, 0.0, version=3)) == [Reason.ALL_FAIL] * 3
     assert advantages(decided(TOGGLE, 1.0, 1.0, 0.0, version=5)) == pytest.approx([1 / 3, 1 / 3, -2 / 3])
     assert advantages(decided(TOGGLE, 1.0, 0.0, 0.0, version=3)) == pytest.approx([2 / 3, -1 / 3, -1 / 3])
@@ -97,7 +97,7 @@ def mean_of(*rewards: float) -> RunningMean:
     return found
 
 
-def test_a_reward_alone_is_compared_with_those_before_it() -> None:
+def test_a_single_reward_is_compared_with_earlier_ones() -> None:
     mean, state, outputs = alone(mean_of(0.0, 1.0), in_cohort("a", 1.0), RUNNING, now_ms=START_MS)
     (training,) = outputs
     assert isinstance(training, TrainingGroup)
@@ -123,7 +123,7 @@ def test_a_reward_alone_is_compared_with_those_before_it() -> None:
         ((0.0, 1.0), in_cohort("a", 1.0, cohort_key=None), Reason.NO_GROUP, False),
     ],
 )
-def test_why_a_reward_alone_does_not_train(
+def test_reasons_why_a_single_reward_does_not_train(
     before: tuple[float, ...], reward: Reward, reason: Reason, counts: bool
 ) -> None:
     mean, _, outputs = alone(mean_of(*before), reward, RUNNING, now_ms=START_MS)
@@ -132,7 +132,7 @@ def test_why_a_reward_alone_does_not_train(
 
 
 @pytest.mark.parametrize(("before", "trains"), [(15, False), (16, True)])
-def test_a_running_mean_counts_from_its_sixteenth_reward_on_unless_told_otherwise(before: int, trains: bool) -> None:
+def test_a_running_mean_counts_from_its_sixteenth_reward_by_default(before: int, trains: bool) -> None:
     policy = GroupPolicy(by=GroupBy.COHORT, baseline=Baseline.RUNNING)
     _, _, outputs = alone(mean_of(*[0.0] * before), in_cohort("a", 1.0), policy, now_ms=START_MS)
     assert reasons(outputs) == ([] if trains else [Reason.NO_BASELINE])

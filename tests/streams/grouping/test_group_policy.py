@@ -1,4 +1,4 @@
-"""Policies from plain settings: the closest name wins, and a fault is named by its setting."""
+"""Policies from plain settings: the most specific name wins, and an error names its setting."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ SETTINGS = json.loads("""{
 }""")
 
 
-def test_the_label_comes_before_the_name_and_the_name_before_every_other() -> None:
+def test_the_label_takes_precedence_over_the_name_and_the_name_over_the_default() -> None:
     policies = parse_policies(SETTINGS)
     assert (policies.of("checkout@2").size, policies.of("checkout@2").baseline) == (32, Baseline.MEAN)
     assert (policies.of("checkout@1").by, policies.of("checkout@1").half_life) == (GroupBy.COHORT, 500)
@@ -48,7 +48,7 @@ def test_the_label_comes_before_the_name_and_the_name_before_every_other() -> No
         ("mean", "write the policy's fields"),
     ],
 )
-def test_a_fault_is_named_by_its_setting(policy: Any, says: str) -> None:
+def test_an_error_names_its_setting(policy: Any, says: str) -> None:
     with pytest.raises(ValueError, match=r"workers\.group_policies\['shop'\]") as error:
         parse_policies({"shop": policy})
     assert says in str(error.value)

@@ -1,4 +1,4 @@
-"""State as it stands in the topic: what a release has written, those after it must read as it was meant."""
+"""The stored form of state: later releases must read what a release has written with the same meaning."""
 
 import json
 from typing import Any
@@ -30,14 +30,14 @@ OPEN = {
     "opened_ms": 100,
 }  # fmt: skip
 MEMBER = {"trajectory_id": "a", "partition": 3, "offset": 7, "spec": "s@1", "total": None}
-"""The least of each: what has its default is not written."""
+"""The minimal form of each entry: fields with default values are not written."""
 
 
 def read(value: Any) -> Entry:
     return decoded(b"[]", json.dumps(value).encode())
 
 
-def test_what_is_not_written_of_a_group_and_of_a_member_says_that_there_is_none() -> None:
+def test_absent_fields_of_a_stored_group_and_member_have_their_defaults() -> None:
     assert read(OPEN) == GroupState(
         group_id="g", run="r", task_id="t", spec="s@1", maximum=1.0, size=2, opened_ms=100, tenant=None,
         cohort_key=None, members={}, closed=None, closed_ms=None, skipped_ms=0,
@@ -92,7 +92,7 @@ ENTRIES: list[tuple[Any, Entry, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("key", "entry", "written"), ENTRIES, ids=lambda each: type(each).__name__)
-def test_an_entry_is_written_under_its_names_and_read_again(key: Any, entry: Entry, written: dict[str, Any]) -> None:
+def test_an_entry_round_trips_under_stable_field_names(key: Any, entry: Entry, written: dict[str, Any]) -> None:
     name, value = to_record(key, entry)
     assert json.loads(name) == list(key)
     assert value is not None
@@ -100,14 +100,14 @@ def test_an_entry_is_written_under_its_names_and_read_again(key: Any, entry: Ent
     assert decoded(name, value) == read(written) == entry
 
 
-def test_a_running_mean_is_read_again() -> None:
+def test_a_running_mean_round_trips() -> None:
     mean = RunningMean(("r", "s@1", "eu")).after(0.5, None).after(1.0, None)
     name, value = to_record(running_key(mean.cohort), mean)
     assert value is not None
     assert (json.loads(name), decoded(name, value)) == (["running", "r", "s@1", "eu"], mean)
 
 
-def test_members_are_records_of_their_own_and_come_back_to_their_group() -> None:
+def test_members_are_separate_records_and_rejoin_their_group() -> None:
     state = msgspec.structs.replace(read(OPEN), members={"a": FULL})
     assert isinstance(state, GroupState)
     _, value = to_record(group_key("g"), state)
@@ -119,11 +119,11 @@ def test_members_are_records_of_their_own_and_come_back_to_their_group() -> None
     assert without_group({b"m": member}) == {b"m"}
 
 
-def test_nothing_is_stored_under_a_key_by_a_tombstone() -> None:
+def test_a_tombstone_deletes_its_key() -> None:
     assert to_record(group_key("g"), None) == (b'["group","g"]', None)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b'{"kind":"group"}', b'{"kind":"other"}', b"\xff"])
-def test_what_cannot_be_read_is_named_by_its_key(value: bytes) -> None:
+def test_an_unreadable_entry_is_named_by_its_key(value: bytes) -> None:
     with pytest.raises(ValueError, match=r"group state with the key .*group.* cannot be read"):
         decoded(b'["group","g"]', value)

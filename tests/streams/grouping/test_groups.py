@@ -1,4 +1,4 @@
-"""The groups of a partition: log time expires them, a cut and a restart change no decision."""
+"""The groups of a partition: stream time expires them; batch boundaries and restarts change no decision."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -29,7 +29,7 @@ LIMITS = GroupLimits(timeout_ms=1000, remember_ms=5000)
 
 
 def decided(changes: GroupChanges) -> Outputs:
-    """Everything that was decided in ``changes``."""
+    """All decisions in ``changes``."""
     return [each.record for each in changes.outputs]
 
 
@@ -59,7 +59,7 @@ def test_an_arrival_expires_what_was_due_before_it_is_folded() -> None:
     assert memory_of(changes, "g").closed_ms == 1100
 
 
-def test_log_time_only_moves_forward() -> None:
+def test_stream_time_only_moves_forward() -> None:
     groups = Groups(LIMITS)
     add(groups, (rewarded("a", group="g"), 1000), (rewarded("b", group="h"), 10))
     assert groups.time.passed_ms == 1000
@@ -67,8 +67,8 @@ def test_log_time_only_moves_forward() -> None:
     assert reasons(add(groups, (rewarded("d", group="j"), 1010))) == {"b": Reason.INCOMPLETE_GROUP}
 
 
-def test_who_comes_last_does_not_decide_by_its_own_spec_about_the_others() -> None:
-    """Members by two specs meet while one is replaced by the other: the group is of its first member's."""
+def test_the_last_members_spec_does_not_decide_the_group() -> None:
+    """Members by two specs meet while one spec replaces the other: the first member's spec decides the group."""
     policies = parse_policies({"new": {"baseline": "threshold", "threshold": 0.9}})
     old = [rewarded("a", 1.0, group="g", size=3), rewarded("b", 0.0, group="g", size=3)]
     new = rewarded("c", 0.5, group="g", size=3).model_copy(update={"spec": "new@1"})
@@ -80,8 +80,8 @@ def test_who_comes_last_does_not_decide_by_its_own_spec_about_the_others() -> No
     assert {each.trajectory_id: each.advantage for each in formed.members} == {"a": 0.5, "b": -0.5}
 
 
-def test_what_is_held_does_not_grow_with_groups_that_are_complete() -> None:
-    """A deadline of days must not keep something of every group that was complete within a second."""
+def test_memory_does_not_grow_with_complete_groups() -> None:
+    """A deadline of days must not keep an entry for every group that was complete within a second."""
     groups = Groups(GroupLimits(max_remembered=10), policies=parse_policies({"*": {"within_s": 7 * 86400.0}}))
     for number in range(5000):
         pair = [rewarded(f"{number}-{place}", float(place), group=f"g{number}", size=2) for place in range(2)]
@@ -112,7 +112,7 @@ def from_source(source: int, reward: Reward) -> Reward:
     return reward.model_copy(update={"trajectory": Reference(partition=source, offset=0)})
 
 
-def test_a_source_that_is_read_ahead_expires_nothing_that_waits_in_another() -> None:
+def test_a_source_read_ahead_expires_no_group_of_another() -> None:
     groups = Groups(LIMITS, sources=2)
     ahead = [(from_source(0, rewarded(f"a{number}", 0.0, group=f"g{number}")), 1000 * number) for number in range(50)]
     behind = [(from_source(1, rewarded(f"b{number}", 1.0, group=f"g{number}")), 1000 * number) for number in range(50)]
@@ -121,7 +121,7 @@ def test_a_source_that_is_read_ahead_expires_nothing_that_waits_in_another() -> 
     assert len(decided(changes)) == 50
 
 
-def test_a_silent_source_holds_time_back_for_so_many_records_only() -> None:
+def test_a_silent_source_holds_time_back_for_a_bounded_number_of_records() -> None:
     time = Watermark(sources=2)
     for number in range(IDLE_AFTER - 1):
         time.see(0, number)
@@ -143,7 +143,7 @@ def test_the_watermark_is_the_slowest_source_and_never_goes_back(seen: list[tupl
         before = time.passed_ms
 
 
-def test_a_tick_expires_and_leaves_log_time_alone() -> None:
+def test_a_tick_expires_groups_and_does_not_change_stream_time() -> None:
     groups = Groups(LIMITS)
     add(groups, (rewarded("a", group="g"), 100))
     assert not groups.is_due(1099)
@@ -155,7 +155,7 @@ def test_a_tick_expires_and_leaves_log_time_alone() -> None:
     assert groups.time.newest_ms == 100
 
 
-def test_a_closed_group_is_forgotten_in_time() -> None:
+def test_a_closed_group_is_forgotten_after_its_time() -> None:
     groups = Groups(LIMITS)
     add(groups, (rewarded("a", 0.0), 100), (rewarded("b", 1.0), 200))
     assert reasons(add(groups, (rewarded("c"), 5199))) == {"c": Reason.LATE_FOR_GROUP}
@@ -163,14 +163,14 @@ def test_a_closed_group_is_forgotten_in_time() -> None:
     assert changes.stored[group_key("g")] is None
 
 
-def test_too_many_open_groups_give_up_the_oldest() -> None:
+def test_too_many_open_groups_close_the_oldest() -> None:
     groups = Groups(GroupLimits(max_open=2))
     changes = add(groups, *((rewarded(name, group=name), 100 + number) for number, name in enumerate("abc")))
     assert reasons(changes) == {"a": Reason.INCOMPLETE_GROUP}
     assert groups.open == 2
 
 
-def test_too_many_memories_drop_the_oldest() -> None:
+def test_too_many_closed_groups_forget_the_oldest() -> None:
     groups = Groups(GroupLimits(max_remembered=1))
     for number, name in enumerate("ab"):
         add(groups, (rewarded(name, 0.5, group=name, size=1), number))
@@ -190,12 +190,12 @@ def test_a_member_is_stored_once_and_forgotten_when_its_group_closes() -> None:
     assert {key for key, entry in third.stored.items() if entry is None} == {member_key("g", "a"), member_key("g", "b")}
 
 
-def test_what_opens_and_closes_at_once_leaves_its_memory_only() -> None:
+def test_a_group_that_opens_and_closes_in_one_batch_stores_only_its_closed_entry() -> None:
     changes = add(Groups(LIMITS), (rewarded("a", 0.0), 100), (rewarded("b", 1.0), 100))
     assert set(changes.stored) == {CLOCK, group_key("g")}
 
 
-def test_a_decision_goes_on_in_the_trace_of_its_first_traced_reward() -> None:
+def test_a_decision_continues_the_trace_of_its_first_traced_reward() -> None:
     groups, changes = Groups(LIMITS), GroupChanges()
     groups.add(rewarded("a", 0.0), 1, changes)
     groups.add(rewarded("b", 1.0), 1, changes, "trace-b")
@@ -240,7 +240,7 @@ def test_a_cohorts_group_has_an_id_that_follows_from_its_first_member() -> None:
     assert ids[0] == ids[1] != ids[2]
 
 
-def test_a_cohort_whose_time_is_over_makes_a_group_of_who_came_if_they_are_enough() -> None:
+def test_an_expired_cohort_forms_a_group_if_enough_members_came() -> None:
     policies = parse_policies({"*": {"by": "cohort", "size": 8, "within_s": 1, "min_members": 2}})
     groups = Groups(LIMITS, policies=policies)
     add(groups, (alone("a", 0.0), 1), (alone("b", 1.0), 2), (alone("c", 1.0, "us"), 3))
@@ -249,7 +249,7 @@ def test_a_cohort_whose_time_is_over_makes_a_group_of_who_came_if_they_are_enoug
     assert reasons(changes) == {"c": Reason.INCOMPLETE_GROUP}
 
 
-def test_a_single_attempt_that_comes_again_has_no_second_fate() -> None:
+def test_a_repeated_single_attempt_has_no_second_fate() -> None:
     groups = Groups(LIMITS, policies=PAIRS)
     history = [(alone("a", 0.0), 1), (alone("b", 1.0), 1)]
     add(groups, *history)
@@ -271,7 +271,7 @@ def test_without_a_cohort_policy_a_single_attempt_has_no_group() -> None:
     assert reasons(add(Groups(LIMITS), (alone("a", 1.0), 1))) == {"a": Reason.NO_GROUP}
 
 
-def test_too_many_cohorts_forget_the_mean_that_was_unused_for_longest() -> None:
+def test_too_many_cohorts_forget_the_least_recently_used_mean() -> None:
     groups = Groups(GroupLimits(max_cohorts=2), policies=RUNNING)
     add(groups, (alone("a", 0.0, "eu"), 1), (alone("b", 0.0, "us"), 1), (alone("c", 1.0, "eu"), 1))
     changes = add(groups, (alone("d", 0.0, "jp"), 1))
@@ -350,7 +350,7 @@ def test_every_trajectory_has_one_fate_and_the_fates_sum_up(
         if isinstance(output, TrainingGroup):
             trained.update(member.trajectory_id for member in output.members)
         else:
-            # What a group turned away at once is said again when it comes again: the same record, under the same id.
+            # A member that was rejected immediately is rejected again if it is repeated: same record, same ID.
             fates[output.trajectory_id].add(output.model_dump_json())
     assert set(trained.values()) <= {1}
     assert not set(fates) & set(trained)
@@ -359,9 +359,9 @@ def test_every_trajectory_has_one_fate_and_the_fates_sum_up(
 
 
 @given(histories(), st.sampled_from(POLICIES))
-def test_a_repeated_batch_decides_nothing_anew(history: list[tuple[Reward, int]], policies: GroupPolicies) -> None:
+def test_a_repeated_batch_decides_nothing_again(history: list[tuple[Reward, int]], policies: GroupPolicies) -> None:
     limits = GroupLimits(timeout_ms=10**9, remember_ms=10**9)
-    # A policy's own time must not pass either: nothing may close between the two.
+    # A policy's own timeout must not pass either: no group may close between the two.
     patient = GroupPolicies({name: replace(each, within_s=None) for name, each in policies.by_spec.items()})
     groups = Groups(limits, policies=patient, sources=2)
     first = {output.model_dump_json() for output in decided(add(groups, *history))}
@@ -372,11 +372,11 @@ STEPPED = GroupLimits(timeout_ms=600_000)
 
 
 def at_work(sources: int = 1) -> Groups:
-    """Groups as the worker has them."""
+    """Groups as configured in the worker."""
     return Groups(STEPPED, sources=sources, step_ms=STEPPED.step_ms)
 
 
-def test_an_outage_longer_than_the_timeout_expires_no_group_whose_members_could_not_come() -> None:
+def test_an_outage_longer_than_the_timeout_expires_no_group() -> None:
     groups, hour = at_work(), 3_600_000
     assert not add(groups, (rewarded("a1", group="a"), 1), (rewarded("b1", group="b"), hour)).outputs
     changes = add(groups, (rewarded("a2", group="a"), hour + 10))
@@ -384,7 +384,7 @@ def test_an_outage_longer_than_the_timeout_expires_no_group_whose_members_could_
     assert groups.open == 1
 
 
-def test_of_silence_that_is_looked_at_everything_counts() -> None:
+def test_observed_silence_counts_in_full() -> None:
     groups, changes = at_work(), add(at_work(), (rewarded("a1", group="a"), 0))
     add(groups, (rewarded("a1", group="a"), 1))
     for now_ms in range(0, STEPPED.timeout_ms, 30_000):
@@ -395,7 +395,7 @@ def test_of_silence_that_is_looked_at_everything_counts() -> None:
     assert changes.outputs[-1].time_ms == STEPPED.timeout_ms + 1
 
 
-def test_what_did_not_count_survives_a_restart() -> None:
+def test_excluded_time_survives_a_restart() -> None:
     hour = 3_600_000
     changes = add(groups := at_work(), (rewarded("a1", group="a"), 1), (rewarded("b1", group="b"), hour))
     stored = [entry for entry in changes.stored.values() if entry is not None]
@@ -409,7 +409,7 @@ def test_what_did_not_count_survives_a_restart() -> None:
         assert reasons(found) == {"a1": Reason.INCOMPLETE_GROUP}
 
 
-def test_a_source_from_which_nothing_is_on_its_way_holds_nothing_back() -> None:
+def test_a_drained_source_holds_no_time_back() -> None:
     time = Watermark(sources=3)
     time.see(0, 1000)
     time.see(1, 5000)
@@ -421,13 +421,13 @@ def test_a_source_from_which_nothing_is_on_its_way_holds_nothing_back() -> None:
     assert time.passed_without({0, 1, 2}, 7000) == 7000
 
 
-def test_a_reward_of_a_source_that_is_not_there_has_no_part_in_time() -> None:
+def test_a_reward_of_a_nonexistent_source_does_not_affect_time() -> None:
     time = Watermark(sources=1)
     time.see(7, 10**15)
     assert (time.newest, time.passed_ms) == ({}, None)
 
 
-def test_a_timestamp_below_zero_says_nothing_of_time() -> None:
+def test_a_negative_timestamp_does_not_affect_time() -> None:
     time = Watermark(sources=1)
     time.see(0, -1)
     assert (time.newest_ms, time.passed_ms) == (0, 0)

@@ -1,4 +1,4 @@
-"""All rollouts of a run, counted: those that the variance filter takes, those that are rejected for other reasons."""
+"""Counts of all rollouts of a run, including those that the variance filter or another rule rejects."""
 
 from collections.abc import Iterable, Sequence
 
@@ -27,20 +27,20 @@ def pair(name: str, first: float | None, second: float | None, **fields: object)
 
 
 def told(*changes: GroupChanges) -> list[RolloutCounts | None]:
-    """What training records tell, in the log's order."""
+    """Rollout counts of the training records, in log order."""
     outputs = [each for some in changes for each in some.outputs if isinstance(each.record, TrainingGroup)]
     return [rollouts_in(output_message(each.record, 1, rollouts=each.rollouts)[1].headers) for each in outputs]
 
 
 def total(counts: Iterable[RolloutCounts | None]) -> RolloutCounts:
-    """All together."""
+    """Their sum."""
     found = NOTHING
     for each in counts:
         found = found.plus(each or NOTHING)
     return found
 
 
-def test_groups_without_variance_are_told_of_by_the_next_group_that_is_formed() -> None:
+def test_groups_without_variance_are_counted_by_the_next_formed_group() -> None:
     changes = add(
         Groups(LIMITS),
         *pair("a", 1.0, 1.0), *pair("b", 0.0, 0.0), *pair("c", 0.5, 0.5), *pair("d", 1.0, 0.0), *pair("e", 0.0, 0.5),
@@ -104,7 +104,7 @@ def test_a_revision_counts_in_the_place_of_the_reward_before_it() -> None:
     assert told(changes) == [RolloutCounts(scored=2, reward_sum=0.5, groups=1)]
 
 
-def test_what_is_not_told_yet_is_stored_and_forgotten_once_it_is() -> None:
+def test_uncounted_rollouts_are_stored_until_they_are_written() -> None:
     groups = Groups(LIMITS)
     first = add(groups, *pair("a", 1.0, 1.0))
     assert first.stored[rollouts_key("r")] == Rollouts("r", 2, 2.0, 1, 1, 0, 0)
@@ -114,7 +114,7 @@ def test_what_is_not_told_yet_is_stored_and_forgotten_once_it_is() -> None:
     assert rollouts_key("r") not in add(groups, (rewarded("e", 1.0, purpose=Purpose.EVALUATE), 100)).stored
 
 
-def test_too_many_runs_forget_the_rollouts_of_that_which_had_none_for_longest() -> None:
+def test_beyond_the_limit_of_runs_the_longest_idle_runs_rollouts_are_forgotten() -> None:
     groups = Groups(GroupLimits(max_runs=2))
     add(groups, *pair("a", 1.0, 1.0, run="a"), *pair("b", 1.0, 1.0, run="b"), *pair("c", 1.0, 1.0, run="a"))
     changes = add(groups, *pair("d", 1.0, 1.0, run="c"))
@@ -127,7 +127,7 @@ def test_too_many_runs_forget_the_rollouts_of_that_which_had_none_for_longest() 
 
 
 def fates(changes: Sequence[GroupChanges]) -> RolloutCounts:
-    """What records say of members and rejections, counted without the counters."""
+    """Counts derived from the members and rejections in records, without the counters."""
     records = [each.record for some in changes for each in some.outputs]
     formed = [each for each in records if isinstance(each, TrainingGroup)]
     rejected = [each for each in records if isinstance(each, Rejection)]

@@ -16,9 +16,9 @@ from tests.streams.test_workers import produce, records, until, worker
 @pytest.mark.kafka
 @pytest.mark.parametrize("pause_s", [0.3, 3.0])
 def test_a_silent_partition_does_not_stop_the_timeouts_of_groups(kafka: str, tmp_path: Path, pause_s: float) -> None:
-    """Rewards flow into every partition all the time, and come from one partition of trajectories; three are silent.
+    """Rewards flow into every partition, all from one partition of trajectories; the other three are silent.
 
-    With the short pause there is nearly always something on its way; with the long one, which is shorter than the grace
+    With the short pause a record is nearly always in transit; with the long one, which is shorter than the grace period
     of an idle partition, nearly never.
     """
     name = f"quiet-{pause_s}"

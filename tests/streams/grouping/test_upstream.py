@@ -1,4 +1,4 @@
-"""What is on its way to ``rewards``, asked of a real broker: nothing is where both groups have taken every record."""
+"""Records in transit to ``rewards``, on a real broker: none once both groups have processed every record."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ async def produced(bootstrap: str, topic: Topic, partition: int, count: int) -> 
 
 
 async def produced_in_a_transaction(bootstrap: str, topic: Topic, partition: int, *, commit: bool) -> None:
-    """One record, and the marker behind it."""
+    """One record, and its transaction marker."""
     producer = new_producer(bootstrap, transactional_id=f"of-the-test-{partition}")
     await producer.start()
     await producer.begin_transaction()
@@ -41,12 +41,12 @@ def test_a_partition_is_drained_where_both_groups_have_taken_every_record(runnin
     bootstrap = running_kafka.bootstrap
 
     async def prepare() -> None:
-        # 0: nothing ever came. 1: all is taken; behind the last trajectory stands its transaction's marker.
+        # 0: no record ever came. 1: all are processed; the last trajectory is followed by its transaction marker.
         await produced(bootstrap, EVENTS, 1, 2)
         await committed(bootstrap, ASSEMBLE_GROUP, EVENTS, 1, 2)
         await produced_in_a_transaction(bootstrap, TRAJECTORIES, 1, commit=True)
         await committed(bootstrap, SCORE_GROUP, TRAJECTORIES, 1, 1)
-        # 2: an event is not assembled. 3: a trajectory is not scored, of which score never committed anything.
+        # 2: an event is not assembled. 3: a trajectory is not scored, and score has committed nothing there.
         await produced(bootstrap, EVENTS, 2, 2)
         await committed(bootstrap, ASSEMBLE_GROUP, EVENTS, 2, 1)
         await produced_in_a_transaction(bootstrap, TRAJECTORIES, 3, commit=True)
@@ -55,7 +55,7 @@ def test_a_partition_is_drained_where_both_groups_have_taken_every_record(runnin
     async def finish() -> Upstream:
         await committed(bootstrap, ASSEMBLE_GROUP, EVENTS, 2, 2)
         await committed(bootstrap, SCORE_GROUP, TRAJECTORIES, 3, 1)
-        # What was aborted is nothing that could come.
+        # Aborted records are not in transit.
         await produced_in_a_transaction(bootstrap, TRAJECTORIES, 1, commit=False)
         return await read_upstream(bootstrap)
 

@@ -1,4 +1,4 @@
-"""By whatever the ledger is broken down, its columns sum up to its totals."""
+"""The columns of every breakdown of the ledger sum to its totals."""
 
 from dataclasses import replace
 
@@ -50,19 +50,19 @@ def test_a_trajectory_that_is_open_has_the_task_of_its_start() -> None:
     assert rows(By.VERSION, event("t")) == {"unknown": (0, 0, 1)}
 
 
-def test_one_that_is_not_scored_has_the_version_of_its_tokens() -> None:
+def test_an_unscored_trajectory_has_the_version_of_its_tokens() -> None:
     assert rows(By.VERSION, event("t"), assembled("t", version=12)) == {"12": (0, 0, 1)}
     assert rows(By.VERSION, event("t"), assembled("t", version=None)) == {"unknown": (0, 0, 1)}
 
 
-def test_a_version_of_another_run_is_none_of_its_run() -> None:
+def test_a_version_of_another_run_is_not_counted_for_its_run() -> None:
     topic, message = assembled("t", version=12)
     value = message.value.replace(b'"run":null', b'"run":"another"', 1)
     assert value != message.value
     assert rows(By.VERSION, event("t"), (topic, replace(message, value=value))) == {"unknown": (0, 0, 1)}
 
 
-def test_versions_stand_in_the_order_of_numbers() -> None:
+def test_versions_are_in_numeric_order() -> None:
     sent = [each for n in (10, 9, 100) for each in (event(f"t{n}"), assembled(f"t{n}", version=n))]
     assert list(rows(By.VERSION, *sent)) == ["9", "10", "100"]
 

@@ -1,4 +1,4 @@
-"""The ledger is right at any moment: whoever writes what in between, and however often it reads on."""
+"""The ledger is correct at any moment, whatever is written between two reads and however often it resumes."""
 
 import json
 import signal
@@ -36,13 +36,13 @@ MAKES: tuple[Callable[[str], Sent], ...] = (
     grouped,
     lambda name: trained(1, name),
 )
-"""What each writer makes of what the one before it made."""
+"""Each writer's record, made from the previous writer's."""
 TOPICS = tuple(reversed(TOPICS_AGAINST_THE_STREAM))
 PARTITIONS = 2
 
 
 class SimulatedLog:
-    """Topics that grow while they are read: before every record that a reader gets, some writer may write one."""
+    """Topics that grow while they are read: before each record that a reader gets, a writer may write one."""
 
     def __init__(self, moves: Callable[[], int]) -> None:
         self.topics: dict[str, dict[int, list[StoredRecord]]] = {
@@ -51,7 +51,7 @@ class SimulatedLog:
         self.moves = moves
         self.numbers = count()
         self.stages: list[list[str]] = [[] for _ in MAKES]
-        """Stage → trajectories that got so far and not further."""
+        """Stage → trajectories that reached this stage and no later one."""
 
     def write(self, sent: Sent) -> None:
         topic, message = sent
@@ -62,7 +62,7 @@ class SimulatedLog:
         )
 
     def someone_writes(self) -> None:
-        """One writer takes a step: 0 starts a trajectory, n makes stage n of one; higher ones reject. Or nothing."""
+        """Let a writer take one step: 0 starts a trajectory, n writes stage n of one; higher ones reject or idle."""
         move = self.moves()
         if move == 0:
             name = f"t{next(self.numbers)}"
@@ -87,7 +87,7 @@ class SimulatedLog:
 
 
 def tally_of(log: SimulatedLog, reader: LedgerReader) -> LedgerTally:
-    """Everything before the reader's positions, counted anew."""
+    """A fresh count of all records before the reader's positions."""
     tally = LedgerTally()
     for name, partitions in reader.positions.items():
         for partition, end in partitions.items():
@@ -105,7 +105,7 @@ def moves_of(drawn: list[int]) -> Callable[[], int]:
 
 
 @given(drawn=MOVES, before=st.integers(0, 60), rounds=st.integers(1, 6))
-async def test_at_no_moment_is_there_an_effect_without_its_cause(drawn: list[int], before: int, rounds: int) -> None:
+async def test_the_ledger_never_counts_an_effect_without_its_cause(drawn: list[int], before: int, rounds: int) -> None:
     log = SimulatedLog(moves_of(drawn))
     for _ in range(before):
         log.someone_writes()
@@ -119,8 +119,10 @@ async def test_at_no_moment_is_there_an_effect_without_its_cause(drawn: list[int
             log.someone_writes()
 
 
-async def test_read_with_the_stream_there_would_be_effects_without_causes(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The order is what makes it right: in the other one the same log seems to contradict itself.
+async def test_reading_topics_in_stream_order_would_count_effects_without_causes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The order of topics makes the count correct: in the other order the same log seems to contradict itself.
     monkeypatch.setattr("headrace.streams.ledger.ledger.TOPICS_AGAINST_THE_STREAM", TOPICS)
     log = SimulatedLog(moves_of([0, 0, 1, 0, 1, 2, 0, 1, 2, 3] * 20))
     for _ in range(10):
@@ -131,7 +133,7 @@ async def test_read_with_the_stream_there_would_be_effects_without_causes(monkey
 
 
 @given(drawn=MOVES, cut_after=st.integers(0, 40))
-async def test_a_round_that_was_cut_off_is_set_right_by_the_next(drawn: list[int], cut_after: int) -> None:
+async def test_an_interrupted_pass_is_completed_by_the_next(drawn: list[int], cut_after: int) -> None:
     log = SimulatedLog(moves_of(drawn))
     for _ in range(50):
         log.someone_writes()
@@ -155,9 +157,7 @@ async def test_a_round_that_was_cut_off_is_set_right_by_the_next(drawn: list[int
 
 
 @given(drawn=MOVES, before=st.integers(0, 60), rounds=st.lists(st.booleans(), min_size=1, max_size=6))
-async def test_a_fold_that_was_kept_and_read_on_is_the_whole_fold(
-    drawn: list[int], before: int, rounds: list[bool]
-) -> None:
+async def test_a_kept_and_resumed_fold_equals_the_whole_fold(drawn: list[int], before: int, rounds: list[bool]) -> None:
     log = SimulatedLog(moves_of(drawn))
     for _ in range(before):
         log.someone_writes()
@@ -173,7 +173,7 @@ async def test_a_fold_that_was_kept_and_read_on_is_the_whole_fold(
             log.someone_writes()
 
 
-def test_every_kind_of_account_comes_back_with_its_counts() -> None:
+def test_every_kind_of_account_round_trips_with_its_counts() -> None:
     whole = LedgerTally()
     bad = (REJECTED, replace(rejected("bad")[1], value=b"{"))
     for topic, message in (
@@ -191,7 +191,7 @@ def test_every_kind_of_account_comes_back_with_its_counts() -> None:
 
 
 @pytest.mark.parametrize("packed", [b"", b"\x00", pack_tally(LedgerTally())[:-1], b"\x92\x81\xa1\xff\x90\x00"])
-def test_what_is_no_tally_is_refused(packed: bytes) -> None:
+def test_state_that_is_not_a_tally_is_refused(packed: bytes) -> None:
     with pytest.raises(UnusableFoldError, match="damaged"):
         unpack_tally(packed)
 
@@ -259,7 +259,7 @@ def test_the_command_prints_it_whole_and_by_key(kafka: str) -> None:
 
 
 @pytest.mark.kafka
-async def test_the_next_count_reads_only_what_came_since(
+async def test_the_next_count_reads_only_new_records(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folded: list[str] = []
@@ -283,7 +283,7 @@ async def test_the_next_count_reads_only_what_came_since(
     second, fresh = await counted()
     assert (second.started, fresh) == (first.started + 1, 3)
     assert await counted(from_start=True) == (second, every + 3)
-    # Damage, and a log that is another one, cost a whole read and say so.
+    # A damaged fold or a different log causes a full read, which is logged.
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-3])
     assert await counted() == (second, every + 3)
@@ -294,7 +294,7 @@ async def test_the_next_count_reads_only_what_came_since(
 
 
 @pytest.mark.kafka
-async def test_followed_it_tells_of_what_comes_and_ends_with_an_alert_where_it_stays_wrong(kafka: str) -> None:
+async def test_follow_reports_new_records_and_a_persistent_mismatch(kafka: str) -> None:
     follower = following(kafka, "--every", "0.2", "--patience", "2", "--json")
     assert follower.stdout is not None
     try:
@@ -316,8 +316,8 @@ async def test_followed_it_tells_of_what_comes_and_ends_with_an_alert_where_it_s
 
 
 @pytest.mark.kafka
-async def test_a_follower_that_is_asked_to_end_ends_well(kafka: str) -> None:
-    await write(kafka, grouped("follow"))  # what the test before left wrong
+async def test_follow_ends_cleanly_on_request(kafka: str) -> None:
+    await write(kafka, grouped("follow"))  # the record that the previous test left out
     follower = following(kafka, "--every", "30")
     assert follower.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""The ledger adds up exactly when every trajectory has one fate, in whatever order it is read and however often."""
+"""The ledger adds up exactly if every trajectory has one fate, for any order and repetition of records."""
 
 import random
 from collections import Counter
@@ -79,38 +79,38 @@ def test_two_fates_are_a_conflict(further: tuple[Sent, ...], says: str) -> None:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_whatever_the_trainer_turns_away_is_one_fate_under_its_reason(reason: Reason) -> None:
+def test_a_trainers_rejection_is_one_fate_under_its_reason(reason: Reason) -> None:
     found = ledger(*through("t", grouped("t"), rejected("t", reason, Stage.ADMISSION)))
     assert (found.rejected_by, found.pending, found.adds_up) == ({"admission": {reason.value: 1}}, 0, True)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2, 3])
-def test_a_record_that_a_later_one_was_made_of_cannot_be_missing(missing: int) -> None:
+def test_a_missing_source_record_is_an_error(missing: int) -> None:
     sent = [*through("t", grouped("t"), trained(1, "t"))]
     del sent[missing]
     assert not ledger(*sent).adds_up
 
 
-def test_events_cut_by_their_retention_are_told_apart_from_errors() -> None:
+def test_events_expired_by_retention_are_not_errors() -> None:
     sent = [scored("t"), grouped("t"), trained(1, "t")]
     found = ledger(*sent, cut=frozenset({"events", "trajectories"}))
     assert (found.started, found.expired, found.trained, found.adds_up) == (0, 1, 1, True)
     assert not ledger(*sent).adds_up
 
 
-def test_a_record_that_cannot_be_read_is_said() -> None:
+def test_an_unreadable_record_is_reported() -> None:
     _, message = rejected("t")
     found = ledger(*through("t"), (REJECTED, Message(message.key, b"{", message.headers)))
     assert (found.unreadable, found.adds_up) == (1, False)
 
 
-def test_only_so_many_conflicts_are_named() -> None:
+def test_a_bounded_number_of_conflicts_is_named() -> None:
     found = ledger(*(assembled(f"t{number}") for number in range(150)))
     assert (len(found.conflicts), found.conflicting) == (100, 150)
     assert table(found.as_dict())[-1] == "  and 50 more"
 
 
-def test_the_table_says_whether_it_adds_up() -> None:
+def test_the_table_states_whether_it_adds_up() -> None:
     assert "It adds up: 8." in table(ledger(*CIRCLE).as_dict())
     assert any(line.startswith("IT DOES NOT ADD UP") for line in table(ledger(scored("t")).as_dict()))
 
@@ -132,7 +132,7 @@ ANYTHING = st.sampled_from(
 
 
 class Sets:
-    """The same from sets that are compared at the end, which is slower and plainer."""
+    """The same counts from sets that are compared at the end: slower and simpler."""
 
     def __init__(self, sent: list[Sent]) -> None:
         self.seen: set[str] = set()
@@ -163,7 +163,7 @@ class Sets:
 
     @property
     def is_sound(self) -> bool:
-        """Everything has its cause, and at most one fate."""
+        """Whether every record has its cause and every trajectory at most one fate."""
         decided = self.steps.keys() | self.rejections.keys()
         admitted = {name for name, fates in self.rejections.items() if any(stage == "admission" for stage, _ in fates)}
         return (
@@ -176,7 +176,7 @@ class Sets:
 
 
 @given(st.lists(ANYTHING, max_size=40))
-def test_counts_that_follow_each_record_are_those_of_sets_compared_at_the_end(sent: list[Sent]) -> None:
+def test_incremental_counts_match_sets_compared_at_the_end(sent: list[Sent]) -> None:
     found, sets = ledger(*sent), Sets(sent)
     decided = sets.steps.keys() | sets.rejections.keys()
     assert (found.started, found.seen_without_start) == (len(sets.started), len(sets.seen - sets.started))
@@ -196,7 +196,7 @@ def test_counts_that_follow_each_record_are_those_of_sets_compared_at_the_end(se
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_the_ledger_knows_a_trajectory_exactly_where_the_assembler_does(seed: int) -> None:
+def test_ledger_and_assembler_agree_on_which_records_name_a_trajectory(seed: int) -> None:
     spoiled = poison(session("t", "ask", "tool")[2], random.Random(seed), 100)
     fold = PartitionFold(FoldLimits())
     fold.arrive(spoiled)

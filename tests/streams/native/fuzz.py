@@ -1,7 +1,7 @@
 """A coverage-guided fuzzer of the extension module: ``make sanitize`` runs it for a minute, under the sanitizers.
 
-An input is a payload or a header of one event in a small trajectory. What reaches new branches is kept and changed
-further. The module may read it or doubt it: what it writes must be what Python writes, and nothing may be reported.
+An input is a payload or a header of one event in a small trajectory. Inputs that reach new branches are kept and
+mutated further. The module may read or doubt an input: its output must equal Python's, without a sanitizer report.
 
     HEADRACE_SANITIZED=build/sanitized/speedups.so python -m tests.streams.native.fuzz --seconds 60 --seed 1
 """
@@ -45,7 +45,7 @@ NUMBERS = (
     b"0", b"-0", b"-1", b"1", b"0.1", b"1e9", b"1.50", b"0.001", b"9999999999.5", b"2147483647", b"2147483648",
     b"4294967296", b"1000000000000", b"999999999999999999", b"9223372036854775807", b"9223372036854775808", b"9" * 19,
 )  # fmt: skip
-"""Of what is next to a bound of a type, or of the form in which Python writes a number."""
+"""Numbers next to the bound of a type, or to a change in the form in which Python writes numbers."""
 WORDS = (
     b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"\\u0000", b"\\u00", b"\\u001", b"\\ud83d",
     b"\xc3\xa9", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\xf0\x9f\x98", b"\xff", b"\0", b" ",
@@ -54,10 +54,10 @@ WORDS = (
 NUMBER = re.compile(rb"-?\d+(\.\d+)?")
 
 COMPARED_EVERY = 8
-"""Python takes several times as long; what reached new branches is always compared."""
+"""Every so many inputs one is compared with Python, which takes several times as long; new branches always are."""
 
 Case = tuple[int, str, bytes]
-"""Which event, which header (or none for the payload), and its bytes."""
+"""Index of the event, name of the header (empty for the payload), and the bytes."""
 
 
 def every_fact() -> list[StoredRecord]:
@@ -98,13 +98,13 @@ def seeds(records: list[StoredRecord]) -> list[Case]:
 
 
 def words_of(records: list[StoredRecord]) -> tuple[bytes, ...]:
-    """Names of fields and headers, and what stands in them: ``"steps":``, ``completed``, …"""
+    """Names of fields and headers, and their values: ``"steps":``, ``completed``, …"""
     found = {word for record in records for word in re.findall(rb'"[a-z_]+":?', record.value or b"")}
     return (*WORDS, *NUMBERS, *sorted(found))
 
 
 def changed(corpus: list[Case], words: Sequence[bytes], chance: random.Random) -> Case:
-    """One of ``corpus`` with a few bytes changed, left out, doubled, or taken from another; each event as often."""
+    """One of ``corpus`` with a few bytes changed, removed, doubled, or taken from another; all events equally often."""
     where = chance.choice(sorted({(place, bool(name)) for place, name, _ in corpus}))
     place, name, text = chance.choice([case for case in corpus if (case[0], bool(case[1])) == where])
     data = bytearray(text)
@@ -125,7 +125,7 @@ def changed(corpus: list[Case], words: Sequence[bytes], chance: random.Random) -
                 data[at:at] = other[begin : begin + chance.randrange(1, 60)]
             case 5:
                 data[at : at + 1] = chance.choice(words)
-            case 6:  # cut off, and yet it ends like an object
+            case 6:  # truncated, but still ending like an object
                 data[at:] = chance.choice((b"", chance.choice(WORDS))) + b"}"
             case _:
                 if numbers := list(NUMBER.finditer(data)):
@@ -135,7 +135,7 @@ def changed(corpus: list[Case], words: Sequence[bytes], chance: random.Random) -
 
 
 class Trajectory:
-    """A trajectory of ``records``, of which each case spoils one."""
+    """A trajectory of ``records``, one of which each case damages."""
 
     def __init__(self, records: list[StoredRecord]) -> None:
         self._records = records
@@ -160,7 +160,7 @@ class Trajectory:
         return [written(each) if isinstance(each, History) else each for each in found]
 
     def by_python(self, case: Case) -> list[UnusableRecord | Outgoing]:
-        """The same by the rules themselves."""
+        """The same by the Python rules."""
         arrivals = list(self._plain)
         arrivals[case[0]] = plain_arrival_of(self._spoiled(case))
         fold = PartitionFold(FoldLimits())
@@ -169,20 +169,20 @@ class Trajectory:
 
 
 def written(history: History) -> Outgoing | None:
-    """What the extension module writes of a closed trajectory; ``None`` where it doubts."""
+    """The extension module's record of a closed trajectory; ``None`` if it doubts."""
     message = plainly_written(history)
     return None if message is None else Outgoing(TRAJECTORIES, message, history.closed_ms)
 
 
 def agree(one: UnusableRecord | Outgoing | None, other: UnusableRecord | Outgoing) -> bool:
-    """Whether the extension module, which may doubt, said what Python says."""
+    """Whether the extension module doubts or agrees with Python."""
     if isinstance(one, UnusableRecord) and isinstance(other, UnusableRecord):
         return (one.record.offset, str(one.error)) == (other.record.offset, str(other.error))
     return (one is None and isinstance(other, Outgoing)) or one == other
 
 
 def compare(trajectory: Trajectory, case: Case, found: Sequence[UnusableRecord | Outgoing | None]) -> None:
-    """Raises ``AssertionError`` where Python says something else than ``found``."""
+    """Raises ``AssertionError`` if Python's result differs from ``found``."""
     expected = trajectory.by_python(case)
     same = len(found) == len(expected) and all(map(agree, found, expected))
     assert same, f"{case}: {found}, and by Python {expected}"

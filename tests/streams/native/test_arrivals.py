@@ -1,4 +1,4 @@
-"""What the extension module says of a record is what Python says of it."""
+"""The extension module and Python parse a record alike."""
 
 import hashlib
 from dataclasses import replace
@@ -22,7 +22,7 @@ FIELDS = [name for name in PlainArrival.__struct_fields__ if name != "packed_hea
 
 
 def said(arrival: Arrival) -> dict[str, object]:
-    """All that an arrival says; headers as they came."""
+    """All attributes of an arrival; headers unchanged."""
     return {name: getattr(arrival, name) for name in FIELDS} | {"headers": [tuple(pair) for pair in arrival.headers]}
 
 
@@ -45,7 +45,9 @@ headers = st.lists(st.tuples(names, values), max_size=12)
 
 @given(headers | headers.map(lambda pairs: [*pairs, *((f"h{n % 40}", b"%d" % n) for n in range(50))]), st.data())
 @example([("ce_id", b"1")] * 40, None)
-def test_any_headers_are_understood_alike(pairs: list[tuple[str, bytes | None]], data: st.DataObject | None) -> None:
+def test_module_and_python_agree_on_any_headers(
+    pairs: list[tuple[str, bytes | None]], data: st.DataObject | None
+) -> None:
     whole = data is None or data.draw(st.booleans(), "beside a whole envelope")
     key, value = (b"", None) if data is None else data.draw(st.tuples(values, values))
     record = event("s1", 0, started())
@@ -54,13 +56,13 @@ def test_any_headers_are_understood_alike(pairs: list[tuple[str, bytes | None]],
 
 
 @pytest.mark.parametrize("time", TIMES)
-def test_a_time_that_does_not_exist_is_none(time: bytes) -> None:
+def test_module_and_python_agree_on_nonexistent_times(time: bytes) -> None:
     record = with_header(event("s1", 0, started()), TIME, time)
     assert said(arrival_of(record)) == said(plain_arrival_of(record))
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2199, 12, 31)))
-def test_any_time_in_our_own_form_is_the_time_that_python_says(moment: object) -> None:
+def test_module_and_python_agree_on_any_time_in_our_format(moment: object) -> None:
     text = f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + ".042Z"
     record = event("s1", 0, started())
     record = replace(record, headers=[*record.headers, (TIME, text.encode())])
@@ -69,7 +71,7 @@ def test_any_time_in_our_own_form_is_the_time_that_python_says(moment: object) -
 
 
 @given(st.datetimes())
-def test_a_time_out_of_bounds_is_none(moment: datetime) -> None:
+def test_a_time_out_of_bounds_is_not_read(moment: datetime) -> None:
     text = f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + ".042Z"
     record = with_header(event("s1", 0, started()), TIME, text.encode())
     assert said(arrival_of(record)) == said(plain_arrival_of(record))
@@ -77,14 +79,14 @@ def test_a_time_out_of_bounds_is_none(moment: datetime) -> None:
 
 
 @pytest.mark.parametrize("name", [ID, TYPE, SOURCE, SUBJECT, TRACEPARENT])
-def test_an_attribute_that_is_too_long_leaves_no_plain_time(name: str) -> None:
+def test_an_attribute_that_is_too_long_leaves_the_arrival_without_a_time(name: str) -> None:
     for length, plain in ((2048, True), (2049, False)):
         record = with_header(event("s1", 0, started()), name, b"x" * length)
         assert said(arrival_of(record)) == said(plain_arrival_of(record))
         assert (arrival_of(record).time_ms is not None) == plain
 
 
-def test_an_arrival_is_not_looked_at_twice() -> None:
+def test_an_arrival_is_parsed_once() -> None:
     for arrival in (arrival_of(event("s1", 0, started())), plain_arrival_of(event("s1", 0, started()))):
         assert arrival_of(arrival) is arrival
 
@@ -97,13 +99,13 @@ def test_an_arrival_is_not_looked_at_twice() -> None:
         ({"headers": [1]}, "pair"),
     ],
 )
-def test_what_is_no_record_is_refused(wrong: dict[str, object], why: str) -> None:
+def test_arguments_that_are_not_a_record_are_refused(wrong: dict[str, object], why: str) -> None:
     record = {"topic": "t", "partition": 0, "offset": 0, "timestamp": T0, "key": None, "value": None, "headers": []}
     with pytest.raises(TypeError, match=why):
         SPEEDUPS.Arrival(**record | wrong)  # type: ignore[arg-type]
 
 
-def test_it_was_built_from_the_sources_that_are_here() -> None:
+def test_it_was_built_from_the_current_sources() -> None:
     sources = sorted((Path(__file__).parents[3] / "streams" / "native").rglob("*.?pp"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     assert digest == SPEEDUPS.SOURCES, "the sources have changed since: `make native`"

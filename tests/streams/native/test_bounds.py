@@ -1,4 +1,4 @@
-"""Next to each bound, too, the fold with its fast way is the fold without it."""
+"""Next to each bound the fold with the fast path matches the fold without it."""
 
 from array import array
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ RECORDS = log([record for pair in zip(ONE, OTHER, strict=False) for record in pa
 
 
 def agree(records: list[StoredRecord], limits: FoldLimits) -> None:
-    """Both ways, and after every record."""
+    """Compare both paths after every record."""
     quick, plain = PartitionFold(limits), PartitionFold(limits)
     for at, record in enumerate(records):
         assert fast(quick, [arrival_of(record)]) == slow(plain, [plain_arrival_of(record)])
@@ -36,7 +36,7 @@ def agree(records: list[StoredRecord], limits: FoldLimits) -> None:
 
 
 def reached() -> Iterator[tuple[str, int]]:
-    """Limits, and what ``RECORDS`` bring them to."""
+    """Limits, and the values that ``RECORDS`` reach."""
     fold = PartitionFold(FoldLimits())
     for record in RECORDS:
         arrival = plain_arrival_of(record)
@@ -52,7 +52,7 @@ def reached() -> Iterator[tuple[str, int]]:
 @pytest.mark.parametrize(
     "name", ["max_event_bytes", "max_open_bytes", "max_open", "max_trajectory_bytes", "max_trajectory_events"]
 )
-def test_at_a_bound_and_one_beside_it(name: str) -> None:
+def test_values_at_and_next_to_a_bound(name: str) -> None:
     values = {value for field, value in reached() if field == name}
     assert len(values) > 1
     for limit in {value + beside for value in values for beside in (-1, 0, 1)} - {0}:
@@ -79,7 +79,7 @@ def test_a_timestamp_at_either_end(timestamp: int) -> None:
 
 
 @pytest.mark.parametrize("beside", [-1, 0, 1])
-def test_at_the_most_tokens_that_a_trajectory_may_have(beside: int) -> None:
+def test_a_trajectory_with_the_most_tokens(beside: int) -> None:
     call = called(array("i", range(MAX_TOKENS - 2 + beside)), [1, 2])
     history = history_of([event("s1", 0, started()), event("s1", 1, call)])
     written = plainly_written(history)
@@ -89,7 +89,7 @@ def test_at_the_most_tokens_that_a_trajectory_may_have(beside: int) -> None:
 
 
 @pytest.mark.parametrize("logprob", [-1e6, -0.5, 0.0, 0.99 * MAX_LOGPROB, 1.01 * MAX_LOGPROB, 0.5, 1.0, inf, -inf, nan])
-def test_a_log_probability_above_the_most_is_left_to_the_model(logprob: float) -> None:
+def test_a_log_probability_above_the_bound_is_left_to_the_model(logprob: float) -> None:
     plain, odd = (encode_array(array("f", [value])).encode() for value in (-0.5, logprob))
     value = event("s1", 1, called([1], [2])).value
     assert value is not None

@@ -1,4 +1,4 @@
-"""What the extension module was not built for is left to Python, and counted: with the same bytes as without it."""
+"""Types and fields unknown to the extension module are left to Python and counted, with the same bytes."""
 
 import json
 import os
@@ -42,19 +42,19 @@ def lag_of(*models: type[Record]) -> NativeLag:
 
 
 @pytest.mark.skipif(not os.environ.get("CI"), reason="a module that lags behind is a failure in CI alone")
-def test_the_module_knows_everything() -> None:
+def test_the_module_was_built_for_all_types_and_fields() -> None:
     assert SPEEDUPS is not None
     assert not LAG, f"the C++ is to be written: {LAG}"
 
 
-def test_what_is_known_is_no_lag() -> None:
+def test_known_types_and_fields_are_no_lag() -> None:
     tables, lag = tables_of((Thing,), KNOWN)
     assert not lag
     assert str(lag) == ""
     assert [field.kind for field in tables["t.v1"]] == ["text", "part"]
 
 
-def test_a_type_that_it_was_not_built_for_is_left_to_python() -> None:
+def test_an_unknown_type_is_left_to_python() -> None:
     class New(Record):
         TYPE: ClassVar[str] = "new.v1"
 
@@ -66,7 +66,7 @@ def test_a_type_that_it_was_not_built_for_is_left_to_python() -> None:
     assert str(lag) == "it does not know the event type new.v1"
 
 
-def test_a_field_that_it_was_not_built_for_is_unknown_wherever_it_stands() -> None:
+def test_an_unknown_field_is_found_at_any_depth() -> None:
     class Larger(Size):
         colour: str = "red"
 
@@ -83,7 +83,7 @@ def test_a_field_that_it_was_not_built_for_is_unknown_wherever_it_stands() -> No
 
 
 @pytest.mark.parametrize("annotation", [tuple[int, int], int | str, dict[str, int], list[float], set[str]])
-def test_a_type_whose_field_it_cannot_read_is_left_to_python_unless_the_field_is_new(annotation: Any) -> None:
+def test_a_type_with_an_unreadable_field_is_left_to_python_unless_the_field_is_new(annotation: Any) -> None:
     class Odd(Record):
         TYPE: ClassVar[str] = "t.v1"
         name: annotation
@@ -95,7 +95,7 @@ def test_a_type_whose_field_it_cannot_read_is_left_to_python_unless_the_field_is
     assert lag_of(New) == NativeLag(fields=frozenset({("t.v1", "odd")}))
 
 
-def test_a_bound_that_it_does_not_know_is_a_type_that_it_cannot_read() -> None:
+def test_a_type_with_an_unknown_bound_is_left_to_python() -> None:
     class Even(Record):
         TYPE: ClassVar[str] = "t.v1"
         name: int = Field(multiple_of=2)
@@ -103,7 +103,7 @@ def test_a_bound_that_it_does_not_know_is_a_type_that_it_cannot_read() -> None:
     assert lag_of(Even) == NativeLag(types=frozenset({"t.v1"}))
 
 
-def test_what_checks_a_record_and_is_not_in_the_module_leaves_the_type_to_python() -> None:
+def test_a_type_with_an_unknown_validator_is_left_to_python() -> None:
     class Checked(Thing):
         @field_validator("name")
         @classmethod
@@ -125,7 +125,7 @@ def test_what_checks_a_record_and_is_not_in_the_module_leaves_the_type_to_python
         assert lag_of(model) == NativeLag(types=frozenset({"t.v1"}))
 
 
-def test_a_start_goes_on_whatever_it_has_as_long_as_all_of_it_can_be_read() -> None:
+def test_a_start_is_read_if_all_its_fields_are_readable() -> None:
     class Start(Record):
         TYPE: ClassVar[str] = "start.v1"
         anything: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def test_a_start_goes_on_whatever_it_has_as_long_as_all_of_it_can_be_read() -> N
 
 
 def without(model: type[Record], field: str = "") -> dict[str, str]:
-    """What a module would say that was built before ``model``, or a field of it."""
+    """The tables of a module that was built before ``model``, or before a field of it."""
     known = dict(SPEEDUPS.EVENT_FIELDS)
     names = known.pop(model.TYPE).split()
     return known | {model.TYPE: " ".join(name for name in names if name != field)} if field else known
@@ -156,7 +156,7 @@ OLDER_MODULES = {
 @needs_speedups
 @beside_a_current_module
 @pytest.mark.parametrize(("model", "field"), OLDER_MODULES.values(), ids=OLDER_MODULES)
-def test_an_older_module_leaves_what_is_new_to_python_and_writes_the_rest(
+def test_an_older_module_leaves_new_types_to_python_and_writes_the_rest(
     model: type[Record], field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer, lag = make_writer(without(model, field))
@@ -243,7 +243,7 @@ print(json.dumps([sent, assembly.native_fallbacks, str(LAG)]))
         ("defect", 2, "it does not know when a trajectory has the defect new"),
     ],
 )
-def test_the_assembler_starts_beside_a_module_that_does_not_know_it(what: str, fallbacks: int, why: str) -> None:
+def test_the_assembler_starts_with_a_module_that_lags_behind(what: str, fallbacks: int, why: str) -> None:
     def run(module: str) -> list[Any]:
         command = [sys.executable, "-c", PLANTED, what, module]
         found: list[Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

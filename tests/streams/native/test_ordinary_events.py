@@ -1,4 +1,4 @@
-"""The fold with its fast way is the fold without it: same outcomes, same state, after every record."""
+"""The fold with the fast path matches the fold without it: same outcomes and same state after every record."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ pytestmark = needs_speedups
 
 
 def state(fold: PartitionFold, position: int) -> dict[str, object]:
-    """All that a fold knows, open trajectories by their ids in each of its orders."""
+    """The whole state of a fold, with open trajectories by ID in each of its orders."""
     return {
         "log_ms": fold.log_ms,
         "duplicates": fold.duplicates,
@@ -42,7 +42,7 @@ def state(fold: PartitionFold, position: int) -> dict[str, object]:
 
 
 def fast(fold: PartitionFold, records: Sequence[Arrival]) -> list[Outgoing]:
-    """What comes of ``records``, with the fast way where it goes."""
+    """The outcomes of ``records``, using the fast path where possible."""
     found: list[Outgoing] = []
     index = 0
     while (index := fold.take_ordinary(records, index)) < len(records):
@@ -69,9 +69,7 @@ BOUNDED = LIMITS | st.builds(
 
 @given(messy_log(), BOUNDED, st.lists(st.integers(1, 30), max_size=8))
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_comes_the_fast_way_leads_where_the_slow_one_leads(
-    records: list[StoredRecord], limits: FoldLimits, cuts: list[int]
-) -> None:
+def test_fast_and_slow_paths_agree_on_any_log(records: list[StoredRecord], limits: FoldLimits, cuts: list[int]) -> None:
     quick, plain = PartitionFold(limits), PartitionFold(limits)
     at = 0
     for length in [*cuts, len(records)]:
@@ -84,7 +82,7 @@ def test_whatever_comes_the_fast_way_leads_where_the_slow_one_leads(
 
 
 def taken(records: Sequence[LogRecord], look: Callable[[LogRecord], Arrival]) -> int:
-    """How many of ``records`` go the fast way."""
+    """Number of ``records`` that take the fast path."""
     fold, count, index = PartitionFold(FoldLimits()), 0, 0
     looked_at = [look(record) for record in records]
     while index < len(records):
@@ -96,14 +94,14 @@ def taken(records: Sequence[LogRecord], look: Callable[[LogRecord], Arrival]) ->
     return count
 
 
-def test_all_but_the_last_of_a_trajectory_go_the_fast_way() -> None:
+def test_all_but_the_last_event_of_a_trajectory_take_the_fast_path() -> None:
     records = log([*session("s1", "ask", "tool", "ask"), *session("s2", "ask", "prune", "tool", "ask")])
     assert taken(records, arrival_of) == len(records) - 2
     assert taken(records, plain_arrival_of) == 0
 
 
 @pytest.mark.parametrize("after_ms", [49, 50, 51])
-def test_what_is_due_closes_before_an_event_that_would_be_ordinary(after_ms: int) -> None:
+def test_due_trajectories_close_before_an_ordinary_event(after_ms: int) -> None:
     silent, other = session("s1", "ask"), session("s2", "ask", "tool")
     silent = [replace(record, timestamp=T0) for record in silent[:2]]
     times = (T0 + 10, T0 + 10, T0 + after_ms)
@@ -116,7 +114,7 @@ def test_what_is_due_closes_before_an_event_that_would_be_ordinary(after_ms: int
     assert state(quick, 5) == state(plain, 5)
 
 
-def test_the_position_moves_on_with_what_was_ordinary() -> None:
+def test_the_position_advances_with_ordinary_events() -> None:
     records = [arrival_of(record) for record in log(session("s1", "ask", "tool", "ask"), first=7)[:-1]]
     assembly = PartitionAssembly.resume(FoldLimits(), None, [], position=7, output_end=0)
     assert list(assembly.take_all(records)) == []
@@ -124,7 +122,7 @@ def test_the_position_moves_on_with_what_was_ordinary() -> None:
 
 
 @pytest.mark.parametrize("subject", [b"", b"s" * 512, b"s" * 513, "é€😀".encode(), b"\xc3", b"\xed\xa0\x80", b"\0"])
-def test_only_what_can_be_an_id_opens_a_trajectory(subject: bytes) -> None:
+def test_only_a_valid_id_opens_a_trajectory(subject: bytes) -> None:
     first = with_header(session("s1", "ask")[0], SUBJECT, subject)
     quick, plain = PartitionFold(FoldLimits()), PartitionFold(FoldLimits())
     outcomes = fast(quick, [arrival_of(first)]), slow(plain, [plain_arrival_of(first)])
@@ -132,14 +130,14 @@ def test_only_what_can_be_an_id_opens_a_trajectory(subject: bytes) -> None:
     assert state(quick, 1) == state(plain, 1)
 
 
-def test_a_trajectory_opens_in_the_same_state_with_the_module_and_without() -> None:
+def test_a_trajectory_opens_in_the_same_state_with_and_without_the_module() -> None:
     states = [make("s1", 3, 7, 11, 13, 17, 19) for make in (OpenState, PlainOpenState)]
     found = [{name: getattr(state, name) for name in PlainOpenState.__slots__} for state in states]
     assert found[0] == found[1]
     assert OpenState is not PlainOpenState
 
 
-def test_a_type_that_it_was_not_built_for_is_as_ordinary_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_type_takes_the_fast_path_too(monkeypatch: pytest.MonkeyPatch) -> None:
     new = b"headrace.never.heard.of.v1"
     records = [arrival_of(with_header(record, TYPE, new)) for record in session("s1", "ask", "tool")[1:4]]
     whole = [arrival_of(session("s1", "ask")[0]), *records]

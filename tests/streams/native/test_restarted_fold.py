@@ -1,4 +1,4 @@
-"""After a restart, too, the fold with its fast way is the fold without it."""
+"""After a restart, too, the fold with the fast path matches the fold without it."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ pytestmark = needs_speedups
 
 
 def stopped(records: list[StoredRecord], limits: FoldLimits) -> tuple[int, int, list[Emitted]]:
-    """What a restart after ``records`` finds: where to read from, log time there, and what was written."""
+    """The state that a restart after ``records`` finds: offset to read from, stream time there, and written output."""
     fold, written = PartitionFold(limits), []
     for record in records:
         for outcome in fold.arrive(plain_arrival_of(record)):
@@ -45,13 +45,13 @@ def agree_after_a_restart(records: list[StoredRecord], limits: FoldLimits, cut: 
 
 @given(messy_log(), BOUNDED, st.floats(0, 1), st.lists(st.integers(1, 9), max_size=20))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_was_written_before_the_fast_way_leads_where_the_slow_one_leads(
+def test_fast_and_slow_paths_agree_after_a_restart(
     records: list[StoredRecord], limits: FoldLimits, share: float, lengths: list[int]
 ) -> None:
     agree_after_a_restart(records, limits, int(share * len(records)), lengths)
 
 
-def test_what_had_closed_when_a_trajectory_began_is_the_same_though_that_was_the_record_before() -> None:
+def test_trajectories_closed_by_the_previous_record_are_restored_equally() -> None:
     first, closing, next_one = session("s1", "ask", "ask"), session("s2", "ask"), session("s3", "ask")
     records = [*first[:1], *closing, *next_one[:2], *first[1:]]
     records = [

@@ -1,4 +1,4 @@
-"""A trajectory that the extension module writes is, byte for byte, the one that Python writes of the same events."""
+"""A trajectory written by the extension module equals Python's for the same events, byte for byte."""
 
 import json
 import os
@@ -89,7 +89,7 @@ tokens = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5) | st.integers(25
 
 @st.composite
 def calls(draw: st.DrawFn, context: list[int]) -> ModelCalled:
-    """A model call after ``context``, which it changes: by difference, whole, rewritten, or wrongly."""
+    """A model call after ``context``, which it extends, repeats whole, rewrites, or contradicts."""
     fresh, sampled = draw(tokens), draw(tokens)
     way = draw(st.sampled_from(["prefix", "prefix", "whole", "anew", "wrong"]))
     before = array("i", context)
@@ -158,7 +158,7 @@ def histories(draw: st.DrawFn) -> History:
 
 @given(histories())
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_any_facts_add_up_to_the_same_bytes(history: History) -> None:
+def test_any_facts_give_the_same_bytes(history: History) -> None:
     written = plainly_written(history)
     trajectory, dead = _conclude(history)
     assert conclude(history)[0] == trajectory
@@ -167,7 +167,7 @@ def test_any_facts_add_up_to_the_same_bytes(history: History) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(FACTS) - {"failed", "returned"}))
-def test_nothing_that_our_own_sdk_writes_is_doubted(name: str) -> None:
+def test_events_of_our_own_sdk_are_never_doubted(name: str) -> None:
     history = history_of([event("s1", 0, FACTS[name])])
     lags = is_left_to_python(history) and not os.environ.get("CI")
     assert (plainly_written(history) is None) == lags
@@ -191,7 +191,7 @@ def test_a_whole_session_is_not_doubted() -> None:
         b"[" * 150 + b"]" * 150,
     ],
 )  # fmt: skip
-def test_what_would_be_written_in_another_form_or_not_at_all_is_doubted(argument: bytes) -> None:
+def test_values_that_python_would_write_differently_are_doubted(argument: bytes) -> None:
     assert not is_plain(argument)
 
 
@@ -205,12 +205,12 @@ def test_what_would_be_written_in_another_form_or_not_at_all_is_doubted(argument
         b"[" * 140 + b"]" * 140,
     ],
 )  # fmt: skip
-def test_what_would_be_written_as_it_came_is_not_doubted(argument: bytes) -> None:
+def test_values_that_python_would_write_unchanged_are_not_doubted(argument: bytes) -> None:
     assert is_plain(argument)
 
 
 def is_plain(argument: bytes) -> bool:
-    """Whether a tool call with ``argument`` goes without doubt; then it goes as Python would write it."""
+    """Whether a tool call with ``argument`` is written without doubt; its bytes must then equal Python's."""
     value = b'{"call_id":"c1","tool":"t","arguments":{"a":' + argument + b"}}"
     history = history_of([event("s1", 0, started()), event("s1", 1, FACTS["tool"], value=value)])
     written = plainly_written(history)
@@ -262,7 +262,7 @@ def finished(stage: int, steps: int) -> SubagentFinished:
     ],
     ids=str,
 )
-def test_what_comes_twice_or_crosswise_is_paired_alike(facts: list[Record]) -> None:
+def test_repeated_and_crossed_calls_are_paired_alike(facts: list[Record]) -> None:
     history = history_of([event("s1", number, fact) for number, fact in enumerate(facts)])
     written = plainly_written(history)
     assert written is not None
@@ -296,9 +296,7 @@ def test_a_call_that_the_model_refuses_is_doubted(fields: str) -> None:
     ],
     ids=str,
 )
-def test_a_sampling_parameter_that_nobody_knows_is_a_label_whoever_reads_it(
-    fields: dict[str, Any], labelled: bool
-) -> None:
+def test_an_unknown_sampling_parameter_is_a_label_for_every_reader(fields: dict[str, Any], labelled: bool) -> None:
     value = json.dumps(called([1], [2]).model_dump(mode="json") | fields).encode()
     records = [event("s1", 0, started()), event("s1", 1, FACTS["called"], value=value)]
     history = history_of([*records, event("s1", 2, TrajectoryEnded())])
@@ -324,7 +322,7 @@ def test_other_runs_are_labelled_alike(runs: list[str | None], has_start: bool) 
     assert labelled == (has_start and not set(runs) <= {"r", None})
 
 
-def test_the_first_trace_that_is_one_counts() -> None:
+def test_the_first_valid_trace_counts() -> None:
     traces = [b"00-xyz", *(b"00-%032d-%016d-01" % (number, number) for number in (0, 7, 8))]
     records = session("s1", "ask", "tool")
     records[:4] = [with_header(record, TRACEPARENT, trace) for record, trace in zip(records[:4], traces, strict=True)]
@@ -361,14 +359,14 @@ def test_a_year_beyond_9999_is_doubted() -> None:
     assert plainly_written(history) is None
 
 
-def test_a_trajectory_beyond_the_largest_record_goes_without_its_bulk() -> None:
+def test_a_trajectory_beyond_the_largest_record_is_written_without_its_bulk() -> None:
     parts = [ToolCalled(call_id=f"c{n}", tool="t", arguments={"text": "x" * 900_000}) for n in range(28)]
     history = history_of([event("s1", n, fact) for n, fact in enumerate([started(), *parts])])
     assert plainly_written(history) is None
     assert conclude(history) == _conclude(history)
 
 
-def test_a_module_that_was_built_for_other_records_is_refused_at_once() -> None:
+def test_a_module_built_for_other_records_is_refused_at_construction() -> None:
     shapes, _ = tables_of(EVENTS.models, SPEEDUPS.EVENT_FIELDS)
     with pytest.raises(LookupError, match="other fields"):
         SPEEDUPS.TrajectoryWriter(

@@ -1,4 +1,4 @@
-"""Without the extension module the same comes of the same log: another process, in which nobody built it."""
+"""Without the extension module the same log gives the same result, in another process that cannot import it."""
 
 import hashlib
 import subprocess
@@ -18,7 +18,7 @@ print(SPEEDUPS, digest_of_a_log())
 
 
 def digest_of_a_log() -> str:
-    """What comes of a whole trajectory, one with a gap, and one that its silence closes."""
+    """Digest of the output for a whole trajectory, one with a gap, and one that silence closes."""
     whole, silent = session("s1", "ask", "tool", "ask"), session("s3", "ask")[:-1]
     late = [*session("s2", "ask", "tool")[:2], *session("s2", "ask", "tool")[3:]]
     assembly = PartitionAssembly.resume(FoldLimits(max_open=2), None, [], position=0, output_end=0)
@@ -28,6 +28,6 @@ def digest_of_a_log() -> str:
     return hashlib.sha256(repr(assembly.pending).encode()).hexdigest()
 
 
-def test_the_same_comes_of_the_same_log() -> None:
+def test_the_same_log_gives_the_same_result_without_the_module() -> None:
     told = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout.split()
     assert told == ["None", digest_of_a_log()]

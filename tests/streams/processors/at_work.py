@@ -15,7 +15,7 @@ from headrace.streams.runtime.runtime import Runtime
 
 
 class AtWork:
-    """Score on ``partition``; nobody is asked to judge."""
+    """Score on ``partition``, without judges."""
 
     def __init__(self, rewards: Rewards, partition: int = 0) -> None:
         rules = Rules(rewards)
@@ -27,7 +27,7 @@ class AtWork:
         self._runtime.assign(partition, operator, self.partition)
 
     def take(self, *records: StoredRecord) -> list[Outgoing]:
-        """What ``records`` make, in one batch."""
+        """Process ``records`` in one batch; returns what score writes."""
         self._known |= {(each.partition, each.offset): each for each in records if each.topic == TRAJECTORIES.name}
         run_to_end(self._runtime.process(records))
         return self.partition.written()

@@ -1,4 +1,4 @@
-"""What is due is decided, also where the trajectory can no longer be read."""
+"""Due rewards are decided even if their trajectory can no longer be read."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ async def decide(operator: ScoreOperator, read: ReadBack) -> None:
 
 
 @pytest.mark.kafka
-async def test_a_trajectory_that_is_gone_has_a_reward_that_says_so(kafka: str) -> None:
+async def test_an_expired_trajectory_has_an_unscored_reward(kafka: str) -> None:
     async with open_producer(kafka) as producer:
         message = trajectory_message(attempt("there"))
         there = await (await send(producer, TRAJECTORIES, message, 1))
@@ -48,7 +48,7 @@ async def test_a_trajectory_that_is_gone_has_a_reward_that_says_so(kafka: str) -
     assert (made["gone"].total, made["gone"].unscored, made["gone"].group_id) == (None, TRAJECTORY_GONE, "g")
     assert made["gone"].feedback == made["there"].feedback
     score.flush()
-    # Revisions of what is gone are counted: the reward that was given stays.
+    # Revisions of expired trajectories are only counted: the earlier reward stays.
     for name in ("there", "gone"):
         subject, feedback = take_feedback(record(feedback_message(name), "feedback", timestamp=CLOSED_MS, offset=8))
         score.join.add_feedback(subject, replace(feedback, id="f2"), score.changes)
@@ -57,8 +57,10 @@ async def test_a_trajectory_that_is_gone_has_a_reward_that_says_so(kafka: str) -
     assert score.limits_reached[TRAJECTORY_GONE] == 2
 
 
-async def test_what_stands_in_its_place_and_is_another_or_unreadable_is_gone_too() -> None:
-    """A topic that was made anew, or code that reads less than what came: no wrong reward, and no worker ends."""
+async def test_another_or_an_unreadable_record_at_the_offset_counts_as_expired() -> None:
+    """After a topic was recreated, or with code that reads less than the record holds: no wrong reward, and no worker
+    ends.
+    """
     places = {
         (1, 5): record(trajectory_message(attempt("another", outcome=0.0)), offset=5),
         (1, 6): replace(record(trajectory_message(attempt("torn")), offset=6), value=b"{"),

@@ -1,4 +1,4 @@
-"""Group as an operator: what it waits for, what it counts, and what it stores."""
+"""The group operator: when it waits, what it counts and what it stores."""
 
 from headrace.schemas.topics import REJECTED, REWARDS, TRAINING
 from headrace.streams.processors.group import IGNORED, TRAINED, restore_group
@@ -14,7 +14,7 @@ def came(offset: int, name: str, total: float, group: str) -> StoredRecord:
     return StoredRecord(REWARDS.name, 0, offset, START_MS, message.key, message.value, message.headers)
 
 
-def test_it_waits_while_a_group_is_open_and_counts_what_is_decided() -> None:
+def test_group_waits_while_a_group_is_open_and_counts_decisions() -> None:
     operator, aside = restore_group(Rules(), Start())
     assert (operator.waits, aside) == (False, [])
     operator.process(came(0, "a", 1.0, "g"))
@@ -29,7 +29,7 @@ def test_it_waits_while_a_group_is_open_and_counts_what_is_decided() -> None:
     assert not operator.flush()
 
 
-def test_what_is_stored_is_where_it_goes_on() -> None:
+def test_group_resumes_from_its_stored_state() -> None:
     first, _ = restore_group(Rules(), Start())
     first.process(came(0, "a", 1.0, "g"))
     stored = {

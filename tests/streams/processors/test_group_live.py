@@ -1,4 +1,4 @@
-"""Group on Faust against a real broker: decided once, said once, whatever happens to its workers."""
+"""Group on Faust against a real broker: each group is decided and written once, whatever happens to the workers."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ POLICIES = {
 
 
 def rewards(prefix: str, groups: int, size: int = 4) -> list[Reward]:
-    """Groups by id that train, carry no gradient or have defects; members apart from one another."""
+    """Groups by ID that train, carry no gradient or have defects; their members are not adjacent."""
     made = []
     for member in range(size):
         for number in range(groups):
@@ -66,14 +66,14 @@ def singles(prefix: str, count: int, cohorts: int = 3) -> list[Reward]:
 
 
 def last_of_all(prefix: str) -> list[Reward]:
-    """A group that is formed in each partition: it tells of the rollouts that were decided before it."""
+    """A group in each partition, whose training record carries the counts of the rollouts decided before it."""
     names = {crc32(name.encode()) % REWARDS.partitions: name for name in (f"{prefix}{n}" for n in range(100))}
     assert len(names) == REWARDS.partitions
     return [rewarded(f"{name}-{n}", float(n), group=name, size=2) for name in names.values() for n in (0, 1)]
 
 
 def rollouts_told(bootstrap: str, run: str) -> RolloutCounts:
-    """What the training records of ``run`` tell of its rollouts, together."""
+    """The sum of the rollout counts in the training records of ``run``."""
     told = RolloutCounts()
     for record in records(bootstrap, TRAINING, ""):
         _, group = decode(record.headers, record.value)
@@ -83,7 +83,7 @@ def rollouts_told(bootstrap: str, run: str) -> RolloutCounts:
 
 
 def rollouts_decided(bootstrap: str, run: str) -> RolloutCounts:
-    """The same, counted from every committed fate."""
+    """The same counts from all committed fates."""
     payloads = [
         decode(each.headers, each.value)[1] for topic in (TRAINING, REJECTED) for each in records(bootstrap, topic, "")
     ]
@@ -110,7 +110,7 @@ def put(bootstrap: str, made: list[Reward]) -> None:
 
 
 def expected(bootstrap: str, prefix: str) -> dict[Topic, Counter[bytes]]:
-    """What the pure fold makes of the rewards in the log, each partition by itself."""
+    """The result of the pure fold over the rewards in the log, each partition by itself."""
     folds = {
         partition: Groups(GroupLimits(), policies=parse_policies(POLICIES), sources=REWARDS.partitions)
         for partition in range(REWARDS.partitions)
@@ -128,7 +128,7 @@ def expected(bootstrap: str, prefix: str) -> dict[Topic, Counter[bytes]]:
 
 
 def announced(bootstrap: str, topic: Topic, prefix: str) -> Counter[bytes]:
-    """What a committed read of ``topic`` holds of ``prefix``, record by record."""
+    """The committed records of ``topic`` about ``prefix``, record by record."""
     counts: Counter[bytes] = Counter()
     for record in records(bootstrap, topic, ""):
         _, payload = decode(record.headers, record.value)
@@ -143,13 +143,13 @@ def announced(bootstrap: str, topic: Topic, prefix: str) -> Counter[bytes]:
 
 
 def check(bootstrap: str, prefix: str, log: Path) -> None:
-    """Every decision is there, and once."""
+    """Assert that every decision is present exactly once."""
     for topic, outputs in expected(bootstrap, prefix).items():
         until(lambda t=topic, o=outputs: announced(bootstrap, t, prefix).keys() >= o.keys(), topic.name, log)
         assert announced(bootstrap, topic, prefix) == outputs
 
 
-def test_groups_and_cohorts_come_out_as_the_fold_says(kafka: str, tmp_path: Path) -> None:
+def test_groups_and_cohorts_match_the_fold(kafka: str, tmp_path: Path) -> None:
     put(kafka, [*rewards("flow-", 30), *singles("flow-s", 60)])
     with worker(kafka, tmp_path, processors=["group"], group_policies=POLICIES) as running:
         check(kafka, "flow-", running.log)
@@ -159,7 +159,7 @@ def test_groups_and_cohorts_come_out_as_the_fold_says(kafka: str, tmp_path: Path
     assert any(b'"baseline":"running"' in value for value in announced(kafka, TRAINING, "flow-"))
 
 
-def test_kill_9_in_the_middle_says_nothing_twice(kafka: str, tmp_path: Path) -> None:
+def test_kill_9_in_the_middle_writes_nothing_twice(kafka: str, tmp_path: Path) -> None:
     made = [
         each.model_copy(update={"run": "kill"})
         for each in [*rewards("kill-", 400), *singles("kill-s", 300), *last_of_all("kill-end")]
@@ -178,7 +178,7 @@ def test_kill_9_in_the_middle_says_nothing_twice(kafka: str, tmp_path: Path) -> 
     assert min(told.all_success, told.all_fail) > 20
 
 
-def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(kafka: str, tmp_path: Path) -> None:
+def test_a_worker_suspended_beyond_its_session_writes_nothing_when_it_resumes(kafka: str, tmp_path: Path) -> None:
     options = {"processors": ["group"], "group_policies": POLICIES, "member": None}
     made = [*singles("zombie-s", 600), *rewards("zombie-", 300)]
     with worker(kafka, tmp_path / "a", batch=20, **options) as sleeper:
@@ -195,8 +195,8 @@ def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(k
         assert sleeper.poll() is None, end_of(sleeper.log)
 
 
-def test_state_that_cannot_be_read_stops_nothing(kafka: str, tmp_path: Path) -> None:
-    """What was written by hand, or by code of another version, into a partition that a worker then takes."""
+def test_unreadable_state_stops_no_partition(kafka: str, tmp_path: Path) -> None:
+    """The state was written by hand or by another version of the code, into a partition that a worker acquires."""
 
     async def plant() -> None:
         state = await create_state_topic(kafka, state_topic("group"), partitions=REWARDS.partitions, about="Of group.")

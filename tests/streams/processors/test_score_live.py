@@ -1,4 +1,4 @@
-"""Feedback and judges on a real broker: windows, revisions, kill -9, a sleeping worker, and each reward said once."""
+"""Feedback and judges on a real broker: windows, revisions, kill -9, a suspended worker, each reward written once."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ from tests.streams.judged_rewards import WINDOW_MS
 from tests.streams.test_workers import records, until, worker
 
 START_MS = time.time_ns() // 1_000_000
-"""Now: the broker soon deletes what bears a time before its retention."""
+"""The current time: the broker soon deletes records with a timestamp before its retention."""
 
 SPECS = Path(__file__).parents[1] / "judged_rewards.py"
 ONLY_SCORE = {"processors": ["score"], "trust_producers_time": True}
@@ -40,12 +40,12 @@ ONLY_SCORE = {"processors": ["score"], "trust_producers_time": True}
 
 @pytest.fixture(scope="module", autouse=True)
 def times_as_given(request: pytest.FixtureRequest) -> None:
-    """These tests say when what was said."""
+    """These tests set the timestamps of records themselves."""
     with_producers_time(request.getfixturevalue("kafka"), FEEDBACK)
 
 
 def produce(bootstrap: str, topic: Topic, timed: list[tuple[Message, int]], partition: int | None = None) -> None:
-    """Write messages under the timestamps that they come with, Unix milliseconds."""
+    """Write messages with the timestamps given with them, Unix milliseconds."""
 
     async def run() -> None:
         async with open_producer(bootstrap) as producer:
@@ -65,14 +65,14 @@ def ended(name: str, at_ms: int = START_MS, **fields: Any) -> tuple[Message, int
 
 
 def given(name: str, at_ms: int, value: float = 1.0) -> tuple[Message, int]:
-    """Feedback whose id follows from what it says: the same feedback twice is one."""
+    """Feedback whose ID follows from its content: the same feedback twice counts once."""
     fact = FeedbackGiven(signal="accepted", value=value)
     envelope = Envelope(f"{name}/{at_ms}/{value}", fact.TYPE, "/test", at_ms, name)
     return encode(fact, key=name, envelope=envelope), at_ms
 
 
 def rewards(bootstrap: str, prefix: str) -> dict[tuple[str, int], Reward]:
-    """Every reward by trajectory and revision; fails where one was said twice."""
+    """Every reward by trajectory and revision; fails if one was written twice."""
     made = [decode(record.headers, record.value)[1] for record in records(bootstrap, REWARDS, prefix)]
     found = {(each.trajectory_id, each.revision): each for each in made if isinstance(each, Reward)}
     assert len(found) == len(made)
@@ -95,15 +95,15 @@ def test_feedback_within_the_window_counts_and_later_feedback_makes_a_revision(k
         produce(kafka, FEEDBACK, [given("win-early", START_MS - 9, 0.25)], 1)
         produce(kafka, TRAJECTORIES, [ended("win-early"), ended("win-none"), ended("win-late")], 1)
         produce(kafka, FEEDBACK, [given("win-early", within, 0.5), given("win-late", after, 2.0)], 1)
-        # Log time of both topics goes on, and closes the windows.
+        # Stream time of both topics advances and closes the windows.
         produce(kafka, TRAJECTORIES, [ended("win-next", after + 10)], 1)
         produce(kafka, FEEDBACK, [given("win-unknown", after + 10)], 1)
         expected = {"win-early": {0: 0.75}, "win-none": {0: 0.0}, "win-late": {0: 0.0, 1: 2.0}}
         until(lambda: expected.items() <= totals(kafka, "win-").items(), "windows are closed", running.log)
-        # The same feedback again, as a host that retries sends it, and more.
+        # The same feedback again, as sent by a host that retries, and more.
         produce(kafka, FEEDBACK, [given("win-late", after, 2.0), given("win-late", after + 20, 4.0)], 1)
         until(lambda: 2 in totals(kafka, "win-late").get("win-late", {}), "a revision is made", running.log)
-        # Nothing follows this one: its window is closed by silence.
+        # No record follows this one: silence closes its window.
         produce(kafka, TRAJECTORIES, [ended("win-last", after + 30, agent="hasty")], 1)
         until(lambda: totals(kafka, "win-last") == {"win-last": {0: 0.0}}, "silence closes a window", running.log)
         running.terminate()
@@ -138,7 +138,7 @@ def test_kill_9_in_the_middle_of_open_windows_makes_the_same_rewards(kafka: str,
 
 
 @pytest.mark.kafka
-def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(kafka: str, tmp_path: Path) -> None:
+def test_a_worker_suspended_beyond_its_session_writes_nothing_when_it_resumes(kafka: str, tmp_path: Path) -> None:
     options = ONLY_SCORE | {"rewards": {"*": f"{SPECS}:LIKED", "plain": "outcome@1"}, "batch": 20, "member": None}
     after = START_MS + WINDOW_MS + 1
     names = [f"zombie-{number}" for number in range(400)]
@@ -169,7 +169,7 @@ def test_a_worker_that_slept_through_its_session_changes_nothing_when_it_wakes(k
 
 @contextmanager
 def moody_judge(pause_s: float = 0.0) -> Iterator[tuple[str, list[str]]]:
-    """A judge that never says the same twice in a row: its address, and what it was asked."""
+    """A judge that never gives the same answer twice in a row: its address and the questions."""
     asked: list[str] = []
 
     class Judge(BaseHTTPRequestHandler):
@@ -187,7 +187,7 @@ def moody_judge(pause_s: float = 0.0) -> Iterator[tuple[str, list[str]]]:
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -226,7 +226,7 @@ def test_a_judge_that_changes_its_mind_is_asked_again_after_kill_9_and_no_reward
 
 
 @pytest.mark.kafka
-def test_a_judge_that_is_away_leaves_a_label_and_one_that_hangs_does_not_hold_up_the_end(
+def test_an_unavailable_judge_leaves_a_label_and_a_hanging_one_does_not_delay_shutdown(
     kafka: str, tmp_path: Path
 ) -> None:
     options = ONLY_SCORE | {"rewards": {"*": f"{SPECS}:HASTY", "judged": f"{SPECS}:JUDGED"}, "judge_wait_s": 2}
@@ -249,7 +249,7 @@ def test_a_judge_that_is_away_leaves_a_label_and_one_that_hangs_does_not_hold_up
 
 
 @pytest.mark.kafka
-def test_feedback_with_other_partitions_than_trajectories_is_refused_with_what_to_do(
+def test_feedback_with_another_partition_count_than_trajectories_is_refused_with_the_fix(
     kafka: str, tmp_path: Path
 ) -> None:
     async def run() -> None:
@@ -257,7 +257,7 @@ def test_feedback_with_other_partitions_than_trajectories_is_refused_with_what_t
         await admin.start()
         await admin.create_partitions({FEEDBACK.name: NewPartitions(total_count=5)})
         while len((await admin.describe_topics([FEEDBACK.name]))[0]["partitions"]) < 5:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)  # the broker tells of it when it is done, which is later than it says yes
+            await asyncio.sleep(0.1)  # the broker lists the change later than it acknowledges it
         await admin.close()
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Partitions in log time: one order, however they are read."""
+"""Partitions merged in stream time: one order, however they are read."""
 
 import random
 
@@ -11,7 +11,7 @@ SOURCES = st.lists(st.lists(st.integers(0, 20), max_size=12), min_size=1, max_si
 
 
 def merged(sources: list[list[int]], chance: random.Random) -> list[tuple[int, int, int]]:
-    """(log time, source, index in it), the sources read in portions as ``chance`` has it."""
+    """(stream time, source, index in it), with the sources read in random portions."""
     order: LogTimeOrder[int, int] = LogTimeOrder(range(len(sources)))
     read = [0] * len(sources)
     found = list(order.ready())
@@ -27,7 +27,7 @@ def merged(sources: list[list[int]], chance: random.Random) -> list[tuple[int, i
 
 
 @given(SOURCES, st.randoms(use_true_random=False))
-def test_everything_comes_once_in_log_time_and_each_source_in_its_order(
+def test_every_record_comes_once_in_stream_time_and_each_source_in_order(
     sources: list[list[int]], chance: random.Random
 ) -> None:
     found = merged(sources, chance)
@@ -38,11 +38,11 @@ def test_everything_comes_once_in_log_time_and_each_source_in_its_order(
 
 
 @given(SOURCES, st.randoms(use_true_random=False))
-def test_how_sources_are_read_changes_nothing(sources: list[list[int]], chance: random.Random) -> None:
+def test_read_sizes_do_not_change_the_order(sources: list[list[int]], chance: random.Random) -> None:
     assert merged(sources, chance) == merged(sources, random.Random(0))
 
 
-def test_nothing_comes_out_while_a_source_might_be_earlier() -> None:
+def test_no_record_is_released_while_a_source_may_be_earlier() -> None:
     order: LogTimeOrder[str, str] = LogTimeOrder(["a", "b"])
     order.offer("a", [(5, "late")])
     assert (list(order.ready()), order.starving) == ([], {"b"})

@@ -1,4 +1,4 @@
-"""A replay without a broker: what it makes is what the topology makes, and nothing that its edges cut is guessed."""
+"""A replay without a broker matches the topology, and guesses nothing about trajectories cut by its range."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ def replayed(
     begins_log: bool = True,
     portion: int = 7,
 ) -> tuple[list[Placed], dict[str, int]]:
-    """What a replay of ``partitions`` writes, read ``portion`` records at a time, and its counts."""
+    """The output and counts of a replay of ``partitions``, read ``portion`` records at a time."""
     spans = {
         number: OffsetRange(partition=number, start=0, stop=len(records), begins_log=begins_log)
         for number, records in partitions.items()
@@ -68,7 +68,7 @@ def replayed(
 
 
 def of(placed: Iterable[Placed], topic: Topic) -> dict[str, bytes]:
-    """Record id → payload of what goes to ``topic``."""
+    """Record ID → payload of records for ``topic``."""
     messages = [each.outgoing.message for each in placed if each.outgoing.topic is topic]
     return {from_headers(message.headers).id: message.value for message in messages}
 
@@ -98,7 +98,7 @@ def in_time(histories: Iterable[Sequence[StoredRecord]]) -> list[StoredRecord]:
     return log(sorted((record for history in histories for record in history), key=lambda record: record.timestamp))
 
 
-def test_from_events_on_it_makes_what_the_topology_makes() -> None:
+def test_a_replay_from_events_matches_the_topology() -> None:
     records = in_time(groups(9, spread_ms=5))
     live = drive(TOPOLOGY, as_messages(records))
     placed, counts = replayed(ReplayStage.EVENTS, {0: records})
@@ -110,7 +110,7 @@ def test_from_events_on_it_makes_what_the_topology_makes() -> None:
     }  # fmt: skip
 
 
-def test_from_trajectories_and_from_rewards_on_it_makes_the_same_decisions() -> None:
+def test_replays_from_trajectories_and_rewards_make_the_same_decisions() -> None:
     first, _ = replayed(ReplayStage.EVENTS, {0: in_time(groups(9))})
     again, _ = replayed(ReplayStage.TRAJECTORIES, stored(first, TRAJECTORIES))
     last, _ = replayed(ReplayStage.REWARDS, stored(again, REWARDS))
@@ -120,7 +120,7 @@ def test_from_trajectories_and_from_rewards_on_it_makes_the_same_decisions() -> 
 
 
 def stored(placed: Iterable[Placed], topic: Topic) -> dict[int, list[StoredRecord]]:
-    """What went to ``topic``, as it then stands there."""
+    """The records written to ``topic``, as stored there."""
     found: dict[int, list[StoredRecord]] = {number: [] for number in range(4)}
     for (target, message, timestamp_ms), partition in placed:
         if target is topic:
@@ -166,14 +166,14 @@ def test_a_trajectory_that_began_before_the_range_is_left_out_and_counted() -> N
     assert "trajectories_cut_at_begin" not in counts
 
 
-def test_a_hole_long_after_the_beginning_is_a_hole() -> None:
+def test_a_gap_long_after_the_start_is_a_gap() -> None:
     early, holed = session("early", "ask", time_ms=T0), session("holed", "ask", time_ms=T0 + HOUR)
     silence, end = ticks(T0, T0 + HOUR - 1), ticks(T0 + HOUR, T0 + 2 * HOUR)
     _, counts = replayed(ReplayStage.EVENTS, {0: log([*early, *silence, *holed[1:], *end])}, begins_log=False)
     assert (counts["trajectories"], counts["rejected_no_start"]) == (2, 1)
 
 
-def test_what_is_open_at_the_end_is_counted() -> None:
+def test_open_trajectories_at_the_end_are_counted() -> None:
     closed, under_way = session("closed", "ask"), session("open", "ask", time_ms=T0 + 1000)[:-1]
     placed, counts = replayed(ReplayStage.EVENTS, {0: log([*closed, *under_way])})
     assert (counts["trajectories"], counts["trajectories_open_at_end"], counts["rewards_open_at_end"]) == (1, 1, 1)
@@ -181,7 +181,7 @@ def test_what_is_open_at_the_end_is_counted() -> None:
 
 
 def trajectories(*places: tuple[str, str, int]) -> list[StoredRecord]:
-    """(trajectory, group, log time) as records of ``trajectories``; groups of two, first members succeed."""
+    """(trajectory, group, stream time) as records of ``trajectories``; groups of two, first members succeed."""
     records = []
     for number, (name, group, time_ms) in enumerate(places):
         made = attempt(name, group=group, outcome=float(name.endswith("0")), ended_ms=time_ms)
@@ -193,14 +193,14 @@ def trajectories(*places: tuple[str, str, int]) -> list[StoredRecord]:
 LIMITS = Rules(groups=GroupLimits(timeout_ms=1000))
 
 
-def test_a_group_that_the_beginning_may_have_cut_is_left_out_and_counted() -> None:
+def test_a_group_that_may_start_before_the_range_is_left_out_and_counted() -> None:
     records = trajectories(("a1", "a", T0), ("b0", "b", T0 + 2000), ("c0", "c", T0 + 9000), ("c1", "c", T0 + 9000))
     placed, counts = replayed(ReplayStage.TRAJECTORIES, {0: records}, LIMITS, begins_log=False)
     assert (counts["rewards_cut_at_begin"], counts["rejected_incomplete_group"], counts["trained"]) == (1, 1, 2)
     assert [each.trajectory_id for each in payloads(placed, REJECTED) if isinstance(each, Rejection)] == ["b0"]
 
 
-def test_a_group_may_lack_a_trajectory_that_was_left_out_long_after_the_beginning() -> None:
+def test_a_group_may_lack_a_trajectory_left_out_long_after_the_start() -> None:
     start = {"group_id": "g", "group_size": 2}
     slow = session("slow", "ask", start=start, time_ms=T0)
     late = [replace(record, timestamp=T0 + 300_000 * number) for number, record in enumerate(slow)]
@@ -212,7 +212,7 @@ def test_a_group_may_lack_a_trajectory_that_was_left_out_long_after_the_beginnin
     assert (counts["trajectories_cut_at_begin"], counts["rewards_cut_at_begin"]) == (1, 1)
 
 
-def test_timeouts_follow_log_time_whatever_partition_shows_it() -> None:
+def test_timeouts_follow_stream_time_of_any_partition() -> None:
     apart = {
         0: trajectories(("a0", "a", T0)),
         1: [replace(record, partition=1) for record in trajectories(("a1", "a", T0 + 1000))],
@@ -225,7 +225,7 @@ def test_timeouts_follow_log_time_whatever_partition_shows_it() -> None:
     assert [type(each) for each in payloads(placed, TRAINING)] == [TrainingGroup]
 
 
-def test_what_cannot_be_read_becomes_a_dead_letter_beside_the_live_ones() -> None:
+def test_an_unreadable_record_becomes_a_dead_letter_of_the_replay() -> None:
     spoiled = replace(trajectories(("a0", "a", T0))[0], value=b"{")
     for stage in (ReplayStage.TRAJECTORIES, ReplayStage.REWARDS):
         placed, counts = replayed(stage, {0: [spoiled]})

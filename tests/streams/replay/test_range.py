@@ -1,4 +1,4 @@
-"""Bounds as people write them, and the spans that follow."""
+"""Bounds as a user writes them, and the resulting spans."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_a_bound_is_a_time_or_offsets(text: str, bound: Bound) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "0:1,", "0:1,0:2", "7", "-1d"])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_an_invalid_bound_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="names a partition twice" if text == "0:1,0:2" else "is neither a time"):
         parse_bound(text, NOW)
 
@@ -43,6 +43,6 @@ def test_a_span_that_ends_before_it_begins_is_empty() -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [({0: 4}, None), (None, {0: 10}), ({0: 10}, None)])
-def test_offsets_that_are_not_there_are_refused(start: dict[int, int] | None, stop: dict[int, int] | None) -> None:
+def test_offsets_outside_the_log_are_refused(start: dict[int, int] | None, stop: dict[int, int] | None) -> None:
     with pytest.raises(ValueError, match="partition 0 holds the offsets 5 to 9"):
         span_of(0, 5, 9, start, stop)

@@ -1,4 +1,4 @@
-"""Scored again with feedback and verdicts: what live scoring in memory makes, in whatever order the topics are read."""
+"""Rescoring with feedback and verdicts matches live scoring in memory, in whatever order the topics are read."""
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 
@@ -32,7 +32,7 @@ Spoken = tuple[str, int]
 
 
 def came(name: str, after_ms: int, offset: int) -> StoredRecord:
-    """A trajectory that ended and came ``after_ms``."""
+    """A trajectory that arrived ``after_ms``."""
     message = trajectory_message(attempt(name, group=None, ended_ms=START_MS + after_ms))
     return StoredRecord(TRAJECTORIES.name, 0, offset, START_MS + after_ms, message.key, message.value, message.headers)
 
@@ -46,7 +46,7 @@ def said(name: str, after_ms: int, offset: int) -> StoredRecord:
 
 
 def in_order(trajectories: Iterable[Spoken], feedback: Iterable[Spoken]) -> list[StoredRecord]:
-    """Both topics in log time."""
+    """Both topics in stream time."""
     made = {
         TRAJECTORIES.name: [
             came(*each, offset) for offset, each in enumerate(sorted(trajectories, key=lambda x: x[1]))
@@ -80,9 +80,7 @@ MOMENTS = st.integers(0, 3 * WINDOW_MS)
     st.sets(st.tuples(NAMES, MOMENTS), max_size=6),
     st.sampled_from([LIKED, HASTY, JUDGED]),
 )
-def test_it_makes_what_live_scoring_makes(
-    trajectories: dict[str, int], feedback: set[Spoken], spec: RewardSpec
-) -> None:
+def test_a_replay_matches_live_scoring(trajectories: dict[str, int], feedback: set[Spoken], spec: RewardSpec) -> None:
     records, end_ms = in_order(trajectories.items(), feedback), START_MS + 10 * WINDOW_MS
     live = AtWork(Rewards({}, spec))
     expected = [each for record in records for each in (*live.advance(record.timestamp), *live.take(record))]
@@ -90,7 +88,7 @@ def test_it_makes_what_live_scoring_makes(
     assert rescored(records, spec, end_ms)[0] == expected
 
 
-def test_what_waits_for_feedback_at_the_end_is_counted_and_not_guessed() -> None:
+def test_trajectories_waiting_for_feedback_at_the_end_are_counted() -> None:
     made, rescoring = rescored(in_order([("a", 0)], [("a", 500)]), LIKED, START_MS + WINDOW_MS)
     assert (made, rescoring.counts[WAITING]) == ([], 1)
     made, rescoring = rescored(in_order([("a", 0)], [("a", 500)]), LIKED, START_MS + WINDOW_MS + 1)
@@ -118,7 +116,7 @@ async def records_of(items: Iterable[StoredRecord]) -> AsyncIterator[StoredRecor
 
 
 def live_reward(verdict: Verdict | None) -> Reward:
-    """What live scoring wrote of trajectory ``a``, its judge having said ``verdict``."""
+    """The reward that live scoring wrote for trajectory ``a``, whose judge gave ``verdict``."""
     verdicts = {"helpful": verdict} if verdict else {}
     return score(
         attempt("a", group=None), Reference(partition=0, offset=0), rewards=Rewards({}, JUDGED), verdicts=verdicts
@@ -128,28 +126,28 @@ def live_reward(verdict: Verdict | None) -> Reward:
 GOOD = Verdict(0.75, None, {"task": 1.0, "user": 0.5, "disagreement": 0.5})
 
 
-async def test_a_verdict_on_record_counts_again() -> None:
+async def test_a_recorded_verdict_is_reused() -> None:
     verdicts = await recorded(terms(), stream([live_reward(GOOD)]))
     (made,), _ = rescored([came("a", 0, 0)], JUDGED, START_MS, verdicts)
     assert reward_in(made).total == 0.75
     assert reward_in(made).components == live_reward(GOOD).components
 
 
-async def test_a_verdict_by_other_rubrics_does_not() -> None:
+async def test_a_verdict_by_other_rubrics_is_not_reused() -> None:
     other = Verdict(0.75, None, {"politeness": 0.75})
     verdicts = await recorded(terms(), stream([live_reward(other)]))
     (made,), _ = rescored([came("a", 0, 0)], JUDGED, START_MS, verdicts)
     assert (reward_in(made).total, reward_in(made).unscored) == (None, NOT_JUDGED)
 
 
-async def test_why_a_judge_gave_none_is_on_record_too() -> None:
+async def test_the_reason_for_a_missing_verdict_is_reused() -> None:
     verdicts = await recorded(terms(), stream([live_reward(Verdict(None, TIMEOUT)), live_reward(GOOD)]))
     (made,), rescoring = rescored([came("a", 0, 0)], JUDGED, START_MS, verdicts)
     assert (reward_in(made).unscored, rescoring.counts[f"unscored_{TIMEOUT}"]) == (TIMEOUT, 1)
 
 
 class Fives:
-    """A judge who gives the highest score, and is asked no more often than need be."""
+    """A judge that always gives the highest score and counts its questions."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -159,7 +157,7 @@ class Fives:
         return [Answer(question.rubric.name, "5") for question in questions]
 
 
-async def test_judges_are_asked_about_what_they_can_score() -> None:
+async def test_judges_are_asked_only_about_scorable_trajectories() -> None:
     records = [came(name, 0, offset) for offset, name in enumerate("abc")]
     records.append(StoredRecord(TRAJECTORIES.name, 0, 3, START_MS, b"d", b"{", records[0].headers))
     judge = Fives()

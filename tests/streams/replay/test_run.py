@@ -1,4 +1,4 @@
-"""Replays on a real broker: what live processing wrote, written again beside it."""
+"""Replays on a real broker rewrite what live processing wrote, next to it."""
 
 import asyncio
 import json
@@ -58,17 +58,17 @@ SEARCHING = {"rewards": parse_rewards({"*": "search@1"})}
 
 @cache
 def now() -> int:
-    """When the history begins, Unix milliseconds: when the live workers are started.
+    """Start of the history, Unix milliseconds: the time at which the live workers are started.
 
-    Records older than their topic's retention would be deleted under the test. And the assembler ticks by the wall's
-    clock: a history that was ten minutes old, as in a long run of all tests, had a tick behind it that let a replay,
-    and not yet the live workers, close the last group.
+    Records older than their topic's retention would be deleted during the test. The assembler also ticks by the wall
+    clock: a history that was ten minutes old, as in a long run of all tests, was followed by a tick that let a replay,
+    but not yet the live workers, close the last group.
     """
     return time.time_ns() // 1_000_000
 
 
 class Stored(NamedTuple):
-    """A record as it stands in a topic."""
+    """A record as stored in a topic."""
 
     partition: int
     offset: int
@@ -79,7 +79,7 @@ class Stored(NamedTuple):
 
 
 async def stored(bootstrap: str, topic: Topic) -> list[Stored]:
-    """Everything in ``topic``, by place."""
+    """All records of ``topic``, by partition and offset."""
     found = [
         Stored(each.partition, each.offset, each.key, each.value, dict(each.headers), each.timestamp)
         async for each in read_to_end(bootstrap, topic)
@@ -112,7 +112,7 @@ def running(bootstrap: str, folder: Path, part: str, **options: Any) -> Iterator
 
 
 def history() -> tuple[list[StoredRecord], list[StoredRecord]]:
-    """Events and feedback: groups, some flat, with a hole here and there; a quarter of them waits for feedback."""
+    """Events and feedback: groups, some without variance, some with gaps; a quarter of them waits for feedback."""
     chance = random.Random(7)
     events: list[StoredRecord] = []
     feedback: list[StoredRecord] = []
@@ -128,7 +128,7 @@ def history() -> tuple[list[StoredRecord], list[StoredRecord]]:
             feedback += [said(f"s{number}-{member}", time_ms + chance.randrange(2000)) for _ in range(member)]
     last = max(record.timestamp for record in events)
     for number in range(4):
-        # Log time goes on in every partition, so that what has no end is closed live and in a replay.
+        # Stream time advances in every partition, so that unfinished trajectories close live and in a replay.
         start = {"group_id": "last", "group_size": 9}
         silence = ticks(last, last + 119_000, FoldLimits(idle_timeout_ms=1000 * IDLE_S))
         events += [replace(record, key=None, partition=number) for record in silence]
@@ -165,7 +165,7 @@ async def produce(bootstrap: str, records: list[StoredRecord]) -> None:
 
 
 async def dealt_with(bootstrap: str) -> tuple[int, int]:
-    """How many trajectories have a reward, and how many a fate."""
+    """Number of trajectories with a reward, and number with a fate."""
     rewards = {each.headers["ce_subject"] for each in await stored(bootstrap, REWARDS)}
     fates = [payload(each) for topic in (TRAINING, REJECTED) for each in by_id(await stored(bootstrap, topic)).values()]
     return len(rewards), sum(len(each.members) if isinstance(each, TrainingGroup) else 1 for each in fates)
@@ -177,7 +177,7 @@ def payload(record: Stored) -> Record:
 
 @pytest.fixture(scope="module")
 def live(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A broker with a history that live workers have dealt with."""
+    """A broker with a history that live workers have processed."""
     folder = tmp_path_factory.mktemp("live")
     events, feedback = history()
     with_producers_time(kafka, EVENTS, FEEDBACK)
@@ -215,13 +215,13 @@ def same_but(record: Stored, *, without: tuple[str, ...]) -> tuple[Any, ...]:
     return record.partition, record.key, record.value, kept
 
 
-async def test_a_replay_by_the_rules_that_ran_live_writes_what_live_wrote(live: str) -> None:
+async def test_a_replay_with_the_live_rules_writes_the_live_records(live: str) -> None:
     finished = await replayed(live, "same")
     for topic in (REWARDS, TRAINING, REJECTED):
         before, after = by_id(await stored(live, topic)), by_id(await side(live, topic, "same"))
         assert len(before) > 10
         assert before.keys() == after.keys()
-        # A group's decision is dated by the member that came last, which live is a matter of luck, as is what was
+        # A group's decision has the timestamp of its last member, which is arbitrary in a live run, as is what was
         # decided before it.
         ignored = (REFERENCES,) if topic is REWARDS else (REFERENCES, TIME, ROLLOUTS)
         for name, record in before.items():
@@ -234,7 +234,7 @@ async def test_a_replay_by_the_rules_that_ran_live_writes_what_live_wrote(live: 
     assert await find_replay(live, "same") == finished
 
 
-async def test_from_events_on_trajectories_are_made_again_byte_for_byte(live: str) -> None:
+async def test_a_replay_from_events_recreates_trajectories_byte_for_byte(live: str) -> None:
     await replayed(live, "events", ReplayStage.EVENTS)
     before, after = await stored(live, TRAJECTORIES), await side(live, TRAJECTORIES, "events")
     assert [same_but(each, without=()) for each in before] == [same_but(each, without=(REFERENCES,)) for each in after]
@@ -259,7 +259,7 @@ async def test_from_events_on_trajectories_are_made_again_byte_for_byte(live: st
 
 
 def pointing(record: object) -> list[Reward | Rejection | Member]:
-    """What in a record points at a trajectory."""
+    """The references to trajectories in a record."""
     if isinstance(record, TrainingGroup):
         return list(record.members)
     assert isinstance(record, Reward | Rejection)
@@ -275,7 +275,7 @@ async def test_the_same_input_gives_the_same_bytes(live: str) -> None:
     assert three.sha256 != one.sha256
 
 
-async def test_a_range_by_the_offsets_of_a_manifest_is_the_range(live: str) -> None:
+async def test_a_range_given_by_manifest_offsets_is_the_same_range(live: str) -> None:
     first = await replayed(live, "whole")
     spans = first.spans[TRAJECTORIES.name]
     begin, end = {span.partition: span.start for span in spans}, {span.partition: span.stop for span in spans}
@@ -337,7 +337,7 @@ async def test_a_replay_can_be_deleted(live: str) -> None:
         await find_replay(live, "gone")
 
 
-def test_the_command_replays_and_says_what_came_of_it(live: str) -> None:
+def test_the_command_replays_and_reports_the_result(live: str) -> None:
     def run(*arguments: str) -> Any:
         return CliRunner().invoke(cli, ["replay", *arguments, "--kafka", live])
 
@@ -374,7 +374,7 @@ def diffed(bootstrap: str, *arguments: str) -> Any:
     return result
 
 
-async def test_a_replay_by_the_rules_that_ran_live_differs_in_nothing(live: str) -> None:
+async def test_a_replay_with_the_live_rules_shows_no_differences(live: str) -> None:
     await replayed(live, "equal")
     found = diff(*await read_sides(live, "equal"))
     assert found.is_empty
@@ -383,7 +383,7 @@ async def test_a_replay_by_the_rules_that_ran_live_differs_in_nothing(live: str)
     assert diff(*await read_sides(live, "regrouped", "equal")).is_empty
 
 
-async def test_another_reward_shows_as_what_it_would_have_changed(live: str) -> None:
+async def test_diff_shows_the_effect_of_another_reward(live: str) -> None:
     rules = {"rewards": parse_rewards({"*": BREVITY})}
     await replayed(live, "brief", rules=rules)
     before, after = await read_sides(live, "brief")
@@ -395,7 +395,7 @@ async def test_another_reward_shows_as_what_it_would_have_changed(live: str) -> 
 
 
 def count_of(before: DiffSide, after: DiffSide) -> int:
-    """Groups that were flat and are trained now."""
+    """Groups that had no variance and are trained now."""
     was, now = group_states(before), group_states(after)
     return sum(was[group].startswith("zero_variance") and now[group] == "trained" for group in was)
 

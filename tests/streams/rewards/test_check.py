@@ -1,4 +1,4 @@
-"""Every kind of broken reward is planted, and found; a sound one is left in peace."""
+"""Every kind of planted fault in a reward is found; a sound reward has no findings."""
 
 import itertools
 import random
@@ -27,7 +27,7 @@ TASK = {"targets": ["c1", "c2"], "answer_chunks": ["c2"]}
 
 
 def samples(count: int = 12) -> list[Sample]:
-    """Attempts at tasks in groups of four: outcomes 0 and 1 by turns, lengths that follow nothing."""
+    """Attempts at tasks in groups of four: alternating outcomes 0 and 1, uncorrelated lengths."""
     made = []
     for number in range(count):
         turns = [shows("c1", "c2")] * (1 + number // 2 % 3)
@@ -49,7 +49,7 @@ def found(report: Report) -> set[tuple[Problem, str | None]]:
 
 
 def of(function: Callable[[Trajectory], float], *, weight: float | Schedule = 1.0) -> Report:
-    """A check of ``function`` beside a sound component."""
+    """A check of ``function`` together with a sound component."""
     return check(RewardSpec("planted", 1, (outcome, Term("planted", function, weight))), samples())
 
 
@@ -79,7 +79,7 @@ def by_a_cache(trajectory: Trajectory) -> float:
 
 
 def by_own_generator(trajectory: Trajectory) -> float:
-    """A generator that nobody seeds."""
+    """An unseeded generator."""
     return random.SystemRandom().random()
 
 
@@ -104,12 +104,12 @@ def by_chance(trajectory: Trajectory) -> float:
 
 
 def by_changing(trajectory: Trajectory) -> float:
-    """Takes the last turn away to look at it."""
+    """Removes the last turn from the trajectory."""
     return float(len(trajectory.turns.pop().tools)) if trajectory.turns else 0.0
 
 
 def by_raising(trajectory: Trajectory) -> float:
-    """Expects a field that half of the answers lack."""
+    """Requires a field that half of the answers lack."""
     return float(trajectory.answer["chunk_ids"][0] == "c1")
 
 
@@ -143,9 +143,7 @@ def by_dividing(trajectory: Trajectory) -> float:
         (lambda trajectory: trajectory.outcome, Problem.NO_ANNOTATION),
     ],
 )
-def test_what_is_wrong_with_a_component_is_found_and_the_component_named(
-    function: Callable[[Trajectory], float], problem: Problem
-) -> None:
+def test_a_faulty_component_is_found_and_named(function: Callable[[Trajectory], float], problem: Problem) -> None:
     report = of(function)
     assert (problem, "planted") in found(report)
     assert not {component for _, component in found(report)} & {"outcome"}, "the sound one beside it is left in peace"
@@ -156,7 +154,7 @@ def test_what_is_wrong_with_a_component_is_found_and_the_component_named(
         assert finding.trajectory is not None
 
 
-def test_a_component_that_reads_the_clock_is_not_said_to_be_random_too() -> None:
+def test_a_component_that_reads_the_clock_is_not_also_reported_as_random() -> None:
     assert found(of(by_the_clock)) == {(Problem.READS_CLOCK, "planted")}
     assert found(of(by_chance)) == {(Problem.READS_RANDOM, "planted")}
 
@@ -168,7 +166,7 @@ def test_a_component_that_writes_does_not_spoil_the_samples() -> None:
     assert [sample.trajectory.model_dump_json() for sample in tried] == before
 
 
-def test_clock_zone_and_generators_are_put_back() -> None:
+def test_clock_time_zone_and_generators_are_restored() -> None:
     random.seed(7)
     expected = [random.random(), random.random()]
     random.seed(7)
@@ -180,7 +178,7 @@ def test_clock_zone_and_generators_are_put_back() -> None:
     assert datetime.now().astimezone().utcoffset() == datetime.fromtimestamp(started).astimezone().utcoffset()
 
 
-def test_the_place_of_an_error_is_named() -> None:
+def test_the_line_of_an_error_is_named() -> None:
     (finding,) = [each for each in of(by_raising).findings if each.problem is Problem.RAISES]
     assert "6 of 12" in finding.says
     assert "IndexError" in finding.says
@@ -220,7 +218,7 @@ class TestTotal:
 
     def test_never_scores(self) -> None:
         def never(trajectory: Trajectory) -> float:
-            """Lacks something each time."""
+            """Is unscorable each time."""
             raise Unscorable("no_price")
 
         report = self.of(never)
@@ -230,21 +228,21 @@ class TestTotal:
 
     def test_slow(self) -> None:
         def waits(trajectory: Trajectory) -> float:
-            """Asks somebody."""
+            """Calls a judge."""
             time.sleep(0.003)
             return trajectory.outcome or 0.0
 
         (finding,) = [each for each in self.of(waits).findings if each.problem is Problem.SLOW]
         assert finding.says.startswith("takes ")
 
-    def test_what_combines_fails(self) -> None:
+    def test_a_failing_combination_is_found(self) -> None:
         def absent(components: dict[str, Component]) -> float:
             return components["absent"].value
 
         report = self.of(lambda trajectory: trajectory.outcome or 0.0, combine=absent)
         assert (Problem.RAISES, None) in found(report)
 
-    def test_few_samples_are_said_to_be_few(self) -> None:
+    def test_too_few_samples_are_reported(self) -> None:
         assert found(check(OUTCOME, samples(4))) == {(Problem.FEW_SAMPLES, None)}
         assert found(check(OUTCOME, [])) == {(Problem.NO_SAMPLES, None)}
 
@@ -257,24 +255,24 @@ class TestTotal:
         (200, 199, {(Problem.NEVER_REACHED, "planted")}),
     ],
 )
-def test_a_weight_must_get_where_it_plans_to_within_the_run(
+def test_a_weight_schedule_must_finish_within_the_run(
     until: int, planned: int | None, problems: set[tuple[Problem, str]]
 ) -> None:
     spec = RewardSpec("planted", 1, (Term("planted", outcome.function, linear(0.3, 0.0, until=until)),))
     assert found(check(spec, samples(), CheckLimits(planned_versions=planned))) == problems
 
 
-def test_a_schedule_between_equal_values_plans_nothing() -> None:
+def test_a_schedule_between_equal_values_is_a_finding() -> None:
     assert found(of(outcome.function, weight=linear(0.3, 0.3, until=9))) == {(Problem.PLANS_NOTHING, "planted")}  # type: ignore[arg-type]
 
 
-def test_what_no_reward_is_asked_about_is_left_out_and_counted() -> None:
+def test_unscorable_samples_are_left_out_and_counted() -> None:
     torn = Sample(attempt("torn", outcome=1.0, defects=[Defect.MISSING_EVENTS]))
     report = check(OUTCOME, [*samples(), torn])
     assert (report.samples, report.left_out) == (12, {"missing_events": 1})
 
 
-def test_judges_are_not_asked_and_their_stand_in_makes_no_findings() -> None:
+def test_judges_are_not_called_and_their_placeholder_makes_no_findings() -> None:
     judge = Judge("helpful", (Rubric("task", "Done?"),), model="any")
     report = check(RewardSpec("judged", 1, (judged("helpful", judge, weight=1.0),)), samples())
     assert report.findings == ()
@@ -282,7 +280,7 @@ def test_judges_are_not_asked_and_their_stand_in_makes_no_findings() -> None:
     assert report.rows[-1].values == (0.5,) * 12
 
 
-def test_feedback_is_given_to_those_who_take_it_and_its_absence_is_no_finding() -> None:
+def test_components_that_take_feedback_get_it_and_its_absence_is_no_finding() -> None:
     @reward(weight=1.0)
     def kept(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
         """The last word."""
@@ -302,7 +300,7 @@ def test_our_search_reward_withstands_every_variant() -> None:
     assert wrong == set()
 
 
-def test_variants_differ_from_what_they_were_made_of() -> None:
+def test_variants_differ_from_their_original() -> None:
     plain = samples()[1].trajectory
     kinds = dict(variants(plain))
     assert len(kinds) == 6
@@ -310,7 +308,7 @@ def test_variants_differ_from_what_they_were_made_of() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_a_pure_bounded_function_is_never_called_wrong_for_what_it_does(outcomes: list[float]) -> None:
+def test_a_pure_bounded_function_is_never_reported_as_faulty(outcomes: list[float]) -> None:
     tried = [
         Sample(attempt(f"t{n}", outcome=value, turns=[Turn(sampled_tokens=1)])) for n, value in enumerate(outcomes)
     ]

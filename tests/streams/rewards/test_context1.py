@@ -1,4 +1,4 @@
-"""The published vectors of Context-1's reward, its bounds, and what it makes of answers that a policy gets wrong."""
+"""Context-1's reward: the published vectors, its bounds, and its values for malformed answers."""
 
 import pytest
 from hypothesis import given
@@ -105,7 +105,7 @@ def test_a_perfect_search_scores_the_maximum() -> None:
     }
 
 
-def test_the_spec_is_the_formula_on_what_the_trajectory_shows() -> None:
+def test_the_spec_applies_the_formula_to_the_trajectory() -> None:
     turns = [shows("c1", "x"), prunes(5), *[Turn(sampled_tokens=1)] * 68]
     done = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1", "x", "y"]})
     assert SEARCH.score(done).total == pytest.approx(context1_reward(1 / 3, 0.5, 0.5, 0.0, [5], 70, beta=2.0))
@@ -114,7 +114,7 @@ def test_the_spec_is_the_formula_on_what_the_trajectory_shows() -> None:
 @pytest.mark.parametrize(
     ("version", "beta"), [(0, 4.0), (ANNEALED_AT // 2, 3.0), (ANNEALED_AT, 2.0), (5 * ANNEALED_AT, 2.0)]
 )
-def test_the_anneal_goes_from_four_to_two_and_stands_on_record(version: int, beta: float) -> None:
+def test_beta_anneals_from_four_to_two_and_is_recorded(version: int, beta: float) -> None:
     done = attempt(
         "t", agent="search", task=TASK, turns=[shows("c1", "x")], answer={"chunk_ids": ["c1", "x"]}, version=version
     )
@@ -123,7 +123,7 @@ def test_the_anneal_goes_from_four_to_two_and_stands_on_record(version: int, bet
     assert (scored.components["beta"].value, scored.components["beta"].weight) == (beta, 0.0)
 
 
-def test_beta_and_epsilon_are_the_makers_choice() -> None:
+def test_beta_and_epsilon_are_settings() -> None:
     spec = context1(version=3, beta=step(4.0, 2.0, at=10), epsilon=0.05)
     turns = [shows("c1"), *[Turn(sampled_tokens=1)] * 127]
     slow = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": []})
@@ -167,7 +167,7 @@ def test_an_answer_of_another_shape_scores_no_f_beta(answer: object) -> None:
     assert scored.total == pytest.approx(0.3 * 0.5)
 
 
-def test_items_that_are_no_ids_count_as_wrong_ones() -> None:
+def test_items_that_are_not_ids_count_as_wrong() -> None:
     turns = [shows("c1", "c2")]
     clean = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1", "c2"]})
     mixed = attempt("t", agent="search", task=TASK, turns=turns, answer={"chunk_ids": ["c1", "c2", 5, {"a": []}]})
@@ -191,7 +191,7 @@ def test_tool_results_of_another_shape_show_nothing(result: object) -> None:
         ({"targets": ["c1"]}, "no_answer_chunks"),
     ],
 )
-def test_a_task_that_does_not_say_what_is_right_leaves_it_unscored(task: dict[str, object], reason: str) -> None:
+def test_a_task_without_targets_is_unscored(task: dict[str, object], reason: str) -> None:
     scored = SEARCH.score(attempt("t", agent="search", task=task, answer={"chunk_ids": ["c1"]}))
     assert (scored.total, scored.unscored) == (None, reason)
 

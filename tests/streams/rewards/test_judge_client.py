@@ -62,7 +62,7 @@ async def test_an_answer_is_what_the_model_wrote() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_busy_or_failing_endpoint_is_asked_again(status: int) -> None:
+async def test_a_busy_or_failing_endpoint_is_retried(status: int) -> None:
     calls = 0
 
     async def handler(request: web.Request) -> web.Response:
@@ -88,7 +88,7 @@ async def test_an_endpoint_that_keeps_failing_is_an_error_after_its_attempts() -
     assert calls == 2
 
 
-async def test_a_refusal_is_an_error_at_once_and_the_key_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_is_an_immediate_error_and_the_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     calls = 0
 
     async def handler(request: web.Request) -> web.Response:
@@ -104,7 +104,7 @@ async def test_a_refusal_is_an_error_at_once_and_the_key_is_in_no_log(caplog: py
     assert "sk-secret" not in caplog.text
 
 
-async def test_nobody_there_is_an_error() -> None:
+async def test_an_unreachable_endpoint_is_an_error() -> None:
     async with JudgeClient("http://127.0.0.1:1") as client:
         assert await client.ask(asked(attempts=1), within_s=LONG_S) == [Answer("task", None, ERROR)]
 
@@ -118,7 +118,7 @@ async def test_a_call_that_takes_too_long_is_a_timeout() -> None:
         assert await client.ask(asked(attempts=1, timeout_s=0.2), within_s=LONG_S) == [Answer("task", None, TIMEOUT)]
 
 
-async def test_what_has_no_answer_when_the_wait_is_over_is_a_timeout_and_the_rest_counts() -> None:
+async def test_unanswered_questions_time_out_and_answered_ones_count() -> None:
     async def handler(request: web.Request) -> web.Response:
         if '\\"1\\"' in await request.text():
             await asyncio.sleep(LONG_S)
@@ -150,7 +150,7 @@ async def test_a_response_that_is_no_completion_is_unreadable(response: Callable
         assert await client.ask(asked(), within_s=LONG_S) == [Answer("task", None, UNREADABLE)]
 
 
-async def test_a_server_without_structured_output_is_asked_without_it_from_then_on() -> None:
+async def test_structured_output_is_dropped_for_servers_without_it() -> None:
     structured = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -187,7 +187,7 @@ async def test_a_redirect_is_not_followed() -> None:
 
 
 @pytest.mark.vllm
-async def test_a_real_vllm_is_held_to_the_scale(vllm: Engine) -> None:
+async def test_a_real_vllm_answers_on_the_scale(vllm: Engine) -> None:
     trajectory = attempt("t", task={"question": "what is the home of ada ?"}, answer="ghent")
     async with JudgeClient(vllm.url) as client:
         found = verdict(HELPFUL, await client.ask(questions(HELPFUL, trajectory), within_s=LONG_S))

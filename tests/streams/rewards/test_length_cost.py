@@ -1,4 +1,4 @@
-"""Composer's length cost: the published vectors, its shape, and what a trajectory is long in."""
+"""Composer's length cost: the published vectors, its shape, and the lengths it uses."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_published_vectors(k: float, q: float, x: float, cost: float) -> None:
     assert length_cost(x, k=k, q=q) == pytest.approx(cost, abs=5e-5)
 
 
-# Times a rate, a length still has all the digits of a double: below 1e-308 it has fewer.
+# A length times a rate keeps the precision of a double; below 1e-308 it would not.
 lengths = st.just(0.0) | st.floats(1e-300, 1e6)
 rates = st.floats(1e-4, 10)
 curvatures = st.floats(0, 3)
@@ -81,20 +81,20 @@ def long_attempt() -> Trajectory:
     return attempt("t", turns=turns).model_copy(update={"segments": segments})
 
 
-def test_lengths_are_what_the_record_holds() -> None:
+def test_lengths_are_counted_from_the_record() -> None:
     assert measured(long_attempt()) == Lengths(acting_tokens=4, answer_tokens=3, read_tokens=2, tool_calls=3, turns=3)
     weights = Lengths(acting_tokens=1, answer_tokens=2, read_tokens=0.5, tool_calls=10, turns=100)
     assert weighted(measured(long_attempt()), weights) == 4 + 6 + 1 + 30 + 300
 
 
-def test_the_penalty_is_a_component_beside_others() -> None:
+def test_the_penalty_is_one_component_among_others() -> None:
     penalty = length_penalty(weights=Lengths(turns=1), k=1, q=1, weight=-0.1)
     scored = RewardSpec("brief", 1, (outcome, penalty)).score(long_attempt())
     assert scored.components["length_cost"].value == pytest.approx(math.log(4))
     assert scored.total == pytest.approx(1 - 0.1 * math.log(4))
 
 
-def test_tokens_that_were_not_recorded_are_not_guessed_to_be_none() -> None:
+def test_unrecorded_tokens_are_not_counted_as_zero() -> None:
     closed = long_attempt().model_copy(update={"segments": []})
     in_turns = length_penalty(weights=Lengths(turns=1), k=1, q=1, weight=-0.1)
     in_tokens = length_penalty(weights=Lengths(answer_tokens=1), k=1, q=1, weight=-0.1)
@@ -103,7 +103,7 @@ def test_tokens_that_were_not_recorded_are_not_guessed_to_be_none() -> None:
     assert (scored.total, scored.unscored) == (None, "no_token_counts")
 
 
-def test_wrong_weights_are_said_when_the_spec_is_made() -> None:
+def test_wrong_weights_are_an_error_when_the_spec_is_made() -> None:
     with pytest.raises(ValueError, match="turns is -1"):
         Lengths(turns=-1)
     with pytest.raises(ValueError, match="k 0"):

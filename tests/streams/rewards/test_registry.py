@@ -1,4 +1,4 @@
-"""A spec is found by label, entry point, module or file; what cannot be found says what to do."""
+"""A spec is found by label, entry point, module or file; the error for a missing one contains the fix."""
 
 import sys
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 @pytest.mark.parametrize("label", OURS)
-def test_ours_are_found_by_their_label(label: str) -> None:
+def test_shipped_specs_are_found_by_label(label: str) -> None:
     assert load_spec(label) is OURS[label]
     assert load_spec(label).label == label
 
@@ -54,7 +54,7 @@ def test_a_users_spec_is_found_in_its_file_and_loaded_once() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_packages_offer_can_be_listed_without_loading_it() -> None:
+def test_package_specs_are_listed_without_loading_them() -> None:
     assert {"tables", "gone", "broken"} <= {entry.name for entry in offered()}
     assert "table_rewards" not in sys.modules
 
@@ -74,7 +74,7 @@ def test_what_packages_offer_can_be_listed_without_loading_it() -> None:
         ("nowhere/rewards.py:SPEC", "there is no file nowhere/rewards.py"),
     ],
 )
-def test_what_cannot_be_loaded_says_why_and_what_to_do(text: str, problem: str) -> None:
+def test_a_spec_that_cannot_be_loaded_reports_cause_and_fix(text: str, problem: str) -> None:
     with pytest.raises(RewardNotLoaded, match=problem):
         load_spec(text)
 
@@ -89,7 +89,7 @@ def test_a_file_that_raises_is_an_error_with_its_cause_and_can_be_loaded_once_re
     assert load_spec(f"{file}:SPEC") is OUTCOME
 
 
-def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
+def test_two_files_with_one_name_are_two_modules(tmp_path: Path) -> None:
     specs = []
     for folder, version in (("a", 1), ("b", 2)):
         file = tmp_path / folder / "mine.py"
@@ -118,7 +118,7 @@ def test_without_a_setting_the_search_agent_has_its_reward_and_others_their_outc
     assert parse_rewards({}) == Rewards({"search": SEARCH}, OUTCOME)
 
 
-def test_two_specs_of_one_label_cannot_be_told_apart_in_records(tmp_path: Path) -> None:
+def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.py"
     file.write_text(
         "from headrace.streams.rewards.outcome import outcome\n"

@@ -33,12 +33,12 @@ def test_values_by_version(schedule: Schedule, values: dict[int, float]) -> None
 
 
 @given(schedules(), versions)
-def test_from_its_end_on_the_last_value_holds_exactly(schedule: Schedule, version: int) -> None:
+def test_the_last_value_holds_exactly_from_the_schedules_end(schedule: Schedule, version: int) -> None:
     assert schedule.at(schedule.until + version) == schedule.last
 
 
 @given(schedules(), versions, versions)
-def test_it_moves_from_first_to_last_and_never_back(schedule: Schedule, early: int, late: int) -> None:
+def test_a_schedule_is_monotone(schedule: Schedule, early: int, late: int) -> None:
     early, late = sorted((early, late))
     low, high = sorted((schedule.first, schedule.last))
     rounding = 1e-9
@@ -61,11 +61,11 @@ def test_a_schedule_is_a_value() -> None:
         (cosine(1, 0, since=10, until=90), "cosine 1 → 0 from version 10 until version 90"),
     ],
 )
-def test_it_prints_as_a_sentence(schedule: Schedule, text: str) -> None:
+def test_a_schedule_prints_as_a_sentence(schedule: Schedule, text: str) -> None:
     assert str(schedule) == text
 
 
 @pytest.mark.parametrize(("first", "since", "until"), [(float("nan"), 0, 1), (1.0, 5, 4), (1.0, -1, 4)])
-def test_what_is_no_schedule_is_an_error(first: float, since: int, until: int) -> None:
+def test_an_invalid_schedule_is_an_error(first: float, since: int, until: int) -> None:
     with pytest.raises(ValueError, match="a schedule"):
         linear(first, 0.0, since=since, until=until)

@@ -1,4 +1,4 @@
-"""A spec scores every component it can, and says in one word why there is no total."""
+"""A spec scores every component it can, and labels the reason if there is no total."""
 
 import logging
 import math
@@ -44,7 +44,7 @@ def test_a_weight_may_follow_a_schedule_of_the_newest_version() -> None:
     assert spec.score(mixed).components["shaping"].weight == 0.5
 
 
-def test_one_component_that_cannot_be_computed_leaves_the_others_on_record() -> None:
+def test_an_uncomputable_component_leaves_the_others_recorded() -> None:
     @reward(weight=1.0)
     def known(trajectory: Trajectory) -> float:
         return 1.0
@@ -84,7 +84,7 @@ def test_without_a_verdict_there_is_no_total_and_nothing_is_guessed(verdicts: di
     assert (scored.total, scored.unscored, scored.components) == (None, label, {})
 
 
-def test_a_spec_says_which_judges_and_whether_feedback_it_needs() -> None:
+def test_a_spec_declares_its_judges_and_whether_it_needs_feedback() -> None:
     @reward(weight=1.0)
     def kept(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
         return float(len(feedback))
@@ -112,7 +112,7 @@ def test_a_spec_says_which_judges_and_whether_feedback_it_needs() -> None:
         lambda trajectory: 10**400,
     ],
 )
-def test_a_component_that_raises_or_gives_no_number_takes_nobody_down(
+def test_a_component_that_raises_or_returns_no_number_is_labelled(
     broken: Callable[[Trajectory], float],
 ) -> None:
     @reward(weight=1.0)
@@ -138,7 +138,7 @@ def test_a_component_that_raises_is_logged_once_with_its_traceback(caplog: pytes
     assert isinstance(entry.exc_info[1], KeyError)
 
 
-def test_what_combines_may_fail_too() -> None:
+def test_a_failing_combination_is_labelled_too() -> None:
     @reward(weight=1.0)
     def fine(trajectory: Trajectory) -> float:
         return 1.0
@@ -153,7 +153,7 @@ def test_what_combines_may_fail_too() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.floats(-10, 10)), min_size=1, max_size=5))
-def test_the_total_is_the_weighted_sum_of_what_is_on_record(terms: list[tuple[float, float]]) -> None:
+def test_the_total_is_the_weighted_sum_of_the_recorded_components(terms: list[tuple[float, float]]) -> None:
     made = tuple(
         Term(f"c{number}", lambda trajectory, value=value: value, weight)  # type: ignore[misc]
         for number, (value, weight) in enumerate(terms)
@@ -174,7 +174,7 @@ def test_the_total_is_the_weighted_sum_of_what_is_on_record(terms: list[tuple[fl
         ({"feedback_window_ms": -1}, "cannot be negative"),
     ],
 )
-def test_a_spec_that_makes_no_sense_is_an_error(fields: dict[str, Any], problem: str) -> None:
+def test_an_invalid_spec_is_an_error(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         replace(RewardSpec("x", 1, (HELPFUL,)), **fields)
 
@@ -196,7 +196,7 @@ def test_a_function_of_other_parameters_is_an_error() -> None:
         (-1e308, "out_of_range"),
     ],
 )
-def test_a_total_beyond_the_specs_bounds_is_no_total(value: float, label: str | None) -> None:
+def test_a_total_beyond_the_specs_bounds_is_out_of_range(value: float, label: str | None) -> None:
     spec = RewardSpec("bounded", 1, (Term("given", lambda trajectory: value, 1.0),), maximum=1.0, minimum=-0.5)
     scored = spec.score(attempt("t"))
     assert (scored.total, scored.unscored) == ((None, label) if label else (value, None))
@@ -211,12 +211,12 @@ def test_no_reward_is_larger_than_can_be_added_up(value: float, weight: float) -
 
 
 @pytest.mark.parametrize("bounds", [(1.0, 0.0), (None, 1e13), (math.nan, None), (-math.inf, None)])
-def test_bounds_that_hold_nothing_or_too_much_are_refused(bounds: tuple[float | None, float | None]) -> None:
+def test_invalid_bounds_are_refused(bounds: tuple[float | None, float | None]) -> None:
     with pytest.raises(ValueError, match="its totals go from"):
         RewardSpec("odd", 1, (Term("given", lambda trajectory: 0.0, 1.0),), minimum=bounds[0], maximum=bounds[1])
 
 
 @pytest.mark.parametrize("spec", OURS.values(), ids=lambda spec: spec.label)
-def test_our_specs_say_between_what_their_totals_lie(spec: RewardSpec) -> None:
+def test_shipped_specs_declare_their_bounds(spec: RewardSpec) -> None:
     assert spec.minimum is not None
     assert spec.maximum is not None

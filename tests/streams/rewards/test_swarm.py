@@ -1,4 +1,4 @@
-"""PARL: shaping that pays for sub-agents, and must end."""
+"""PARL: shaping that pays for sub-agents and anneals to zero."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def orchestrator(assigned: int, finished: int, *, version: int = 0, outcome: flo
         (40, 10, 1.0 + 0.3 + 0.2 * 0.25),
     ],
 )
-def test_shaping_pays_for_work_given_out_and_brought_back(assigned: int, finished: int, total: float) -> None:
+def test_shaping_pays_for_delegated_and_returned_work(assigned: int, finished: int, total: float) -> None:
     assert SWARM.score(orchestrator(assigned, finished)).total == pytest.approx(total)
 
 
@@ -40,7 +40,7 @@ def test_lambda_reaches_zero_at_the_planned_version_and_stays_there() -> None:
         assert weights(version) == [0.0, 0.0, 1.0]
 
 
-def test_after_the_anneal_only_the_outcome_is_left() -> None:
+def test_after_annealing_only_the_outcome_counts() -> None:
     busy, idle = (SWARM.score(orchestrator(n, n, version=ANNEALED_AT, outcome=0.25)).total for n in (40, 0))
     assert busy == idle == 0.25
 

@@ -1,4 +1,4 @@
-"""Tab's reward: the published threshold, and what became of a suggestion."""
+"""Tab's reward: the published threshold, and the outcome of a suggestion."""
 
 import pytest
 from hypothesis import given
@@ -49,7 +49,7 @@ def test_showing_pays_exactly_above_the_threshold(threshold: float, p: float) ->
         ([("rejected", 1.0), ("accepted", 1.0)], 0.75),
     ],
 )
-def test_the_last_word_of_the_user_counts(signals: list[tuple[str, float]], total: float) -> None:
+def test_the_users_last_feedback_counts(signals: list[tuple[str, float]], total: float) -> None:
     assert TAB.score(attempt("t"), said(*signals)).total == total
 
 
@@ -58,7 +58,7 @@ def test_feedback_of_other_kinds_changes_nothing(signals: list[tuple[str, float]
     assert decision(said(*signals)) is decision(said(*[each for each in signals if each[0] != "other"]))
 
 
-def test_the_window_and_the_maximum_are_the_specs() -> None:
+def test_window_and_maximum_come_from_the_spec() -> None:
     spec = tab(version=2, threshold=0.4, window_ms=5_000)
     assert (spec.label, spec.maximum, spec.feedback_window_ms, spec.takes_feedback) == ("tab@2", 0.6, 5_000, True)
     with pytest.raises(ValueError, match="threshold is 1"):

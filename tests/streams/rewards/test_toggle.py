@@ -44,7 +44,7 @@ def test_phases_take_turns() -> None:
     ]
 
 
-def test_accuracy_may_be_told_apart_from_the_reward() -> None:
+def test_accuracy_may_be_given_separately_from_the_reward() -> None:
     judged = toggled([0.4, 0.2], [10, 900], task_id="known", version=LIMITING, toggle=TOGGLE, correct=[1.0, 1.0])
     assert judged == [0.4, 0.0]
 
@@ -79,7 +79,7 @@ def test_the_full_percentile_keeps_every_correct_response(responses: list[tuple[
     ("settings", "problem"),
     [({"period": 0}, "period"), ({"accuracy": 0.0}, "accuracy"), ({"budgets": {"t": -1}}, "budgets")],
 )
-def test_settings_that_make_no_sense_are_named(settings: dict[str, object], problem: str) -> None:
+def test_invalid_settings_are_named(settings: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Toggle(**settings)  # type: ignore[arg-type]
 

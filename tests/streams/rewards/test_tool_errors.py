@@ -1,4 +1,4 @@
-"""Only what a better policy would not have met is punished."""
+"""Only failures that a better policy would have avoided are penalised."""
 
 import pytest
 from hypothesis import given
@@ -19,13 +19,13 @@ def failing(*classes: ToolErrorClass | None) -> Trajectory:
 
 
 @pytest.mark.parametrize("kind", [*ToolErrorClass, None])
-def test_the_world_s_failures_and_ours_cost_nothing(kind: ToolErrorClass | None) -> None:
+def test_environment_and_framework_failures_cost_nothing(kind: ToolErrorClass | None) -> None:
     assert SPEC.score(failing(kind)).total == (-0.125 if kind in OWN_FAULT else 0)
     assert {"invalid_arguments", "refused"} == OWN_FAULT
 
 
 @given(st.lists(st.sampled_from(list(ToolErrorClass)), max_size=12), st.sampled_from(list(ToolErrorClass)))
-def test_a_failure_more_never_scores_more_and_the_penalty_is_bounded(
+def test_one_more_failure_never_scores_more_and_the_penalty_is_bounded(
     classes: list[ToolErrorClass], another: ToolErrorClass
 ) -> None:
     before, after = SPEC.score(failing(*classes)).total, SPEC.score(failing(*classes, another)).total

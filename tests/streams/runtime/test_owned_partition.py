@@ -1,4 +1,4 @@
-"""A partition has one owner: who takes it reads what was settled, and who had it can settle nothing more."""
+"""A partition has one owner: the new owner reads what was committed, and the previous one cannot commit any more."""
 
 import asyncio
 import gc
@@ -50,7 +50,7 @@ async def values(kafka: str, topic: Topic, prefix: bytes) -> list[bytes]:
     return [value for value in found if value.startswith(prefix)]
 
 
-async def test_what_was_settled_is_found_by_the_next_owner(kafka: str) -> None:
+async def test_the_next_owner_reads_what_was_committed(kafka: str) -> None:
     mine = await ownership(kafka, "settled")
     first = await OwnedPartition.acquire(mine, 1)
     assert (first.offsets, values_of(first)) == ({}, {})
@@ -64,7 +64,7 @@ async def test_what_was_settled_is_found_by_the_next_owner(kafka: str) -> None:
     assert await values(kafka, REJECTED, b"settled") == [b"settled-1"]
 
 
-async def test_who_lost_the_partition_can_settle_nothing(kafka: str) -> None:
+async def test_a_fenced_owner_cannot_commit(kafka: str) -> None:
     mine = await ownership(kafka, "fenced")
     sleeper = await OwnedPartition.acquire(mine, 2)
     await sleeper.commit({"rewards": 5}, {b"a": b"old"}, [output("fenced-old")])
@@ -83,10 +83,10 @@ async def test_who_lost_the_partition_can_settle_nothing(kafka: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["begin_transaction", "send_offsets_to_transaction"])
-async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_behind(
+async def test_losing_the_partition_within_a_transaction_leaves_no_unretrieved_exception(
     kafka: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """asyncio writes those that nobody asked for into the log, with a traceback."""
+    """asyncio logs exceptions that are never retrieved, with a traceback."""
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(str(context)))
     mine = await ownership(kafka, "within")
@@ -108,9 +108,7 @@ async def test_who_loses_the_partition_within_a_transaction_leaves_no_exception_
     assert complaints == []
 
 
-async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again(
-    kafka: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_transaction_that_times_out_can_be_repeated(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = await ownership(kafka, "endless")
     owned = await OwnedPartition.acquire(mine, 1)
 
@@ -131,7 +129,7 @@ async def test_a_transaction_that_does_not_end_is_given_up_and_can_be_done_again
     assert await values(kafka, REJECTED, b"endless") == [b"endless-1"]
 
 
-async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_found_by_the_next_owner(
+async def test_the_next_owner_finds_an_abandoned_transaction_that_was_committed(
     kafka: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = await ownership(kafka, "hidden")
@@ -156,7 +154,7 @@ async def test_a_transaction_that_was_given_up_and_committed_all_the_same_is_fou
     assert await values(kafka, REJECTED, b"hidden") == [b"hidden-1"]
 
 
-async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kafka: str) -> None:
+async def test_an_open_transaction_of_the_previous_owner_is_aborted(kafka: str) -> None:
     mine = await ownership(kafka, "undone")
     sleeper = await OwnedPartition.acquire(mine, 0)
     await sleeper._producer.kafka.begin_transaction()
@@ -171,7 +169,7 @@ async def test_a_transaction_that_was_open_when_the_partition_went_is_undone(kaf
 
 
 @pytest.mark.parametrize("left_out", ["outputs", "state"])
-async def test_what_was_committed_is_there_though_a_broker_left_a_marker_out(kafka: str, left_out: str) -> None:
+async def test_committed_records_are_visible_despite_a_missing_marker(kafka: str, left_out: str) -> None:
     mine = await ownership(kafka, f"committed-{left_out}")
     await let_partitions_be_left_out(kafka)
     owner = await OwnedPartition.acquire(mine, 0)
@@ -189,7 +187,7 @@ async def test_what_was_committed_is_there_though_a_broker_left_a_marker_out(kaf
 
 
 @pytest.mark.parametrize("left_out", ["outputs", "state"])
-async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(kafka: str, left_out: str) -> None:
+async def test_aborted_records_are_not_visible_despite_a_missing_marker(kafka: str, left_out: str) -> None:
     mine = await ownership(kafka, f"aborted-{left_out}")
     await let_partitions_be_left_out(kafka)
     owner = await OwnedPartition.acquire(mine, 0)
@@ -209,11 +207,11 @@ async def test_what_was_aborted_is_not_there_though_a_broker_left_a_marker_out(k
 
 
 async def all_decided(kafka: str, mine: Ownership) -> None:
-    """Wait for the markers of the transactions so far.
+    """Wait for the markers of all transactions so far.
 
-    They follow a commit a moment later, and a producer that asks the coordinator for its next transaction waits for
-    them. One that leaves a partition out does not ask: its record would stand before the marker of the transaction
-    before, and be committed with it.
+    Markers follow a commit a moment later, and a producer that starts its next transaction at the coordinator waits for
+    them. A test that omits a partition does not do that: its record would precede the previous transaction's marker and
+    be committed with it.
     """
     async with open_consumer(kafka) as consumer:
         places = [place for topic in (mine.state, *mine.writes) for place in await partitions_of(consumer, topic)]
@@ -225,7 +223,7 @@ def written(*names: str) -> list[bytes]:
 
 
 async def until(kafka: str, prefix: str, count: int) -> list[bytes]:
-    """The outputs of that name as soon as there are ``count``: markers come a moment later."""
+    """The outputs with ``prefix`` as soon as there are ``count``: markers come a moment later."""
     found: list[bytes] = []
     async with asyncio.timeout(60):
         while len(found) < count:
@@ -247,7 +245,7 @@ async def test_a_state_topic_with_too_few_partitions_is_named(kafka: str) -> Non
         await OwnedPartition.acquire(Ownership(kafka, "narrow", (REWARDS,), state, (REJECTED,)), 3)
 
 
-async def test_offsets_that_the_broker_forgot_are_found_in_the_state(kafka: str) -> None:
+async def test_forgotten_offsets_are_recovered_from_the_state(kafka: str) -> None:
     mine = await ownership(kafka, "forgotten")
     first = await OwnedPartition.acquire(mine, 1)
     await first.commit({"rewards": 7}, {b"a": b"1"}, [])
@@ -263,7 +261,7 @@ async def test_offsets_that_the_broker_forgot_are_found_in_the_state(kafka: str)
     assert third.offsets == {"rewards": 9}
 
 
-async def test_a_state_that_does_not_say_how_far_it_goes_is_refused_with_the_way_out(kafka: str) -> None:
+async def test_a_state_without_offsets_is_refused_with_the_command_that_fixes_it(kafka: str) -> None:
     mine = await ownership(kafka, "older")
     async with open_producer(kafka) as producer:
         await (await producer.send(mine.state.name, b"1", b"a", 1))
@@ -271,7 +269,7 @@ async def test_a_state_that_does_not_say_how_far_it_goes_is_refused_with_the_way
         await OwnedPartition.acquire(mine, 1)
 
 
-async def test_records_that_retention_took_before_they_were_settled_are_told(kafka: str) -> None:
+async def test_records_expired_before_they_were_committed_raise_one_alert(kafka: str) -> None:
     mine, place = await ownership(kafka, "expired"), TopicPartition(REWARDS.name, 3)
     async with open_producer(kafka) as producer:
         for _ in range(6):

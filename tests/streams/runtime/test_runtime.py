@@ -102,7 +102,7 @@ def payloads(outgoing: Iterable[Outgoing]) -> list[object]:
     return [decode(each.message.headers, each.message.value)[1] for each in outgoing]
 
 
-def test_effects_are_committed_with_the_offset_behind_the_records() -> None:
+def test_effects_are_committed_with_the_next_offset() -> None:
     runtime, _, partition = at_work()
     run_to_end(runtime.process([came(4, "a"), came(5, "b"), came(7, "a")]))
     assert partition.offsets == {"rewards": 8}
@@ -110,7 +110,7 @@ def test_effects_are_committed_with_the_offset_behind_the_records() -> None:
     assert (runtime.counts, runtime.read) == ({"counted": 3}, {"rewards": 3})
 
 
-def test_what_cannot_be_read_or_raises_is_a_dead_letter_and_the_partition_goes_on() -> None:
+def test_an_unreadable_or_raising_record_is_a_dead_letter_and_the_partition_continues() -> None:
     runtime, operator, partition = at_work()
     records = [came(0, "a", value=b"{"), came(1, "broken"), came(2, "a", timestamp=-1), came(3, "a")]
     run_to_end(runtime.process(records))
@@ -125,14 +125,14 @@ def test_what_cannot_be_read_or_raises_is_a_dead_letter_and_the_partition_goes_o
     assert (operator.counts, partition.offsets) == ({"a": 1}, {"rewards": 4})
 
 
-def test_who_tries_a_function_out_sees_what_it_raises() -> None:
+def test_a_strict_runtime_raises_what_an_operator_raises() -> None:
     runtime = Runtime(HISTOGRAM.source, strict=True)
     runtime.assign(0, TaskHistogram({}), MemoryPartition())
     with pytest.raises(ValueError, match="a fault of ours"):
         run_to_end(runtime.process([came(0, "broken")]))
 
 
-def test_what_stream_time_makes_due_is_committed_in_portions() -> None:
+def test_work_due_by_stream_time_is_committed_in_portions() -> None:
     runtime, _, partition = at_work(at_most=2)
     run_to_end(runtime.process([came(number, task) for number, task in enumerate("abcde")]))
     commits = []
@@ -181,7 +181,7 @@ async def test_a_commit_that_fails_is_raised_once_all_partitions_are_done() -> N
     assert good.offsets == {"rewards": 1}
 
 
-def test_an_operator_goes_on_from_its_state() -> None:
+def test_an_operator_resumes_from_its_state() -> None:
     runtime, _, partition = at_work()
     run_to_end(runtime.process([came(0, "a"), came(1, "a")]))
     stored = {key: StoredRecord("state", 0, 0, 0, key, value, ()) for key, value in partition.state.items()}
@@ -191,11 +191,11 @@ def test_an_operator_goes_on_from_its_state() -> None:
     assert (operator.counts, [each.record.key for each in aside]) == ({"a": 2}, [b"odd"])
 
 
-def test_a_processor_of_ones_own_is_driven_with_the_others() -> None:
+def test_a_users_processor_is_driven_with_the_others() -> None:
     records = drive((*TOPOLOGY, HISTOGRAM), group_of(1.0, 0.0), until_ms=START_MS * 2)
     assert [each.message for each in records["alerts"] if isinstance(each, Alert)] == ["2 rewards"]
 
 
-def test_work_that_waits_for_a_loop_is_named() -> None:
+def test_work_that_needs_an_event_loop_is_refused() -> None:
     with pytest.raises(RuntimeError, match="waited for something"):
         run_to_end(asyncio.sleep(0))

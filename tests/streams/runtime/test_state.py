@@ -1,4 +1,4 @@
-"""State that cannot be read stops nobody: it is set aside, told once, and the rest goes on."""
+"""Unreadable state stops no partition: it is quarantined and reported once, and the rest continues."""
 
 from headrace.schemas.envelope import from_headers
 from headrace.schemas.records.alert import Alert
@@ -34,13 +34,13 @@ def stored(entries: dict[bytes, bytes]) -> dict[bytes, StoredRecord]:
     }
 
 
-def test_what_can_be_read_is_and_the_rest_is_set_aside() -> None:
+def test_readable_state_is_read_and_the_rest_quarantined() -> None:
     entries, aside = read_state(stored({b"a": GOOD, **BROKEN, b"b": GOOD}), stored_attempt)
     assert [name for name, _ in entries.values()] == ["a", "b"]
     assert [each.record.key for each in aside] == list(BROKEN)
 
 
-def test_it_is_told_whole_and_under_the_same_ids_at_each_start() -> None:
+def test_quarantined_state_becomes_the_same_records_at_each_start() -> None:
     _, aside = read_state(stored({b"a": GOOD, **BROKEN}), stored_attempt)
     first, again = set_aside_records(aside, "/streams/score"), set_aside_records(aside, "/streams/score")
     assert [each.topic for each in first] == [DEAD_LETTERS] * len(BROKEN) + [ALERTS]
@@ -56,11 +56,11 @@ def test_it_is_told_whole_and_under_the_same_ids_at_each_start() -> None:
     }
 
 
-def test_nothing_set_aside_is_nothing_told() -> None:
+def test_without_unreadable_state_there_are_no_records() -> None:
     assert set_aside_records([], "/streams/score") == []
 
 
-def test_members_of_a_group_that_cannot_be_read_are_set_aside_with_it() -> None:
+def test_members_are_quarantined_with_their_unreadable_group() -> None:
     groups, changes = Groups(GroupLimits()), GroupChanges()
     for name in "abc":
         groups.add(rewarded(name, 1.0, size=4), START_MS, changes)

@@ -1,4 +1,4 @@
-"""The join of trajectories and feedback: the same rewards come out however the two interleave."""
+"""The join of trajectories and feedback gives the same rewards for any interleaving of the two."""
 
 import random
 import subprocess
@@ -56,7 +56,7 @@ def reward(due: DueReward) -> Reward:
 
 
 class Log:
-    """A join with its state, as the shell keeps it: what is stored, and what was announced."""
+    """A join with its stored state and its written rewards, as the I/O layer keeps them."""
 
     def __init__(self, limits: JoinLimits = ENDLESS) -> None:
         self.limits = limits
@@ -65,7 +65,7 @@ class Log:
         self.announced: list[DueReward] = []
 
     def settle(self, changes: JoinChanges, *, dies: bool = False) -> None:
-        """As the shell does it, all at once; it may die before."""
+        """Commit everything atomically, as the I/O layer does; a crash may come before."""
         for due in changes.due:
             self.join.decided(due, reward(due), {}, changes)
         if dies:
@@ -104,7 +104,7 @@ class Log:
 
 
 def log_of(*records: TrajectoryArrival | tuple[str, Feedback] | int, limits: JoinLimits = ENDLESS) -> Log:
-    """What comes of ``records``; a number is log time that passes."""
+    """The result of ``records``; a number advances stream time to it."""
     log = Log(limits)
     for record in records:
         if isinstance(record, int):
@@ -114,7 +114,7 @@ def log_of(*records: TrajectoryArrival | tuple[str, Feedback] | int, limits: Joi
     return log
 
 
-def test_a_reward_waits_for_its_window_and_rests_on_what_came_within() -> None:
+def test_a_reward_waits_for_its_window_and_uses_feedback_within_it() -> None:
     log = log_of(arrival("t", 100), ("t", said("a", 500, offset=1)), 1_100)
     assert log.made == set()
     log.until(1_101)
@@ -133,14 +133,14 @@ def test_later_feedback_makes_a_revision_with_all_feedback_so_far() -> None:
     assert log.made == {("t", 0, ("a",)), ("t", 1, ("a", "b")), ("t", 2, ("a", "b", "c"))}
 
 
-def test_whether_feedback_was_in_time_follows_from_its_timestamp_and_not_from_when_it_is_noticed() -> None:
+def test_whether_feedback_is_in_time_follows_from_its_timestamp() -> None:
     late_and_early = (("t", said("a", 1_100, offset=1)), ("t", said("b", 1_101, offset=2)))
     expected = {("t", 0, ("a",)), ("t", 1, ("a", "b"))}
     assert log_of(arrival("t", 100), *late_and_early, FOREVER).made == expected
     assert log_of(*late_and_early, arrival("t", 100), FOREVER).made == expected
 
 
-def test_without_a_window_a_trajectory_is_scored_at_once_and_feedback_revises_it() -> None:
+def test_without_a_window_a_trajectory_is_scored_immediately_and_feedback_revises_it() -> None:
     log = log_of(arrival("t", 100, window_ms=0))
     assert log.made == {("t", 0, ())}
     log.take(("t", said("a", 200)))
@@ -152,7 +152,7 @@ def test_a_spec_without_feedback_makes_no_revisions() -> None:
     assert log.made == {("t", 0, ())}
 
 
-def test_what_comes_twice_changes_nothing() -> None:
+def test_duplicates_change_nothing() -> None:
     once = (arrival("t", 100), ("t", said("a", 500)), 2_000, ("t", said("b", 3_000, offset=1)))
     assert log_of(*once, *once).made == log_of(*once).made
 
@@ -162,7 +162,7 @@ def test_a_revision_is_dated_by_its_feedback_and_the_first_reward_by_the_end_of_
     assert [due.time_ms for due in log.announced] == [1_100, 3_000]
 
 
-def test_what_judges_said_is_kept_for_revisions() -> None:
+def test_verdicts_are_kept_for_revisions() -> None:
     join, changes = Join(ENDLESS), JoinChanges()
     join.add_trajectory(arrival("t", 100, window_ms=0), changes)
     (due,) = changes.due
@@ -174,28 +174,28 @@ def test_what_judges_said_is_kept_for_revisions() -> None:
     assert Join(ENDLESS, {"t": again}).verdicts("t") == {"helpful": Verdict(0.5, None, {"tone": 0.5})}
 
 
-def test_beyond_the_limit_of_open_windows_the_next_to_fall_due_has_no_total_and_says_why() -> None:
+def test_beyond_the_limit_of_open_windows_the_next_due_is_unscored_with_a_reason() -> None:
     log = log_of(arrival("a", 300), arrival("b", 100), arrival("c", 200), limits=JoinLimits(max_open=2))
     assert [(due.trajectory_id, due.unscored) for due in log.announced] == [("b", WINDOW_OVERFLOW)]
     assert log.join.counts == {WINDOW_OVERFLOW: 1}
     assert log.join.open == 2
 
 
-def test_beyond_the_limit_of_feedback_the_rest_counts_for_nothing_and_is_counted() -> None:
+def test_feedback_beyond_the_limit_is_ignored_and_counted() -> None:
     feedback = [("t", said(f"f{number}", 500 + number, offset=number)) for number in range(5)]
     log = log_of(arrival("t", 100), *feedback, FOREVER, limits=JoinLimits(remember_ms=2 * FOREVER, max_feedback=3))
     assert log.made == {("t", 0, ("f0", "f1", "f2"))}
     assert log.join.counts == {SURPLUS: 2}
 
 
-def test_feedback_after_the_memory_is_over_makes_no_revision_and_is_counted() -> None:
+def test_feedback_after_the_retention_of_the_join_makes_no_revision_and_is_counted() -> None:
     limits = JoinLimits(remember_ms=5_000)
     log = log_of(arrival("t", 100), 2_000, ("t", said("in", 6_100)), ("t", said("out", 6_101)), limits=limits)
     assert log.made == {("t", 0, ()), ("t", 1, ("in",))}
     assert log.join.counts == {TOO_LATE: 1}
 
 
-def test_memories_end_and_feedback_that_nobody_claimed_is_counted() -> None:
+def test_expired_feedback_without_a_trajectory_is_counted() -> None:
     log = log_of(("nobody", said("a", 50)), arrival("t", 100), 5_051, limits=JoinLimits(remember_ms=5_000))
     assert log.join.counts == {UNCLAIMED: 1}
     assert log.table.keys() == {"t"}
@@ -204,15 +204,15 @@ def test_memories_end_and_feedback_that_nobody_claimed_is_counted() -> None:
     assert len(log.join) == 0
 
 
-def test_beyond_the_limit_of_memories_the_oldest_goes_first() -> None:
+def test_beyond_the_limit_of_remembered_trajectories_the_oldest_is_evicted() -> None:
     limits = JoinLimits(remember_ms=FOREVER, max_unclaimed=2)
     log = log_of(*(("abc"[n], said("abc"[n], 100 + n)) for n in range(3)), arrival("t", 500), limits=limits)
     assert log.table.keys() == {"b", "c", "t"}
     assert log.join.counts == {FORGOTTEN_EARLY: 1, UNCLAIMED: 1}
 
 
-def test_feedback_on_what_nobody_knows_takes_no_ones_place() -> None:
-    """Anybody may name a trajectory that is not there, as often as they like."""
+def test_feedback_on_unknown_trajectories_evicts_no_scored_trajectory() -> None:
+    """Any sender may name unknown trajectories, without limit."""
     limits = JoinLimits(remember_ms=FOREVER, max_remembered=3, max_unclaimed=3)
     strangers = [(f"nobody-{n}", said(f"n{n}", 2_000 + n)) for n in range(20)]
     log = log_of(arrival("t", 100), 2_000, *strangers, ("t", said("late", 3_000)), limits=limits)
@@ -220,7 +220,7 @@ def test_feedback_on_what_nobody_knows_takes_no_ones_place() -> None:
     assert len(log.table) == 4
 
 
-def test_at_the_bound_of_memory_the_unclaimed_goes_first_and_none_takes_more_than_its_share() -> None:
+def test_at_the_memory_bound_unclaimed_feedback_is_evicted_first_and_shares_are_fair() -> None:
     limits = JoinLimits(remember_ms=FOREVER, max_bytes=100_000, max_open=10)
     strangers = [(f"nobody-{n}", said(f"n{n}", 2_000 + n)) for n in range(200)]
     log = log_of(arrival("t", 100), 2_000, *strangers, ("t", said("late", 3_000)), limits=limits)
@@ -258,7 +258,7 @@ print(join.held_bytes / (resident() - before))
 
 
 @pytest.mark.parametrize(("count", "each", "letters"), [(40_000, 1, 8), (2_000, 20, 40), (1_000, 64, 500)])
-def test_what_is_counted_is_what_the_process_grows_by(count: int, each: int, letters: int) -> None:
+def test_counted_memory_matches_the_growth_of_the_process(count: int, each: int, letters: int) -> None:
     command = [sys.executable, "-c", _MEMORY, *map(str, (count, each, letters))]
     share = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert 0.8 < share < 1.25, share
@@ -297,7 +297,7 @@ feedbacks = st.lists(st.tuples(st.sampled_from((*NAMES, "nobody")), st.integers(
 def sources(
     ends: list[tuple[int, int]], given_at: list[tuple[str, int]]
 ) -> tuple[list[TrajectoryArrival], list[tuple[str, Feedback]]]:
-    """Both topics, each in the order of its time."""
+    """Both topics, each in timestamp order."""
     trajectories = [
         arrival(name, ended_ms, offset=number, window_ms=window_ms)
         for number, (ended_ms, name, window_ms) in enumerate(
@@ -311,7 +311,7 @@ def sources(
 
 
 def expected(trajectories: Iterable[TrajectoryArrival], feedback: list[tuple[str, Feedback]]) -> Made:
-    """The rewards, from the whole of both topics at once."""
+    """The rewards, computed from both whole topics."""
     made: Made = set()
     for each in trajectories:
         mine = [one for name, one in feedback if name == each.trajectory_id]
@@ -334,7 +334,7 @@ def test_any_interleaving_repetition_and_crash_gives_the_same_rewards(
         choices = [name for name, topic in (("t", trajectories), ("f", feedback)) if read[name] < len(topic)]
         step = data.draw(st.sampled_from([*choices, "time", "again"]))
         if step == "time":
-            # No further than both topics have been read.
+            # Stream time advances only as far as both topics were read.
             ahead = [topic[read[name]] for name, topic in (("t", trajectories), ("f", feedback)) if name in choices]
             now_ms = min(each.arrived_ms if isinstance(each, TrajectoryArrival) else each[1].time_ms for each in ahead)
             log.until(now_ms, dies=data.draw(deaths))

@@ -1,4 +1,4 @@
-"""What the join remembers: how it is stored, that a restart forgets it as well, and that all that is over goes."""
+"""The join's memory: how it is stored, and that expired entries are forgotten, also after a restart."""
 
 import json
 
@@ -13,24 +13,24 @@ LIMITS = JoinLimits(remember_ms=5_000)
 
 
 def restarted(log: Log) -> Log:
-    """``log`` in another process, from what is stored."""
+    """``log`` in another process, restored from its stored state."""
     stored = {name: AttemptState.model_validate_json(value) for name, value in log.table.items()}
     log.join = Join(log.limits, stored)
     return log
 
 
-def test_what_is_not_written_of_an_attempt_says_that_there_is_none() -> None:
+def test_absent_fields_of_a_stored_attempt_have_their_defaults() -> None:
     found = AttemptState.model_validate_json(b'{"since_ms": 50}')
     assert (found.offset, found.arrived_ms, found.origin, found.takes_feedback) == (None, 0, None, False)
     assert (found.heard, found.revisions, found.verdicts, found.blank) == ([], 0, {}, None)
 
 
-def test_what_is_stored_has_the_names_that_other_releases_read() -> None:
+def test_stored_field_names_are_stable_across_releases() -> None:
     log = log_of(arrival("t", 100, offset=7), limits=LIMITS)
     assert json.loads(log.table["t"]) == {"since_ms": 1_100, "offset": 7, "arrived_ms": 100, "takes_feedback": True}
 
 
-def test_a_restart_forgets_what_is_over_and_keeps_what_is_open() -> None:
+def test_a_restart_forgets_expired_entries_and_keeps_open_ones() -> None:
     log = log_of(
         arrival("done", 100), ("nobody", said("a", 50)), 2_000, arrival("open", 6_500, offset=1), limits=LIMITS
     )
@@ -44,7 +44,7 @@ def test_a_restart_forgets_what_is_over_and_keeps_what_is_open() -> None:
     assert [(due.trajectory_id, due.revision) for due in log.announced] == [("done", 0), ("open", 0)]
 
 
-def test_all_that_is_over_is_forgotten_at_once() -> None:
+def test_all_expired_entries_are_forgotten_in_one_pass() -> None:
     log = log_of(*(arrival(name, 100, offset=n) for n, name in enumerate("abcd")), 2_000, limits=LIMITS)
     assert log.table.keys() == set("abcd")
     log.until(10_000)
@@ -52,7 +52,7 @@ def test_all_that_is_over_is_forgotten_at_once() -> None:
 
 
 class FaultError(Exception):
-    """What the code around the join raised."""
+    """Raised by the code around the join."""
 
 
 def spoilt(join: Join, record: TrajectoryArrival | tuple[str, Feedback], changes: JoinChanges) -> None:
@@ -65,7 +65,7 @@ def spoilt(join: Join, record: TrajectoryArrival | tuple[str, Feedback], changes
         raise FaultError
 
 
-def test_where_a_record_raises_all_is_as_it_was_before_it() -> None:
+def test_a_raising_record_leaves_the_join_unchanged() -> None:
     log, changes = log_of(arrival("t", 100), ("t", said("a", 500)), limits=LIMITS), JoinChanges()
     for record in (("t", said("b", 600, offset=1)), arrival("new", 200, offset=1, window_ms=0)):
         with pytest.raises(FaultError):

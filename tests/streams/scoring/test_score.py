@@ -39,11 +39,11 @@ def given(offset: int, value: float, signal: str = "kept") -> Feedback:
 
 @reward(weight=1.0)
 def last_given(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
-    """The latest feedback's value; 0 without any."""
+    """The latest feedback's value; 0 without feedback."""
     return feedback[-1].value if feedback else 0.0
 
 
-def test_the_reward_rests_on_the_feedback_it_names_in_the_order_of_the_log() -> None:
+def test_the_reward_uses_the_feedback_it_names_in_log_order() -> None:
     rewards = Rewards({}, RewardSpec("kept", 1, (last_given,)))
     arrived = [given(7, 0.25), given(3, 1.0)]
     made = score(attempt("t"), WHERE, rewards=rewards, feedback=arrived, revision=2)
@@ -77,7 +77,7 @@ def test_a_reward_continues_the_trace_of_its_trajectory() -> None:
     assert from_headers(reward_message(made).headers).traceparent is None
 
 
-def test_the_reward_says_where_its_trajectory_stands_and_what_it_was() -> None:
+def test_the_reward_references_and_describes_its_trajectory() -> None:
     made = score(attempt("t", outcome=0.25, group="g", size=8, run="r", ended_ms=5000), WHERE)
     assert made.trajectory == WHERE
     assert (made.run, made.task_id, made.group_id, made.group_size) == ("r", "task-of-g", "g", 8)
@@ -87,7 +87,7 @@ def test_the_reward_says_where_its_trajectory_stands_and_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("defect", list(Defect))
-def test_every_defect_is_copied_and_those_that_hide_facts_leave_no_total(defect: Defect) -> None:
+def test_defects_are_copied_and_those_that_hide_facts_leave_no_total(defect: Defect) -> None:
     made = score(attempt("t", outcome=1.0, defects=[defect]), WHERE)
     assert made.defects == [defect]
     if defect in INCOMPLETE_FACTS:
@@ -102,13 +102,13 @@ def test_without_an_outcome_there_is_no_total() -> None:
 
 
 @pytest.mark.parametrize("outcome", [math.nan, math.inf])
-def test_an_outcome_that_is_no_number_leaves_no_total(outcome: float) -> None:
+def test_an_outcome_that_is_not_a_number_leaves_no_total(outcome: float) -> None:
     unchecked = attempt("t").model_copy(update={"outcome": outcome})
     assert score(unchecked, WHERE).unscored == "outcome_not_finite"
 
 
 @pytest.mark.parametrize("outcome", [1.01, 1e6, -1e6, 1e12])
-def test_an_outcome_beyond_what_its_reward_may_be_leaves_no_total(outcome: float) -> None:
+def test_an_outcome_out_of_range_leaves_no_total(outcome: float) -> None:
     made = score(attempt("t", outcome=outcome), WHERE)
     assert (made.total, made.unscored) == (None, "out_of_range")
     assert made.components["outcome"].value == outcome
@@ -119,7 +119,7 @@ def test_a_trajectory_without_start_is_scored_as_missing_it() -> None:
     assert (made.run, made.task_id, made.group_id, made.unscored) == ("", None, None, "no_start")
 
 
-def test_the_record_id_does_not_depend_on_where_the_trajectory_stands() -> None:
+def test_the_record_id_does_not_depend_on_the_trajectorys_offset() -> None:
     trajectory = attempt("t")
     first, again = (reward_message(score(trajectory, Reference(partition=0, offset=at))) for at in (1, 9))
     assert from_headers(first.headers).id == from_headers(again.headers).id

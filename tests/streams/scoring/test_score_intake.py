@@ -1,4 +1,4 @@
-"""What score makes of a record that comes in."""
+"""Score's handling of an incoming record."""
 
 import json
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def feedback_message(trajectory_id: str, value: float = 1.0, **fields: Any) -> M
     return encode(given, key=trajectory_id, envelope=Envelope("f1", given.TYPE, "/test", START_MS, trajectory_id))
 
 
-def test_a_trajectory_whose_reward_needs_nothing_else_is_scored_at_once_and_continues_its_trace() -> None:
+def test_a_trajectory_without_a_window_is_scored_immediately_and_continues_its_trace() -> None:
     taken = take_trajectory(record(trajectory_message(attempt("t"))), REWARDS_OF_AGENTS)
     assert isinstance(taken, Scored)
     (outgoing,) = taken.outgoing
@@ -83,7 +83,7 @@ def test_a_trajectory_whose_reward_needs_nothing_else_is_scored_at_once_and_cont
     assert trace != TRACE
 
 
-def test_one_whose_reward_takes_feedback_is_for_the_join() -> None:
+def test_a_trajectory_whose_reward_takes_feedback_goes_to_the_join() -> None:
     taken = take_trajectory(record(trajectory_message(attempt("t"))), Rewards({}, LIKED))
     assert not isinstance(taken, Scored)
     arrival, trajectory = taken
@@ -100,7 +100,7 @@ def test_feedback_is_about_the_events_subject_at_the_time_of_its_record() -> Non
 
 
 @pytest.mark.parametrize(("value", "error"), [(b"{", DeadLetterError.BAD_JSON), (None, DeadLetterError.NULL_VALUE)])
-def test_what_cannot_be_read_is_named(value: bytes | None, error: DeadLetterError) -> None:
+def test_an_unreadable_record_is_named(value: bytes | None, error: DeadLetterError) -> None:
     with pytest.raises(UnreadableRecord) as raised:
         take_trajectory(record(trajectory_message(attempt("t")), value=value), REWARDS_OF_AGENTS)
     assert raised.value.error is error
@@ -121,7 +121,7 @@ def test_the_shipped_rewards_of_agents_need_no_join_and_no_feedback() -> None:
 
 
 @pytest.mark.parametrize("agents_ms", [1000, START_MS - 86_400_000, START_MS + 86_400_000])
-def test_a_window_begins_by_the_brokers_clock_whatever_the_agents_says(agents_ms: int) -> None:
+def test_a_window_starts_by_the_brokers_clock(agents_ms: int) -> None:
     rewards = Rewards({}, LIKED)
     taken = take_trajectory(record(trajectory_message(attempt("t", ended_ms=agents_ms))), rewards)
     assert not isinstance(taken, Scored)
