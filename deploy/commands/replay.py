@@ -66,7 +66,8 @@ def command(
 
     Recorded verdicts of judges are used if they were given for the same rubrics; no judge is called. With --judges the
     judges are called again, and two replays may differ; otherwise the same range, rules and code give the same bytes.
-    Run an interrupted replay again to complete it. A NAME that another range or other rules have used is refused.
+    Run an interrupted replay again to complete it. A NAME is refused if its replay is complete, or had another range or
+    other rules: use another name, or --delete.
     """
     import time
     from dataclasses import replace
