@@ -63,10 +63,10 @@ public final class Trajectories {
         Map<String, Object> settings = Map.of(
                 ConsumerConfig.BOOTSTRAP_SERVERS_CONFIG, arguments[0],
                 ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest",
-                ConsumerConfig.ISOLATION_LEVEL_CONFIG, "read_committed", // the default sees aborted records
+                ConsumerConfig.ISOLATION_LEVEL_CONFIG, "read_committed", // The default also returns aborted records.
                 ConsumerConfig.KEY_DESERIALIZER_CLASS_CONFIG, ByteArrayDeserializer.class,
                 ConsumerConfig.VALUE_DESERIALIZER_CLASS_CONFIG, ByteArrayDeserializer.class);
-        Map<String, String> lines = new HashMap<>(); // by ce_id: equal ids are one record, written twice
+        Map<String, String> lines = new HashMap<>(); // By ce_id: records with equal ids are duplicates.
         ObjectMapper json = new ObjectMapper();
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings)) {
             List<TopicPartition> partitions = consumer.partitionsFor("trajectories").stream()
