@@ -72,10 +72,10 @@ def list_(
     from headrace.deploy.dead_letters.page import as_json as as_object
     from headrace.deploy.dead_letters.page import row
 
-    letters = _read(_address(kafka, data), _wanted(error, topic, trajectory))
-    shown = [letter for letter in letters if not (only_open and letter.redriven)]
-    for letter in shown:
-        print_json(as_object(letter)) if as_json else print_line(row(letter, full=full))
+    entries = _read(_address(kafka, data), _wanted(error, topic, trajectory))
+    shown = [entry for entry in entries if not (only_open and entry.redriven)]
+    for entry in shown:
+        print_json(as_object(entry)) if as_json else print_line(row(entry, full=full))
     if not as_json:
         print_line(f"{len(shown)} dead letter{'' if len(shown) == 1 else 's'}", err=True)
 
@@ -91,8 +91,8 @@ def show(name: str, full: bool, as_json: bool, kafka: str | None, data: str | No
     from headrace.deploy.dead_letters.page import as_json as as_object
     from headrace.deploy.dead_letters.page import page
 
-    (letter,) = _named(_address(kafka, data), [name])
-    print_json(as_object(letter), indent=1) if as_json else print_lines(page(letter, full=full))
+    (entry,) = _named(_address(kafka, data), [name])
+    print_json(as_object(entry), indent=1) if as_json else print_lines(page(entry, full=full))
 
 
 @command.command("repair")
@@ -127,26 +127,26 @@ def repair(
         raise click.UsageError("Specify what to change: --value FILE, --set FIELD=VALUE or --header NAME=VALUE.")
     changes = [_pairs(fields), _pairs(headers)]
     bootstrap = _address(kafka, data)
-    (letter,) = _named(bootstrap, [name])
+    (entry,) = _named(bootstrap, [name])
     try:
         content = edited(
-            letter.content, value=None if value is None else value.read(), fields=changes[0], headers=changes[1]
+            entry.content, value=None if value is None else value.read(), fields=changes[0], headers=changes[1]
         )
-        envelope, _ = readable(letter.dead_letter.topic, content)
+        envelope, _ = readable(entry.dead_letter.topic, content)
     except CannotRepair as error:
-        raise StackError(f"{letter.name}: {error}.") from error
+        raise StackError(f"{entry.name}: {error}.") from error
     except UnreadableRecord as error:
         raise StackError(
-            f"{letter.name} would still be unreadable, {error.error}: {error}. The repair was not saved."
+            f"{entry.name} would still be unreadable, {error.error}: {error}. The repair was not saved."
         ) from error
-    if content == letter.content:
-        print_line(f"{letter.name} would not change: there is nothing to save.")
+    if content == entry.content:
+        print_line(f"{entry.name} would not change: there is nothing to save.")
         return
     if not dry_run:
-        message = repair_message(letter.dead_letter, content, time.time_ns() // 1_000_000)
+        message = repair_message(entry.dead_letter, content, time.time_ns() // 1_000_000)
         run_with_kafka(bootstrap, lambda: append(bootstrap, message))
     kept = "could be repaired" if dry_run else "repaired"
-    print_line(f"{letter.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {letter.name}` sends it.")
+    print_line(f"{entry.name} {kept}: {envelope.type} of {envelope.subject}. `redrive {entry.name}` sends it.")
 
 
 @command.command("redrive")
@@ -196,11 +196,11 @@ def redrive(
         )
     bootstrap = _address(kafka, data)
     if names:
-        letters = _named(bootstrap, list(names))
+        entries = _named(bootstrap, list(names))
     else:
-        letters = [letter for letter in _read(bootstrap, _wanted(error, topic, trajectory)) if not letter.redriven]
+        entries = [entry for entry in _read(bootstrap, _wanted(error, topic, trajectory)) if not entry.redriven]
     try:
-        plans = run_with_kafka(bootstrap, lambda: plan_redrive(bootstrap, letters))
+        plans = run_with_kafka(bootstrap, lambda: plan_redrive(bootstrap, entries))
     except (LookupError, TooManyDeadLetters, UnreadableRecord) as problem:
         raise StackError(
             f"The trajectories of these dead letters cannot be read: {problem}. Nothing was sent."
@@ -216,7 +216,7 @@ def redrive(
             ) from fenced
     for plan in plans:
         print_line(outcome(plan, dry_run=dry_run))
-    print_line(f"{sum(len(each.entries) for each in redrives)} of {len(letters)} dead letters", err=True)
+    print_line(f"{sum(len(each.entries) for each in redrives)} of {len(entries)} dead letters", err=True)
     sys.exit(1 if any(not isinstance(plan, Redrive) and not plan.was_done for plan in plans) else 0)
 
 
@@ -247,20 +247,20 @@ def _read(bootstrap: str, wanted: "Callable[[DeadLetter, Reference], bool]") -> 
     from headrace.streams.dead_letters.redriver import read_dead_letters
 
     try:
-        box = run_with_kafka(bootstrap, lambda: read_dead_letters(bootstrap, wanted))
+        queue = run_with_kafka(bootstrap, lambda: read_dead_letters(bootstrap, wanted))
     except (LookupError, TooManyDeadLetters) as error:
         raise StackError(f"{error} (--error, --topic, --trajectory).") from error
-    if box.unreadable:
-        print_line(f"{box.unreadable} records of dead-letters cannot be read.", err=True)
-    return box.entries
+    if queue.unreadable:
+        print_line(f"{queue.unreadable} records of dead-letters cannot be read.", err=True)
+    return queue.entries
 
 
 def _named(bootstrap: str, names: list[str]) -> "list[DeadLetterEntry]":
     """Returns the dead letters with these names, in this order."""
     from headrace.deploy.errors import StackError
 
-    letters = _read(bootstrap, lambda dead, place: f"{place.partition}:{place.offset}" in names)
-    found = {f"{place.partition}:{place.offset}": letter for letter in letters for place in letter.places}
+    entries = _read(bootstrap, lambda dead, place: f"{place.partition}:{place.offset}" in names)
+    found = {f"{place.partition}:{place.offset}": entry for entry in entries for place in entry.places}
     for name in names:
         if name not in found:
             raise StackError(

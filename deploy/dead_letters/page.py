@@ -16,40 +16,40 @@ MAX_CHARACTERS = 160
 """Most characters of a value that are shown without --full: a value may contain users' texts."""
 
 
-def state(letter: DeadLetterEntry) -> str:
+def state(entry: DeadLetterEntry) -> str:
     """Returns its state: ``repaired``, ``sent again``, both, or nothing."""
-    return ", ".join(word for word, holds in (("repaired", letter.repair), ("sent again", letter.redriven)) if holds)
+    return ", ".join(word for word, holds in (("repaired", entry.repair), ("sent again", entry.redriven)) if holds)
 
 
-def row(letter: DeadLetterEntry, *, full: bool = False) -> str:
-    """Returns ``letter`` as one line."""
-    dead = letter.dead_letter
-    subject = letter.content.subject or dead.trajectory_id or "?"
-    number = letter.content.sequence
+def row(entry: DeadLetterEntry, *, full: bool = False) -> str:
+    """Returns ``entry`` as one line."""
+    dead = entry.dead_letter
+    subject = entry.content.subject or dead.trajectory_id or "?"
+    number = entry.content.sequence
     about = printable((subject if full else shortened(subject)) + ("" if number is None else f" #{number}"))
     place = f"{dead.topic}[{dead.partition}]@{dead.offset}"
-    columns = (f"{letter.name:<6}", utc(dead.timestamp_ms), f"{place:<18}", f"{dead.error:<12}", about, state(letter))
+    columns = (f"{entry.name:<6}", utc(dead.timestamp_ms), f"{place:<18}", f"{dead.error:<12}", about, state(entry))
     return "  ".join(columns).rstrip()
 
 
-def page(letter: DeadLetterEntry, *, full: bool = False) -> list[str]:
-    """Returns ``letter`` in full: original position, error and its position, content (``full``: all bytes), state."""
-    dead = letter.dead_letter
+def page(entry: DeadLetterEntry, *, full: bool = False) -> list[str]:
+    """Returns ``entry`` in full: original position, error and its position, content (``full``: all bytes), state."""
+    dead = entry.dead_letter
     lines = [
-        f"dead letter  {letter.name}",
+        f"dead letter  {entry.name}",
         f"original     {dead.topic}[{dead.partition}]@{dead.offset}, written {utc(dead.timestamp_ms)}",
         f"error        {dead.error}: {printable(dead.message)}",
         f"trajectory   {dead.trajectory_id or 'unknown'}",
-        *_content(letter.content, full),
+        *_content(entry.content, full),
     ]
-    if letter.repair is not None:
+    if entry.repair is not None:
         lines.insert(4, "as repaired:")
     try:
-        envelope, _ = readable(dead.topic, letter.content)
+        envelope, _ = readable(dead.topic, entry.content)
         lines.append(f"now          readable, as {envelope.type}")
     except (UnreadableRecord, KeyError) as error:
         lines.append(f"now          unreadable: {printable(str(error.args[0]))}")
-    for done in letter.redriven:
+    for done in entry.redriven:
         how = (
             f"with all {done.records} events of {done.redrive_of} as {done.trajectory_id}"
             if done.redrive_of
@@ -59,13 +59,13 @@ def page(letter: DeadLetterEntry, *, full: bool = False) -> list[str]:
     return lines
 
 
-def as_json(letter: DeadLetterEntry) -> dict[str, Any]:
-    """Returns ``letter`` as JSON data."""
+def as_json(entry: DeadLetterEntry) -> dict[str, Any]:
+    """Returns ``entry`` as JSON data."""
     return {
-        "letter": letter.name,
-        **letter.dead_letter.model_dump(mode="json"),
-        "repair": letter.repair and letter.repair.model_dump(mode="json"),
-        "redriven": [done.model_dump(mode="json") for done in letter.redriven],
+        "letter": entry.name,
+        **entry.dead_letter.model_dump(mode="json"),
+        "repair": entry.repair and entry.repair.model_dump(mode="json"),
+        "redriven": [done.model_dump(mode="json") for done in entry.redriven],
     }
 
 
@@ -73,7 +73,7 @@ def outcome(plan: Plan, *, dry_run: bool = False) -> str:
     """Returns a line about what a plan does, or why it does nothing."""
     if not isinstance(plan, Redrive):
         return f"{plan.entry.name}  not sent: {printable(plan.why)}"
-    names = ", ".join(letter.name for letter in plan.entries)
+    names = ", ".join(entry.name for entry in plan.entries)
     verb = "would be sent" if dry_run else "sent"
     (first, *_) = plan.done
     if first.redrive_of is None:

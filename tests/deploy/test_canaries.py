@@ -168,15 +168,15 @@ def test_no_command_prints_an_escape_or_a_secret(stack: dict[str, Any], tmp_path
     deadline = time.monotonic() + 60  # the assembler writes dead letters
     while "bad_" not in shown(stack, "dead-letters", "list", "--topic", "events") and time.monotonic() < deadline:
         time.sleep(0.5)
-    letters = [
+    entries = [
         json.loads(line) for line in shown(stack, "dead-letters", "list", "--json").splitlines() if line[0] == "{"
     ]
-    assert letters
+    assert entries
     shown(stack, "dead-letters", "list", "--full")
-    for letter in letters:
-        shown(stack, "dead-letters", "show", letter["letter"], "--full")
-        assert f'"letter": "{letter["letter"]}"' in shown(stack, "dead-letters", "show", letter["letter"], "--json")
-        shown(stack, "dead-letters", "redrive", letter["letter"], "--dry-run")
+    for entry in entries:
+        shown(stack, "dead-letters", "show", entry["letter"], "--full")
+        assert f'"letter": "{entry["letter"]}"' in shown(stack, "dead-letters", "show", entry["letter"], "--json")
+        shown(stack, "dead-letters", "redrive", entry["letter"], "--dry-run")
     for by in ("version", "reason", "task", "step", "stage", "agent"):
         assert "trained" in shown(stack, "ledger", "--by", by)
     assert "started" in json.loads(shown(stack, "ledger", "--json"))

@@ -116,9 +116,9 @@ def test_a_broken_event_is_repaired_and_its_trajectory_assembled_again(kafka: st
         asyncio.run(produce(kafka, [*attempt("closed"), *session("whole", "ask", "answer")]))
         before = until_assembled(kafka, 2)
         assert before["closed"].defects == ["bad_event"]
-        letter = named(kafka, "closed")
-        name = str(letter["letter"])
-        assert (letter["error"], letter["redriven"]) == ("bad_json", [])
+        entry = named(kafka, "closed")
+        name = str(entry["letter"])
+        assert (entry["error"], entry["redriven"]) == ("bad_json", [])
 
         shown = dead_letters(kafka, "show", name)
         assert "not JSON: Unterminated string" in shown
@@ -128,9 +128,9 @@ def test_a_broken_event_is_repaired_and_its_trajectory_assembled_again(kafka: st
         assert refused.exit_code == 1
         assert "repair it first" in refused.output
 
-        mended = tmp_path / "mended.json"
-        mended.write_bytes(GOOD[2])
-        assert "could be repaired" in dead_letters(kafka, "repair", name, "--value", str(mended), "--dry-run")
+        repaired = tmp_path / "repaired.json"
+        repaired.write_bytes(GOOD[2])
+        assert "could be repaired" in dead_letters(kafka, "repair", name, "--value", str(repaired), "--dry-run")
         assert named(kafka, "closed")["repair"] is None
         assert "repaired: headrace.tool.called.v1" in dead_letters(kafka, "repair", name, "--value", "-", stdin=GOOD[2])
         assert "now          readable" in dead_letters(kafka, "show", name)
@@ -161,8 +161,8 @@ def test_an_event_of_an_open_trajectory_takes_its_place(kafka: str) -> None:
     records = attempt("open", broken=None)
     with assembling(kafka):
         asyncio.run(produce(kafka, records[:4]))
-        letter = until_dead(kafka, "open")
-        name = str(letter["letter"])
+        entry = until_dead(kafka, "open")
+        name = str(entry["letter"])
         dead_letters(kafka, "repair", name, "--value", "-", stdin=GOOD[2])
         assert "sent to events, event 2 of open" in dead_letters(kafka, "redrive", "--trajectory", "open")
         asyncio.run(produce(kafka, records[4:]))
@@ -171,7 +171,7 @@ def test_an_event_of_an_open_trajectory_takes_its_place(kafka: str) -> None:
 
 
 def test_a_record_of_a_derived_topic_is_sent_again_once_this_version_can_read_it(kafka: str) -> None:
-    asyncio.run(write_letter_of_a_reward(kafka))
+    asyncio.run(write_dead_letter_of_a_reward(kafka))
     assert "1 of 1 dead letters" in headrace("dead-letters", "redrive", "--topic", "rewards", "--kafka", kafka).output
     ((message, _),) = asyncio.run(everything(kafka, REWARDS))
     assert message.value == REWARD.value
@@ -194,11 +194,11 @@ def test_an_unknown_dead_letter_or_a_missing_choice_is_an_error_with_a_remedy(ka
 REWARD = reward_message(rewarded("r"))
 
 
-async def write_letter_of_a_reward(kafka: str) -> None:
+async def write_dead_letter_of_a_reward(kafka: str) -> None:
     original = StoredRecord("rewards", 1, 7, T0, REWARD.key, REWARD.value, REWARD.headers)
-    letter = dead_letter_message(original, UnreadableRecord(DeadLetterError.INVALID, "an older worker could not"))
+    entry = dead_letter_message(original, UnreadableRecord(DeadLetterError.INVALID, "an older worker could not"))
     async with open_producer(kafka) as producer:
-        await (await send(producer, DEAD_LETTERS, letter))
+        await (await send(producer, DEAD_LETTERS, entry))
 
 
 async def headers_of_events(kafka: str) -> list[dict[str, bytes]]:

@@ -26,7 +26,7 @@ CUT = replace(CALL, value=b'{"call_id": "c0", "tool": "sea')
 REDRIVEN = Redriven(topic="events", partition=1, offset=7, sha256="s", trajectory_id="new", redrive_of="old", records=6)
 
 
-def mended(record: StoredRecord = CUT) -> DeadLetterEntry:
+def repaired(record: StoredRecord = CUT) -> DeadLetterEntry:
     broken = entry(record)
     message = repair_message(broken.dead_letter, edited(content_of(broken.dead_letter), value=CALL.value), 5)
     _, repair = decode(message.headers, message.value)
@@ -37,7 +37,7 @@ def mended(record: StoredRecord = CUT) -> DeadLetterEntry:
 def test_a_row_has_the_position_the_error_and_the_state() -> None:
     assert row(entry()) == ("0:17    2023-11-14 22:13:20.000  events[1]@7         bad_json      trajecto…g-name #2")
     assert row(entry(), full=True).endswith("  trajectory-with-a-very-long-name #2")
-    assert row(replace(mended(), redriven=(REDRIVEN,))).endswith("  repaired, sent again")
+    assert row(replace(repaired(), redriven=(REDRIVEN,))).endswith("  repaired, sent again")
 
 
 def test_a_page_marks_the_position_of_a_json_error() -> None:
@@ -59,7 +59,7 @@ def test_a_page_shows_a_shortened_value_unless_full() -> None:
 
 
 def test_a_page_shows_the_state_and_whether_the_record_can_be_read_now() -> None:
-    lines = page(replace(mended(), redriven=(REDRIVEN,)))
+    lines = page(replace(repaired(), redriven=(REDRIVEN,)))
     assert "as repaired:" in lines
     assert "now          readable, as headrace.tool.called.v1" in lines
     assert lines[-1] == "sent again   with all 6 events of old as new"
@@ -72,14 +72,14 @@ def test_null_values_are_shown_and_control_characters_escaped() -> None:
 
 
 def test_json_contains_the_dead_letter_and_its_history() -> None:
-    shown = as_json(replace(mended(), redriven=(REDRIVEN,)))
+    shown = as_json(replace(repaired(), redriven=(REDRIVEN,)))
     assert (shown["letter"], shown["offset"], shown["repair"]["offset"]) == ("0:17", 7, 7)
     assert shown["redriven"] == [REDRIVEN.model_dump()]
 
 
 def test_outcomes_are_one_line() -> None:
-    whole = Redrive((mended(),), (), (REDRIVEN,), (3,))
+    whole = Redrive((repaired(),), (), (REDRIVEN,), (3,))
     assert outcome(whole) == ("0:17  sent with all of old, 6 events, as new, a new trajectory; missing events: 3")
-    alone = Redrive((mended(),), (), (REDRIVEN.model_copy(update={"redrive_of": None, "trajectory_id": "t"}),))
+    alone = Redrive((repaired(),), (), (REDRIVEN.model_copy(update={"redrive_of": None, "trajectory_id": "t"}),))
     assert outcome(alone, dry_run=True) == "0:17  would be sent to events, event 2 of t"
-    assert outcome(Refusal(mended(), "no")) == "0:17  not sent: no"
+    assert outcome(Refusal(repaired(), "no")) == "0:17  not sent: no"
