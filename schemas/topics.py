@@ -111,7 +111,7 @@ DEAD_LETTERS = Topic(
     "topic:partition",
     (DeadLetter, Repaired, Redriven),
     1,
-    "Records that could not be processed, complete, and what was done about them.",
+    "Complete copies of records that could not be processed, and what was done about them.",
     max_bytes=8 * _MIB,
 )
 
