@@ -78,32 +78,32 @@ async def measure(rate: float, seconds: float, say: Callable[[str], None]) -> di
                 first = await pour(kafka.bootstrap, FIRST)
                 await arrivals.until(set(first.ended_ms), children.values())
                 begin, before = time.monotonic(), {name: cpu_s(family) for name, family in processes.items()}
-                flow = await _flow(kafka, rate, round(rate * seconds / EVENTS_EACH / SIZE) * SIZE + RAMP)
-                await arrivals.until(set(flow["ended_ms"]), children.values())
+                flowed = await flow(kafka, rate, round(rate * seconds / EVENTS_EACH / SIZE) * SIZE + RAMP)
+                await arrivals.until(set(flowed["ended_ms"]), children.values())
                 elapsed = time.monotonic() - begin
                 used = {name: (cpu_s(family) - before[name]) / elapsed for name, family in processes.items()}
             finally:
                 watching.cancel()
-    lost = flow["ended_ms"].keys() - arrivals.at_ms.keys()
+    lost = flowed["ended_ms"].keys() - arrivals.at_ms.keys()
     if lost:
         raise RuntimeError(f"{len(lost)} of {len(flow['ended_ms'])} groups did not arrive")
-    counted = list(flow["ended_ms"].items())[RAMP // SIZE :]
+    counted = list(flowed["ended_ms"].items())[RAMP // SIZE :]
     latencies_s = sorted((arrivals.at_ms[group] - ended) / 1000 for group, ended in counted)
     say(f"{len(latencies_s)} groups at {rate:.0f} events/s: median {latencies_s[len(latencies_s) // 2]:.2f} s")
     return {
         "rate": rate,
         "seconds": seconds,
-        "generator_late_ms": flow["late_ms"],
+        "generator_late_ms": flowed["late_ms"],
         "cores": used,
         "latencies_s": [round(latency, 4) for latency in latencies_s],
     }
 
 
-async def _flow(kafka: Cluster, rate: float, trajectories: int) -> dict[str, Any]:
-    """The generator in a separate process."""
-    argv = (sys.executable, "-m", "tests.benchmarks.flow", kafka.bootstrap)
+async def flow(kafka: Cluster, rate: float | None, trajectories: int) -> dict[str, Any]:
+    """The generator in a separate process, at ``rate`` events per second or as fast as the broker accepts them."""
+    argv = [sys.executable, "-m", "tests.benchmarks.flow", kafka.bootstrap, "--trajectories", str(trajectories)]
     generator = await asyncio.create_subprocess_exec(
-        *argv, "--trajectories", str(trajectories), "--rate", str(rate), stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        *argv, *(["--rate", str(rate)] if rate else []), stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
     try:
         written, _ = await generator.communicate()

@@ -192,6 +192,31 @@ def remembered(figures: Figures) -> str:
     return _section("Recovery with many remembered trajectories", text, table, None, figures)
 
 
+def whole_path(figures: Figures) -> str:
+    """Processor time per event, by process."""
+    samples = figures["samples"]
+
+    def middle(values: Iterable[float]) -> float:
+        return statistics.median(values)
+
+    rows = [
+        (
+            title,
+            f"{middle(each['us_per_event'][name] for each in samples):.1f} µs",
+            f"{middle(each['memory_mb'][name] for each in samples):.0f}",
+        )
+        for name, title in figures["titles"].items()
+    ]
+    alone = [sum(us for name, us in each["us_per_event"].items() if name != "broker") for each in samples]
+    rows.append(("all but the broker", f"{middle(alone):.1f} µs", ""))
+    rounds = "One round" if len(samples) == 1 else f"Medians of {len(samples)} rounds"
+    text = f"""{figures["trajectories"]:,} trajectories of 20 events, written as fast as the broker accepts them, to
+        training records and to rows in ClickHouse. {rounds}, after a start that is not counted. Processor time per
+        event of each process with its children, until ClickHouse's merges have ended. Rows are there
+        {middle(each["wall_s"] for each in samples):.0f} s after the first event."""
+    return _section("The whole path", text, table_of(("", "per event", "MiB"), rows), None, figures)
+
+
 SECTIONS = {
     "throughput": throughput,
     "workers": workers,
@@ -199,6 +224,7 @@ SECTIONS = {
     "recovery": recovery,
     "remembered": remembered,
     "replay": replay,
+    "whole_path": whole_path,
 }
 """The section of each measurement, in the page's order."""
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from tests.benchmarks import latency, plots, recovery, remembered, replay, report, throughput, workers
+from tests.benchmarks import latency, plots, recovery, remembered, replay, report, throughput, whole_path, workers
 from tests.benchmarks.load import EVENTS_EACH
 
 RESULTS = Path(__file__).parent / "results"
@@ -42,6 +42,10 @@ class Size:
     """Trajectories through the Faust workers, and replayed."""
     flow_s: float
     """Length of the flow whose latency is taken, in seconds."""
+    path: int
+    """Trajectories through all processes, ClickHouse included."""
+    path_rounds: int
+    """Samples of that."""
     open_events: int
     """Events that wait for their end when a process is killed."""
     remembered: int
@@ -58,6 +62,8 @@ FULL = Size(
     trajectories=600_000,
     scored=16_000,
     flow_s=40,
+    path=40_000,
+    path_rounds=3,
     open_events=100_000,
     remembered=remembered.FULL,
     rounds=5,
@@ -68,6 +74,8 @@ QUICK = Size(
     trajectories=80_000,
     scored=12_000,
     flow_s=10,
+    path=4_000,
+    path_rounds=1,
     open_events=100_000,
     remembered=2_000,
     rounds=1,
@@ -95,6 +103,7 @@ MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] =
     "recovery": lambda size, _, say: recovery.measure(size.open_events, size.rounds, say),
     "remembered": lambda size, _, say: remembered.measure(size.remembered, size.rounds, say),
     "replay": lambda size, _, say: replay.measure(size.scored, size.rounds, say),
+    "whole_path": lambda size, _, say: whole_path.measure(size.path, size.path_rounds, say),
 }
 """What can be measured, in order: latency needs to know what half load is."""
 
@@ -177,7 +186,7 @@ def main() -> None:
     )  # fmt: skip
     size = QUICK if options.quick else FULL
     if options.rounds:
-        size = replace(size, rounds=options.rounds, assembled_rounds=options.rounds)
+        size = replace(size, rounds=options.rounds, assembled_rounds=options.rounds, path_rounds=options.rounds)
     asyncio.run(run(only, size, options.out, command))
     print((options.out / TABLE).read_text())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import bench_policy, latency, remembered, report, throughput
+from tests.benchmarks import bench_policy, latency, remembered, report, throughput, whole_path
 from tests.benchmarks.flow import SIZE, schedule
 from tests.benchmarks.load import EVENTS_EACH
 from tests.benchmarks.peers import CONTENDERS, quix_python
@@ -73,6 +73,17 @@ async def test_every_group_of_the_flow_arrives_and_has_its_latency() -> None:
     figures = await latency.measure(4000, 3, print)
     assert len(figures["latencies_s"]) == 4000 * 3 / EVENTS_EACH / SIZE
     assert set(figures["cores"]) == {"assemble", "score", "group", "broker"}
+
+
+@pytest.mark.kafka
+@pytest.mark.clickhouse
+async def test_the_whole_path_is_walked_and_every_process_has_its_share() -> None:
+    figures = await whole_path.measure(400, 1, print)
+    (one,) = figures["samples"]
+    assert one["us_per_event"].keys() == one["memory_mb"].keys() == whole_path.TITLES.keys()
+    assert all(us > 0 for us in one["us_per_event"].values())
+    page = report.whole_path(figures | {"about": ABOUT})
+    assert all(f"| {title} | " in page for title in (*whole_path.TITLES.values(), "all but the broker"))
 
 
 @pytest.mark.kafka
