@@ -1,11 +1,10 @@
-"""Is a reward fit to train on? A spec is run on recorded trajectories, and what is wrong with it is said.
+"""Checks whether a reward is fit to train on: runs a spec on recorded trajectories and reports its problems.
 
     Finding(Problem.READS_CLOCK, "recency", "gave 0.2, and 0.0 with the clock elsewhere", trajectory="6f1…", do="…")
 
-A reward is asked again at every replay, on another machine, a year later: so it must be a function of the trajectory
-and nothing else. And it must tell attempts apart, or nothing is learnt from it. What is looked at:
-``check_declared`` (what the code says of itself), ``check_runs`` (what it does when it is called), ``check_values``
-(what comes out).
+A reward is computed again at every replay, on another machine, a year later, so it must be a function of the trajectory
+alone. It must also distinguish attempts, or nothing is learnt from it. The checks: ``check_declared`` (declarations in
+the code), ``check_runs`` (behaviour when called), ``check_values`` (the resulting values).
 """
 
 from collections import Counter
@@ -23,40 +22,40 @@ from headrace.streams.rewards.spec import NOT_JUDGED, JudgedTerm, RewardSpec, ne
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One component over all samples."""
+    """Values of one component over all samples."""
 
     name: str
     """Component, or ``total``."""
     weight: str
-    """Its weight, a schedule in words."""
+    """Its weight; a schedule as text."""
     values: tuple[float, ...]
-    """Its values where it has one, in the order of the samples."""
+    """Its values, in the order of the samples that have one."""
     unscored: dict[str, int]
     """Samples without a value, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check found."""
+    """The result of a check."""
 
     spec: str
     """Label of the spec."""
     samples: int
-    """Trajectories it was run on."""
+    """Trajectories that it was run on."""
     left_out: dict[str, int]
-    """Trajectories that no spec is asked about, by defect."""
+    """Trajectories that no spec can score, by defect."""
     versions: tuple[int, int]
     """Oldest and newest policy version of the samples."""
     groups: int
     """Groups with two totals or more."""
     equal_groups: int
-    """Those of them whose totals are all equal: they carry no gradient."""
+    """Those whose totals are all equal, which carry no gradient."""
     ms: float
-    """Milliseconds a trajectory, all components."""
+    """Milliseconds per trajectory for all components."""
     rows: tuple[CheckRow, ...]
     """Components in order, and the total."""
     findings: tuple[Finding, ...] = field(default=())
-    """What is wrong, then what is worth a look."""
+    """Errors first, then warnings."""
 
     @property
     def wrong(self) -> int:
@@ -65,10 +64,10 @@ class Report:
 
 
 def check(spec: RewardSpec, samples: Sequence[Sample], limits: CheckLimits | None = None) -> Report:
-    """Run ``spec`` on ``samples``, several times each, and say what is wrong with it.
+    """Run ``spec`` on ``samples``, several times each, and report its problems.
 
-    Sets the process's clock, time zone and random seeds while it runs, and puts them back: not for a server. Judges
-    are not asked: their components stand in with a middle value.
+    Changes the process's clock, time zone and random seeds while it runs and restores them, so it must not run in a
+    server. Judges are not called: their components get a value from the middle of the scale.
     """
     limits = limits or CheckLimits()
     asked = [sample for sample in samples if hiding_defect(sample.trajectory) is None]
@@ -84,8 +83,8 @@ def check(spec: RewardSpec, samples: Sequence[Sample], limits: CheckLimits | Non
             Finding(
                 Problem.NO_SAMPLES,
                 None,
-                "there was no trajectory to try it on",
-                do="Name a file of recorded runs, or the Kafka whose `trajectories` it is to be tried on.",
+                "there was no trajectory to run it on",
+                do="Name a file of recorded runs, or the Kafka whose `trajectories` to use.",
             )
         )
     groups, equal_groups = group_differences(asked, observed.totals)

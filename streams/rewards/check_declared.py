@@ -1,4 +1,4 @@
-"""What a reward's code says of itself: docstrings, annotations, and schedules that end where they plan to."""
+"""Checks of a reward's declarations: docstrings, annotations, and schedules that end within the run."""
 
 import inspect
 
@@ -8,7 +8,7 @@ from headrace.streams.rewards.spec import JudgedTerm, RewardSpec, Term
 
 
 def about(term: Term | JudgedTerm) -> str:
-    """The first paragraph of the component's docstring, on one line; for a judge, who it is and what it looks at."""
+    """Returns the first paragraph of the component's docstring as one line; for a judge, its name and rubrics."""
     if isinstance(term, JudgedTerm):
         return f"Judge {term.judge.name}: {', '.join(rubric.name for rubric in term.judge.rubrics)}."
     paragraph = (inspect.getdoc(term.function) or "").split("\n\n")[0]
@@ -16,7 +16,7 @@ def about(term: Term | JudgedTerm) -> str:
 
 
 def declared_findings(spec: RewardSpec, limits: CheckLimits) -> list[Finding]:
-    """What can be said of ``spec`` without running it."""
+    """Returns the findings about ``spec`` that do not require running it."""
     findings: list[Finding] = []
     for term in spec.terms:
         if isinstance(term, Term):
@@ -34,7 +34,7 @@ def _code_findings(term: Term) -> list[Finding]:
                 Problem.NO_DOCSTRING,
                 term.name,
                 "has no docstring",
-                do="Say in a sentence what it measures and its range: dashboards and colleagues read it.",
+                do="Describe in a sentence what it measures and its range: dashboards and colleagues read it.",
             )
         )
     if inspect.signature(term.function).return_annotation is inspect.Signature.empty:
@@ -42,8 +42,8 @@ def _code_findings(term: Term) -> list[Finding]:
             Finding(
                 Problem.NO_ANNOTATION,
                 term.name,
-                "does not say what it returns",
-                do="Annotate it with `-> float`, so that a type checker sees a path that returns nothing.",
+                "has no return annotation",
+                do="Annotate it with `-> float`, so that a type checker finds a path that returns nothing.",
             )
         )
     return findings
@@ -65,8 +65,8 @@ def _schedule_findings(name: str, weight: Schedule, planned: int | None) -> list
                 Problem.NEVER_REACHED,
                 name,
                 f"its weight is still {weight.at(planned):g} at version {planned}, the last of the run: "
-                f"{weight.last:g} comes at {weight.until}",
-                do="End the schedule within the run: shaping that is never annealed is what the policy learns.",
+                f"it reaches {weight.last:g} only at {weight.until}",
+                do="End the schedule within the run: the policy learns shaping that is never annealed.",
             )
         ]
     return []

@@ -1,8 +1,8 @@
-"""What a reward does when it is called: does it give the same again, elsewhere and later, and leave its input alone?
+"""Checks a reward's behaviour: whether it is deterministic, independent of its environment, and leaves its input alone.
 
-Every component is called on every sample under four settings: as it comes; again in the reverse order; with the clock
-and time zone elsewhere; with other random seeds. And on variants of a sample that recorded runs seldom hold and live
-traffic does: no answer, no turns, a tool that never returned.
+Every component is called on every sample in four settings: unchanged; again in reverse order; with another clock and
+time zone; with other random seeds. It is also called on variants of a sample that are rare in recorded runs but occur
+in live traffic: no answer, no turns, a tool that never returned.
 """
 
 import os
@@ -20,26 +20,26 @@ from headrace.streams.rewards.finding import Finding, Problem, Sample
 from headrace.streams.rewards.spec import RewardSpec, Term, Unscorable, Verdict
 
 STAND_IN = Verdict(0.5)
-"""What a judge is taken to have said: the middle of its scale."""
+"""The assumed verdict of a judge: the middle of its scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a component did with a trajectory."""
+    """The result of calling a component on a trajectory."""
 
     value: float | None = None
-    """What it returned, if that is a number."""
+    """Its return value, if that is a number."""
     unscorable: str | None = None
-    """Why it says that it has no value."""
+    """The reason of ``Unscorable``, if it raised that."""
     error: str | None = None
-    """What it raised, and where."""
+    """Any other exception, with its location."""
     seconds: float = 0.0
-    """How long it took."""
+    """Duration of the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What all calls showed."""
+    """The results of all calls."""
 
     values: Mapping[str, Sequence[float | None]]
     """Component → value by sample."""
@@ -48,13 +48,13 @@ class Observations:
     unscored: Mapping[str, Counter[str]]
     """Component, or ``total`` → reasons for no value."""
     ms: float
-    """Milliseconds a trajectory, all components: of each call the fastest of four, for machines are noisy."""
+    """Milliseconds per trajectory for all components; each call counts with the fastest of four, to reduce noise."""
     findings: Sequence[Finding]
-    """What is wrong with it."""
+    """The problems found."""
 
 
 def observe(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
-    """Call every component of ``spec`` on every sample under every setting."""
+    """Call every component of ``spec`` on every sample in every setting."""
     with world(AS_IT_COMES):
         return _observed(spec, samples)
 
@@ -63,14 +63,14 @@ def _observed(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
     terms = [term for term in spec.terms if isinstance(term, Term)]
     findings = _mutations(terms, samples)
     if findings:
-        # Components that write would spoil the samples for the others: each call has a copy of its own.
+        # A component that changes its input would spoil the samples for others, so each call gets a separate copy.
         samples = _Copies(samples)
     calls: dict[str, list[Call]] = {}
     seconds = 0.0
     for term in terms:
         first, again, later, reseeded = passes = (
             _pass(term, samples, AS_IT_COMES),
-            # Backwards, and then in order again to be compared.
+            # Called in reverse order; the results are put back in order for the comparison.
             _pass(term, samples[::-1], AS_IT_COMES)[::-1],
             _pass(term, samples, ELSEWHEN),
             _pass(term, samples, OTHER_SEED),
@@ -80,7 +80,7 @@ def _observed(spec: RewardSpec, samples: Sequence[Sample]) -> Observations:
         findings += _failures(term, samples, first)
         findings += _differences(term, samples, first, again, later, reseeded)
         if not any(call.error for call in first):
-            # Of one that has a value, if any: an unscorable one may say no more about its variants.
+            # Prefer a sample with a value: an unscorable one may be just as unscorable in all variants.
             chosen = next((n for n, call in enumerate(first) if call.value is not None), 0)
             findings += _variants_that_fail(term, samples[chosen : chosen + 1])
     totals, reasons, more = _totals(spec, samples, calls)
@@ -106,15 +106,15 @@ def _mutations(terms: Sequence[Term], samples: Sequence[Sample]) -> list[Finding
                 found[term.name] = found.get(term.name) or Finding(
                     Problem.CHANGES_TRAJECTORY,
                     term.name,
-                    "changes the trajectory that it is given",
+                    "changes its input trajectory",
                     sample.trajectory.trajectory_id,
-                    "Copy lists and dicts before changing them: the next component sees the same trajectory.",
+                    "Copy lists and dicts before changing them: the next component gets the same trajectory.",
                 )
     return list(found.values())
 
 
 class _Copies(Sequence[Sample]):
-    """Samples that are copied each time they are looked at."""
+    """Samples that are copied on each access."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self._samples = samples
@@ -136,7 +136,7 @@ class _Copies(Sequence[Sample]):
 
 
 def _pass(term: Term, samples: Sequence[Sample], setting: Setting) -> list[Call]:
-    """One call a sample, in order."""
+    """Call ``term`` once per sample, in order."""
     with world(setting):
         return [_call(term, sample, setting.seed) for sample in samples]
 
@@ -147,12 +147,12 @@ def _call(term: Term, sample: Sample, seed: int = 1) -> Call:
     try:
         value = term(sample.trajectory, sample.feedback)
         seconds = time.perf_counter() - started
-        # A number, as a spec sees it: numpy's are, None and text are not.
+        # Raises unless the value is a number for a spec: numpy numbers are, None and text are not.
         isfinite(value)
         return Call(value=float(value), seconds=seconds)
     except Unscorable as error:
         return Call(unscorable=error.reason, seconds=time.perf_counter() - started)
-    except Exception as error:  # noqa: BLE001 - a user's function may raise anything: that is what is looked for
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything, which this check must find
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return Call(error=f"{type(error).__name__}({error}) at {os.path.basename(frame.filename)}:{frame.lineno}")
 
@@ -166,8 +166,8 @@ def _failures(term: Term, samples: Sequence[Sample], calls: Sequence[Call]) -> I
             term.name,
             f"raises on {len(raised)} of {len(samples)} trajectories: {call.error}",
             sample.trajectory.trajectory_id,
-            f"Such trajectories get no total ({term.name}_raised). Score what the policy got wrong as 0; raise "
-            "Unscorable('why') where the task itself lacks what it rests on.",
+            f"Such trajectories get no total ({term.name}_raised). Score mistakes of the policy as 0; raise "
+            "Unscorable('why') if the task itself lacks the required data.",
         )
     odd = [s for s, call in zip(samples, calls, strict=True) if call.value is not None and not isfinite(call.value)]
     if odd:
@@ -188,25 +188,25 @@ def _differences(
     later: Sequence[Call],
     reseeded: Sequence[Call],
 ) -> Iterator[Finding]:
-    # Only the first kind is said: what is not the same twice is not the same at another time either.
+    # Only the first kind is reported: a component that differs between two equal calls differs in other settings too.
     for problem, second, where, do in (
         (
             Problem.NOT_DETERMINISTIC,
             again,
-            "when it was asked again, in another order",
-            "Look for a generator of its own, a cache, or a variable outside the function that it changes.",
+            "when it was called again, in another order",
+            "Look for a private random generator, a cache, or a variable outside the function that it changes.",
         ),
         (
             Problem.READS_CLOCK,
             later,
-            "with the clock and the time zone elsewhere",
-            "Use the trajectory's own times (started_ms, ended_ms): a replay next year must give the same.",
+            "with another clock and time zone",
+            "Use the trajectory's own times (started_ms, ended_ms): a replay next year must give the same value.",
         ),
         (
             Problem.READS_RANDOM,
             reseeded,
             "with another random seed",
-            "Derive what is to be random from the trajectory_id: a replay must give the same.",
+            "Derive random choices from the trajectory_id: a replay must give the same value.",
         ),
     ):
         for sample, one, other in zip(samples, first, second, strict=True):
@@ -226,7 +226,7 @@ def _variants_that_fail(term: Term, samples: Sequence[Sample]) -> Iterator[Findi
                     term.name,
                     f"on the same trajectory {kind}: {failed.error or failed.value}",
                     sample.trajectory.trajectory_id,
-                    "Live traffic holds such trajectories: decide what they score.",
+                    "Live traffic contains such trajectories: decide how to score them.",
                 )
                 return
 
@@ -235,7 +235,7 @@ def _totals(
     spec: RewardSpec, samples: Sequence[Sample], calls: Mapping[str, Sequence[Call]]
 ) -> tuple[list[float | None], Counter[str], list[Finding]]:
     verdicts = {term.name: STAND_IN for term in spec.judges}
-    unbounded = replace(spec, maximum=None, minimum=None)  # what is beyond its bounds is to be shown
+    unbounded = replace(spec, maximum=None, minimum=None)  # totals out of bounds must be visible
     totals: list[float | None] = []
     reasons: Counter[str] = Counter()
     findings: list[Finding] = []
@@ -262,7 +262,7 @@ def _totals(
 
 
 def _same(one: Call, other: Call) -> bool:
-    # NaN is the same as NaN here; where an error was raised does not matter.
+    # NaN equals NaN here, and the location of an error does not matter.
     return _shown(one) == _shown(other) or (one.error is not None and other.error is not None)
 
 

@@ -1,4 +1,4 @@
-"""What comes out of a reward: is it bounded, does it tell attempts apart, does it pay for mere length, is it slow?"""
+"""Checks a reward's values: whether it is bounded, distinguishes attempts, follows mere length, or is slow."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from headrace.streams.rewards.spec import OUT_OF_RANGE, ROUNDING, RewardSpec, Te
 def value_findings(
     spec: RewardSpec, samples: Sequence[Sample], observed: Observations, limits: CheckLimits
 ) -> list[Finding]:
-    """What the values of ``spec`` on ``samples`` show."""
+    """Returns the findings about the values of ``spec`` on ``samples``."""
     scored = [(sample, total) for sample, total in zip(samples, observed.totals, strict=True) if total is not None]
     findings = [*_range(spec, scored), *_speed(observed, limits)]
     if samples and not scored:
@@ -23,7 +23,7 @@ def value_findings(
                 None,
                 f"none of {len(samples)} trajectories has a total" + (f": {reasons}" if reasons else ""),
                 samples[0].trajectory.trajectory_id,
-                "Try it on trajectories of its own agent; look at the components' reasons.",
+                "Run it on trajectories of its own agent, and check the components' reasons.",
             )
         )
     if 0 < len(scored) < limits.few:
@@ -31,8 +31,8 @@ def value_findings(
             Finding(
                 Problem.FEW_SAMPLES,
                 None,
-                f"{len(scored)} totals say little of its spread, its groups and its length",
-                do=f"Try it on {limits.few} trajectories or more.",
+                f"{len(scored)} totals are too few to judge its spread, its groups and its length",
+                do=f"Run it on {limits.few} trajectories or more.",
             )
         )
     if _complete(spec, samples):
@@ -43,12 +43,12 @@ def value_findings(
 
 
 def length_of(sample: Sample) -> int:
-    """Sampled tokens; turns where tokens were not recorded."""
+    """Returns the number of sampled tokens, or of turns if tokens were not recorded."""
     return sample.trajectory.sampled_tokens or len(sample.trajectory.turns)
 
 
 def group_differences(samples: Sequence[Sample], totals: Sequence[float | None]) -> tuple[int, int]:
-    """Groups with two totals or more, and how many of them have equal ones and so no gradient."""
+    """Returns the number of groups with two totals or more, and of those whose totals are equal (no gradient)."""
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for sample, total in zip(samples, totals, strict=True):
         started = sample.trajectory.started
@@ -59,7 +59,7 @@ def group_differences(samples: Sequence[Sample], totals: Sequence[float | None])
 
 
 def _complete(spec: RewardSpec, samples: Sequence[Sample]) -> bool:
-    """Whether the totals are those of production: with feedback where it is used, and no judge's stand-in."""
+    """Whether the totals are as in production: with feedback if it is used, and without assumed verdicts."""
     return not spec.judges and (not spec.takes_feedback or any(sample.feedback for sample in samples))
 
 
@@ -73,7 +73,7 @@ def _range(spec: RewardSpec, scored: Sequence[tuple[Sample, float]]) -> Iterator
             None,
             f"is {total:g} and more than its maximum of {maximum:g} on {len(over)} of {len(scored)} trajectories",
             sample.trajectory.trajectory_id,
-            f"Raise the maximum, or clip the component that runs away: it leaves no total ({OUT_OF_RANGE}).",
+            f"Raise the maximum, or clip the component that is too large: there is no total ({OUT_OF_RANGE}).",
         )
     under = [each for each in scored if minimum is not None and each[1] < minimum - ROUNDING]
     if under:
@@ -83,7 +83,7 @@ def _range(spec: RewardSpec, scored: Sequence[tuple[Sample, float]]) -> Iterator
             None,
             f"is {total:g} and less than its minimum of {minimum:g} on {len(under)} of {len(scored)} trajectories",
             sample.trajectory.trajectory_id,
-            f"Lower the minimum, or clip the component that runs away: it leaves no total ({OUT_OF_RANGE}).",
+            f"Lower the minimum, or clip the component that is too small: there is no total ({OUT_OF_RANGE}).",
         )
 
 
@@ -92,8 +92,8 @@ def _speed(observed: Observations, limits: CheckLimits) -> Iterator[Finding]:
         yield Finding(
             Problem.SLOW,
             None,
-            f"takes {observed.ms:.3g} ms a trajectory: one process scores at most {1000 / observed.ms:.3g} a second",
-            do="A reward computes and does not ask: move calls to models into a judge, and files into the module.",
+            f"takes {observed.ms:.3g} ms per trajectory: a process scores at most {1000 / observed.ms:.3g} per second",
+            do="A reward must not do I/O: move calls to models into a judge, and load files in the module.",
         )
 
 
@@ -105,7 +105,7 @@ def _spread(scored: Sequence[tuple[Sample, float]]) -> Iterator[Finding]:
             None,
             f"is {totals.pop():g} on all {len(scored)} trajectories",
             scored[0][0].trajectory.trajectory_id,
-            "Nothing is learnt from a reward that does not tell attempts apart.",
+            "Nothing is learnt from a reward that does not distinguish attempts.",
         )
         return
     compared, equal = group_differences([sample for sample, _ in scored], [total for _, total in scored])
@@ -115,7 +115,7 @@ def _spread(scored: Sequence[tuple[Sample, float]]) -> Iterator[Finding]:
             None,
             f"is equal inside each of {compared} groups",
             scored[0][0].trajectory.trajectory_id,
-            "Groups of equal rewards carry no gradient and are dropped: it sees the task and not the attempt.",
+            "Groups of equal rewards carry no gradient and are dropped: it depends on the task, not on the attempt.",
         )
 
 
@@ -134,7 +134,7 @@ def _length(scored: Sequence[tuple[Sample, float]], limits: CheckLimits) -> Iter
             None,
             f"follows length: r = {r:+.2f} over {len(scored)} trajectories",
             longest.trajectory.trajectory_id,
-            "The policy will learn to be " + ("long" if r > 0 else "short") + ": score what was done, once.",
+            "The policy will learn to be " + ("long" if r > 0 else "short") + ": score each achievement only once.",
         )
 
 
@@ -152,12 +152,12 @@ def _components(spec: RewardSpec, samples: Sequence[Sample], observed: Observati
                 Problem.NEVER_NONZERO,
                 term.name,
                 f"is 0 on all {len(values)} trajectories",
-                do="Right for a penalty nobody earned; else it looks at something that is not there.",
+                do="Correct for a penalty that no attempt incurred; otherwise it reads data that does not exist.",
             )
         else:
             yield Finding(
                 Problem.COMPONENT_CONSTANT,
                 term.name,
                 f"is {values[0]:g} on all {len(values)} trajectories",
-                do="It shifts every reward alike, and a baseline takes that away again.",
+                do="It shifts every reward equally, and the baseline removes that.",
             )

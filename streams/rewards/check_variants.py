@@ -1,4 +1,4 @@
-"""Trajectories that recorded runs seldom hold and live traffic does, made of one that was recorded."""
+"""Variants of a recorded trajectory that are rare in recorded runs but occur in live traffic."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from headrace.schemas.records.trajectory import Trajectory
 
 
 def variants(trajectory: Trajectory) -> Iterator[tuple[str, Trajectory]]:
-    """``trajectory`` as live traffic might have sent it, each with what is different about it."""
+    """Yields variants of ``trajectory``, each with a description of the difference."""
 
     def other(**fields: object) -> Trajectory:
         return trajectory.model_copy(update=fields, deep=True)

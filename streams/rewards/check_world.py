@@ -1,4 +1,4 @@
-"""The world around a reward, held still or moved: clock, time zone, and the global random generators."""
+"""Controls the environment of a reward: clock, time zone, and the global random generators."""
 
 import os
 import random
@@ -14,10 +14,10 @@ import time_machine
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The world that a component is called in."""
+    """The environment in which a component is called."""
 
     unix_s: float = 1_700_000_000.0
-    """The clock, which stands still."""
+    """The clock, which does not advance."""
     timezone: str = "UTC0"
     """The time zone, in POSIX form."""
     seed: int = 1
@@ -31,7 +31,7 @@ OTHER_SEED = Setting(seed=2)
 
 @contextmanager
 def world(setting: Setting) -> Iterator[None]:
-    """The clock, the time zone and the random generators of ``setting``; all are put back."""
+    """Context with the clock, the time zone and the random generators of ``setting``; all are restored on exit."""
     state, timezone = random.getstate(), os.environ.get("TZ")
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None
@@ -54,7 +54,7 @@ def world(setting: Setting) -> Iterator[None]:
 def seed_by(seed: int, trajectory_id: str) -> None:
     """Seed the global generators for a call on this trajectory.
 
-    By trajectory, so that the order of the calls makes no difference, and yet chance does not look like a constant.
+    The seed depends on the trajectory, so that the order of calls does not matter and random values still vary.
     """
     number = zlib.crc32(f"{seed}/{trajectory_id}".encode())
     random.seed(number)

@@ -3,9 +3,9 @@
     r_pre = 0.7·F_β + 0.3·trajectory_recall + answer_found
     r     = min(r_pre, max(ε, r_pre − prune_penalty − turn_penalty))        a zero stays zero
 
-It reads the trajectory record only. The task names ``targets`` and ``answer_chunks`` (chunk ids); a tool result that
-shows chunks is ``{"chunk_ids": [...], "text": ...}``; the answer is ``{"chunk_ids": [...]}``. What a policy can get
-wrong (an answer of another shape) scores 0; what only we can get wrong (a task without targets) is unscorable.
+It reads only the trajectory record. The task has ``targets`` and ``answer_chunks`` (chunk ids); a tool result with
+chunks is ``{"chunk_ids": [...], "text": ...}``; the answer is ``{"chunk_ids": [...]}``. Mistakes of the policy (an
+answer of another shape) score 0; mistakes of the environment (a task without targets) are unscorable.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,41 +18,41 @@ from headrace.streams.rewards.schedule import Schedule, linear
 from headrace.streams.rewards.spec import RewardSpec, Term, Unscorable, Weight, newest_version, reward, weight_at
 
 BETA = 2.0
-"""Recall counts β² times as much as precision. Published: 4 at first, 2 at the end; ``search@1`` has 2 throughout."""
+"""Recall counts β² times as much as precision. Published: 4 at first, 2 at the end; ``search@1`` always uses 2."""
 FIRST_BETA = 4.0
 """β at the start of the anneal."""
 ANNEALED_AT = 100
-"""Policy version at which β has come down to 2. Published: "between epochs"; the number is ours."""
+"""Policy version at which β reaches 2. Published: "between epochs"; the number is headrace's choice."""
 EPSILON = 0.01
-"""Least reward of an attempt that earned anything, whatever its penalties. Not disclosed; ours."""
+"""Least reward of an attempt that earned anything, regardless of penalties. Not published; headrace's choice."""
 
 F_BETA_WEIGHT = 0.7
 RECALL_WEIGHT = 0.3
 PRUNE_TOOL = "prune_chunks"
 FREE_PRUNES = 3
-"""Prune calls in a row that cost nothing."""
+"""Consecutive prune calls without cost."""
 FREE_TURNS = 64
-"""Turns that cost nothing; the penalty is full at twice as many."""
+"""Turns without cost; the penalty reaches its maximum at twice as many."""
 
 
 def f_score(precision: float, recall: float, beta: float) -> float:
-    """F_β = (1 + β²)·P·R / (β²·P + R), in [0, 1]; 0 where both are 0."""
+    """Returns F_β = (1 + β²)·P·R / (β²·P + R), in [0, 1]; 0 if both are 0."""
     denominator = beta**2 * precision + recall
     return (1 + beta**2) * precision * recall / denominator if denominator else 0.0
 
 
 def prune_cost(streaks: Iterable[int]) -> float:
-    """min(0.5, 0.1 · calls beyond the third of each consecutive prune streak), in [0, 0.5]."""
+    """Returns min(0.5, 0.1 · calls beyond the third of each consecutive prune streak), in [0, 0.5]."""
     return min(0.5, 0.1 * sum(max(0, streak - FREE_PRUNES) for streak in streaks))
 
 
 def turn_cost(turns: int) -> float:
-    """0.5 · clip((turns − 64) / 64, 0, 1), in [0, 0.5]."""
+    """Returns 0.5 · clip((turns − 64) / 64, 0, 1), in [0, 0.5]."""
     return 0.5 * min(1.0, max(0.0, (turns - FREE_TURNS) / FREE_TURNS))
 
 
 def clamped(earned: float, cost: float, epsilon: float = EPSILON) -> float:
-    """``earned − cost``, at least ε and at most ``earned``: the published clamp, in which a zero stays zero."""
+    """Returns ``earned − cost``, at least ε and at most ``earned``: the published clamp, in which zero stays zero."""
     return min(earned, max(epsilon, earned - cost))
 
 
@@ -67,13 +67,13 @@ def context1_reward(
     beta: float,
     epsilon: float = EPSILON,
 ) -> float:
-    """The whole formula on its inputs, each share in [0, 1]; the result is in [0, 2]."""
+    """Returns the whole formula, in [0, 2]; each share is in [0, 1]."""
     earned = F_BETA_WEIGHT * f_score(precision, recall, beta) + RECALL_WEIGHT * trajectory_recall + answer_found
     return clamped(earned, prune_cost(prune_streaks) + turn_cost(turns), epsilon)
 
 
 def shown_chunks(trajectory: Trajectory) -> set[str]:
-    """Chunk ids that any tool ever showed, pruned ones included. What a prune call names was not shown by it."""
+    """Returns all chunk ids that tools returned, including pruned ones; prune calls themselves show no chunks."""
     return {
         chunk
         for turn in trajectory.turns
@@ -84,7 +84,7 @@ def shown_chunks(trajectory: Trajectory) -> set[str]:
 
 
 def prune_streaks(trajectory: Trajectory) -> list[int]:
-    """Lengths of the runs of consecutive prune calls, in order."""
+    """Returns the lengths of sequences of consecutive prune calls, in order."""
     tools = (use.tool for turn in trajectory.turns for use in turn.tools)
     return [len(list(run)) for tool, run in groupby(tools) if tool == PRUNE_TOOL]
 
@@ -98,7 +98,7 @@ def trajectory_recall(trajectory: Trajectory) -> float:
 
 @reward(weight=1.0)
 def answer_found(trajectory: Trajectory) -> float:
-    """1 where a chunk that holds the answer was retrieved, else 0."""
+    """1 if a chunk that holds the answer was retrieved, else 0."""
     return float(not _task_chunks(trajectory, "answer_chunks").isdisjoint(shown_chunks(trajectory)))
 
 
@@ -116,7 +116,7 @@ def turn_penalty(trajectory: Trajectory) -> float:
 
 @reward(weight=0.0)
 def output_recall(trajectory: Trajectory) -> float:
-    """Share of the targets in the answer, of those that were shown; in [0, 1]. Recorded, and without effect."""
+    """Share of the targets that were shown and are in the answer; in [0, 1]. Recorded, without effect on the total."""
     targets = _task_chunks(trajectory, "targets")
     return len(_chunk_ids(trajectory.answer) & targets & shown_chunks(trajectory)) / len(targets)
 
@@ -130,10 +130,10 @@ def context1(
     records_beta: bool = True,
     records_recall: bool = False,
 ) -> RewardSpec:
-    """Context-1's reward at ``beta``, a constant or a schedule over the policy version.
+    """Returns Context-1's reward with ``beta``, a constant or a schedule over the policy version.
 
-    With ``records_beta`` the β in force is a component of weight 0: an anneal that never ends can be seen. With
-    ``records_recall`` so is the answer's recall: the warm-up's filter asks for it.
+    With ``records_beta`` the current β is recorded as a component of weight 0, which shows an anneal that never ends.
+    With ``records_recall`` the answer's recall is recorded likewise; the filter of the warm-up needs it.
     """
     if epsilon <= 0 or min((beta.first, beta.last) if isinstance(beta, Schedule) else (beta,)) <= 0:
         raise ValueError(f"epsilon is {epsilon} and beta {beta}: both must be above 0")
@@ -148,7 +148,7 @@ def context1(
         return f_score(found / len(answered), found / len(targets), weight_at(beta, newest_version(trajectory)))
 
     def beta_in_force(trajectory: Trajectory) -> float:
-        """β at the trajectory's policy version; recorded, and without effect."""
+        """β at the trajectory's policy version; recorded, without effect on the total."""
         return weight_at(beta, newest_version(trajectory))
 
     def clamp(components: Mapping[str, Component]) -> float:
@@ -178,11 +178,11 @@ SEARCH = context1(version=1, beta=BETA, records_beta=False)
 """``search@1``: Context-1's reward at β = 2."""
 
 SEARCH_ANNEALED = context1(version=2, beta=linear(FIRST_BETA, BETA, until=ANNEALED_AT))
-"""``search@2``: recall counts more at first, as published: β goes from 4 to 2."""
+"""``search@2``: recall counts more at first, as published; β goes from 4 to 2."""
 
 SEARCH_RECALLS = context1(version=3, beta=BETA, records_beta=False, records_recall=True)
-"""``search@3``: the totals of ``search@1``, with the answer's recall beside that of the trajectory: the filter of the
-supervised warm-up wants both."""
+"""``search@3``: the totals of ``search@1``, with the answer's recall recorded in addition to the trajectory's; the
+filter of the supervised warm-up needs both."""
 
 
 def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:
@@ -194,7 +194,7 @@ def _task_chunks(trajectory: Trajectory, field: str) -> set[str]:
 
 
 def _chunk_ids(value: object) -> set[str]:
-    """The ids in ``{"chunk_ids": [...]}``; empty for any other shape. An item that is no text counts as a wrong id."""
+    """Returns the ids in ``{"chunk_ids": [...]}``; empty for any other shape. A non-text item counts as a wrong id."""
     items = value.get("chunk_ids") if isinstance(value, dict) else None
     if not isinstance(items, list):
         return set()

@@ -1,4 +1,4 @@
-"""What a check of a reward can find, and what it looks at."""
+"""Findings, samples and limits of a reward check."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,23 +44,23 @@ WORTH_A_LOOK = frozenset(
         Problem.FEW_SAMPLES,
     }
 )
-"""Findings that can be right: a penalty that nobody has earned yet, say. The others are wrong."""
+"""Findings that may be intended, for example a penalty that no attempt has incurred yet. The others are errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found."""
+    """One problem of a reward."""
 
     problem: Problem
-    """What kind."""
+    """Its kind."""
     component: str | None
     """The component; ``None`` for the total."""
     says: str
-    """What was seen."""
+    """Description."""
     trajectory: str | None = None
     """A trajectory that shows it."""
     do: str = ""
-    """What to do about it."""
+    """Remedy."""
 
     @property
     def wrong(self) -> bool:
@@ -70,23 +70,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A trajectory to try a reward on."""
+    """A trajectory to run a reward on."""
 
     trajectory: Trajectory
-    """As recorded."""
+    """The recorded trajectory."""
     feedback: Sequence[Feedback] = ()
-    """What was said of it, in the log's order."""
+    """Its feedback, in the order of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLimits:
-    """Where a check draws its lines."""
+    """Thresholds of a check."""
 
     ms: float = 2.0
-    """Longest time a trajectory may take, in milliseconds: 2 ms let one process score 500 a second."""
+    """Longest time per trajectory in milliseconds; with 2 ms a process scores 500 per second."""
     correlation: float = 0.8
     """Largest ``|r|`` between reward and length."""
     planned_versions: int | None = None
-    """Policy versions that the training run will make, where known: every schedule must end within them."""
+    """Number of policy versions of the planned training run, if known: every schedule must end within it."""
     few: int = 10
-    """Samples below which values say little."""
+    """Number of samples below which values are not judged."""

@@ -1,4 +1,4 @@
-"""Trajectories that no reward can be made of, whatever its spec: facts may be missing from them."""
+"""Trajectories that no spec can score, because facts may be missing from them."""
 
 from headrace.schemas.records.trajectory import Defect, Trajectory
 
@@ -12,10 +12,10 @@ INCOMPLETE_FACTS = frozenset(
         Defect.OVERSIZE,
     }
 )
-"""Defects that may hide what a reward rests on (the task, a tool result, the answer): no total under these. The others
-concern tokens only; such trajectories are scored, compared with their group and then not trained."""
+"""Defects that may hide data of a reward (the task, a tool result, the answer): with these there is no total. Other
+defects concern only tokens; such trajectories are scored and compared with their group, but not trained."""
 
 
 def hiding_defect(trajectory: Trajectory) -> Defect | None:
-    """The first label that leaves the trajectory without a total, whatever its spec: no judge need be asked."""
+    """Returns the first label that leaves the trajectory without a total under any spec; no judge is called then."""
     return next((defect for defect in trajectory.defects if defect in INCOMPLETE_FACTS), None)

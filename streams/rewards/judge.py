@@ -1,9 +1,9 @@
-"""A judge: a model that scores a trajectory by rubrics, as a frozen value. Asking it is the shell's work.
+"""A judge: a model that scores a trajectory by rubrics, as a frozen value. The I/O layer calls it.
 
     HELPFUL = Judge("helpful", (Rubric("task", "The user's task is done."), Rubric("tone", "…")), model="qwen3-8b")
 
-Several rubrics word one question in several ways: their mean is steadier than any of them, and their spread goes on
-record as ``disagreement``.
+Several rubrics ask one question in several wordings: their mean has less variance than each, and their spread is
+recorded as ``disagreement``.
 """
 
 from dataclasses import dataclass
@@ -12,24 +12,24 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """One wording of what is judged."""
+    """One wording of the question."""
 
     name: str
     """Name of its score in the component's details."""
     text: str
-    """What earns which score, in words."""
+    """Description of which attempt earns which score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scores that a judge may give. In the reward they are shares of the scale, in [0, 1]."""
+    """The scores that a judge may give. In the reward they are mapped to [0, 1]."""
 
     lowest: float = 1
     """Worst score."""
     highest: float = 5
     """Best score."""
     whole: bool = True
-    """Whether only whole numbers count."""
+    """Whether only whole numbers are allowed."""
 
     def __post_init__(self) -> None:
         if not self.lowest < self.highest:
@@ -38,7 +38,7 @@ class Scale:
             raise ValueError(f"a scale of whole numbers cannot go from {self.lowest} to {self.highest}")
 
     def share(self, score: float) -> float:
-        """``score`` as a share of the scale, in [0, 1]."""
+        """Returns ``score`` as a share of the scale, in [0, 1]."""
         return (score - self.lowest) / (self.highest - self.lowest)
 
 
@@ -47,27 +47,27 @@ UNIT = Scale(0, 1, whole=False)
 
 
 class Endpoint(StrEnum):
-    """Which of the two OpenAI endpoints is asked."""
+    """The OpenAI endpoint to call."""
 
     CHAT = "/v1/chat/completions"
     """Models with a chat template."""
     COMPLETIONS = "/v1/completions"
-    """Base models: the prompt goes as it is."""
+    """Base models: the prompt is sent unchanged."""
 
 
 class Reply(StrEnum):
-    """The form of an answer. Where the server can, it holds the model to it."""
+    """The form of an answer, enforced by the server if it supports structured output."""
 
     OBJECT = "object"
-    """``{"score": 4}``: what OpenAI's structured output allows."""
+    """``{"score": 4}``: supported by OpenAI's structured output."""
     REASONED = "reasoned"
-    """``{"reason": "…", "score": 4}``: better judged, at more tokens. The reason is not kept."""
+    """``{"reason": "…", "score": 4}``: better scores for more tokens. The reason is not stored."""
     NUMBER = "number"
-    """``4``: cheapest; servers such as vLLM can hold a model to it."""
+    """``4``: cheapest; servers such as vLLM can enforce it."""
 
 
 class Combination(StrEnum):
-    """How the shares of several rubrics become one."""
+    """How the shares of several rubrics are combined."""
 
     MEAN = "mean"
     MIN = "min"
@@ -75,32 +75,32 @@ class Combination(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Who judges, by which rubrics, and how long it may take."""
+    """A judge's model, rubrics and limits."""
 
     name: str
     """Name in logs."""
     rubrics: tuple[Rubric, ...]
-    """One question each."""
+    """Rubrics; each is asked as one question."""
     model: str
-    """Model, as the endpoint names it."""
+    """Name of the model at the endpoint."""
     scale: Scale = ONE_TO_FIVE
     """Possible scores."""
     combination: Combination = Combination.MEAN
-    """How several rubrics become one value."""
+    """How several rubrics are combined."""
     reply: Reply = Reply.OBJECT
     """Form of an answer."""
     endpoint: Endpoint = Endpoint.CHAT
-    """Which endpoint is asked."""
+    """Endpoint to call."""
     temperature: float = 0.0
-    """Sampling temperature; 0 is the most repeatable, and even that is not always the same."""
+    """Sampling temperature; 0 is the most reproducible, though not fully deterministic."""
     max_tokens: int = 512
     """Longest answer, in tokens."""
     max_chars: int = 24_000
     """Longest account of the trajectory in a question, in characters; the middle of a longer one is left out."""
     timeout_s: float = 30.0
-    """Longest wait for one call, in seconds."""
+    """Timeout of one call, in seconds."""
     attempts: int = 3
-    """Calls a question, where the endpoint is busy or fails."""
+    """Most calls per question if the endpoint is busy or fails."""
 
     def __post_init__(self) -> None:
         names = [rubric.name for rubric in self.rubrics]
@@ -116,4 +116,4 @@ class Judge:
 
 
 DISAGREEMENT = "disagreement"
-"""Highest minus lowest share over the rubrics, in [0, 1]; in the details beside the rubrics' scores."""
+"""Highest minus lowest share over the rubrics, in [0, 1]; recorded in the details with the rubrics' scores."""

@@ -1,7 +1,7 @@
-"""Asking judges over HTTP, at any endpoint that speaks OpenAI's API: the shell of questions and verdicts.
+"""Calls judges over HTTP at any OpenAI-compatible endpoint: the I/O layer of questions and verdicts.
 
-Every question ends in an answer: a text, or ``judge_timeout`` or ``judge_error``. Busy and failing endpoints are asked
-again with growing, jittered pauses; a server that refuses structured output is asked without it from then on.
+Every question gets an answer: a text, or ``judge_timeout`` or ``judge_error``. Calls to busy and failing endpoints are
+retried with exponential backoff and jitter. If a server refuses structured output, later calls omit it.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ CONNECT_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1024 * 1024
 """A longer response is not read."""
 NOT_STRUCTURED = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""How servers answer that do not know ``response_format``, or not this one."""
+"""Statuses of servers that do not support ``response_format``, or not this one."""
 
 
 class Judging(Protocol):
-    """Whoever can answer questions."""
+    """Answers questions."""
 
     async def ask(self, questions: Sequence[Question], *, within_s: float) -> list[Answer]:
-        """An answer to each question, in order; what has none after ``within_s`` seconds is ``judge_timeout``."""
+        """Answer each question, in order; ``judge_timeout`` if there is no answer within ``within_s`` seconds."""
 
 
 class _Failed(Exception):
-    """No answer from this call; ``label`` is what becomes of the question."""
+    """The call gave no answer; ``label`` is the label of the question's answer."""
 
     def __init__(self, label: str, message: str) -> None:
         super().__init__(message)
@@ -47,11 +47,11 @@ class _Failed(Exception):
 
 
 class _NotNow(_Failed):
-    """Another attempt may fare better."""
+    """A retry may succeed."""
 
 
 class _Refused(_Failed):
-    """The server does not take this request; ``status`` says how."""
+    """The server refused this request with ``status``."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(ERROR, message)
@@ -91,7 +91,7 @@ class JudgeClient:
         ]
 
     async def _answer(self, question: Question, failures: list[_Failed]) -> Answer:
-        """What became of ``question``, retries included; a failure is noted in ``failures``."""
+        """Returns the answer to ``question``, with retries; appends a failure to ``failures``."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(_NotNow),
             wait=wait_exponential_jitter(multiplier=self._pause_s, max=10.0, jitter=self._pause_s),
@@ -129,17 +129,17 @@ class JudgeClient:
         url = self._url + question.judge.endpoint.value
         body = request_body(question, structured=structured)
         try:
-            # Redirects would carry question and key to somebody else.
+            # A redirect would send question and key to another server.
             async with self._session.post(url, json=body, timeout=timeout, allow_redirects=False) as response:
-                status, said = response.status, await _bounded(response)
+                status, content = response.status, await _bounded(response)
         except TimeoutError as error:
             raise _NotNow(TIMEOUT, f"no answer within {question.judge.timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise _NotNow(ERROR, f"no answer from {redacted_address(url)}: {redacted(repr(error))}") from error
         if status == HTTPStatus.OK:
-            return _text_of(said, question.judge.endpoint)
-        said_text = self._without_key(said[:300].decode("utf-8", "replace"))
-        problem = f"{redacted_address(url)} answered {status}: {said_text}"
+            return _text_of(content, question.judge.endpoint)
+        excerpt = self._without_key(content[:300].decode("utf-8", "replace"))
+        problem = f"{redacted_address(url)} answered {status}: {excerpt}"
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED):
             raise _NotNow(ERROR, problem)
         raise _Refused(status, problem)
@@ -163,7 +163,7 @@ class JudgeClient:
 
 
 def _report(failures: Sequence[_Failed], asked: int, late: int, within_s: float) -> None:
-    """One line a kind of failure: an endpoint that is away fails hundreds of questions alike."""
+    """Log one line per kind of failure: an unavailable endpoint fails hundreds of questions in the same way."""
     for label, count in Counter(failed.label for failed in failures).items():
         example = next(failed for failed in failures if failed.label == label)
         logger.warning("%d of %d questions to judges are %s; the first: %s", count, asked, label, example)
@@ -176,7 +176,7 @@ def _report(failures: Sequence[_Failed], asked: int, late: int, within_s: float)
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """The body, or what fits ``MAX_RESPONSE_BYTES`` of it."""
+    """Returns the body, truncated to ``MAX_RESPONSE_BYTES``."""
     body = bytearray()
     async for chunk in response.content.iter_chunked(64 * 1024):
         body += chunk
@@ -186,13 +186,13 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _text_of(body: bytes, endpoint: Endpoint) -> str:
-    """What the model wrote; raises :class:`_Failed` (``judge_unreadable``) where it was cut off or wrote nothing."""
+    """Returns the model's text. Raises :class:`_Failed` (``judge_unreadable``) if it was truncated or missing."""
     try:
         choice: dict[str, Any] = json.loads(body)["choices"][0]
         text = choice["message"]["content"] if endpoint is Endpoint.CHAT else choice["text"]
         finished = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _Failed(UNREADABLE, f"the response is no completion ({error!r}): {body[:200]!r}") from error
+        raise _Failed(UNREADABLE, f"the response is not a completion ({error!r}): {body[:200]!r}") from error
     if not isinstance(text, str):
         raise _Failed(UNREADABLE, f"the completion holds no text (finish_reason {finished!r})")
     if finished == "length":

@@ -1,4 +1,4 @@
-"""Which judges a trajectory still needs, and what their answers make: the pure frame around whoever asks them."""
+"""Determines which judges a trajectory still needs, and turns answers into verdicts. Pure; the caller does the I/O."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from headrace.streams.rewards.spec import JudgedTerm, RewardSpec, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """What one component of one trajectory asks."""
+    """The questions of one component about one trajectory."""
 
     term: JudgedTerm
     """The component."""
     questions: list[Question]
-    """One a rubric; empty where there is nothing to judge."""
+    """One question per rubric; empty if there is nothing to judge."""
 
 
 def inquiries(spec: RewardSpec, trajectory: Trajectory, known: Mapping[str, Verdict]) -> list[Inquiry]:
-    """One for each judged component without a value among the ``known`` verdicts, by name of the component."""
+    """Returns an inquiry for each judged component without a value in the ``known`` verdicts (by component name)."""
     return [
         Inquiry(term, questions(term.judge, trajectory))
         for term in spec.judges
@@ -29,7 +29,7 @@ def inquiries(spec: RewardSpec, trajectory: Trajectory, known: Mapping[str, Verd
 
 
 def verdicts(asked: Iterable[Inquiry], answers: Iterator[Answer]) -> dict[str, Verdict]:
-    """The verdicts on what was ``asked``, by component. Takes an answer a question, in order."""
+    """Returns the verdicts on the inquiries ``asked``, by component. Consumes one answer per question, in order."""
     return {
         inquiry.term.name: verdict(inquiry.term.judge, [next(answers) for _ in inquiry.questions]) for inquiry in asked
     }

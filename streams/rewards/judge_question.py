@@ -1,8 +1,8 @@
-"""What a judge is asked about a trajectory: one question a rubric. Pure, bounded, and the same text at every replay.
+"""Builds the questions for a judge, one per rubric. Pure and bounded; a replay gives the same text.
 
-What the policy and its tools wrote stands between two marks that it cannot know, since they are made of its hash, and
-the judge is told that nothing in there is meant for it: a policy that is trained on the judge's score would otherwise
-learn to talk to the judge.
+Text of the policy and its tools is enclosed in two marks that contain its hash, so the policy cannot predict them. The
+instructions tell the judge that nothing between the marks is addressed to it: a policy that is trained on the judge's
+score would otherwise learn to address the judge.
 """
 
 import hashlib
@@ -20,20 +20,20 @@ REASON_CHARS = 600
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One rubric asked of one trajectory."""
+    """A question about one trajectory by one rubric."""
 
     judge: Judge
-    """Who is asked."""
+    """The judge."""
     rubric: Rubric
-    """By which rubric."""
+    """The rubric."""
     instructions: str
-    """What the judge is to do; nothing in it comes from the trajectory."""
+    """Instructions for the judge; they contain nothing from the trajectory."""
     evidence: str
     """The account of the trajectory, between its marks."""
 
 
 def questions(judge: Judge, trajectory: Trajectory) -> list[Question]:
-    """A question for each rubric, in order; none where the trajectory shows nothing that could be judged."""
+    """Returns a question for each rubric, in order; none if the trajectory contains nothing to judge."""
     account = "\n".join(_account(trajectory))
     if not account:
         return []
@@ -44,7 +44,7 @@ def questions(judge: Judge, trajectory: Trajectory) -> list[Question]:
 
 
 def request_body(question: Question, *, structured: bool) -> dict[str, Any]:
-    """The body of the call. ``structured`` asks the server to hold the model to the form of the reply."""
+    """Returns the body of the call. With ``structured`` the server enforces the form of the reply."""
     judge = question.judge
     body: dict[str, Any] = {"model": judge.model, "temperature": judge.temperature, "max_tokens": judge.max_tokens}
     if judge.endpoint is Endpoint.CHAT:
@@ -63,9 +63,9 @@ def request_body(question: Question, *, structured: bool) -> dict[str, Any]:
 
 
 def shortened(text: str, limit: int) -> str:
-    """``text``, or its first and last characters with a note of how many are missing between them.
+    """Returns ``text``, or its first and last characters with a note on the number of characters left out.
 
-    How it began and how it ended say most of an attempt. The note is not counted in ``limit``.
+    Beginning and end are the most informative parts of an attempt. The note does not count towards ``limit``.
     """
     if len(text) <= limit:
         return text
@@ -99,14 +99,14 @@ def _schema(reply: Reply, scale: Scale) -> dict[str, Any]:
         score = {"type": "number", "minimum": scale.lowest, "maximum": scale.highest}
     if reply is Reply.NUMBER:
         return score
-    # The reason comes first: a model that has to give its reason judges by it.
+    # The reason comes first, so that the model's score depends on its reason.
     reason = {"reason": {"type": "string", "maxLength": REASON_CHARS}} if reply is Reply.REASONED else {}
     properties = {**reason, "score": score}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def _account(trajectory: Trajectory) -> Iterator[str]:
-    """What happened, a line an item: task, messages, tool calls with results, answer."""
+    """Yields the account of a trajectory line by line: task, messages, tool calls with results, answer."""
     if trajectory.started and trajectory.started.task:
         yield f"[task] {_text(trajectory.started.task)}"
     for turn in trajectory.turns:
@@ -117,7 +117,7 @@ def _account(trajectory: Trajectory) -> Iterator[str]:
 
 def _turn(turn: Turn) -> Iterator[str]:
     for message in turn.messages or ():
-        # Calls and results follow as tool lines, with their status: not twice.
+        # Tool messages are left out: calls and results follow as tool lines, with their status.
         if message.get("role") != "tool" and message.get("content"):
             yield f"[{message.get('role', 'message')}] {_text(message['content'])}"
     for use in turn.tools:
@@ -127,5 +127,5 @@ def _turn(turn: Turn) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    # Text too is quoted: a line break in it cannot start a line that looks like a tool's result.
+    # Text is quoted too, so that a line break in it cannot start a line that looks like a tool's result.
     return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)

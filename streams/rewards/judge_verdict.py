@@ -1,4 +1,4 @@
-"""From a judge's answers to its verdict: read strictly, and labelled where there is nothing to read.
+"""Parses a judge's answers into its verdict: strictly, with a label if there is no score.
 
 {"score": 4}    4    ```json {"score": 4} ```        a score
 "I'd say 4"     {"score": "4"}    7 out of 5          judge_unreadable
@@ -17,9 +17,9 @@ TIMEOUT = "judge_timeout"
 ERROR = "judge_error"
 """The endpoint refused, failed or could not be reached."""
 UNREADABLE = "judge_unreadable"
-"""It answered, and not with a score on the scale."""
+"""The answer is not a score on the scale."""
 NOTHING_TO_JUDGE = "nothing_to_judge"
-"""Neither task, messages, tools nor answer are on record."""
+"""The trajectory has neither task, messages, tools nor answer."""
 
 MAX_ANSWER_CHARS = 100_000
 """A longer answer is not read."""
@@ -29,20 +29,20 @@ _FENCE, _LANGUAGE = "```", "json"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one question: a text, or the label of why there is none."""
+    """The answer to one question: a text, or the reason for its absence as a label."""
 
     rubric: str
     """Name of the rubric."""
     text: str | None
-    """What the judge said."""
+    """The judge's text."""
     label: str | None = None
     """``judge_timeout`` or ``judge_error``."""
 
 
 def verdict(judge: Judge, answers: Sequence[Answer]) -> Verdict:
-    """The value in [0, 1] that ``answers`` (one a rubric) add up to, with each rubric's share of the scale.
+    """Returns the value in [0, 1] of ``answers`` (one per rubric), with each rubric's share of the scale.
 
-    One rubric without a score leaves the judge without a value: the mean over the others would be of another question.
+    If one rubric has no score, the judge has no value: the mean of the others would answer a different question.
     """
     if not answers:
         return Verdict(None, NOTHING_TO_JUDGE)
@@ -65,22 +65,22 @@ def verdict(judge: Judge, answers: Sequence[Answer]) -> Verdict:
 
 
 def read_score(text: str, scale: Scale) -> float | None:
-    """The score in ``text``: a JSON number or an object with a number as ``score``; ``None`` for anything else."""
+    """Parse the score in ``text``: a JSON number, or an object with a number ``score``; ``None`` for anything else."""
     if len(text) > MAX_ANSWER_CHARS:
         return None
     try:
-        said = json.loads(_unfenced(text.strip()))
+        parsed = json.loads(_unfenced(text.strip()))
     except (ValueError, RecursionError):
         return None
-    score = said.get("score") if isinstance(said, dict) else said
-    # True is an int to Python and no score. Python's JSON knows NaN, which is on no scale either.
+    score = parsed.get("score") if isinstance(parsed, dict) else parsed
+    # True is an int in Python but not a score. Python's JSON accepts NaN, which is on no scale.
     if isinstance(score, bool) or not isinstance(score, int | float) or not scale.lowest <= score <= scale.highest:
         return None
     return None if scale.whole and score != int(score) else float(score)
 
 
 def _unfenced(text: str) -> str:
-    """``text`` without the Markdown fence around it, if there is one. In linear time, unlike a pattern for it."""
+    """Returns ``text`` without a Markdown fence around it. Takes linear time, unlike a regular expression."""
     if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
         return text
     return text[len(_FENCE) : -len(_FENCE)].removeprefix(_LANGUAGE)

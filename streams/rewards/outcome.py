@@ -1,4 +1,4 @@
-"""The reward of agents whose environment knows how it went: the verifiable outcome, as recorded."""
+"""The reward of agents whose environment gives a verifiable outcome: the recorded outcome."""
 
 from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
@@ -6,7 +6,7 @@ from headrace.streams.rewards.spec import RewardSpec, Unscorable, reward
 
 @reward(weight=1.0)
 def outcome(trajectory: Trajectory) -> float:
-    """``trajectory.ended.outcome``, unchanged; unscorable (``no_outcome``) where the environment gave none."""
+    """``trajectory.ended.outcome``, unchanged; unscorable (``no_outcome``) if the environment gave none."""
     if trajectory.outcome is None:
         raise Unscorable("no_outcome")
     return trajectory.outcome

@@ -1,11 +1,11 @@
-"""Where reward specs come from: ours by label, a user's by entry point, module or file; and which agent has which.
+"""Loads reward specs: headrace's by label, a user's by entry point, module or file; and maps agents to specs.
 
-    search@1                            one of ours
+    search@1                            one of headrace's specs
     shop or shop@2                      entry point ``shop`` of a package, in the group ``headrace.rewards``
     shop.rewards:CHECKOUT               a spec in a module that can be imported
     rewards/checkout.py:CHECKOUT        a spec in a file
 
-Loading runs the user's code, so what is loaded is named by an operator's setting and never by an event.
+Loading runs the user's code, so only an operator's settings specify what is loaded, never an event.
 """
 
 import hashlib
@@ -34,15 +34,15 @@ OURS: Mapping[str, RewardSpec] = {
 """Specs that come with headrace, by label."""
 
 ANY_AGENT = "*"
-"""Stands for every agent that is not named."""
+"""Key for every agent that is not listed."""
 
 
 class RewardNotLoaded(ValueError):
-    """No spec could be had from what was named; the message says why and what to do."""
+    """The spec could not be loaded; the message gives the reason and the remedy."""
 
 
 class Rewards(NamedTuple):
-    """Which agent is scored by which spec."""
+    """The reward spec of each agent."""
 
     by_agent: Mapping[str, RewardSpec]
     """Agent name → its spec."""
@@ -50,7 +50,7 @@ class Rewards(NamedTuple):
     """Spec of every other agent."""
 
     def of(self, trajectory: Trajectory) -> RewardSpec:
-        """The spec of the trajectory's agent; the default where its start is missing."""
+        """Returns the spec of the trajectory's agent; the default if its start is missing."""
         return self.by_agent.get(trajectory.started.agent, self.default) if trajectory.started else self.default
 
     @property
@@ -60,7 +60,7 @@ class Rewards(NamedTuple):
 
 
 DEFAULTS: Mapping[str, str] = {"search": SEARCH.label, ANY_AGENT: OUTCOME.label}
-"""What agents are scored by where no setting says otherwise."""
+"""The default specs of agents."""
 
 
 def is_ours(spec: RewardSpec) -> bool:
@@ -69,9 +69,9 @@ def is_ours(spec: RewardSpec) -> bool:
 
 
 def load_spec(text: str) -> RewardSpec:
-    """The spec that ``text`` names, in one of the four forms above.
+    """Load the spec that ``text`` names, in one of the four forms above.
 
-    Raises :class:`RewardNotLoaded`; what a user's module raised while it was imported is its cause.
+    Raises :class:`RewardNotLoaded`; its cause is the exception that importing a user's module raised, if any.
     """
     if text in OURS:
         return OURS[text]
@@ -79,27 +79,28 @@ def load_spec(text: str) -> RewardSpec:
     if not colon:
         return _offered(text)
     if not name.isidentifier():
-        raise RewardNotLoaded(f"{text!r}: after the colon stands {name!r}, which is no name: use {source}:NAME")
+        raise RewardNotLoaded(f"{text!r}: {name!r} after the colon is not a Python name: use {source}:NAME")
     module = _file_module(text, Path(source)) if source.endswith(".py") else _imported(text, source)
     return _checked(text, getattr(module, name, None), module)
 
 
 def parse_rewards(specs: Mapping[str, str]) -> Rewards:
-    """Agent name → spec as text, ``*`` for any other agent; what is not said is as in ``DEFAULTS``.
+    """Load specs given as agent name → text, with ``*`` for any other agent; ``DEFAULTS`` apply to the rest.
 
-    Raises :class:`RewardNotLoaded`, also where two different specs have one label: records could not tell them apart.
+    Raises :class:`RewardNotLoaded`, also if two different specs have the same label, which records could not
+    distinguish.
     """
     loaded = {agent: load_spec(text) for agent, text in {**DEFAULTS, **specs}.items()}
     by_label: dict[str, RewardSpec] = {}
     for agent, spec in loaded.items():
         if by_label.setdefault(spec.label, spec) != spec:
-            raise RewardNotLoaded(f"agent {agent!r}: another spec is labelled {spec.label} too: raise one's version")
+            raise RewardNotLoaded(f"agent {agent!r}: another spec also has the label {spec.label}: change a version")
     default = loaded.pop(ANY_AGENT)
     return Rewards(loaded, default)
 
 
 def offered() -> tuple[EntryPoint, ...]:
-    """Entry points under which installed packages offer specs, by name. Loads nothing."""
+    """Returns the entry points of specs in installed packages, by name. Loads nothing."""
     return tuple(sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
 
 
@@ -109,7 +110,7 @@ def _offered(text: str) -> RewardSpec:
     if not entries:
         known = ", ".join([*OURS, *(entry.name for entry in offered())])
         raise RewardNotLoaded(
-            f"no reward {text!r}: there are {known}. For one of your own name module:NAME or path/to/file.py:NAME, "
+            f"no reward {text!r}: choose from {known}. For your own reward use module:NAME or path/to/file.py:NAME, "
             f"or install a package with an entry point in the group {ENTRY_POINTS}"
         )
     found = [_loaded(text, entry) for entry in entries]
@@ -140,7 +141,7 @@ def _imported(text: str, name: str) -> ModuleType:
 def _file_module(text: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise RewardNotLoaded(f"{text!r}: there is no file {path} (paths are relative to {Path.cwd()})")
-    # A name of its own: two files of one name are two modules, and one that is loaded twice is one.
+    # The name contains a hash of the path: files of equal names become different modules, and no file is loaded twice.
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     name = f"headrace_reward_{path.stem}_{digest}"
     if name in sys.modules:

@@ -1,9 +1,9 @@
-"""A weight that changes as the policy learns: a value, so that it can be printed, compared and checked.
+"""Schedules of weights over the policy version, as values that can be printed, compared and checked.
 
     linear(0.3, 0.0, until=200)     0.3 at version 0, 0.15 at version 100, 0 from version 200 on
 
-A schedule is over the policy version that sampled a trajectory, not over the time it is scored at: a replay gives the
-same weights. From ``until`` on the value is ``last`` exactly, so "λ reaches 0" is no matter of rounding.
+A schedule depends on the policy version that sampled a trajectory, not on the time of scoring, so a replay gives the
+same weights. From ``until`` on the value is exactly ``last``, so that "λ reaches 0" does not depend on rounding.
 """
 
 import math
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Shape(StrEnum):
-    """How a schedule goes from its first value to its last."""
+    """Shape of a schedule between its first and its last value."""
 
     CONSTANT = "constant"
     STEP = "step"
@@ -25,13 +25,13 @@ class Schedule:
     """Policy version → value: ``first`` up to ``since``, ``last`` from ``until`` on, ``shape`` in between."""
 
     shape: Shape
-    """Way from first to last."""
+    """Shape between first and last value."""
     first: float
     """Value at version 0."""
     last: float
-    """Value in the end."""
+    """Final value."""
     since: int = 0
-    """Last version with the first value; a step has none in between."""
+    """Last version with the first value."""
     until: int = 0
     """First version with the last value."""
 
@@ -42,7 +42,7 @@ class Schedule:
             raise ValueError(f"a schedule runs from version {self.since} to {self.until}: 0 ≤ since ≤ until is needed")
 
     def at(self, version: int) -> float:
-        """The value for policy ``version``."""
+        """Returns the value for policy ``version``."""
         if version >= self.until:
             return self.last
         if version <= self.since or self.shape is Shape.STEP:
@@ -53,7 +53,7 @@ class Schedule:
         return self.first + (self.last - self.first) * progress
 
     def __str__(self) -> str:
-        """As ``headrace reward show`` prints it: ``linear 0.3 → 0 until version 200``."""
+        """Returns the text that ``headrace reward show`` prints: ``linear 0.3 → 0 until version 200``."""
         if self.shape is Shape.CONSTANT:
             return f"{self.last:g}"
         start = f" from version {self.since}" if self.since and self.shape is not Shape.STEP else ""
@@ -62,20 +62,20 @@ class Schedule:
 
 
 def constant(value: float) -> Schedule:
-    """``value`` at every version."""
+    """Returns a schedule with ``value`` at every version."""
     return Schedule(Shape.CONSTANT, value, value)
 
 
 def step(first: float, last: float, *, at: int) -> Schedule:
-    """``first`` before version ``at``, ``last`` from it on."""
+    """Returns a schedule with ``first`` before version ``at`` and ``last`` from it on."""
     return Schedule(Shape.STEP, first, last, at, at)
 
 
 def linear(first: float, last: float, *, until: int, since: int = 0) -> Schedule:
-    """A straight line from ``first`` at ``since`` to ``last`` at ``until``."""
+    """Returns a linear schedule from ``first`` at ``since`` to ``last`` at ``until``."""
     return Schedule(Shape.LINEAR, first, last, since, until)
 
 
 def cosine(first: float, last: float, *, until: int, since: int = 0) -> Schedule:
-    """Half a cosine from ``first`` at ``since`` to ``last`` at ``until``: slow at both ends."""
+    """Returns a half-cosine schedule from ``first`` at ``since`` to ``last`` at ``until``: slow at both ends."""
     return Schedule(Shape.COSINE, first, last, since, until)

@@ -1,4 +1,4 @@
-"""A reward is a versioned value: plain functions of a trajectory, their weights, and how they are combined.
+"""Reward specs: a reward is a versioned value of plain functions of a trajectory, their weights, and a combination.
 
     @reward(weight=0.3)
     def recall(trajectory: Trajectory) -> float:
@@ -6,14 +6,14 @@
 
     @reward(weight=linear(0.3, 0.0, until=200))
     def kept(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
-        \"\"\"1 where the user kept the edit, else 0.\"\"\"
+        \"\"\"1 if the user kept the edit, else 0.\"\"\"
 
     HELPFUL = judged("helpful", JUDGE, weight=0.5)
 
     EDITS = RewardSpec("edits", 1, (recall, kept, HELPFUL), feedback_window_ms=3_600_000)   # "edits@1" in every record
 
-A spec does no I/O: what judges said is given to it. A component that cannot be computed raises :class:`Unscorable`;
-the trajectory then has no total and says why, and nothing is guessed in its place.
+A spec does no I/O; verdicts of judges are passed to it. A component that cannot be computed raises
+:class:`Unscorable`; the trajectory then has no total but a reason, and no value is guessed.
 """
 
 import inspect
@@ -33,47 +33,47 @@ from headrace.streams.rewards.schedule import Schedule
 logger = logging.getLogger(__name__)
 
 NOT_JUDGED = "not_judged"
-"""Why there is no total where nobody asked the judge."""
+"""Reason for no total: the judge was not called."""
 
 OUT_OF_RANGE = "out_of_range"
-"""Why there is no total where it, or a component, is beyond what the spec says, or what any reward may be."""
+"""Reason for no total: it, or a component, exceeds the bounds of the spec or of every reward."""
 
 ROUNDING = 1e-9
-"""A total may be this much beyond its spec's bounds, or this share of them: sums round."""
+"""Absolute or relative tolerance by which a total may exceed its spec's bounds, because sums round."""
 
 _reported: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """A ``feedback.given`` about a trajectory, with its place."""
+    """A ``feedback.given`` about a trajectory, with its position."""
 
     id: str
-    """Record id: the same feedback sent twice has one."""
+    """Record id; duplicates have the same id."""
     signal: str
-    """What kind: score, edit_persisted, accepted …"""
+    """Kind: score, edit_persisted, accepted …"""
     value: float
     """Its value, in the signal's own scale."""
     time_ms: int
-    """When it was given, Unix milliseconds (log time)."""
+    """Timestamp of its record, Unix milliseconds (stream time)."""
     reference: Reference
-    """Where it stands in ``feedback``."""
+    """Its position in ``feedback``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge said of a trajectory: a value, or the label of why there is none."""
+    """A judge's verdict on a trajectory: a value, or the reason for its absence as a label."""
 
     value: float | None
     """The judge's score."""
     label: str | None = None
-    """Why there is no score: ``judge_timeout``, ``judge_error``, ``judge_unreadable`` …"""
+    """Reason for no score: ``judge_timeout``, ``judge_error``, ``judge_unreadable`` …"""
     details: Mapping[str, float] = field(default_factory=dict)
-    """Score by rubric; they go on record with the component."""
+    """Score by rubric; recorded with the component."""
 
 
 ComponentFunction: TypeAlias = Callable[[Trajectory], float] | Callable[[Trajectory, Sequence[Feedback]], float]
-"""The raw value of a component; raises :class:`Unscorable` where the trajectory lacks what it rests on."""
+"""Returns the raw value of a component. Raises :class:`Unscorable` if the trajectory lacks the required data."""
 
 Weight: TypeAlias = float | Schedule
 """A constant, or a schedule over the policy version."""
@@ -92,7 +92,7 @@ class Unscorable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A component of a spec: a function with the name and the weight that it is recorded under."""
+    """A component of a spec: a function with the name and the weight under which it is recorded."""
 
     name: str
     """Name in ``Reward.components``."""
@@ -101,10 +101,10 @@ class Term:
     weight: Weight
     """Its weight."""
     takes_feedback: bool = field(init=False)
-    """Whether the function has a second parameter, for the feedback. Others with a default are its own affair."""
+    """Whether the function has a second parameter, for the feedback. Parameters with a default are ignored."""
 
     def __post_init__(self) -> None:
-        # Once here, and not at each call: looking at a signature takes longer than most components.
+        # Computed once, because inspecting a signature takes longer than most components.
         names = [
             name
             for name, parameter in inspect.signature(self.function).parameters.items()
@@ -115,100 +115,102 @@ class Term:
         object.__setattr__(self, "takes_feedback", len(names) == 2)
 
     def __call__(self, trajectory: Trajectory, feedback: Sequence[Feedback] = ()) -> float:
-        """The raw value, as the undecorated function gives it."""
+        """Returns the raw value, as the undecorated function does."""
         function = cast("Callable[..., float]", self.function)
         return function(trajectory, feedback) if self.takes_feedback else function(trajectory)
 
     def weight_at(self, version: int) -> float:
-        """The weight for a trajectory that policy ``version`` sampled."""
+        """Returns the weight for a trajectory that policy ``version`` sampled."""
         return weight_at(self.weight, version)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedTerm:
-    """A component of a spec whose value a judge gives, outside: :meth:`RewardSpec.score` is told its verdict."""
+    """A component of a spec whose value comes from a judge; :meth:`RewardSpec.score` gets its verdict."""
 
     name: str
     """Name in ``Reward.components``, and of its verdict."""
     judge: Judge
-    """Who is asked, and what."""
+    """The judge with its rubrics."""
     weight: Weight
     """Its weight."""
 
     def weight_at(self, version: int) -> float:
-        """The weight for a trajectory that policy ``version`` sampled."""
+        """Returns the weight for a trajectory that policy ``version`` sampled."""
         return weight_at(self.weight, version)
 
 
 def weight_at(weight: Weight, version: int) -> float:
-    """``weight`` for a trajectory that policy ``version`` sampled."""
+    """Returns ``weight`` for a trajectory that policy ``version`` sampled."""
     return weight.at(version) if isinstance(weight, Schedule) else weight
 
 
 def reward(*, weight: Weight) -> Callable[[ComponentFunction], Term]:
-    """Make a function of a trajectory, or of a trajectory and its feedback, a component named like the function."""
+    """Decorator that turns a function of a trajectory, or of a trajectory and its feedback, into a component of the
+    same name.
+    """
     return lambda function: Term(cast("Any", function).__name__, function, weight)
 
 
 def judged(name: str, judge: Judge, *, weight: Weight) -> JudgedTerm:
-    """A component that ``judge`` scores."""
+    """Returns a component that ``judge`` scores."""
     return JudgedTerm(name, judge, weight)
 
 
 def newest_version(trajectory: Trajectory) -> int:
-    """The policy version that schedules go by: the newest that sampled the trajectory; 0 where none is known."""
+    """Returns the policy version that schedules use: the newest that sampled the trajectory; 0 if none is known."""
     return max(trajectory.versions, default=0)
 
 
 def weighted_sum(components: Mapping[str, Component]) -> float:
-    """Σ weight · value."""
+    """Returns Σ weight · value."""
     return sum(component.weight * component.value for component in components.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a spec says of a trajectory."""
+    """The score of a trajectory under a spec."""
 
     components: dict[str, Component]
     """Every component that could be computed."""
     total: float | None
-    """The reward; ``None`` where it could not be computed."""
+    """The reward; ``None`` if it could not be computed."""
     unscored: str | None
-    """Why there is no total."""
+    """Reason for no total."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec:
-    """One version of one reward. Change anything in it and the version must change too."""
+    """One version of one reward. Any change to it requires a new version."""
 
     name: str
     """Name: ``search``."""
     version: int
     """Version, from 1."""
     terms: tuple[Term | JudgedTerm, ...]
-    """Components, in the order they are recorded."""
+    """Components, in recorded order."""
     maximum: float | None = None
-    """Largest possible total, where there is one. A larger one is ``out_of_range``: in a group it would move every
-    member's advantage."""
+    """Largest possible total, if there is one. A larger total is ``out_of_range``, because it would shift the advantage
+    of every member of its group."""
     combine: Combine = weighted_sum
-    """How components become the total."""
+    """Function from the components to the total."""
     feedback_window_ms: int = 0
-    """Log time after a trajectory's end for which its reward waits for feedback, in milliseconds. 0: it is scored at
-    once; feedback that comes later makes a new revision in either case."""
+    """Milliseconds of stream time after a trajectory's end for which its reward waits for feedback. 0: it is scored
+    immediately. In either case, later feedback makes a new revision."""
     minimum: float | None = None
-    """Smallest possible total, where there is one; a smaller one is ``out_of_range``. ``None``: only the bound of every
-    reward holds, ``MAX_REWARD``."""
+    """Smallest possible total, if there is one; a smaller total is ``out_of_range``. ``None``: only the bound of every
+    reward, ``MAX_REWARD``, applies."""
 
     def __post_init__(self) -> None:
         if not self.name or "@" in self.name or self.version < 1:
             raise ValueError(f"a spec needs a name without @ and a version from 1, not {self.name!r}, {self.version}")
         names = [term.name for term in self.terms]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"{self.label}: its components need different names, and there must be one: {names}")
+            raise ValueError(f"{self.label}: it needs at least one component, and different names for all: {names}")
         if self.feedback_window_ms < 0:
             raise ValueError(f"{self.label}: feedback_window_ms is {self.feedback_window_ms}: it cannot be negative")
         lowest, highest = self._bounds
-        if not -MAX_REWARD <= lowest <= highest <= MAX_REWARD:  # NaN is refused, too
+        if not -MAX_REWARD <= lowest <= highest <= MAX_REWARD:  # also refuses NaN
             raise ValueError(
                 f"{self.label}: its totals go from {lowest:g} to {highest:g}: the minimum may not be above the "
                 f"maximum, nor either beyond {MAX_REWARD:g}"
@@ -216,12 +218,12 @@ class RewardSpec:
 
     @property
     def label(self) -> str:
-        """Name and version as records carry them: ``search@1``."""
+        """Name and version, as in records: ``search@1``."""
         return f"{self.name}@{self.version}"
 
     @property
     def judges(self) -> tuple[JudgedTerm, ...]:
-        """The components that need a verdict."""
+        """Components that need a verdict."""
         return tuple(term for term in self.terms if isinstance(term, JudgedTerm))
 
     @property
@@ -232,10 +234,10 @@ class RewardSpec:
     def score(
         self, trajectory: Trajectory, feedback: Sequence[Feedback] = (), verdicts: Mapping[str, Verdict] | None = None
     ) -> Score:
-        """Every component of ``trajectory`` and their total, or the first reason why there is none.
+        """Returns every component of ``trajectory`` and their total, or the first reason for no total.
 
-        ``verdicts`` are by the name of the term. A missing verdict is ``not_judged``; a component that raises anything
-        but :class:`Unscorable` is ``<name>_raised``, and logged with its traceback the first time.
+        ``verdicts`` are by the name of the term. A missing verdict gives ``not_judged``; a component that raises
+        anything but :class:`Unscorable` gives ``<name>_raised``, and its first traceback is logged.
         """
         version = newest_version(trajectory)
         components: dict[str, Component] = {}
@@ -250,7 +252,7 @@ class RewardSpec:
                     raise Unscorable(OUT_OF_RANGE)
             except Unscorable as error:
                 unscored = unscored or error.reason
-            except Exception:  # noqa: BLE001 - a user's function: its bug must not stop every other agent's rewards
+            except Exception:  # noqa: BLE001 - a bug in a user's function must not stop the rewards of other agents
                 self._report(term.name)
                 unscored = unscored or f"{term.name}_raised"
             else:
@@ -262,13 +264,13 @@ class RewardSpec:
             total = self.combine(components)
             if math.isfinite(total):
                 return Score(components, float(total), None) if self.allows(total) else beyond
-        except Exception:  # noqa: BLE001 - a user's function too
+        except Exception:  # noqa: BLE001 - also a user's function
             self._report("combine")
             return Score(components, None, "combine_raised")
         return Score(components, None, "total_not_finite")
 
     def allows(self, total: float) -> bool:
-        """Whether ``total`` is within the spec's bounds, but for rounding, and within those of every reward."""
+        """Whether ``total`` is within the spec's bounds, up to rounding, and within those of every reward."""
         lowest, highest = self._bounds
         over = max(lowest - total, total - highest)
         return over <= ROUNDING * max(1.0, abs(total)) and abs(total) <= MAX_REWARD
@@ -292,7 +294,7 @@ class RewardSpec:
         return verdict.value, dict(verdict.details)
 
     def _report(self, name: str) -> None:
-        # Once a component: a broken one raises for every trajectory, and each of their rewards says so.
+        # Logged once per component: a broken one raises for every trajectory, and every reward has the label.
         if (self.label, name) not in _reported:
             _reported.add((self.label, name))
             logger.exception(

@@ -1,9 +1,9 @@
-"""Cursor Tab's reward: a suggestion pays only where it is likelier than p* to be accepted.
+"""Cursor Tab's reward: a suggestion pays off only if its acceptance probability exceeds p*.
 
     accepted 1 − p*, rejected −p*, not shown 0        expected reward at acceptance probability p: p − p*
 
-The one production reward published with numbers: p* = 0.25, so +0.75 and −0.25. What users did comes as feedback with
-the signals ``shown``, ``accepted`` and ``rejected``; a value above 0 says yes.
+The only production reward published with numbers: p* = 0.25, so +0.75 and −0.25. User actions arrive as feedback with
+the signals ``shown``, ``accepted`` and ``rejected``; a value above 0 means yes.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.streams.rewards.spec import Feedback, RewardSpec, Term
 
 THRESHOLD = 0.25
-"""p*: acceptance probability at which showing and not showing are worth the same."""
+"""p*: acceptance probability at which showing and not showing have the same expected reward."""
 WINDOW_MS = 10 * 60 * 1000
-"""How long a suggestion waits for its user. Ours."""
+"""Milliseconds for which a suggestion waits for its user; headrace's choice."""
 
 
 class Decision(StrEnum):
-    """What became of a suggestion."""
+    """The user's decision on a suggestion."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -27,7 +27,7 @@ class Decision(StrEnum):
 
 
 def decision(feedback: Sequence[Feedback]) -> Decision:
-    """What the user did, by feedback in the log's order: the last word on it counts.
+    """Returns the user's decision from feedback in the order of the topic; the last decision counts.
 
     A suggestion that was shown and never answered is rejected; so is one that was "accepted" with value 0.
     """
@@ -43,7 +43,7 @@ def decision(feedback: Sequence[Feedback]) -> Decision:
 
 
 def tab_reward(decided: Decision, threshold: float = THRESHOLD) -> float:
-    """1 − p* where accepted, −p* where rejected, 0 where not shown; in [−p*, 1 − p*]."""
+    """Returns 1 − p* if accepted, −p* if rejected, 0 if not shown; in [−p*, 1 − p*]."""
     match decided:
         case Decision.ACCEPTED:
             return 1 - threshold
@@ -54,12 +54,12 @@ def tab_reward(decided: Decision, threshold: float = THRESHOLD) -> float:
 
 
 def tab(*, version: int, threshold: float = THRESHOLD, window_ms: int = WINDOW_MS, name: str = "tab") -> RewardSpec:
-    """The reward at another threshold in (0, 1), or with another window."""
+    """Returns the reward with another threshold in (0, 1), or another window."""
     if not 0 < threshold < 1:
         raise ValueError(f"threshold is {threshold}: it is a probability above 0 and below 1")
 
     def accepted(trajectory: Trajectory, feedback: Sequence[Feedback]) -> float:
-        """What the user did with the suggestion: 1 − p*, −p* or 0."""
+        """The user's decision on the suggestion: 1 − p*, −p* or 0."""
         return tab_reward(decision(feedback), threshold)
 
     terms = (Term("accepted", accepted, 1.0),)

@@ -1,11 +1,12 @@
-"""Toggle (Kimi K2.5): fewer tokens where a task is mastered, none of the pressure where it is not.
+"""Toggle (Kimi K2.5): length pressure for tasks that are mastered, and none for others.
 
     phase 0   a reward counts only if its group's mean accuracy is below λ, or the response is within the task's budget
-    phase 1   every reward counts as it is
+    phase 1   every reward counts unchanged
 
 The phase is ⌊t/m⌋ mod 2 of the policy version t. A task's budget is a percentile of the lengths of its correct
-responses, estimated once at the start and frozen; a task without a correct response has none. It needs the whole
-group, so a group policy applies it, and not a reward spec. λ, m and the percentile are not published: ours.
+responses, estimated once at the start and then fixed; a task without a correct response has no budget. Toggle needs the
+whole group, so a group policy applies it, and not a reward spec. λ, m and the percentile are not published; the values
+are headrace's choice.
 """
 
 import math
@@ -21,11 +22,11 @@ class Toggle:
     """The settings of one run."""
 
     period: int = 10
-    """m: policy versions a phase lasts."""
+    """m: policy versions per phase."""
     accuracy: float = 0.5
-    """λ: from this mean accuracy of a group on, its task is mastered well enough to save tokens."""
+    """λ: mean accuracy of a group from which on its task counts as mastered."""
     budgets: Mapping[str, int] = field(default_factory=dict)
-    """Task → longest response that counts, in sampled tokens, from :func:`length_budgets`."""
+    """Task → longest response that keeps its reward, in sampled tokens, from :func:`length_budgets`."""
 
     def __post_init__(self) -> None:
         if self.period < 1:
@@ -36,7 +37,7 @@ class Toggle:
             raise ValueError(f"budgets are negative for {', '.join(sorted(negative)[:5])}")
 
     def limits(self, version: int) -> bool:
-        """Whether policy ``version`` is in phase 0, in which the budget counts."""
+        """Whether policy ``version`` is in phase 0, in which the budget applies."""
         return version // self.period % 2 == 0
 
 
@@ -49,10 +50,10 @@ def toggled(
     toggle: Toggle,
     correct: Sequence[float] | None = None,
 ) -> list[float]:
-    """The rewards of one group (G,) as they count: unchanged, or 0 where a response is over its task's budget.
+    """Returns the rewards of one group (G,): unchanged, or 0 for responses over their task's budget.
 
-    ``lengths`` (G,) are in sampled tokens; ``version`` is the group's policy version. ``correct`` (G,) in [0, 1] is
-    what accuracy is the mean of, where rewards are more than right or wrong. Raises ``ValueError`` on unequal lengths.
+    ``lengths`` (G,) are in sampled tokens; ``version`` is the group's policy version. ``correct`` (G,) in [0, 1] gives
+    the accuracy of each response, if rewards do not. Raises ``ValueError`` if the lengths of the inputs differ.
     """
     accuracies = rewards if correct is None else correct
     if not len(rewards) == len(lengths) == len(accuracies):
@@ -70,10 +71,10 @@ def toggled(
 def length_budgets(
     responses: Iterable[tuple[str, float, int]], *, percentile: float, solved: float = SOLVED
 ) -> dict[str, int]:
-    """Task → the ``percentile``-th percentile of the lengths of its correct responses; tasks without one left out.
+    """Returns task → the ``percentile``-th percentile of the lengths of its correct responses, if it has any.
 
-    ``responses`` are (task, outcome, length in sampled tokens). The nearest-rank percentile, so that a budget is a
-    length that was seen: the smallest that at least ``percentile`` % of the correct responses keep.
+    ``responses`` are (task, outcome, length in sampled tokens). Uses the nearest-rank percentile, so that a budget is
+    an observed length: the smallest that at least ``percentile`` % of the correct responses do not exceed.
     """
     if not 0 < percentile <= 100:
         raise ValueError(f"percentile is {percentile}: it must be above 0 and at most 100")

@@ -70,7 +70,7 @@ def test_every_built_in_spec_is_listed_and_its_components_are_described() -> Non
 
 def test_weights_are_shown_by_policy_version() -> None:
     shown = headrace("show", "swarm@1").output
-    assert "parallel linear 0.3 → 0 until version 200 Sub-agents that were given work" in " ".join(shown.split())
+    assert "parallel linear 0.3 → 0 until version 200 Assigned sub-agents as a share" in " ".join(shown.split())
     assert [line.split() for line in shown.splitlines()[-3:]] == [
         ["weight", "at", "version", "0", "100", "200"],
         ["parallel", "0.3", "0.15", "0"],
@@ -101,7 +101,7 @@ def test_a_sound_reward_passes_with_warnings() -> None:
     assert done.exit_code == 0, done.output
     assert "tables@1 on 5 trajectories" in done.output
     assert "ERROR" not in done.output
-    assert "WARN   total: 2 totals say little" in done.output
+    assert "WARN   total: 2 totals are too few" in done.output
     assert done.output.endswith("tables@1: 0 errors, 3 warnings\n")
     assert "runs.jsonl:3: left out: " in done.stderr
 
@@ -129,7 +129,7 @@ def test_the_errors_of_a_broken_reward_are_reported(tmp_path: Path) -> None:
 def test_a_schedule_is_compared_with_the_length_of_the_run() -> None:
     done = headrace("check", TABLES, str(RUNS), "--one-process", "--versions", "50")
     assert done.exit_code == 1
-    assert "its weight is still 0.25 at version 50, the last of the run: 0 comes at 100" in " ".join(
+    assert "its weight is still 0.25 at version 50, the last of the run: it reaches 0 only at 100" in " ".join(
         done.output.split()
     )
 
@@ -162,7 +162,7 @@ def test_the_airline_runs_have_fourteen_groups_without_variance() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["show", "serach@1"], "Error: no reward 'serach@1': there are outcome@1"),
+        (["show", "serach@1"], "Error: no reward 'serach@1': choose from outcome@1"),
         (["check", "nowhere.py:SPEC", str(RUNS)], "there is no file nowhere.py"),
     ],
 )

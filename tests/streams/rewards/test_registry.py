@@ -63,14 +63,14 @@ def test_package_specs_are_listed_without_loading_them() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("serach@1", r"no reward 'serach@1': there are outcome@1, search@1.*module:NAME"),
+        ("serach@1", r"no reward 'serach@1': choose from outcome@1, search@1.*module:NAME"),
         ("tables@2", "names 0 specs; entry points of that name have tables@1"),
         ("gone", "loading entry point table_rewards:NOTHING raised AttributeError"),
         ("broken", "loading entry point no_such_package:SPEC raised ModuleNotFoundError"),
         ("no_such_package:SPEC", "Is its package installed in this environment"),
         ("table_rewards:NOTHING", "is nothing, not a RewardSpec: the module has TABLES"),
         ("table_rewards:expected_tools", "is a Term, not a RewardSpec: the module has TABLES"),
-        ("table_rewards:", "after the colon stands ''"),
+        ("table_rewards:", "'' after the colon is not a Python name"),
         ("nowhere/rewards.py:SPEC", "there is no file nowhere/rewards.py"),
     ],
 )
@@ -125,6 +125,6 @@ def test_two_specs_with_one_label_are_refused(tmp_path: Path) -> None:
         "from headrace.streams.rewards.spec import RewardSpec\n"
         "SPEC = RewardSpec('outcome', 1, (outcome,), maximum=5.0)\n"
     )
-    with pytest.raises(RewardNotLoaded, match="agent 'mine': another spec is labelled outcome@1 too"):
+    with pytest.raises(RewardNotLoaded, match="agent 'mine': another spec also has the label outcome@1"):
         parse_rewards({"mine": f"{file}:SPEC"})
     assert isinstance(parse_rewards({"mine": "outcome@1"}).default, RewardSpec)

@@ -169,7 +169,7 @@ def test_the_total_is_the_weighted_sum_of_the_recorded_components(terms: list[tu
         ({"name": "a@b"}, "name without @"),
         ({"name": ""}, "name without @"),
         ({"version": 0}, "version from 1"),
-        ({"terms": ()}, "there must be one"),
+        ({"terms": ()}, "at least one component"),
         ({"terms": (HELPFUL, HELPFUL)}, "different names"),
         ({"feedback_window_ms": -1}, "cannot be negative"),
     ],
