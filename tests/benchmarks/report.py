@@ -19,7 +19,7 @@ ROUNDS_FOR_A_RATIO = 12
 
 @dataclass(frozen=True, slots=True)
 class Medians:
-    """Of the rounds of one row, each column's own."""
+    """Medians over the rounds of one row, each column by itself."""
 
     per_s: float
     per_core_s: float
@@ -35,7 +35,7 @@ def medians(samples: Iterable[Figures]) -> Medians:
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
-    """The smallest value that at least ``share`` of all are not above."""
+    """The smallest value that at least ``share`` of all values do not exceed."""
     return ascending[min(len(ascending) - 1, int(len(ascending) * share))]
 
 
@@ -118,7 +118,7 @@ def _beside(rows: Mapping[str, Medians], name: str) -> tuple[str, str]:
     ours = rows.get(f"{OURS}-4" if name.endswith("-4") else OURS)
     if ours is None or name.startswith(OURS):
         return "", ""
-    if not rows[name].per_s or not rows[name].per_core_s:  # done before it was first looked at: the load is too small
+    if not rows[name].per_s or not rows[name].per_core_s:  # finished before the first sample: the load is too small
         return "not measured", "not measured"
     return f"{ours.per_s / rows[name].per_s:.2f} ×", f"{ours.per_core_s / rows[name].per_core_s:.2f} ×"
 

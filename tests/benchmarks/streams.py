@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.streams [--quick] [--only throughput,latency] [--rounds 3] [--out FOLDER]
 
-Starts its own broker for each measurement, needs Java, Maven, uv and their registries, and nothing else that uses the
-machine. Compare rows of one run with each other, not figures of different machines. What ``--only`` leaves out keeps
-its figures of the run before.
+Starts a broker for each measurement, and needs Java, Maven, uv and their registries, and an otherwise idle machine.
+Compare rows of one run with each other, not figures of different machines. Measurements omitted by ``--only`` keep
+their previous figures.
 """
 
 import argparse
@@ -34,28 +34,28 @@ TABLE = "streams.md"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     trajectories: int
-    """In the log for events → trajectories."""
+    """Trajectories in the log for events → trajectories."""
     scored: int
-    """Trajectories through the Faust workers, and replayed."""
+    """Trajectories for the Faust workers and for replays."""
     flow_s: float
-    """Length of the flow whose latency is taken, in seconds."""
+    """Length of the flow whose latency is measured, in seconds."""
     path: int
     """Trajectories through all processes, ClickHouse included."""
     path_rounds: int
-    """Samples of that."""
+    """Samples of the whole path."""
     open_events: int
-    """Events that wait for their end when a process is killed."""
+    """Events of unfinished trajectories when a process is killed."""
     remembered: int
-    """Closed trajectories of one partition that a restart must know."""
+    """Closed trajectories of one partition that a restart has to read."""
     rounds: int
     """Samples of each row; the table has their medians."""
     assembled_rounds: int
-    """The same of events → trajectories: ratios of its rows are worth a sentence from a dozen on."""
+    """Samples of each row of events → trajectories: ratios of its rows need a dozen."""
     warm_s: float | None
-    """Seconds that a contender works before it is timed, there; ``None``: a third of its load."""
+    """Seconds of warm-up of its contenders; ``None``: a third of the load."""
 
 
 FULL = Size(
@@ -84,7 +84,7 @@ QUICK = Size(
 )
 
 _QUIET = 1.0
-"""Above this load something else runs here."""
+"""Load average above which other programs use the machine."""
 
 Figures = dict[str, Any]
 Say = Callable[[str], None]
@@ -105,11 +105,11 @@ MEASUREMENTS: Mapping[str, Callable[[Size, Figures, Say], Awaitable[Figures]]] =
     "replay": lambda size, _, say: replay.measure(size.scored, size.rounds, say),
     "whole_path": lambda size, _, say: whole_path.measure(size.path, size.path_rounds, say),
 }
-"""What can be measured, in order: latency needs to know what half load is."""
+"""Measurements in order: latency needs the throughput of every stage."""
 
 
 def half_load(figures: Figures) -> float:
-    """Half of what the slowest stage took in one process, in events a second; raises ``ValueError`` where unknown."""
+    """Half the rate of the slowest stage in one process, in events per second; raises ``ValueError`` if unknown."""
     try:
         stages = [
             report.medians(figures["throughput"]["samples"]["headrace"]).per_s,
@@ -121,7 +121,7 @@ def half_load(figures: Figures) -> float:
 
 
 def machine() -> Figures:
-    """What the reader must know of where it ran."""
+    """Description of the machine and the run."""
     return {
         "cpu": next(
             (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
@@ -164,18 +164,18 @@ async def run(only: list[str], size: Size, out: Path, command: str) -> None:
 
 
 def main() -> None:
-    """Measure what is asked for; print the table."""
+    """Measure as the options say; print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one round of a small load: to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="one round of a small load, as a smoke test")
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(MEASUREMENTS)}")
-    parser.add_argument("--rounds", type=int, help="samples of each row; by default 5, and 12 of throughput")
+    parser.add_argument("--rounds", type=int, help="samples of each row; default: 5, and 12 for throughput")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, plots and raw figures")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else list(MEASUREMENTS)
     if unknown := set(only) - MEASUREMENTS.keys():
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}: there are {', '.join(MEASUREMENTS)}")
     logging.basicConfig(level="ERROR")
-    # Of topics that are just coming or that were dropped it speaks as of errors.
+    # The client logs topics that are being created or deleted as errors.
     logging.getLogger("aiokafka").setLevel("CRITICAL")
     if os.getloadavg()[0] > _QUIET:
         _progress("warning", f"something else uses this machine (load {os.getloadavg()[0]:.1f}): figures will be low")

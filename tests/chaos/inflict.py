@@ -164,7 +164,7 @@ class Havoc:
                 raise ValueError(f"{fault.kind} is not a worker's")
 
     async def _freeze(self, slot: Slot, hold_s: float, noted: Inflicted) -> None:
-        """Stop the worker until others have its partitions, wake it, and see what it says."""
+        """Stop the worker until others own its partitions, resume it, and check its log."""
         held = {partition for partition, name in self._rig.owners().items() if name == slot.name}
         log_start = slot.log_size
         if not slot.freeze():

@@ -19,7 +19,7 @@ async def let_partitions_be_left_out(bootstrap: str) -> None:
 
 
 def leave_out(producer: AIOKafkaProducer, topic: Topic) -> None:
-    """From now on tell the coordinator nothing of the partitions of ``topic``: they get no markers."""
+    """Report no further partitions of ``topic`` to the coordinator: they get no markers."""
     manager = producer._txn_manager
     add = manager.maybe_add_partition_to_txn
 

@@ -11,7 +11,7 @@ the capital on the record being wrong, token by token: from a given token on, a 
 most 1e-7 (Ville's inequality). The second test has no such bound, because a policy may move arbitrarily far from its
 samples; it is applied only to fresh tokens, those of the version that is trained, for which engine and trainer differ
 by rounding. Log-probabilities that are too high also do less harm: the token's ratio is small. Figures of simulations:
-DECISIONS.md, 2026-11-22.
+DECISIONS.md, "Plausibility bounds on recorded log-probabilities".
 
 Axis legend: N sampled tokens.
 """

@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.trainer [--only miniature,long] [--rounds 5] [--threads 2] [--out FOLDER]
 
-Same weights, batch, loss and optimiser; generation is left out on all sides. Each contender is a process of its own and
-takes its steps in turn with the others, divided as suits it best. The package index is needed once, for TRL. Compare
-rows of one run with each other, not figures of different machines. What ``--only`` leaves out keeps its figures.
-On a GPU, where contenders do not fit beside one another: ``python -m tests.benchmarks.trainer.gpu``.
+Same weights, batch, loss and optimiser; no contender generates. Each contender is a separate process and takes its
+steps alternately with the others, with its fastest division. The package index is needed once, for TRL. Compare rows of
+one run with each other, not figures of different machines. Shapes omitted by ``--only`` keep their figures.
+On a GPU, on which contenders do not fit together: ``python -m tests.benchmarks.trainer.gpu``.
 """
 
 import argparse

@@ -2,13 +2,13 @@
 
     python -m tests.benchmarks.trainer.gpu [--minutes 10] [--only 0.6b,4b] [--out FOLDER]
 
-Beside it a plain padded step and TRL's, and our own step with what is for GPUs only, a setting at a time: FSDP2 on one
-rank, compiled layers, FlashAttention 3, Liger's kernels, activations kept. Contenders have the GPU one after the other,
-each in a process of its own, since two do not fit. What does not fit or is not installed is a row that says so, and so
-is what there was no time for: shapes and contenders come in the order of what one wants to know first.
+Compared with a plain padded step and TRL's, and with our own step under GPU-only settings, one at a time: FSDP2 on one
+rank, compiled layers, FlashAttention 3, Liger's kernels, activations kept. Contenders use the GPU one after the other,
+each in a separate process, since two do not fit. A contender that does not fit, is not installed or was left out for
+lack of time is a row with the reason; shapes and contenders are in order of interest.
 
 It needs torch, transformers, numpy, pydantic, tenacity, zstandard and psutil, and no Kafka. TRL is taken from
-TRL_FOLDER where that is set; an empty TRL_FOLDER leaves TRL out.
+TRL_FOLDER if that is set; an empty TRL_FOLDER omits TRL.
 """
 
 import argparse

@@ -26,7 +26,7 @@ class ContenderEnded(RuntimeError):
 
     def __init__(self, errors: str) -> None:
         super().__init__(f"a contender ended:\n{errors[-3000:]}")
-        self.reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "it said nothing")
+        self.reason = next((line for line in reversed(errors.splitlines()) if line.strip()), "no output")
         """The last line, which in a traceback is the error."""
 
 
@@ -79,13 +79,13 @@ class Worker:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of a contender's process."""
-    told = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+    """Environment of a contender's process."""
+    added = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
     if "TRL_FOLDER" not in os.environ:
-        told["TRL_FOLDER"] = str(references())
+        added["TRL_FOLDER"] = str(references())
     # TRL's imports take half a minute without bytecode, and its folder is shared with the tests of the losses.
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | told | {"PYTHONPYCACHEPREFIX": str(CACHE / "bytecode")}
+    return kept | added | {"PYTHONPYCACHEPREFIX": str(CACHE / "bytecode")}
 
 
 def measure(shape: Shape, rounds: int, threads: int, folder: Path, say: Callable[[str], None]) -> Figures:

@@ -40,7 +40,7 @@ def markdown(figures: dict[str, Figures]) -> str:
 
 
 def median(shape: Figures, contender: str, column: str) -> float:
-    """Over the rounds."""
+    """Medians over the rounds."""
     return statistics.median(sample[column] for sample in shape["samples"][contender])
 
 

@@ -68,7 +68,7 @@ async def assembling(bootstrap: str, **changes: Any) -> AsyncIterator[asyncio.Ta
 
 async def until_written(bootstrap: str, names: set[str]) -> None:
     async with asyncio.timeout(60):
-        while not names <= (await written(bootstrap)).keys():  # noqa: ASYNC110  nobody tells
+        while not names <= (await written(bootstrap)).keys():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
 
 

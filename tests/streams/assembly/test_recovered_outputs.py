@@ -141,7 +141,7 @@ async def test_a_dead_letter_without_a_marker_is_written_once(kafka: str, outcom
     async with assembling(kafka, name) as ready:
         await asyncio.wait_for(ready.wait(), 60)
         async with asyncio.timeout(60):
-            while await letters_of(kafka, name) < 2:  # noqa: ASYNC110  nobody tells
+            while await letters_of(kafka, name) < 2:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.2)
     assert await letters_of(kafka, name) == 2
 

@@ -54,7 +54,7 @@ WORDS = (
 NUMBER = re.compile(rb"-?\d+(\.\d+)?")
 
 COMPARED_EVERY = 8
-"""Every so many inputs one is compared with Python, which takes several times as long; new branches always are."""
+"""One of this many inputs is compared with Python, which takes several times as long; new branches always are."""
 
 Case = tuple[int, str, bytes]
 """Index of the event, name of the header (empty for the payload), and the bytes."""
@@ -150,7 +150,7 @@ class Trajectory:
         return replace(record, headers=[(known, text if known == name else value) for known, value in record.headers])
 
     def by_extension(self, case: Case) -> list[UnusableRecord | Outgoing | None]:
-        """Dead letters and what the extension module writes of the trajectory: ``None`` in doubt."""
+        """Dead letters, and the extension module's record of the trajectory; ``None`` if it doubts."""
         arrivals, index, found = list(self._arrivals), 0, []
         arrivals[case[0]] = arrival_of(self._spoiled(case))
         fold = PartitionFold(FoldLimits())

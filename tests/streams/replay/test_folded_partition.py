@@ -117,7 +117,7 @@ async def test_processes_fold_what_this_process_folds(kafka: str) -> None:
 @pytest.mark.kafka
 async def test_a_process_that_is_killed_ends_the_replay_with_a_message(kafka: str) -> None:
     span = await span_of(kafka, 0)
-    # It waits for records that nobody writes.
+    # It waits for records that are never written.
     endless = span.model_copy(update={"stop": span.stop + 1_000_000})
     before = set(psutil.Process().children())
     async with fold_partitions(kafka, {0: endless}, LIMITS) as partitions:
@@ -156,7 +156,7 @@ def replace_start(span: OffsetRange, start: int) -> OffsetRange:
 @pytest.mark.parametrize("tasks", [0, 1])
 def test_a_fold_process_ends_with_its_input(tasks: int) -> None:
     limits = replace(LIMITS, idle_timeout_ms=1000)
-    task = FoldTask("127.0.0.1:1", limits, [RangeToFold(0, 0, 10, True)])  # nobody listens there
+    task = FoldTask("127.0.0.1:1", limits, [RangeToFold(0, 0, 10, True)])  # no broker listens there
     given = (msgspec.json.encode(task) + b"\n0\n") * tasks
     done = subprocess.run(FOLD_PROCESS, input=given, capture_output=True, timeout=60, check=True)
     assert done.stdout == b""
