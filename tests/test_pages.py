@@ -251,7 +251,7 @@ def test_the_tour(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "adds up" in done.stdout.lower()
     assert "the second time, nothing new is sent" in done.stdout
-    assert "brief@1: 0 wrong" in done.stdout
+    assert "brief@1: 0 errors" in done.stdout
     assert done.stdout.count("/metrics") >= 3
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
 
