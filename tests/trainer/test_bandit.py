@@ -11,7 +11,7 @@ STEPS = 40
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @pytest.mark.parametrize("baseline", Baseline)
-def test_every_loss_comes_near_the_optimum_with_every_baseline(loss, baseline):
+def test_every_loss_approaches_the_optimum_with_every_baseline(loss, baseline):
     for seed in range(3):
         learnt = learn(BanditSettings(loss=loss, baseline=baseline, seed=seed), STEPS)
         assert learnt.rewards[0] < 1.5 / VOCABULARY
@@ -20,7 +20,7 @@ def test_every_loss_comes_near_the_optimum_with_every_baseline(loss, baseline):
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 @pytest.mark.parametrize("baseline", [Baseline.MEAN, Baseline.RUNNING])
-def test_the_control_learns_nothing_from_advantages_dealt_out_anew(loss, baseline):
+def test_the_control_learns_nothing_from_shuffled_advantages(loss, baseline):
     learnt = learn(BanditSettings(loss=loss, baseline=baseline, control=True), STEPS)
     assert max(learnt.rewards) < 0.3
 

@@ -80,7 +80,9 @@ def one_model_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("number", range(2))
-async def test_of_two_that_begin_a_run_at_once_exactly_one_goes_on(kafka: str, twins: Twins, number: int) -> None:
+async def test_of_two_trainers_that_begin_a_run_together_exactly_one_continues(
+    kafka: str, twins: Twins, number: int
+) -> None:
     run = f"twins-{number}"
     await feed_groups(kafka, list("abcd"), run=run)
     stop = asyncio.Event()
@@ -97,7 +99,7 @@ async def test_of_two_that_begin_a_run_at_once_exactly_one_goes_on(kafka: str, t
     assert [step.step for step in payloads(await records(kafka, STEPS, run))] == [1, 2]
 
 
-async def test_one_that_asked_before_the_other_began_and_claims_the_run_afterwards_disturbs_nobody(
+async def test_a_late_claim_does_not_disturb_the_running_trainer(
     kafka: str, twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await feed_groups(kafka, list("abcd"), run="late")
@@ -129,7 +131,7 @@ async def test_one_that_asked_before_the_other_began_and_claims_the_run_afterwar
     assert await versions(kafka, "late") == [0, 1, 2, 3]
 
 
-async def test_one_that_was_replaced_before_it_said_anything_does_not_go_on_with_another_model(
+async def test_a_trainer_replaced_before_it_published_does_not_continue_with_another_model(
     kafka: str, twins: Twins, tmp_path: Path
 ) -> None:
     first, second = twins("based")

@@ -105,7 +105,7 @@ def away(broker, how):
     return back
 
 
-async def test_a_broker_that_is_away_changes_no_bit_of_what_is_trained_and_said(running_kafka, kafka, config, tmp_path):
+async def test_an_unavailable_broker_changes_no_bit_of_the_training_and_the_log(running_kafka, kafka, config, tmp_path):
     for run in ("calm", "away"):
         await feed_groups(kafka, GROUPS[:6], run=run, story="story")
     faults = {("sent", 1): "frozen", ("sent", 2): "killed"}
@@ -142,7 +142,7 @@ async def test_a_broker_that_is_away_changes_no_bit_of_what_is_trained_and_said(
     assert seen.longest_s > QUICK.alert_after_s
 
 
-async def test_a_stop_during_an_outage_is_heard_and_a_restart_goes_on(running_kafka, kafka, config):
+async def test_a_stop_during_an_outage_ends_the_trainer_and_a_restart_resumes(running_kafka, kafka, config):
     await feed_groups(kafka, GROUPS[:4], run="stopped")
     stopped = asyncio.Event()
 
@@ -161,7 +161,7 @@ async def test_a_stop_during_an_outage_is_heard_and_a_restart_goes_on(running_ka
     assert [step.step for step in payloads(await records(kafka, STEPS, "stopped"))] == [1, 2]
 
 
-async def test_patience_ends_and_says_what_is_away(running_kafka, kafka, config):
+async def test_after_the_retry_limit_the_error_names_the_broker(running_kafka, kafka, config):
     # Five seconds for an answer: it starts on a busy machine, too.
     outages = OutageSettings(0.1, 0.2, alert_after_s=1.0, patience_s=0.5, answer_s=5.0)
     ready = asyncio.Event()
@@ -176,7 +176,7 @@ async def test_patience_ends_and_says_what_is_away(running_kafka, kafka, config)
         await wait_until_answers(kafka, 60)
 
 
-async def test_an_announcement_that_was_made_although_nobody_said_so_is_not_made_twice(kafka):
+async def test_a_committed_announcement_without_acknowledgement_is_not_repeated(kafka):
     announcer = Announcer(kafka, "unheard", answer_s=30.0)
     try:
         weights = Weights(

@@ -40,12 +40,12 @@ def config(**settings):
         ("importance", {"loss": "decoupled", "correction": CorrectionSettings(importance="mask")}),
     ],
 )
-def test_a_setting_that_cannot_work_is_named(setting, value):
+def test_an_invalid_setting_is_named(setting, value):
     with pytest.raises(ValueError, match=setting):
         config(**(value if isinstance(value, dict) else {setting: value}))
 
 
-def test_adapters_in_bfloat16_go_with_a_loss_that_knows_the_policy_that_sampled():
+def test_adapters_in_bfloat16_need_an_importance_correction():
     adapters = {"lora": LoraSettings(rank=4), "dtype": "bfloat16"}
     with pytest.raises(ValueError, match=r'correction: \{"importance": "truncate"\}, or the loss decoupled'):
         config(**adapters, loss="dapo")
@@ -54,7 +54,7 @@ def test_adapters_in_bfloat16_go_with_a_loss_that_knows_the_policy_that_sampled(
     assert config(lora=LoraSettings(rank=4), loss="dapo")
 
 
-def test_the_hash_is_of_what_is_learnt_and_not_of_where():
+def test_the_hash_covers_what_is_learnt_and_not_where():
     assert config().sha256() == config(bootstrap="b:1", checkpoint_dir=Path("x"), steps=3, threads=1).sha256()
     different = {config(**{name: value}).sha256() for name, value in
                  [("optimizer", OptimizerSettings(learning_rate=1e-4)), ("schedule", ScheduleSettings(warmup_steps=1)),

@@ -125,12 +125,12 @@ def kept(folder, run):
     return (state.version, state.grad_norms, state.alarms), read_state(checkpoint.optimizer_dir, {})
 
 
-def test_every_effect_is_some_lifes_last():
+def test_a_trainer_dies_after_every_effect():
     died_at = {death.partition(":")[0] for deaths in LIVES.values() for death in deaths}
     assert died_at == {*Effect, "updated", "done"}
 
 
-async def test_killed_between_any_two_effects_it_goes_on_to_the_bit_as_if_nothing_had_happened(kafka, base, tmp_path):
+async def test_killed_between_any_two_effects_it_resumes_bit_identically(kafka, base, tmp_path):
     for run in (*LIVES, "calm"):
         await feed_story(kafka, run)
     ends = await asyncio.gather(

@@ -64,7 +64,7 @@ def weights_of(config):
     return file_sha256(load_newest(config.checkpoint_dir, config.run).weights)
 
 
-async def test_ten_poisoned_batches_end_at_the_weights_of_a_run_without_the_poison(kafka, base, tmp_path):
+async def test_ten_poisoned_batches_give_the_weights_of_a_clean_run(kafka, base, tmp_path):
     shared = {"groups_per_step": 1, "loss": "dr_grpo", "plausibility": PlausibilitySettings(), "steps": STEPS_MADE}
     clean = trainer_config(kafka, "clean", base, tmp_path, **shared)
     dirty = trainer_config(kafka, "dirty", base, tmp_path, **shared)

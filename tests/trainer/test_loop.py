@@ -52,7 +52,7 @@ def config(kafka, tmp_path, base, request):
     return _config
 
 
-async def test_three_steps_are_trained_told_and_published(kafka, config, tmp_path):
+async def test_three_steps_are_trained_and_published(kafka, config, tmp_path):
     groups = await feed_groups(kafka, list("abcdefg"), run="three")
     settings = config("three")
     await train_until(settings, 3)
@@ -90,7 +90,7 @@ async def test_three_steps_are_trained_told_and_published(kafka, config, tmp_pat
             assert max_error(manifest.canaries, token_logprobs(served, packed).logprobs.view(4, 31).tolist()) < 1e-5
 
 
-async def test_what_is_not_admitted_is_rejected_with_the_step_that_follows(kafka, config):
+async def test_members_not_admitted_are_rejected_with_the_next_step(kafka, config):
     await feed_groups(kafka, ["old"], run="admission", version=0)
     (mixed_attempt, foreign) = attempt("fits", run="admission", seed=1), attempt("foreign", run="elsewhere", seed=2)
     places = await feed_trajectories(kafka, [mixed_attempt, foreign])
@@ -116,7 +116,7 @@ async def test_what_is_not_admitted_is_rejected_with_the_step_that_follows(kafka
     assert len(rejected) == 7
 
 
-async def test_rejections_are_told_once_even_if_no_step_follows_and_the_trainer_restarts(kafka, config):
+async def test_rejections_are_published_once_without_a_further_step_and_across_a_restart(kafka, config):
     await feed_groups(kafka, ["first", "stale"], run="starved")
     settings = config("starved", groups_per_step=1, max_staleness=0)
     for told in (4, 8):
@@ -158,7 +158,7 @@ async def test_bounds_in_tokens_hold_and_ages_are_counted(kafka, config):
     assert not undeclared
 
 
-async def test_samplers_are_told_how_much_may_be_under_way_with_each_step_and_at_each_start(kafka, config):
+async def test_the_budget_is_published_with_each_step_and_at_each_start(kafka, config):
     await feed_groups(kafka, list("abcdef"), run="granting")
     settings = config("granting", max_steps_ahead=1, steps=2)
     await train_until(settings, 2)
@@ -170,7 +170,7 @@ async def test_samplers_are_told_how_much_may_be_under_way_with_each_step_and_at
     assert len({id for id, _ in again}) == len(again)
 
 
-async def test_a_member_that_leads_elsewhere_does_not_take_its_group_along(kafka, config):
+async def test_an_unresolved_member_does_not_reject_its_group(kafka, config):
     fits, foreign = attempt("fits2", run="members", seed=1), attempt("foreign2", run="elsewhere", seed=2)
     places = await feed_trajectories(kafka, [fits, foreign])
     members = [member(each, at=places[each.trajectory_id]) for each in (fits, foreign)]
@@ -213,7 +213,7 @@ async def test_advantages_are_scaled_as_the_loss_asks_and_the_kl_reference_is_th
     assert abs(second.metrics["kl_reference"]) > 1e-5
 
 
-async def test_after_the_last_step_it_serves_on_and_takes_nothing(kafka, config):
+async def test_after_the_last_step_it_keeps_running_without_reading(kafka, config):
     await feed_groups(kafka, list("abcd"), run="limited")
     stop, announced = asyncio.Event(), asyncio.Event()
 
@@ -230,7 +230,7 @@ async def test_after_the_last_step_it_serves_on_and_takes_nothing(kafka, config)
     assert len(await records(kafka, STEPS, "limited")) == 1
 
 
-async def test_an_alarm_is_told_once_an_episode_also_across_a_restart(kafka, config):
+async def test_an_alarm_is_raised_once_per_episode_also_across_a_restart(kafka, config):
     await feed_groups(kafka, list("abcdefgh"), run="alarming")
     alarms = AlarmSettings(**dict.fromkeys(AlarmSettings().bounds()), staleness_p95_above=-1.0)  # beyond it, always
     settings = config("alarming", alarms=alarms)
@@ -241,7 +241,7 @@ async def test_an_alarm_is_told_once_an_episode_also_across_a_restart(kafka, con
     assert (alert.kind, alert.severity, alert.details["step"]) == ("staleness_p95_above", Severity.WARNING, 1)
 
 
-async def test_a_base_model_of_no_numbers_is_never_published(kafka, config):
+async def test_a_base_model_with_nan_is_never_published(kafka, config):
     plain = config("broken")
     model = load_model(plain.model_dir)
     with torch.no_grad():
@@ -265,7 +265,7 @@ async def test_checkpoints_and_log_must_belong_together(kafka, config, tmp_path)
         await train_until(settings, 3)
 
 
-async def test_a_trainer_that_was_started_by_mistake_is_refused_and_the_one_at_work_goes_on(kafka, config, tmp_path):
+async def test_a_trainer_started_by_mistake_is_refused_and_the_running_one_continues(kafka, config, tmp_path):
     await feed_groups(kafka, list("ab"), run="healthy")
     settings = config("healthy", signing_key=tmp_path / "key.pem")
     stop, announced = asyncio.Event(), {1: asyncio.Event(), 2: asyncio.Event()}
@@ -292,7 +292,7 @@ async def test_a_trainer_that_was_started_by_mistake_is_refused_and_the_one_at_w
     await asyncio.wait_for(healthy, 60)
 
 
-async def test_a_forged_version_in_the_log_keeps_no_trainer_from_going_on(kafka, config, tmp_path):
+async def test_a_forged_version_in_the_log_does_not_stop_a_trainer(kafka, config, tmp_path):
     await feed_groups(kafka, list("abcd"), run="forged")
     settings = config("forged", signing_key=tmp_path / "key.pem")
     await train_until(settings, 1)
@@ -337,7 +337,7 @@ async def shut_out(kafka):
         await second.close()
 
 
-async def test_a_second_trainer_of_a_run_shuts_the_first_out(kafka):
+async def test_a_second_trainer_of_a_run_fences_the_first(kafka):
     await shut_out(kafka)
     # The fenced client leaves exceptions that nobody retrieves. Were they collected while pytest parses some module,
     # their traceback would be parsed inside that parse, which Python 3.11 does not survive.

@@ -49,7 +49,7 @@ def assert_same(one, other):
     assert all(torch.equal(one[1][name], other[1][name]) for name in one[1])
 
 
-async def test_a_gradient_far_beyond_the_usual_is_skipped_and_told(kafka, config):
+async def test_an_exploding_gradient_is_skipped_with_an_alert(kafka, config):
     settings = config("exploding", divergence=DivergenceSettings(max_norm_ratio=20, norm_history=2), steps=4)
     calm = config("unexploded", divergence=settings.divergence, steps=4)
     for run in ("exploding", "unexploded"):
@@ -78,7 +78,7 @@ async def test_a_gradient_far_beyond_the_usual_is_skipped_and_told(kafka, config
     assert_same(kept(settings), kept(calm))
 
 
-async def test_weights_that_are_no_numbers_after_an_update_are_never_kept(kafka, config):
+async def test_weights_that_are_not_finite_after_an_update_are_never_kept(kafka, config):
     """A learning rate of 1e38 passes every check of loss and gradient: only the weights show it."""
     await feed_groups(kafka, ["a", "b"], run="overflown")
     settings = config(
@@ -92,7 +92,7 @@ async def test_weights_that_are_no_numbers_after_an_update_are_never_kept(kafka,
     assert len(payloads(await records(kafka, REJECTED, "overflown"))) == 8
 
 
-async def test_many_skipped_steps_in_a_row_stop_the_trainer_until_the_settings_change(kafka, config):
+async def test_many_consecutive_skips_stop_the_trainer_until_the_settings_change(kafka, config):
     for number in range(3):
         await feed_group(kafka, f"bad{number}", run="hopeless", advantage=1e39)
     await feed_group(kafka, "good", run="hopeless")
@@ -110,7 +110,7 @@ async def test_many_skipped_steps_in_a_row_stop_the_trainer_until_the_settings_c
     assert [each.trajectory_id for each in rejected] == [f"hopeless/bad{number}/0" for number in range(3)]
 
 
-async def test_groups_that_end_every_process_that_trains_them_are_skipped(kafka, config, monkeypatch):
+async def test_groups_that_kill_every_process_that_trains_them_are_skipped(kafka, config, monkeypatch):
     """Out of memory, a fault of a kernel: what the trainer cannot catch. It counts the processes that began."""
     from headrace.trainer.learning.learner import Learner
 

@@ -33,7 +33,7 @@ def fate(attempt, *, version=0, found=True, rules=RULES, **member_changes):
     return rejections[0].reason if rejections else None
 
 
-def test_a_sound_member_is_admitted():
+def test_a_member_without_defects_is_admitted():
     assert fate(trajectory("t", segment("ccSS"))) is None
 
 
@@ -63,7 +63,7 @@ def test_a_stale_member_is_not_even_read():
         (trajectory("t", segment("c" * 9 + "S", vocabulary=10_000)), Reason.VOCABULARY),
     ],
 )
-def test_what_cannot_be_trained_is_turned_away_with_its_reason(attempt, reason):
+def test_untrainable_members_are_rejected_with_their_reason(attempt, reason):
     assert fate(attempt) == reason
 
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_trained_is_turned_away_with_its_reason(attempt, reason):
         ([None, "another"], Reason.OTHER_RUN),
     ],
 )
-def test_tokens_of_another_runs_version_are_turned_away_whatever_their_number(runs, reason):
+def test_tokens_of_another_runs_version_are_rejected_whatever_their_number(runs, reason):
     mixed = trajectory("t", segment("cSS", runs=runs, versions=[5, 5]))
     assert fate(mixed, version=5, oldest_version=5) == reason
     apart = trajectory("t", segment("cS", runs=runs[:1], versions=[5]), segment("ccS", runs=runs[1:], versions=[5]))
@@ -87,12 +87,12 @@ def test_tokens_of_another_runs_version_are_turned_away_whatever_their_number(ru
 
 
 @pytest.mark.parametrize("version", [0, 99])
-def test_another_runs_version_is_told_as_that_and_not_as_stale_or_unknown(version):
+def test_another_runs_version_is_rejected_as_other_run_and_not_as_stale_or_unknown(version):
     attempt = trajectory("t", segment("cSS", runs=["run", "another"], versions=[50, version]))
     assert fate(attempt, version=50) == Reason.OTHER_RUN
 
 
-def test_a_trajectory_without_a_start_is_no_runs():
+def test_a_trajectory_without_a_start_belongs_to_no_run():
     attempt = trajectory("t", segment("cS")).model_copy(update={"started": None})
     assert fate(attempt) == Reason.OTHER_RUN
 
@@ -105,7 +105,7 @@ def test_a_trajectory_without_a_start_is_no_runs():
         ("sampling_spans", partial(SamplingSpan, temperature=1.0), Reason.UNKNOWN_SAMPLING),
     ],
 )
-def test_spans_that_do_not_cover_the_tokens_are_turned_away_and_end_no_trainer(ends, field, made, reason):
+def test_spans_that_do_not_cover_the_tokens_are_rejected_without_an_error(ends, field, made, reason):
     whole = segment("ccSSSSS")
     broken = Segment.model_validate(whole.model_dump() | {field: [made(start=start, end=end) for start, end in ends]})
     assert fate(trajectory("t", broken)) == reason
@@ -119,7 +119,7 @@ def test_spans_of_a_segment_that_is_not_trained_hide_no_old_tokens():
     assert fate(trajectory("t", old, forged), version=1, rules=rules) == Reason.STALE_TOKENS
 
 
-def test_a_share_of_old_tokens_that_is_the_bound_itself_is_allowed():
+def test_a_share_of_stale_tokens_equal_to_the_bound_is_allowed():
     attempt = trajectory("t", segment("c" + "S" * 22, versions=[0] * 15 + [1] * 7))
     rules = replace(RULES, max_positions=99, bounds=AdmissionBounds(stale_after=0, max_stale_share=15 / 22))
     assert fate(attempt, version=1, rules=rules) is None
@@ -127,7 +127,7 @@ def test_a_share_of_old_tokens_that_is_the_bound_itself_is_allowed():
     assert fate(attempt, version=1, rules=rules) == Reason.STALE_TOKENS
 
 
-def test_what_nobody_knows_the_age_of_is_of_no_age():
+def test_an_unknown_age_is_reported_as_minus_one():
     gone = rejection(member(trajectory("t", segment("cS"))), Reason.UNRESOLVED, run="run", task_id=None, group_id="g")
     assert age_when_rejected(gone, 7) == 7
     assert age_when_rejected(gone.model_copy(update={"policy_version": None}), 7) == -1
@@ -138,14 +138,14 @@ def test_a_negative_token_id_is_outside_the_vocabulary():
     assert fate(attempt) == Reason.VOCABULARY
 
 
-def test_a_reference_that_leads_elsewhere_is_unresolved():
+def test_a_reference_to_another_trajectory_is_unresolved():
     attempt = trajectory("t", segment("cS"))
     assert fate(attempt, found=False) == Reason.UNRESOLVED
     assert fate(attempt, trajectory_id="another") == Reason.UNRESOLVED
     assert fate(attempt, sampled_tokens=2) == Reason.UNRESOLVED
 
 
-def test_a_group_goes_on_with_the_members_that_are_left():
+def test_a_group_is_trained_with_its_remaining_members():
     fresh = trajectory("a", segment("cS", versions=[9]))
     stale = trajectory("b", segment("cS", versions=[1]))
     members = [member(stale, advantage=-0.5, reward=0.0), member(fresh, advantage=0.5)]
@@ -164,7 +164,7 @@ def test_members_are_ordered_by_id_whatever_the_groups_order():
     assert [resolved.member.trajectory_id for resolved in admitted.members] == ["a", "b", "c"]
 
 
-def test_the_spread_of_rewards_is_of_the_whole_group_and_of_one_member_there_is_none():
+def test_the_deviation_of_rewards_is_of_the_whole_group_and_missing_for_one_member():
     attempts = [trajectory(name, segment("cS", versions=[version])) for name, version in (("t", 0), ("u", 9), ("v", 9))]
     places = [Reference(partition=0, offset=offset) for offset in range(3)]
     members = [member(a, reward=r, at=at) for a, r, at in zip(attempts, (0.0, 0.0, 1.0), places, strict=True)]
@@ -192,12 +192,12 @@ def bounded(**bounds):
         (1.0, 9, None),
     ],
 )
-def test_a_share_of_old_tokens_is_allowed_and_no_more(share, version, reason):
+def test_stale_tokens_are_allowed_up_to_their_share(share, version, reason):
     attempt = trajectory("t", segment("cSS", versions=[1, 2]), segment("cSS", versions=[3, 3]))
     assert fate(attempt, version=version, rules=bounded(max_stale_share=share)) == reason
 
 
-def test_age_is_that_of_the_tokens_whatever_the_groups_record_says():
+def test_the_age_of_the_tokens_counts_and_not_that_in_the_groups_record():
     attempt = trajectory("t", segment("cSS", versions=[1, 9]))
     assert fate(attempt, version=9, oldest_version=9) == Reason.STALE
 
@@ -221,7 +221,7 @@ def test_lengths_are_bounded_by_segment_trajectory_and_group(bounds, reason):
     assert fate(attempt, rules=bounded(**bounds)) == reason
 
 
-def test_a_group_that_is_too_long_is_told_of_member_by_member_and_each_once():
+def test_each_member_of_a_too_long_group_is_rejected_once():
     attempts = [trajectory(name, segment("ccSS", versions=[v, v])) for name, v in (("a", 20), ("b", 20), ("c", 1))]
     group, found = group_of(attempts)
     admitted, rejections = admit(group, AT, found, bounded(max_group_tokens=7), 20)
@@ -237,17 +237,17 @@ def test_a_group_that_is_too_long_is_told_of_member_by_member_and_each_once():
 @pytest.mark.parametrize(
     "settings", [{"stale_after": -1}, {"max_stale_share": 1.1}, {"max_group_tokens": 0}, {"max_segment_tokens": -5}]
 )
-def test_bounds_that_cannot_hold_are_refused_by_name(settings):
+def test_invalid_bounds_are_refused_by_name(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         AdmissionBounds(**settings)
 
 
 @pytest.mark.parametrize("name", ["max_segment_tokens", "max_trajectory_tokens", "max_group_tokens"])
-def test_the_least_bounds_that_can_hold_are_taken(name):
+def test_the_smallest_valid_bounds_are_accepted(name):
     assert getattr(AdmissionBounds(stale_after=0, max_stale_share=0.0, **{name: 1}), name) == 1
 
 
-def test_tokens_of_a_version_that_the_run_has_not_made_are_nobodys():
+def test_tokens_of_a_version_that_the_run_has_not_made_are_of_an_unknown_version():
     attempt = trajectory("t", segment("cSS", versions=[4, 57]))
     assert fate(attempt, version=5) == Reason.UNKNOWN_VERSION
     assert fate(attempt, version=57, rules=replace(RULES, max_staleness=99)) is None
@@ -264,7 +264,7 @@ VERSIONS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
     st.integers(0, 4),
     st.sampled_from([0.0, 0.3, 0.5, 1.0]),
 )
-def test_what_was_read_while_it_was_younger_is_decided_as_if_it_had_come_late(
+def test_a_prefetched_group_is_judged_by_the_version_that_is_trained(
     versions, version, waited, max_staleness, stale_after, share
 ):
     rules = replace(RULES, max_staleness=max_staleness, bounds=AdmissionBounds(stale_after, share))

@@ -44,7 +44,7 @@ async def test_references_lead_to_committed_trajectories(kafka):
 
 
 @pytest.mark.kafka
-async def test_a_group_that_stands_in_the_log_twice_comes_once_even_over_a_restart(kafka):
+async def test_a_repeated_group_arrives_once_even_across_a_restart(kafka):
     first, second, third = await feed_groups(kafka, ["a", "b", "c"], run="twice", partition=1)
     await send_groups(kafka, [second, first, second], partition=1)
     async with open_intake(kafka, run="twice", window=1000) as intake:
@@ -62,7 +62,7 @@ async def test_a_group_that_stands_in_the_log_twice_comes_once_even_over_a_resta
 
 
 @pytest.mark.kafka
-async def test_what_a_group_tells_of_rollouts_comes_with_it_and_once(kafka):
+async def test_rollout_counts_arrive_with_their_group_and_once(kafka):
     counts = RolloutCounts(scored=8, reward_sum=3.5, groups=2, all_fail=1)
     (first,) = await feed_groups(kafka, ["silent"], run="rollouts", partition=3)
     telling, damaged = (first.model_copy(update={"group_id": f"rollouts/{name}"}) for name in ("telling", "damaged"))
@@ -83,7 +83,7 @@ async def test_what_a_group_tells_of_rollouts_comes_with_it_and_once(kafka):
 
 
 @pytest.mark.kafka
-async def test_other_runs_and_unreadable_records_pass_by_and_are_counted(kafka):
+async def test_other_runs_and_unreadable_records_are_skipped_and_reported(kafka):
     await feed_groups(kafka, ["x"], run="theirs", partition=2)
     async with open_producer(kafka) as producer:
         await (await send(producer, TRAINING, Message(b"k", b"{", []), 2))
@@ -120,7 +120,7 @@ async def until(intake, last):
 
 
 @pytest.mark.kafka
-async def test_what_retention_took_before_it_was_read_is_told_at_a_start_and_in_the_middle(kafka):
+async def test_records_deleted_before_they_were_read_are_reported_at_a_start_and_later(kafka):
     await feed_groups(kafka, list("abcdef"), run="gone", partition=0)
     async with open_intake(kafka, run="gone", window=1000) as intake:
         await intake.start({0: 0})

@@ -67,7 +67,7 @@ def test_leave_one_out_is_divided_by_the_same_deviation():
 
 
 @pytest.mark.parametrize("untrainable", [("a",), ("d",), ("a", "d")])
-def test_an_old_record_gives_the_least_deviation_that_its_mean_allows(untrainable):
+def test_an_old_record_gives_the_smallest_deviation_that_its_mean_allows(untrainable):
     totals = {"a": 0.0, "b": 0.5, "c": 1.0, "d": 0.51}
     _, record = trained_by_grpo(totals, untrainable)
     old = record.model_copy(update={"reward_std": None})
@@ -77,14 +77,14 @@ def test_an_old_record_gives_the_least_deviation_that_its_mean_allows(untrainabl
     assert 0.35 < reward_std(old) <= exact + 1e-12
 
 
-def test_an_old_record_against_a_threshold_has_its_members_alone():
+def test_an_old_record_with_a_threshold_counts_its_members_alone():
     members = [member(trajectory(name, segment("cS")), reward=reward) for name, reward in (("a", 0.0), ("b", 1.0))]
     old = training_group("g", members).model_copy(update={"scored": 5, "baseline": "threshold"})
     assert reward_std(old) == members_std(old) == pytest.approx(0.5**0.5)
 
 
 @pytest.mark.parametrize("reward_std", [None, 0.0, 1e-9])
-def test_a_group_of_one_or_of_equal_rewards_has_nothing_to_divide_by(reward_std):
+def test_a_group_of_one_or_of_equal_rewards_is_not_divided(reward_std):
     one = group([0.75], reward_std)
     assert scale_advantages([one], "group_std") == [one]
 
@@ -94,7 +94,7 @@ def test_unscaled_advantages_are_those_of_the_record():
     assert scale_advantages([one], "none") == [one]
 
 
-def test_the_control_deals_the_same_advantages_to_other_members():
+def test_the_control_permutes_the_advantages_among_the_members():
     given = [float(number) for number in range(8)]
     one = group(given, None)
     (shuffled,) = shuffle_advantages([one], seed=1, step=1)

@@ -17,7 +17,7 @@ def two_groups():
     return [admitted("g", pruned, plain, advantages=[0.5, -0.5]), admitted("h", other, advantages=[1.0])]
 
 
-def test_every_sampled_token_stands_in_the_batch_once():
+def test_every_sampled_token_is_in_the_batch_once():
     batch = make_batch(two_groups())
     assert batch.packed.cu_seqlens.tolist() == [0, 4, 9, 12, 14]
     assert batch.packed.targets.tolist() == [2, 3, 8, 10, 11, 13]
@@ -56,7 +56,7 @@ def test_a_group_that_counted_other_tokens_is_refused():
         make_batch([type(group)("g", group.reference, (type(resolved)(lying, resolved.trajectory),))])
 
 
-def test_the_hash_tells_apart_whatever_the_step_depends_on():
+def test_the_hash_depends_on_everything_that_the_step_depends_on():
     def digest(**changed):
         text = changed.pop("text", "ccSS")
         advantage = changed.pop("advantage", 0.5)
@@ -75,7 +75,7 @@ def test_the_hash_tells_apart_whatever_the_step_depends_on():
     assert len({same, *others}) == 6
 
 
-def test_the_hash_is_of_bytes_and_not_of_a_machine():
+def test_the_hash_is_the_same_on_every_machine():
     batch = make_batch([admitted("g", trajectory("t", segment("cS")), advantages=[0.5])])
     assert batch.sha256(1) == "73c342daf865ac170db559813ec900ba509ee94386846ab74f9e6e3fbaebf9d8"
     assert batch.sha256(2) == "567dc28c8d1bb737c1d1f7fdd17fe2c219088945c37415666a464b9a8cfb759b"
@@ -93,7 +93,7 @@ def test_each_token_has_the_temperature_that_it_was_sampled_at():
     assert (batch.sha256(1), batch.sha256(2) == old.sha256(2)) == (old.sha256(1), False)
 
 
-def test_temperatures_that_are_missing_make_no_batch():
+def test_missing_temperatures_are_an_error():
     nothing = segment("cS").model_copy(update={"sampling_spans": [SamplingSpan(temperature=None, start=0, end=1)]})
     with pytest.raises(ValueError, match="lacks temperatures"):
         make_batch([admitted("g", trajectory("t", nothing))])

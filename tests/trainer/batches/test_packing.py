@@ -11,7 +11,7 @@ from tests.trainer.builders import random_sequences
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=50)
 
 
-def test_sequences_lie_end_to_end():
+def test_sequences_are_concatenated():
     packed = pack([([5, 6, 7], [0, 0, 1]), ([8, 9], [0, 1])])
     assert packed.token_ids.tolist() == [5, 6, 7, 8, 9]
     assert packed.position_ids.tolist() == [0, 1, 2, 0, 1]
@@ -32,7 +32,7 @@ def test_each_target_has_a_temperature_above_0(temperatures):
 
 
 @pytest.mark.parametrize("sequences", [[], [([], [])], [([1, 2], [0])]])
-def test_what_cannot_be_packed_is_refused(sequences):
+def test_invalid_sequences_are_refused(sequences):
     with pytest.raises(ValueError, match="sequence"):
         pack(sequences)
 
@@ -54,7 +54,7 @@ def test_selected_sequences_are_what_packing_them_alone_gives(count, random):
 
 
 @given(LENGTHS, st.integers(1, 1000))
-def test_passes_hold_every_sequence_once_and_no_more_than_they_may(lengths, max_tokens):
+def test_passes_hold_every_sequence_once_and_at_most_the_limit(lengths, max_tokens):
     passes = plan_passes(lengths, max_tokens)
     assert sorted(index for each in passes for index in each) == list(range(len(lengths)))
     for each in passes:

@@ -31,13 +31,13 @@ def sha256(recipe, step=3):
     return make_batch(prepare_groups(GROUPS, recipe, step=step)).sha256(recipe.format)
 
 
-def test_advantages_are_shuffled_first_and_scaled_then():
+def test_advantages_are_shuffled_before_they_are_scaled():
     shuffled = shuffle_advantages(GROUPS, seed=7, step=3)
     expected = make_batch(scale_advantages(shuffled, AdvantageScale.GROUP_STD)).sha256()
     assert sha256(BatchRecipe(format=BATCH_FORMAT, advantage_scale="group_std", shuffle_seed=7)) == expected
 
 
-def test_every_part_of_a_recipe_shows_in_the_hash():
+def test_every_part_of_a_recipe_changes_the_hash():
     recipes = [
         BatchRecipe(),
         BatchRecipe(advantage_scale="group_std"),
@@ -64,7 +64,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize(("format_", "scale"), list(KNOWN))
-def test_the_hash_of_a_known_batch_is_what_it_was_or_the_format_has_a_new_number(format_, scale):
+def test_the_hash_of_a_known_batch_changes_only_with_the_format(format_, scale):
     assert {number for number, _ in KNOWN} == set(BATCH_FORMATS)
     found = sha256(BatchRecipe(format=format_, advantage_scale=scale))
     assert found == KNOWN[format_, scale], "raise BATCH_FORMAT: steps in the log have the old hash"

@@ -51,7 +51,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
-def test_a_checkpoint_comes_back_whole(save, tmp_path, model):
+def test_a_checkpoint_is_read_back_completely(save, tmp_path, model):
     save(7)
     found = load_newest(tmp_path, "run")
     assert (found.state.version, found.state.offsets) == (7, {0: 70})
@@ -61,7 +61,7 @@ def test_a_checkpoint_comes_back_whole(save, tmp_path, model):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_an_announcement_is_word_for_word_the_same_after_a_restart(save, tmp_path):
+def test_an_announcement_has_the_same_bytes_after_a_restart(save, tmp_path):
     before = [each.message() for each in save(1).state.announcements]
     assert [each.message() for each in load_newest(tmp_path, "run").state.announcements] == before
 
@@ -111,7 +111,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("victim", FILES)
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(save, tmp_path, victim, damage):
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(save, tmp_path, victim, damage):
     save(1)
     DAMAGES[damage](save(2).path / victim)
     assert load_newest(tmp_path, "run").state.version == 1
@@ -138,7 +138,7 @@ def test_coreutils_verify_a_checkpoint_too(save):
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename", "mkdir"])
-def test_a_disk_that_refuses_harms_no_checkpoint_and_the_next_try_succeeds(save, tmp_path, monkeypatch, call):
+def test_a_full_disk_harms_no_checkpoint_and_a_retry_succeeds(save, tmp_path, monkeypatch, call):
     save(1)
 
     def full(*_, **__):
@@ -153,7 +153,7 @@ def test_a_disk_that_refuses_harms_no_checkpoint_and_the_next_try_succeeds(save,
     assert names(tmp_path) == ["00000001", "00000002"]
 
 
-def test_with_nothing_but_damage_it_says_so_and_does_not_start_over(save, tmp_path):
+def test_with_only_damaged_checkpoints_it_raises_and_does_not_start_over(save, tmp_path):
     (save(1).path / "state.json").unlink()
     with pytest.raises(CheckpointError, match="restore"):
         load_newest(tmp_path, "run")

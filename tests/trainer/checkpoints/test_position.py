@@ -20,7 +20,7 @@ def checkpoint(tmp_path):
     return Checkpoint(tmp_path / "00000003", state)
 
 
-def test_a_position_comes_back_whole(checkpoint):
+def test_a_position_is_read_back_completely(checkpoint):
     write_position(checkpoint, MOVED)
     assert read_position(checkpoint, PublishedPosition(3, 2), "c") == MOVED
 
@@ -31,7 +31,7 @@ def test_without_one_the_checkpoints_own_counts(checkpoint):
     assert (position.revision, position.offsets, position.pending) == (0, {0: 5}, [])
 
 
-def test_under_other_settings_attempts_and_skipped_steps_start_anew(checkpoint):
+def test_under_other_settings_attempts_and_skipped_steps_are_reset(checkpoint):
     write_position(checkpoint, MOVED)
     position = read_position(checkpoint, PublishedPosition(3, 2), "other")
     assert (position.attempts, position.skipped, position.pending) == (0, 0, [PENDING])
@@ -51,7 +51,7 @@ def damage(file, how):
 
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "missing"])
-def test_a_damaged_position_is_passed_over_only_where_the_log_rests_on_nothing_of_it(checkpoint, how):
+def test_a_damaged_position_is_skipped_only_if_nothing_of_it_was_published(checkpoint, how):
     write_position(checkpoint, MOVED)
     damage(checkpoint.path / "position.json", how)
     assert read_position(checkpoint, PublishedPosition(3, 0), "").revision == 0
@@ -65,7 +65,7 @@ def test_an_older_position_than_the_logs_is_refused(checkpoint):
         read_position(checkpoint, PublishedPosition(3, 3), "")
 
 
-def test_what_the_disk_does_not_take_leaves_the_position_as_it_was(checkpoint, monkeypatch):
+def test_a_failed_write_leaves_the_old_position(checkpoint, monkeypatch):
     write_position(checkpoint, MOVED)
 
     def full(_):

@@ -9,7 +9,7 @@ from headrace.trainer.parallel.settings import ParallelSettings
 from tests.trainer.builders import off_policy_batch
 
 
-def test_a_batch_is_sent_with_everything_that_it_has():
+def test_a_batch_is_broadcast_completely():
     sent = off_policy_batch()
     received = broadcast_batch(sent, ALONE)
     assert received.sha256() == sent.sha256()
@@ -19,7 +19,7 @@ def test_a_batch_is_sent_with_everything_that_it_has():
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-def test_an_array_of_a_type_that_is_not_sent_is_refused():
+def test_an_array_of_an_unsupported_type_is_refused():
     batch = off_policy_batch()
     with pytest.raises(ValueError, match="rewards is float64"):
         broadcast_batch(replace(batch, rewards=batch.rewards.astype(np.float64)), ALONE)
@@ -30,7 +30,7 @@ def test_a_path_that_is_too_long_for_an_order_is_refused():
         send_order(ALONE, Order.WRITE_MODEL, text="x" * (MAX_TEXT + 1))
 
 
-def test_ranks_that_do_not_come_are_given_up(tmp_path):
+def test_ranks_that_do_not_join_are_an_error(tmp_path):
     with (
         pytest.raises(RankLost, match="did not join within 1 s"),
         join_ranks("cpu", timeout_s=1, meet=f"file://{tmp_path}/meet", rank=0, count=2),
@@ -38,12 +38,12 @@ def test_ranks_that_do_not_come_are_given_up(tmp_path):
         pass
 
 
-def test_an_error_that_is_not_of_the_connection_stays_what_it_is():
+def test_errors_other_than_of_the_connection_are_not_converted():
     with pytest.raises(RuntimeError, match="shapes") as raised, lost_ranks(1):
         raise RuntimeError("shapes do not match")
     assert not isinstance(raised.value, RankLost)
 
 
-def test_a_time_limit_that_cannot_work_is_refused():
+def test_an_invalid_time_limit_is_refused():
     with pytest.raises(ValueError, match="timeout_s is 0"):
         ParallelSettings(timeout_s=0)

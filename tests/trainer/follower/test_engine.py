@@ -36,7 +36,7 @@ async def test_a_step_of_an_update_is_never_repeated():
     assert len(seen) == 1
 
 
-async def test_an_answer_that_is_an_error_is_not_asked_for_again():
+async def test_a_call_answered_with_an_error_is_not_repeated():
     asked, seen = engine(httpx.Response(500, text="CUDA error"), httpx.Response(200, json={}))
     with pytest.raises(EngineRefused, match="CUDA error"):
         await asked.served()
@@ -64,7 +64,7 @@ async def test_two_scores_never_share_the_prefix_cache():
     assert salts[0] != salts[1]
 
 
-async def test_a_canary_that_the_model_cannot_take_speaks_against_the_version():
+async def test_a_canary_that_the_model_cannot_take_refuses_the_version():
     asked, _ = engine(httpx.Response(400, text="Token id 999 is out of vocabulary"))
     with pytest.raises(VersionRefused, match="vocabulary"):
         await asked.score([1, 999])

@@ -229,7 +229,7 @@ async def test_what_the_trainer_trains_the_engine_serves(scene, policies, tmp_pa
     assert [alert for alert in await scene.records(ALERTS) if alert.source != "trainer"] == []
 
 
-async def test_weights_that_a_swap_silently_leaves_out_are_found_and_the_last_good_version_comes_back(
+async def test_weights_silently_omitted_by_a_swap_are_detected_and_the_last_good_version_is_restored(
     scene, policies, tmp_path
 ):
     # vLLM keeps the old tensors where a checkpoint lacks some, and says nothing.
@@ -252,7 +252,7 @@ async def test_weights_that_a_swap_silently_leaves_out_are_found_and_the_last_go
     assert len(await scene.records(ALERTS)) == 1
 
 
-async def test_a_head_that_silently_keeps_the_old_weights_is_found(scene, policies, plugins):
+async def test_a_head_that_silently_keeps_the_old_weights_is_detected(scene, policies, plugins):
     await scene.publish(0, weights(policies[0]), policies[0])
     async with following(scene.config):
         await scene.until_applied(0)
@@ -270,9 +270,7 @@ async def test_a_head_that_silently_keeps_the_old_weights_is_found(scene, polici
     assert await served_as(scene.server, policies[2])
 
 
-async def test_a_follower_killed_between_pause_and_resume_leaves_nothing_that_its_successor_cannot_mend(
-    scene, policies
-):
+async def test_after_a_kill_between_pause_and_resume_the_next_follower_recovers_the_engine(scene, policies):
     await scene.publish(5, weights(policies[1]), policies[1])
     config = scene.config
     arguments = [scene.bootstrap, scene.run, scene.server.url, str(config.cache_dir), config.store_url, *config.trust]
@@ -300,7 +298,7 @@ async def test_an_engine_that_was_restarted_is_given_its_version_again(scene, po
     assert await served_as(scene.server, policies[2])
 
 
-async def test_forged_versions_are_told_of_never_fetched_and_stop_no_honest_one(scene, policies, tmp_path):
+async def test_forged_versions_raise_alerts_are_never_fetched_and_block_no_valid_one(scene, policies, tmp_path):
     await scene.publish(0, weights(policies[0]), policies[0])
     honest = await scene.records(WEIGHTS)
     forged_store = ObjectStore(f"file://{tmp_path}/forged")
@@ -331,7 +329,7 @@ async def test_forged_versions_are_told_of_never_fetched_and_stop_no_honest_one(
     }
 
 
-async def test_an_engine_serves_one_run_and_its_answers_say_which(scene, policies, tmp_path):
+async def test_an_engine_serves_one_run_and_its_answers_name_it(scene, policies, tmp_path):
     other = Scene(scene.bootstrap, f"{scene.run}-other", scene.server, tmp_path / "other")
     other.folder.mkdir()
     await scene.publish(0, weights(policies[0]), policies[0])

@@ -142,7 +142,7 @@ async def test_an_engine_that_was_restarted_gets_its_version_again(scene):
     assert scene.applied() == [4, 4]
 
 
-async def test_a_swap_that_changed_nothing_raises_an_alert_and_the_last_good_version_comes_back(scene):
+async def test_an_empty_swap_raises_an_alert_and_the_last_good_version_is_restored(scene):
     await scene.publish(0)
     await scene.follower.reconcile()
     await scene.publish(1)
@@ -153,7 +153,7 @@ async def test_a_swap_that_changed_nothing_raises_an_alert_and_the_last_good_ver
     assert (scene.fake.stamp, scene.fake.weights, scene.fake.paused) == ("run/0", 1.0, False)
 
 
-async def test_a_swap_that_changed_nothing_is_found_even_where_a_step_moves_less_than_the_tolerance(scene):
+async def test_an_empty_swap_is_detected_even_if_a_step_moves_less_than_the_tolerance(scene):
     await scene.publish(0, 1.0)
     await scene.follower.reconcile()
     await scene.publish(1, 1.004)
@@ -167,7 +167,7 @@ async def test_a_swap_that_changed_nothing_is_found_even_where_a_step_moves_less
 
 
 @pytest.mark.parametrize("deaf", [False, True])
-async def test_versions_that_were_skipped_are_no_reason_to_believe_a_swap_that_changed_nothing(scene, deaf):
+async def test_an_empty_swap_is_detected_after_skipped_versions_too(scene, deaf):
     await scene.publish(0, 1.0)
     await scene.follower.reconcile()
     await scene.publish(1, 1.0001, parent_value=1.0)
@@ -194,7 +194,7 @@ async def test_a_restarted_follower_knows_the_version_before_from_the_new_ones_c
     assert (scene.applied()[-1] == 1) is not deaf
 
 
-async def test_the_same_weights_under_a_new_number_are_believed_though_nothing_changes(scene):
+async def test_the_same_weights_under_a_new_number_are_accepted(scene):
     await scene.publish(0, 1.0)
     await scene.follower.reconcile()
     await scene.publish(1, 1.0, parent_value=1.0)
@@ -246,7 +246,7 @@ async def test_a_restarted_follower_remembers_what_it_refused_in_a_private_file(
         "\xff",
     ],
 )
-async def test_without_a_file_that_can_be_read_nothing_was_refused(scene, held):
+async def test_without_a_readable_file_no_version_is_refused(scene, held):
     bad = await scene.publish(1, said=9.0)
     await scene.follower.reconcile()
     file = memory_file(scene.cache, "run", "engine-1")
@@ -260,7 +260,7 @@ async def test_without_a_file_that_can_be_read_nothing_was_refused(scene, held):
     assert read_memory(scene.cache, "run", "engine-1").refused == {bad.sha256}
 
 
-async def test_a_memory_that_cannot_be_written_stops_no_version(scene, caplog):
+async def test_a_state_file_that_cannot_be_written_blocks_no_version(scene, caplog):
     memory_file(scene.cache, "run", "engine-1").mkdir(parents=True)
     await scene.publish(0)
     await scene.follower.reconcile()
@@ -269,7 +269,7 @@ async def test_a_memory_that_cannot_be_written_stops_no_version(scene, caplog):
     assert "cannot be stored" in caplog.text
 
 
-async def test_replayed_versions_of_an_earlier_life_pin_nothing(scene, monkeypatch):
+async def test_replayed_versions_of_an_earlier_instance_block_no_version(scene, monkeypatch):
     async def replay(version):
         path = f"{scene.store.url}/{manifest_path('run', version)}"
         sha256 = hashlib.sha256(f"earlier {version}".encode()).hexdigest()
@@ -315,7 +315,7 @@ async def test_the_same_refusal_has_the_same_id(scene):
     assert len(set(ids)) == 1
 
 
-async def test_with_nothing_good_left_tokens_name_no_version_and_one_alert_says_so(scene):
+async def test_without_a_good_version_tokens_name_none_and_one_alert_is_raised(scene):
     await scene.publish(0, said=9.0)
     await scene.follower.reconcile()
     await scene.follower.reconcile()
@@ -324,7 +324,7 @@ async def test_with_nothing_good_left_tokens_name_no_version_and_one_alert_says_
 
 
 @pytest.mark.parametrize("damage", ["corrupt", "corrupt manifest"])
-async def test_objects_that_are_not_what_was_published_never_reach_the_engine(scene, damage):
+async def test_objects_that_differ_from_the_published_ones_never_reach_the_engine(scene, damage):
     await scene.publish(0)
     await scene.follower.reconcile()
     await scene.publish(1)
@@ -340,9 +340,7 @@ async def test_objects_that_are_not_what_was_published_never_reach_the_engine(sc
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "manifest.json"])
-async def test_an_object_that_is_missing_for_a_while_is_waited_for_while_the_version_before_is_served(
-    scene, monkeypatch, name
-):
+async def test_a_missing_object_is_retried_while_the_version_before_is_served(scene, monkeypatch, name):
     await scene.publish(0)
     await scene.follower.reconcile()
     await scene.publish(1)
@@ -402,7 +400,7 @@ async def test_a_version_that_the_engine_refuses_is_replaced_by_the_last_good_on
     assert (scene.fake.stamp, scene.fake.weights) == ("run/0", 1.0)
 
 
-async def test_an_engine_that_dies_in_the_swap_is_waited_for_and_the_version_not_blamed(scene):
+async def test_an_engine_that_dies_during_the_swap_is_retried_and_the_version_not_refused(scene):
     await scene.publish(0)
     scene.fake.failing["/update_weights"] = 500
     scene.fake.healthy = False
@@ -415,7 +413,7 @@ async def test_an_engine_that_dies_in_the_swap_is_waited_for_and_the_version_not
 
 
 @pytest.mark.parametrize("rows", [None, [], [None, {}], [None, {"2": {"logprob": None}}, {"3": {"logprob": 1}}], 7])
-async def test_an_engine_that_cannot_say_its_log_probabilities_after_a_swap_names_no_version(scene, rows):
+async def test_an_engine_that_fails_to_score_after_a_swap_names_no_version(scene, rows):
     await scene.publish(0)
     await scene.follower.reconcile()
     await scene.publish(1)
@@ -434,7 +432,7 @@ async def test_an_engine_that_cannot_say_its_log_probabilities_after_a_swap_name
 
 @pytest.mark.parametrize("path", ["weight_info", "is_paused", "reset_prefix_cache", "inference_v1_generate"])
 @pytest.mark.parametrize("said", [{}, [], None, "no"])
-async def test_an_answer_of_another_form_ends_no_follower(scene, path, said, monkeypatch):
+async def test_a_malformed_answer_does_not_end_the_follower(scene, path, said, monkeypatch):
     await scene.publish(0)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
@@ -461,7 +459,7 @@ async def test_an_engine_that_does_not_answer_raises_one_alert_after_a_while(sce
     assert scene.applied() == [0]
 
 
-async def test_a_store_out_of_reach_is_waited_for_and_the_version_not_blamed(scene, monkeypatch):
+async def test_an_unavailable_store_is_retried_and_the_version_not_refused(scene, monkeypatch):
     await scene.publish(0)
     await scene.follower.reconcile()
     await scene.publish(1)
@@ -483,7 +481,7 @@ async def _unreachable(pointer, store, folder):
     raise ConnectionResetError("the store went away")
 
 
-async def test_a_follower_that_died_between_pause_and_resume_is_made_good_by_the_next(scene):
+async def test_after_a_death_between_pause_and_resume_the_next_follower_resumes_the_engine(scene):
     await scene.publish(0)
     await scene.follower.reconcile()
     pointer = await scene.publish(1)
@@ -496,7 +494,7 @@ async def test_a_follower_that_died_between_pause_and_resume_is_made_good_by_the
     assert scene.applied() == [0, 1]
 
 
-async def test_an_engine_that_stands_still_is_released_even_without_any_version(scene):
+async def test_a_paused_engine_is_resumed_even_without_any_version(scene):
     scene.fake.paused = True
     scene.fake.stamp = "3"
     await scene.follower.reconcile()
@@ -514,7 +512,7 @@ async def test_a_restarted_follower_compares_what_is_served_and_swaps_nothing(sc
     assert scene.applied() == [3]
 
 
-async def test_a_swap_whose_follower_died_before_it_could_say_so_is_acknowledged(scene):
+async def test_a_swap_is_acknowledged_after_its_follower_died_before_doing_so(scene):
     pointer = await scene.publish(3)
     await scene.follower.reconcile()
     scene.announced.clear()
@@ -523,7 +521,7 @@ async def test_a_swap_whose_follower_died_before_it_could_say_so_is_acknowledged
     assert scene.applied() == [3]
 
 
-async def test_a_version_of_the_same_number_whose_run_nobody_says_is_not_mistaken_for_ours(scene):
+async def test_a_version_stamped_without_a_run_is_not_taken_for_this_runs(scene):
     scene.fake.stamp, scene.fake.weights = "0", 42.0
     await scene.publish(0)
     await scene.follower.reconcile()
@@ -534,9 +532,7 @@ async def test_a_version_of_the_same_number_whose_run_nobody_says_is_not_mistake
 
 @pytest.mark.parametrize("stamp", ["other/0", "other/7", unverified_stamp("other")])
 @pytest.mark.parametrize("paused", [False, True])
-async def test_an_engine_that_serves_another_run_is_left_alone_with_one_alert_that_says_what_to_do(
-    scene, stamp, paused
-):
+async def test_an_engine_that_serves_another_run_is_left_alone_with_one_alert(scene, stamp, paused):
     scene.fake.stamp, scene.fake.weights, scene.fake.paused = stamp, 42.0, paused
     await scene.publish(0)
     await scene.follower.reconcile()
@@ -549,7 +545,7 @@ async def test_an_engine_that_serves_another_run_is_left_alone_with_one_alert_th
     assert "take_over='other'" in alert.message
 
 
-async def test_an_engine_that_serves_another_run_no_longer_is_taken(scene):
+async def test_an_engine_that_no_longer_serves_another_run_is_claimed(scene):
     scene.fake.stamp = "other/0"
     await scene.publish(0)
     await scene.follower.reconcile()
@@ -562,7 +558,7 @@ async def test_an_engine_that_serves_another_run_no_longer_is_taken(scene):
 
 
 @pytest.mark.parametrize(("run", "taken"), [("other", True), ("third", False)])
-async def test_an_engine_is_taken_over_from_the_run_that_is_named_and_no_other(scene, run, taken):
+async def test_an_engine_is_taken_over_only_from_the_named_run(scene, run, taken):
     scene.fake.stamp, scene.fake.weights = "other/5", 42.0
     scene.restart(take_over=run)
     await scene.follower.reconcile()
@@ -594,7 +590,7 @@ async def test_two_followers_that_find_the_same_fresh_engine_do_not_both_serve_i
     assert (second.alerts(), second.applied()) == ([ENGINE_TAKEN], [])
 
 
-async def test_an_engine_that_is_taken_during_a_swap_does_not_spoil_the_version(scene):
+async def test_an_engine_claimed_during_a_swap_does_not_refuse_the_version(scene):
     await scene.publish(0)
 
     def taken():
@@ -611,7 +607,7 @@ async def test_an_engine_that_is_taken_during_a_swap_does_not_spoil_the_version(
     assert scene.applied() == [0]
 
 
-async def test_an_engine_that_restarts_under_the_comparison_does_not_spoil_the_version(scene):
+async def test_an_engine_that_restarts_during_the_comparison_does_not_refuse_the_version(scene):
     await scene.publish(0)
 
     def crash():
@@ -660,7 +656,7 @@ def test_settings_that_would_verify_nothing_are_refused(tmp_path, settings):
 
 @pytest.mark.s3
 @pytest.mark.parametrize("trouble", ["no server", "no bucket", "wrong credentials"])
-async def test_a_version_on_s3_is_not_blamed_for_what_its_store_lacks(s3, tmp_path, monkeypatch, trouble):
+async def test_a_version_on_s3_is_not_refused_for_errors_of_its_store(s3, tmp_path, monkeypatch, trouble):
     scene = Scene(tmp_path, s3.url(trouble.replace(" ", "-")))
     await scene.publish(0)
     await scene.follower.reconcile()

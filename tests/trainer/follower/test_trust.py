@@ -43,7 +43,7 @@ def problem(pointer, versions=None, trust=(KEY.public,), store_url=STORE):
     return problem_with(pointer, versions or knowing(0, 1, 2), store_url=store_url, trust=trust)
 
 
-def test_the_next_version_is_followed_and_one_that_is_said_twice():
+def test_the_next_version_and_a_repeated_record_are_trusted():
     assert problem(honest(3)) is None
     assert problem(honest(1)) is None
     assert problem(honest(0), KnownVersions()) is None
@@ -74,7 +74,7 @@ def test_the_next_version_is_followed_and_one_that_is_said_twice():
         "",
     ],
 )
-def test_nothing_is_loaded_from_anywhere_but_its_place_in_the_configured_store_even_if_it_is_signed(uri):
+def test_weights_are_loaded_only_from_their_path_in_the_configured_store_even_if_signed(uri):
     assert "manifest_uri" in problem(honest(3, manifest_uri=uri))
 
 
@@ -115,7 +115,7 @@ def test_a_version_beyond_all_bounds_is_refused_and_shown_short():
     ],
     ids=["unsigned", "another key", "a false name", "an old signature", "another manifest", "another run"],
 )
-def test_what_no_trusted_key_signed_is_refused(pointer, said):
+def test_records_without_a_trusted_signature_are_refused(pointer, said):
     assert said in problem(pointer)
 
 
@@ -126,7 +126,7 @@ def test_while_a_key_is_replaced_both_are_trusted():
     assert problem(honest(3), trust=(OTHER.public,)) is not None
 
 
-def test_another_manifest_of_a_known_version_and_what_comes_late_are_refused():
+def test_another_manifest_of_a_known_version_and_late_versions_are_refused():
     assert "is known with another manifest" in problem(honest(2, content="b"))
     assert "comes after version 9" in problem(honest(3), knowing(8, 9))
 
@@ -162,7 +162,7 @@ def follower(tmp_path):
     return made, announced
 
 
-async def test_a_forged_record_raises_an_alert_pins_nothing_and_honest_versions_go_on(follower):
+async def test_a_forged_record_raises_an_alert_and_blocks_no_valid_version(follower):
     made, announced = follower
     await made.consider(honest(0), "weights-0@0")
     before = made.versions
@@ -191,7 +191,7 @@ async def test_a_thousand_forged_records_raise_ten_alerts(follower):
     assert made.versions == KnownVersions()
 
 
-async def test_a_signed_version_behind_a_gap_is_followed_and_the_gap_is_told(follower):
+async def test_a_signed_version_after_a_gap_is_followed_and_the_gap_is_reported(follower):
     # The records between may be unreadable, or past their retention: to wait for them would be to wait for ever.
     made, announced = follower
     for version in (3, 7, 8):

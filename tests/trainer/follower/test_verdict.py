@@ -98,7 +98,7 @@ def judged(old, new, served, rng, *, own_noise, exact=True, usual=None, bounds=B
 
 
 @pytest.mark.parametrize(("own_noise", "exact"), [(0.0, True), (1e-3, False), (5e-3, True)])
-def test_at_a_rate_of_1e_6_in_bfloat16_every_empty_swap_is_refused_and_every_good_one_believed(
+def test_at_a_rate_of_1e_6_in_bfloat16_every_empty_swap_is_refused_and_every_good_one_accepted(
     small_step, own_noise, exact
 ):
     _, old, new = small_step
@@ -111,7 +111,7 @@ def test_at_a_rate_of_1e_6_in_bfloat16_every_empty_swap_is_refused_and_every_goo
     assert {verdict.evidence for verdict in good} == {SwapEvidence.CHANGE}
 
 
-def test_an_engine_that_answers_anew_each_time_is_believed_for_its_distance_and_says_so(small_step):
+def test_an_engine_with_varying_answers_is_accepted_by_its_distance(small_step):
     _, old, new = small_step
     noise = rms(new.engine - new.exact)
     rng = np.random.default_rng(8)
@@ -120,7 +120,7 @@ def test_an_engine_that_answers_anew_each_time_is_believed_for_its_distance_and_
     assert SwapEvidence.DISTANCE in {verdict.evidence for verdict in good}
 
 
-def test_where_a_step_moves_as_much_as_the_rounding_the_position_decides():
+def test_if_a_step_moves_as_much_as_the_rounding_the_position_decides():
     _, old, new = a_step(1e-4)
     rng = np.random.default_rng(9)
     usual = rms(old.engine - old.exact)
@@ -131,7 +131,7 @@ def test_where_a_step_moves_as_much_as_the_rounding_the_position_decides():
 
 
 @pytest.mark.parametrize("part", ["layers.1.", "embed_tokens"])
-def test_a_swap_that_leaves_a_part_out_is_refused(large_step, part):
+def test_a_partial_swap_is_refused(large_step, part):
     steps, old, new = large_step
     half = copy.deepcopy(new.model)
     kept = dict(old.model.named_parameters())
@@ -147,7 +147,7 @@ def test_a_swap_that_leaves_a_part_out_is_refused(large_step, part):
 
 
 @pytest.mark.parametrize("learning_rate", [1e-6, 1e-3])
-def test_in_float32_a_good_swap_is_believed_an_empty_one_refused_and_so_is_one_without_its_head(learning_rate):
+def test_in_float32_a_good_swap_is_accepted_and_empty_or_headless_ones_are_refused(learning_rate):
     steps, old, new = a_step(learning_rate)
     rng = np.random.default_rng(3)
     noise = 1e-6
@@ -171,13 +171,13 @@ def test_in_float32_a_good_swap_is_believed_an_empty_one_refused_and_so_is_one_w
         assert not believed(steps.score(half))[0]
 
 
-def test_a_version_that_does_not_differ_is_believed_for_its_distance(small_step):
+def test_a_version_that_does_not_differ_is_accepted_by_its_distance(small_step):
     _, old, _ = small_step
     verdict = judge_swap(old.exact, [old.engine] * 2, [old.engine] * 2, old=old.exact, exact=True, usual=None, **BOUNDS)
     assert (verdict.problem, verdict.evidence, verdict.position) == (None, SwapEvidence.DISTANCE, None)
 
 
-def test_what_is_further_off_than_the_engine_ever_was_is_refused(small_step):
+def test_a_larger_distance_than_the_engine_ever_had_is_refused(small_step):
     _, old, new = small_step
     usual = rms(old.engine - old.exact)
     off = new.engine + 2 * usual * np.random.default_rng(1).standard_normal(new.engine.shape)
@@ -190,13 +190,13 @@ def test_what_is_further_off_than_the_engine_ever_was_is_refused(small_step):
 @pytest.mark.parametrize(
     ("before", "allowed"), [(3.0, 0.02), (0.04, 0.02), (0.004, 0.002), (0.0001, 0.001), (float("inf"), 0.02)]
 )
-def test_where_nothing_is_known_of_the_old_version_a_swap_must_bring_the_engine_half_of_the_way(before, allowed):
+def test_without_a_known_old_version_a_swap_must_halve_the_distance(before, allowed):
     assert allowed_error(before, **FLOAT32) == pytest.approx(allowed)
 
 
 @pytest.mark.parametrize("answer", [float("inf"), float("-inf"), float("nan")])
 @pytest.mark.parametrize("old", [None, rows_of([[-1.5, -2.5], [-3.0]])])
-def test_answers_that_are_not_numbers_are_refused(answer, old):
+def test_answers_that_are_not_finite_are_refused(answer, old):
     new, broken = rows_of([[-1.0, -2.0], [-3.0]]), rows_of([[-1.0, answer], [-3.0]])
     before = new if old is None else old
     verdict = judge_swap(new, [before] * 2, [broken] * 2, old=old, exact=True, usual=None, **FLOAT32)

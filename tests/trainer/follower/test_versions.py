@@ -27,7 +27,7 @@ def served(versions):
     return None if found is None else found.version
 
 
-def test_the_newest_version_is_served_in_whatever_order_they_were_learnt():
+def test_the_newest_version_is_served_whatever_the_order_of_the_records():
     assert served(knowing(0, 3, 1)) == 3
     assert served(knowing()) is None
 
@@ -50,7 +50,7 @@ def test_a_newer_version_ends_a_fallback():
     assert served(learn(refuse(knowing(0, 1, good=0), pointer(1)), pointer(2))) == 2
 
 
-def test_of_two_manifests_of_a_version_the_one_that_is_there_is_served():
+def test_of_two_manifests_of_a_version_the_available_one_is_served():
     again = learn(knowing(0, 1), pointer(1, sha256="other"))
     assert target(again, ["other"]).sha256 == "sha-1"
     assert target(again, ["sha-1"]).sha256 == "other"
@@ -58,7 +58,7 @@ def test_of_two_manifests_of_a_version_the_one_that_is_there_is_served():
     assert learn(again, pointer(1)) == again
 
 
-def test_what_is_missing_outranks_nothing_and_what_never_came_is_as_if_it_had_not_been_announced():
+def test_missing_versions_outrank_none_and_absent_ones_are_forgotten():
     versions = knowing(0, 1, 2, 500, good=0)
     assert target(versions, ["sha-500"]).version == 2
     versions = give_up(versions, pointer(500))
@@ -67,7 +67,7 @@ def test_what_is_missing_outranks_nothing_and_what_never_came_is_as_if_it_had_no
     assert served(learn(versions, pointer(3))) == 3
 
 
-def test_what_cannot_be_had_for_now_is_passed_over_like_a_refused_one_and_comes_back():
+def test_an_unavailable_version_is_skipped_until_it_is_available():
     versions = knowing(0, 1, good=0)
     assert target(versions, ["sha-1"]).version == 0
     assert target(versions).version == 1

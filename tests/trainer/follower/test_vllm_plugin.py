@@ -97,7 +97,7 @@ def answers_across_a_swap(server: Server, policies: list[Path]) -> list[tuple[in
     pytest.fail("six times a request was answered before the weights were swapped: the machine is too busy")
 
 
-def test_requests_in_flight_go_on_with_the_new_weights_and_say_from_where(server, policies):
+def test_requests_in_flight_continue_with_the_new_weights_and_name_both_versions(server, policies):
     answers = answers_across_a_swap(server, policies)
     assert len(answers) == 4
     for first, answer in answers:
@@ -155,7 +155,7 @@ async def test_a_refused_file_leaves_an_engine_that_serves_and_names_no_version(
     assert max(differences(await scores(server), expected)) < 1e-4
 
 
-async def test_an_update_that_somebody_left_open_is_closed_by_the_next_swap(server, policies):
+async def test_an_open_update_is_closed_by_the_next_swap(server, policies):
     async with open_engine(server.url, timeout_s=60) as engine:
         await engine.allow_folder(policies[1])
         await engine.pause()

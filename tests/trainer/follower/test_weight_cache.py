@@ -44,7 +44,7 @@ async def test_what_is_on_disk_already_is_used_once_its_hash_was_checked(tmp_pat
     assert (await fetch_weights(pointer, store, tmp_path / "cache")).file.read_text() == "weights"
 
 
-async def test_a_delta_is_not_taken_for_complete_weights(tmp_path):
+async def test_a_delta_is_refused_as_incomplete_weights(tmp_path):
     pointer, store = await published(tmp_path)
     with pytest.raises(UnusableWeights, match="delta"):
         await fetch_weights(pointer.model_copy(update={"kind": "delta"}), store, tmp_path / "cache")
@@ -91,7 +91,7 @@ async def test_a_manifest_out_of_bounds_is_refused_before_anything_is_fetched(tm
         checked_file(manifest.model_copy(update=changed), pointer)
 
 
-def test_old_files_go_and_needed_ones_stay(tmp_path):
+def test_old_files_are_deleted_and_needed_ones_kept(tmp_path):
     files = [tmp_path / f"{number}.safetensors" for number in range(5)]
     for age, file in enumerate(files):
         file.touch()
@@ -100,7 +100,7 @@ def test_old_files_go_and_needed_ones_stay(tmp_path):
     assert sorted(tmp_path.iterdir()) == [files[0], files[1], files[4]]
 
 
-def test_a_killed_downloads_leavings_go_once_they_are_surely_nobodys(tmp_path):
+def test_remains_of_a_killed_download_are_deleted_once_they_are_old(tmp_path):
     old, fresh = tmp_path / ".x.safetensors.1.partial", tmp_path / ".y.safetensors.2.partial"
     for file in (old, fresh):
         file.touch()

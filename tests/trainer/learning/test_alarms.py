@@ -32,7 +32,7 @@ def alerts_of(values, settings=None, *, metric="kl_k3"):
         ("correction_truncated", 0.6, "correction_truncated_above"),
     ],
 )
-def test_every_published_threshold_and_ours_raises_an_alert_that_says_what_to_do(metric, value, kind):
+def test_every_threshold_raises_an_alert_with_a_remedy(metric, value, kind):
     ((alert,), raised) = watch({metric: value}, {}, AlarmSettings(), run="r", step=7)
     assert (alert.run, alert.source, alert.kind, alert.severity) == ("r", "trainer", kind, Severity.WARNING)
     assert alert.message.startswith(f"{metric} is {value:.3g} at step 7, ")
@@ -42,15 +42,15 @@ def test_every_published_threshold_and_ours_raises_an_alert_that_says_what_to_do
     assert watch({metric: bound}, {}, AlarmSettings(), run="r", step=7) == ([], {})
 
 
-def test_an_episode_is_told_once_however_long_it_lasts():
+def test_an_episode_raises_one_alert_however_long_it_lasts():
     assert alerts_of([0.0, 0.2, 0.3, 0.2, 0.5]) == [2]
 
 
-def test_a_metric_that_swings_around_its_bound_is_one_episode():
+def test_a_metric_that_oscillates_around_its_bound_is_one_episode():
     assert alerts_of([0.2, 0.0, 0.2, 0.0, 0.0, 0.2, 0.0]) == [1]
 
 
-def test_after_enough_steps_inside_the_bound_the_next_one_beyond_it_is_news():
+def test_after_enough_steps_inside_the_bound_a_new_episode_begins():
     assert alerts_of([0.2, 0.0, 0.0, 0.0, 0.2]) == [1, 5]
     assert alerts_of([0.2, 0.0, 0.2], AlarmSettings(clear_after=1)) == [1, 3]
 
@@ -59,12 +59,12 @@ def test_a_step_without_the_metric_neither_begins_nor_ends_an_episode():
     assert alerts_of([None, 0.2, None, None, None, 0.2, 0.0, None, 0.0, None, 0.0, 0.2]) == [2, 12]
 
 
-def test_what_is_not_a_number_is_beyond_every_bound():
+def test_nan_is_beyond_every_bound():
     assert alerts_of([math.nan]) == [1]
     assert alerts_of([math.nan], metric="effective_sample_size") == [1]
 
 
-def test_a_bound_can_be_moved_or_taken_away():
+def test_a_bound_can_be_changed_or_removed():
     assert alerts_of([0.2], AlarmSettings(kl_k3_above=0.5)) == []
     assert alerts_of([9.0], AlarmSettings(kl_k3_above=None)) == []
     assert alerts_of([5.0], metric="staleness_p95") == []
@@ -84,7 +84,7 @@ def test_every_threshold_of_the_registry_has_an_alarm_and_every_alarm_its_metric
 
 
 @given(st.lists(st.sampled_from([0.0, 0.2, None]), max_size=40), st.integers(1, 4))
-def test_an_alert_stands_where_enough_quiet_steps_came_before_it(values, clear_after):
+def test_an_alert_follows_enough_steps_inside_the_bound(values, clear_after):
     measured = [(step, value > 0.1) for step, value in enumerate(values, 1) if value is not None]
     expected, quiet = [], None
     for step, beyond in measured:

@@ -22,7 +22,7 @@ def test_the_first_steps_may_have_any_norm():
     assert norm_limit([5.0, 7.0], SETTINGS, max_grad_norm=1.0) == 60.0
 
 
-def test_a_norm_that_clipping_leaves_alone_is_never_too_large():
+def test_a_norm_below_the_clipping_norm_is_never_too_large():
     assert norm_limit([0.001, 0.001], SETTINGS, max_grad_norm=1.0) == 1.0
 
 
@@ -67,7 +67,7 @@ def test_steps_without_a_gradient_do_not_lower_the_limit():
         (0.0, 3.1, "gradient norm 3.1 while training version 7: above 3"),
     ],
 )
-def test_what_must_not_count_is_said(loss, norm, said):
+def test_a_diverged_step_raises_with_its_figures(loss, norm, said):
     with pytest.raises(TrainingDiverged, match=said):
         check_numbers(loss, norm, limit=3.0, version=7)
 
@@ -79,6 +79,6 @@ def test_finite_numbers_within_the_limit_pass():
 @pytest.mark.parametrize(
     "wrong", [{"max_norm_ratio": 1.0}, {"norm_window": 0}, {"retries": -1}, {"norm_history": 65}, {"max_skipped": 0}]
 )
-def test_settings_that_cannot_work_are_refused(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DivergenceSettings(**wrong)

@@ -67,7 +67,7 @@ def test_on_policy_the_metrics_show_no_mismatch(directory):
     assert metrics["grad_norm"] > 0
 
 
-def test_a_step_raises_what_was_good_and_lowers_what_was_bad(directory):
+def test_a_step_raises_good_actions_and_lowers_bad_ones(directory):
     learner = learner_of(directory, learning_rate=1e-3)
     batch = on_policy_batch(learner)
     learner.step(batch, 0)
@@ -144,7 +144,7 @@ def test_masked_tokens_are_counted_by_reason_and_change_nothing(directory):
     assert metrics["tokens_masked_stale"] == (off_policy_batch().versions < 1).sum()
 
 
-def test_a_batch_of_which_nothing_is_kept_makes_no_update(directory):
+def test_a_completely_masked_batch_makes_no_update(directory):
     learner = learner_of(directory, correction=CorrectionSettings(max_token_staleness=1))
     batch = off_policy_batch()
     learner.step(batch, 3)  # gives the optimiser a momentum
@@ -186,7 +186,7 @@ def test_the_kl_penalty_pulls_towards_the_reference(directory):
     assert near.step(on_policy_batch(near), 0)["kl_reference"] == pytest.approx(0.0, abs=1e-5)
 
 
-def test_a_reference_that_is_missing_or_of_no_use_is_refused(directory):
+def test_a_missing_or_unused_reference_is_refused(directory):
     with pytest.raises(ValueError, match="kl: the base model is given exactly if"):
         learner_of(directory, kl=KlSettings(0.1))
     with pytest.raises(ValueError, match="kl: the base model is given exactly if"):
@@ -231,7 +231,7 @@ def test_tokens_are_trained_at_the_temperature_they_were_sampled_at(directory):
 
 
 @pytest.mark.parametrize("substeps", [1, 2, 8])
-def test_an_engine_equal_to_the_bit_shows_no_mismatch_however_often_the_optimiser_moves(directory, substeps):
+def test_a_bit_identical_engine_shows_no_mismatch_with_any_number_of_substeps(directory, substeps):
     learner = learner_of(directory, substeps=substeps, learning_rate=3e-2)
     batch = on_policy_batch(learner)
     batch = replace(batch, behaviour_logprobs=learner._evaluate(batch).logprobs)
@@ -244,7 +244,7 @@ def test_an_engine_equal_to_the_bit_shows_no_mismatch_however_often_the_optimise
 
 
 @pytest.mark.parametrize("substeps", [1, 4])
-def test_what_the_engine_computed_differently_is_measured_before_the_first_update(directory, substeps):
+def test_the_engines_mismatch_is_measured_before_the_first_update(directory, substeps):
     learner = learner_of(directory, substeps=substeps)
     batch = on_policy_batch(learner)
     before = learner._evaluate(batch).logprobs
@@ -254,7 +254,7 @@ def test_what_the_engine_computed_differently_is_measured_before_the_first_updat
     assert metrics["chi2"] == pytest.approx(float(np.exp(2 * off).mean() - 1), rel=1e-3)
 
 
-def test_one_update_computes_no_pass_more_than_it_trains(directory):
+def test_a_single_update_computes_no_extra_pass(directory):
     for settings, count in (({}, 1), ({"substeps": 2}, 3), ({"loss": "decoupled"}, 2)):
         learner, passes = learner_of(directory, **settings), []
         run = learner._policy.logprobs
@@ -289,7 +289,7 @@ def test_the_same_batch_gives_the_same_bits(directory):
     assert all(torch.equal(a, b) for a, b in zip(*map(weights_of, learners), strict=True))
 
 
-def test_a_restored_optimiser_goes_on_bit_by_bit(directory, tmp_path):
+def test_a_restored_optimiser_continues_bit_identically(directory, tmp_path):
     learner = learner_of(directory)
     batch = on_policy_batch(learner)
     learner.step(batch, 0)
@@ -309,7 +309,7 @@ def test_another_models_optimiser_is_refused(directory):
 
 
 @pytest.mark.parametrize("settings", [{}, {"substeps": 3}, {"loss": "decoupled"}], ids=str)
-def test_a_poisoned_record_is_found_before_anything_moves(directory, settings):
+def test_implausible_records_are_found_before_any_update(directory, settings):
     learner = learner_of(directory, plausibility=PlausibilitySettings(), **settings)
     batch = on_policy_batch(learner)
     before = weights_of(learner)
@@ -325,7 +325,7 @@ def test_a_poisoned_record_is_found_before_anything_moves(directory, settings):
     assert all(torch.equal(a, b) for a, b in zip(weights_of(untouched), weights_of(learner), strict=True))
 
 
-def test_a_loss_that_is_no_number_changes_nothing(directory):
+def test_a_loss_that_is_not_finite_changes_nothing(directory):
     learner = learner_of(directory)
     batch = on_policy_batch(learner)
     before = weights_of(learner)
@@ -342,7 +342,7 @@ def test_a_loss_that_is_no_number_changes_nothing(directory):
     assert all(torch.equal(a, b) for a, b in zip(before, weights_of(learner), strict=True))
 
 
-def test_canaries_are_the_policys_own_and_tell_policies_apart(directory):
+def test_canaries_are_the_policys_own_and_distinguish_policies(directory):
     learner = learner_of(directory)
     canaries = learner.canaries(seed=3)
     packed = pack([(canary.token_ids, [0] + [1] * 31) for canary in canaries])
@@ -380,7 +380,7 @@ def attempts_at_a_bandit(learner, generator, version, count=16):
 
 @pytest.mark.parametrize("loss", ["cispo", "dr_grpo"])
 @pytest.mark.parametrize("control", [False, True], ids=["rewarded", "control"])
-def test_it_learns_what_is_rewarded_and_nothing_from_shuffled_advantages(directory, loss, control):
+def test_it_learns_rewarded_actions_and_nothing_from_shuffled_advantages(directory, loss, control):
     learner = learner_of(directory, loss=loss, learning_rate=3e-3, constant_length=1)
     with torch.no_grad():
         learner.model.get_input_embeddings().weight.mul_(0.1)  # near uniform: token 7 is seen, and rarely

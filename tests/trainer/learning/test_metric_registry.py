@@ -36,7 +36,7 @@ def test_every_metric_of_a_real_step_is_declared(tmp_path, settings):
     assert len(measured) > 20
 
 
-def test_a_declaration_has_a_sentence_and_a_name_that_every_writer_takes():
+def test_a_declaration_has_a_description_and_a_name_valid_for_every_writer():
     for metric in METRICS.values():
         assert metric.about.endswith("."), metric.name
         assert metric.name.removesuffix("*").isidentifier()
@@ -60,13 +60,13 @@ def test_thresholds_are_the_published_ones(name, value, warns):
     assert METRICS[name].warns(value) is warns
 
 
-def test_a_threshold_is_said_in_words():
+def test_a_threshold_is_shown_in_words():
     assert METRICS["effective_sample_size"].threshold == "below 0.3"
     assert METRICS["loss"].threshold == ""
     assert replace(METRICS["chi2"], warn_below=-1.0).threshold == "above 1 or below -1"
 
 
-def test_a_family_stands_for_all_names_with_its_beginning(monkeypatch):
+def test_a_family_matches_all_names_with_its_prefix(monkeypatch):
     family = Metric("admitted_age_*", "{trajectory}", "Admitted, by age.", Subject.STALENESS)
     monkeypatch.setitem(METRICS, family.name, family)
     assert metric_named("admitted_age_3") is family

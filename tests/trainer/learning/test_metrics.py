@@ -31,7 +31,7 @@ def test_mismatch_by_hand():
     assert found["chi2"] == pytest.approx(5.25 / 3 - 1)
 
 
-def test_how_far_substeps_moved_the_policy_by_hand():
+def test_the_movement_by_substeps_by_hand():
     before = np.log(np.asarray([0.25, 0.5, 0.5])).astype(np.float32)
     trained = np.log(np.asarray([0.75, 0.5, 0.25])).astype(np.float32)
     found = substep_metrics(before, trained)
@@ -62,7 +62,7 @@ def every_token(policy, sampler, reference):
     return reference_kl(logprobs, behaviour, compared)["kl_reference"]
 
 
-def test_the_kl_from_the_reference_is_the_policys_whoever_sampled():
+def test_the_kl_from_the_reference_does_not_depend_on_the_sampler():
     policy, sampler, base = [0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.1, 0.7, 0.2]
 
     def kl(one, other):
@@ -75,7 +75,7 @@ def test_the_kl_from_the_reference_is_the_policys_whoever_sampled():
 
 
 @given(st.lists(st.floats(-200, 200), min_size=1, max_size=50))
-def test_estimates_stay_numbers_and_in_their_bounds(log_ratios):
+def test_estimates_stay_finite_and_in_their_bounds(log_ratios):
     logprobs = np.asarray(log_ratios, np.float32)
     found = mismatch_metrics(logprobs, np.zeros_like(logprobs), np.zeros(len(logprobs), np.int64))
     assert all(math.isfinite(value) for value in found.values())
@@ -94,7 +94,7 @@ def test_staleness_by_hand():
     }
 
 
-def test_ages_are_counted_in_buckets_that_are_always_there():
+def test_ages_are_counted_in_fixed_buckets():
     buckets = ["unknown", "0", "1", "2", "3_4", "5_8", "9_up"]
     found = counts_by_age("admitted", [0, 1, 1, 2, 3, 4, 4, 5, 8, 9, 400, -3])
     assert found == dict(zip([f"admitted_age_{name}" for name in buckets], [1, 1, 2, 1, 3, 2, 2], strict=True))

@@ -26,7 +26,7 @@ def moved(policy, optimizer, steps):
     return [parameter.detach().clone() for parameter in policy.parameters()]
 
 
-def test_muon_has_the_hidden_matrices_and_nothing_else():
+def test_muon_updates_the_hidden_matrices_and_nothing_else():
     chosen = choose_optimizers(model(), MUON)
     assert {name.split(".", 3)[-1] for name, optimizer in chosen.items() if optimizer == MUON} == {
         *(f"self_attn.{part}_proj.weight" for part in "qkvo"),
@@ -37,7 +37,7 @@ def test_muon_has_the_hidden_matrices_and_nothing_else():
     }
 
 
-def test_tied_and_position_embeddings_and_biases_are_adamws():
+def test_adamw_updates_tied_and_position_embeddings_and_biases():
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=50, n_positions=32, n_embd=16, n_layer=1, n_head=2))
     chosen = choose_optimizers(gpt2, MUON)
     assert {name for name, optimizer in chosen.items() if optimizer == MUON} == {
@@ -45,7 +45,7 @@ def test_tied_and_position_embeddings_and_biases_are_adamws():
     }
 
 
-def test_adamw_has_everything_and_what_is_frozen_has_nobody():
+def test_adamw_updates_everything_but_frozen_parameters():
     policy = model()
     policy.model.embed_tokens.weight.requires_grad_(False)
     chosen = choose_optimizers(policy, ADAMW)
@@ -53,7 +53,7 @@ def test_adamw_has_everything_and_what_is_frozen_has_nobody():
     assert set(chosen) == {name for name, _ in policy.named_parameters()} - {"model.embed_tokens.weight"}
 
 
-def test_adamw_does_what_torchs_does():
+def test_adamw_equals_torchs():
     one, other = model(), model()
     optimizer = Optimizer(one, OptimizerSettings(learning_rate=1e-2, weight_decay=0.0))
     reference = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.0)
@@ -89,7 +89,7 @@ def test_norms_and_biases_do_not_decay():
 
 
 @pytest.mark.parametrize("name", OptimizerName)
-def test_a_saved_state_goes_on_bit_by_bit(name):
+def test_a_restored_state_continues_bit_identically(name):
     settings = OptimizerSettings(name=name, weight_decay=0.01)
     whole = model()
     expected = moved(whole, Optimizer(whole, settings), range(5))
@@ -139,7 +139,7 @@ def test_a_state_of_another_model_or_optimiser_is_refused_and_nothing_changes():
     }
 
 
-def test_restoring_nothing_forgets_the_state():
+def test_restoring_nothing_clears_the_state():
     policy = model()
     optimizer = Optimizer(policy, OptimizerSettings())
     moved(policy, optimizer, range(1))
@@ -168,12 +168,12 @@ def test_a_rate_is_a_share_of_the_learning_rate():
         ({"epsilon": 0.0}, "epsilon"),
     ],
 )
-def test_a_setting_that_cannot_work_is_named(settings, named):
+def test_an_invalid_setting_is_named(settings, named):
     with pytest.raises(ValueError, match=named):
         OptimizerSettings(**settings)
 
 
-def test_a_model_that_is_frozen_altogether_is_refused():
+def test_a_completely_frozen_model_is_refused():
     policy = model()
     for parameter in policy.parameters():
         parameter.requires_grad_(False)

@@ -41,7 +41,7 @@ def found(before_MN, recorded_MN, lag=4, **settings):
 
 @pytest.mark.parametrize("length", [1, 8, 64, 1000])
 @pytest.mark.parametrize("by", [0.0, 0.1, 0.5, 2.0, 5.0], ids=lambda by: f"drift {by}")
-def test_an_honest_record_is_believed_however_far_the_policy_has_moved(by, length):
+def test_a_correct_record_is_plausible_however_far_the_policy_has_moved(by, length):
     """A drift of 0.1 is a step or two; 5 is another policy altogether."""
     rng = np.random.default_rng(length)
     behaviour = policy(rng, length, 2.0)
@@ -50,14 +50,14 @@ def test_an_honest_record_is_believed_however_far_the_policy_has_moved(by, lengt
 
 
 @pytest.mark.parametrize("lag", [0, 4])
-def test_an_engine_in_bfloat16_is_believed(lag):
+def test_the_record_of_an_engine_in_bfloat16_is_plausible(lag):
     rng = np.random.default_rng(0)
     behaviour = policy(rng, 2000, 2.0)
     tokens = sampled(rng, behaviour, 50)
     assert found(of_tokens(moved(rng, behaviour, 0.1), tokens), of_tokens(behaviour, tokens), lag) == ()
 
 
-def test_what_was_recorded_far_too_low_is_not_believed_were_it_one_token():
+def test_a_single_token_recorded_far_too_low_is_implausible():
     rng = np.random.default_rng(1)
     behaviour = policy(rng, 300, 2.0)
     tokens = sampled(rng, behaviour, 4)
@@ -69,7 +69,7 @@ def test_what_was_recorded_far_too_low_is_not_believed_were_it_one_token():
     assert found(before, recorded, too_low=None) == ()
 
 
-def test_log_probabilities_of_other_tokens_are_not_believed():
+def test_log_probabilities_of_other_tokens_are_implausible():
     """Paired with the token before: the sum is the same."""
     rng = np.random.default_rng(2)
     behaviour = policy(rng, 200, 2.0)
@@ -77,7 +77,7 @@ def test_log_probabilities_of_other_tokens_are_not_believed():
     assert found(recorded, np.roll(recorded, 1, axis=1)) == tuple(range(10))
 
 
-def test_log_probabilities_at_temperature_one_of_what_was_sampled_at_another_are_not_believed():
+def test_log_probabilities_at_another_temperature_are_implausible():
     rng = np.random.default_rng(3)
     plain = policy(rng, 400, 2.0)
     cold = normalised(plain / 0.6)
@@ -85,7 +85,7 @@ def test_log_probabilities_at_temperature_one_of_what_was_sampled_at_another_are
     assert found(of_tokens(cold, tokens), of_tokens(plain, tokens)) == tuple(range(10))
 
 
-def test_certainty_that_the_policy_does_not_have_is_not_believed_of_its_own_tokens():
+def test_log_probabilities_recorded_too_high_are_implausible_for_fresh_tokens():
     rng = np.random.default_rng(4)
     behaviour = policy(rng, 60, 1.0)
     before = of_tokens(behaviour, sampled(rng, behaviour, 10))
@@ -94,11 +94,11 @@ def test_certainty_that_the_policy_does_not_have_is_not_believed_of_its_own_toke
     assert found(before, np.zeros_like(before), lag=1) == ()  # a policy may have moved any way; its ratio is small
 
 
-def test_a_policy_that_gives_no_numbers_is_no_evidence_against_a_record():
+def test_a_policy_that_gives_nan_is_no_evidence_against_a_record():
     assert found(np.full((2, 3), np.nan), np.full((2, 3), -1.0), lag=0) == ()
 
 
 @pytest.mark.parametrize("settings", [{"too_low": 0}, {"too_high": -1}, {"allowance": -1}, {"too_low": float("nan")}])
-def test_settings_that_cannot_work_are_named(settings):
+def test_invalid_settings_are_named(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         PlausibilitySettings(**settings)

@@ -85,7 +85,7 @@ def train(learner, versions):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_it_goes_on_bit_by_bit(base, tmp_path, name):
+def test_it_resumes_bit_identically(base, tmp_path, name):
     config = config_of(base, **SETTINGS[name])
     whole = opened(config)
     train(whole, range(4))
@@ -125,7 +125,7 @@ def test_a_state_made_with_other_settings_is_refused(base, tmp_path, made, taken
         opened(config_of(base, **SETTINGS[taken_up]), written)
 
 
-def test_adapters_are_refused_beside_another_base_model(tmp_path):
+def test_adapters_of_another_base_model_are_refused(tmp_path):
     base = tiny_model(tmp_path / "base")
     config = config_of(base, **SETTINGS["lora"])
     written = write(opened(config), tmp_path / "written")

@@ -24,12 +24,12 @@ def test_means_and_shares_are_over_all_rollouts_and_groups():
     assert all(metric_named(name) for name in rollout_metrics(counts))
 
 
-def test_nothing_is_said_of_what_is_not_known():
+def test_unknown_metrics_are_left_out():
     assert rollout_metrics(None) == {}
     assert rollout_metrics(RolloutCounts()) == {"rollouts": 0.0, "rollout_groups": 0.0}
 
 
-def test_counts_are_added_up_and_those_that_are_unknown_left_out():
+def test_counts_are_added_and_unknown_ones_ignored():
     first = RolloutCounts(scored=8, reward_sum=4.0, groups=2, all_fail=1)
     second = RolloutCounts(scored=4, reward_sum=-1.0, groups=3, all_success=1, all_equal=1)
     both = RolloutCounts(scored=12, reward_sum=3.0, groups=5, all_success=1, all_fail=1, all_equal=1)

@@ -11,20 +11,20 @@ def shares(steps, **settings):
     return [rate_share(ScheduleSettings(**settings), step) for step in range(steps)]
 
 
-def test_a_constant_rate_stays():
+def test_a_constant_rate_does_not_change():
     assert shares(3) == [1.0, 1.0, 1.0]
 
 
-def test_a_warm_up_begins_above_nothing_and_ends_at_the_whole():
+def test_a_warm_up_begins_above_0_and_ends_at_1():
     assert shares(5, warmup_steps=4) == [0.25, 0.5, 0.75, 1.0, 1.0]
 
 
-def test_a_line_reaches_its_end_at_the_step_that_was_set():
+def test_a_linear_decay_ends_at_the_set_step():
     expected = [1 / 2, 1.0, 1.0, 0.775, 0.55, 0.325, 0.1, 0.1]
     assert shares(8, shape="linear", warmup_steps=2, decay_steps=6, final_share=0.1) == pytest.approx(expected)
 
 
-def test_a_cosine_is_half_way_down_in_the_middle():
+def test_a_cosine_decay_is_half_way_in_the_middle():
     found = shares(8, shape="cosine", decay_steps=4)
     assert found == pytest.approx([1.0, 0.5 + math.sqrt(0.5) / 2, 0.5, 0.5 - math.sqrt(0.5) / 2, 0, 0, 0, 0])
 
@@ -35,7 +35,7 @@ def test_a_cosine_is_half_way_down_in_the_middle():
     st.integers(1, 50),
     st.floats(0, 1),
 )
-def test_after_the_warm_up_it_never_rises_and_ends_where_it_should(shape, warmup, decay, final):
+def test_after_the_warm_up_it_never_rises_and_ends_at_the_final_share(shape, warmup, decay, final):
     settings = ScheduleSettings(shape=shape, warmup_steps=warmup, decay_steps=warmup + decay, final_share=final)
     found = [rate_share(settings, step) for step in range(warmup + decay + 3)]
     assert all(later <= earlier + 1e-12 for earlier, later in zip(found[warmup:], found[warmup + 1 :], strict=False))
@@ -54,11 +54,11 @@ def test_after_the_warm_up_it_never_rises_and_ends_where_it_should(shape, warmup
         ({"shape": "cosine", "warmup_steps": 5, "decay_steps": 5}, "decay_steps"),
     ],
 )
-def test_a_setting_that_cannot_work_is_named(settings, named):
+def test_an_invalid_setting_is_named(settings, named):
     with pytest.raises(ValueError, match=named):
         ScheduleSettings(**settings)
 
 
-def test_a_descent_without_an_end_is_refused():
+def test_a_decay_without_an_end_is_refused():
     with pytest.raises(ValueError, match="decay_steps"):
         rate_share(ScheduleSettings(shape="cosine"), 0)

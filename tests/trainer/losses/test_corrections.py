@@ -21,7 +21,7 @@ def corrected(ratios, *, trajectories=None, lags=None, **options):
     )
 
 
-def test_without_a_correction_every_token_weighs_the_same():
+def test_without_a_correction_all_tokens_weigh_the_same():
     found = corrected([0.1, 1.0, 50.0])
     assert found.weights.tolist() == [1.0, 1.0, 1.0]
     assert found.metrics == {
@@ -58,7 +58,7 @@ def test_a_trajectorys_ratio_is_the_mean_or_the_product_of_its_tokens():
 
 
 @pytest.mark.parametrize(("level", "ratio"), [("geometric_mean", 2.0), ("product", 4.0)])
-def test_stale_tokens_are_masked_and_no_part_of_their_trajectorys_ratio(level, ratio):
+def test_stale_tokens_are_masked_and_excluded_from_their_trajectorys_ratio(level, ratio):
     found = corrected(
         [9.0, 4.0, 1.0], lags=[3, 2, 0], max_token_staleness=2, importance="truncate", level=level, ratio_max=100.0
     )
@@ -89,7 +89,7 @@ def test_every_token_is_kept_or_masked_for_one_reason_and_no_weight_is_unbounded
 
 
 @pytest.mark.parametrize("loss", ["dapo", "dr_grpo", "cispo", "gspo", "kimi"])
-def test_what_is_masked_is_not_divided_by_either(loss):
+def test_masked_tokens_do_not_count_in_the_divisor(loss):
     kept = [at_ratio(1.1, prox_ratio=1.1), at_ratio(1.2, prox_ratio=1.2)]
     gone = [at_ratio(30.0, prox_ratio=30.0), at_ratio(1.0, lag=9)]
     correction = CorrectionSettings(importance="mask", max_token_staleness=3)
@@ -100,7 +100,7 @@ def test_what_is_masked_is_not_divided_by_either(loss):
     assert with_them.metrics["tokens_masked_stale"] == 2
 
 
-def test_under_a_correction_the_losss_own_ratio_begins_at_the_policy_before_the_step():
+def test_with_a_correction_the_losss_ratio_is_relative_to_the_policy_before_the_step():
     # π / π_prox = 1.1 is inside the clip, π / π_b = 3.3 would be outside; π_prox / π_b = 3 is truncated to 2.
     (slope,) = evaluate(
         "dapo", [[at_ratio(3.3, prox_ratio=3.0)]], correction=CorrectionSettings(importance="truncate")
@@ -109,7 +109,7 @@ def test_under_a_correction_the_losss_own_ratio_begins_at_the_policy_before_the_
     assert evaluate("dapo", [[at_ratio(3.3, prox_ratio=3.0)]]).gradient == [0.0]
 
 
-def test_decoupled_is_the_clip_with_a_truncation_that_never_bites():
+def test_decoupled_equals_the_clip_with_an_unreached_truncation():
     tokens = [
         [at_ratio(3.3, prox_ratio=3.0), at_ratio(0.3, -1.0, prox_ratio=0.2)],
         [at_ratio(8.0, -2.0, prox_ratio=9.0)],
@@ -132,6 +132,6 @@ def test_decoupled_is_the_clip_with_a_truncation_that_never_bites():
         ({"max_token_staleness": -1}, "max_token_staleness"),
     ],
 )
-def test_settings_that_do_not_go_together_are_named(options, named):
+def test_contradictory_settings_are_named(options, named):
     with pytest.raises(ValueError, match=named):
         CorrectionSettings(**options)

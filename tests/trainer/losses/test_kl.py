@@ -47,6 +47,6 @@ def test_the_penalty_by_hand():
         ({"reference": "x"}, "base, b"),
     ],
 )
-def test_settings_that_cannot_work_are_named(options, named):
+def test_invalid_settings_are_named(options, named):
     with pytest.raises(ValueError, match=named):
         KlSettings(**options)

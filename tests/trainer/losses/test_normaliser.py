@@ -12,14 +12,14 @@ def normalised(normaliser, kept=(1, 1, 1, 1, 1, 1)):
     return weights.tolist(), divisor
 
 
-def test_what_the_sum_is_divided_by():
+def test_the_divisor_of_each_normaliser():
     ones = [1.0] * 6
     assert normalised(Normaliser.CONSTANT_LENGTH) == (ones, 30.0)
     assert normalised(Normaliser.TOKEN_MEAN) == (ones, 6.0)
     assert normalised(Normaliser.SEQUENCE_MEAN) == (pytest.approx([1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]), 3.0)
 
 
-def test_only_what_is_kept_counts_and_a_trajectory_without_a_kept_token_does_not():
+def test_only_kept_tokens_and_trajectories_with_kept_tokens_count():
     kept = (1, 0, 1, 0, 1, 1)
     weights = [1.0, 0.0, 1.0, 0.0, 1.0, 1.0]
     assert normalised(Normaliser.CONSTANT_LENGTH, kept) == (weights, 20.0)
@@ -28,7 +28,7 @@ def test_only_what_is_kept_counts_and_a_trajectory_without_a_kept_token_does_not
 
 
 @pytest.mark.parametrize("normaliser", Normaliser)
-def test_where_nothing_is_kept_the_divisor_is_zero(normaliser):
+def test_without_kept_tokens_the_divisor_is_zero(normaliser):
     assert normalised(normaliser, (0,) * 6) == ([0.0] * 6, 0.0)
 
 

@@ -211,7 +211,7 @@ def test_the_reference_has_the_same_loss_and_gradient(answers, name, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["trl divides by all tokens", "trl divides by all answers"])
-def test_trl_divides_by_what_is_masked_too_and_we_by_what_is_kept(answers, name, seed):
+def test_trl_divides_by_masked_tokens_too_and_headrace_by_kept_ones(answers, name, seed):
     case = DIFFERENT[name]
     loss, gradient = ours(case, seed)
     expected = np.asarray(answers[name, seed]["gradient"])
@@ -227,7 +227,7 @@ def test_trl_divides_by_what_is_masked_too_and_we_by_what_is_kept(answers, name,
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_verl_clips_negative_advantages_a_second_time_and_we_do_not(answers, seed):
+def test_verl_clips_negative_advantages_a_second_time_and_headrace_does_not(answers, seed):
     # Dual clip (Ye et al., 2020): where A < 0 and ρ > c the gradient is zero. No loss here was published with it.
     _, gradient = ours(DIFFERENT["verl clips twice"], seed)
     reference = np.asarray(answers["verl clips twice", seed]["gradient"])
@@ -239,7 +239,7 @@ def test_verl_clips_negative_advantages_a_second_time_and_we_do_not(answers, see
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_verls_cispo_raises_small_ratios_and_ours_has_no_lower_bound(answers, seed):
+def test_verls_cispo_raises_small_ratios_and_headraces_has_no_lower_bound(answers, seed):
     # MiniMax-M1 has no lower bound either; verl's default gives a token that became rare a weight of at least 0.8.
     _, gradient = ours(DIFFERENT["verl's cispo has a lower bound"], seed)
     reference = np.asarray(answers["verl's cispo has a lower bound", seed]["gradient"])
@@ -251,7 +251,7 @@ def test_verls_cispo_raises_small_ratios_and_ours_has_no_lower_bound(answers, se
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_verls_gspo_weighs_each_tokens_gradient_and_ours_the_trajectorys_objective(answers, seed):
+def test_verls_gspo_weights_each_tokens_gradient_and_headraces_the_trajectorys_objective(answers, seed):
     # Ours, and TRL's: a trajectory has one objective and one ratio, so token weights act through their mean.
     _, gradient = ours(DIFFERENT["verl's gspo weighs each token"], seed)
     reference = np.asarray(answers["verl's gspo weighs each token", seed]["gradient"])

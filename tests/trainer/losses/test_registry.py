@@ -101,7 +101,7 @@ def test_on_policy_every_loss_has_the_plain_policy_gradient(name, trajectories):
 
 @few
 @given(TRAJECTORIES)
-def test_cispo_never_silences_a_token(trajectories):
+def test_cispo_leaves_every_token_a_gradient(trajectories):
     found = evaluate("cispo", trajectories, normaliser="token_mean")
     tokens = [token for each in trajectories for token in each]
     for token, slope in zip(tokens, found.gradient, strict=True):
@@ -112,7 +112,7 @@ def test_cispo_never_silences_a_token(trajectories):
 @pytest.mark.parametrize("name", CLIPPED)
 @few
 @given(trajectories=TRAJECTORIES)
-def test_the_clip_silences_a_token_that_went_far_enough_the_right_way(name, trajectories):
+def test_the_clip_removes_the_gradient_beyond_the_bound(name, trajectories):
     found = evaluate(name, trajectories, normaliser="token_mean", clip_low=0.2, clip_high=0.3)
     tokens = [token for each in trajectories for token in each]
     for token, slope in zip(tokens, found.gradient, strict=True):
@@ -122,7 +122,7 @@ def test_the_clip_silences_a_token_that_went_far_enough_the_right_way(name, traj
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "dapo"])
-def test_one_token_recorded_far_too_low_outweighs_nothing_with_a_dual_clip(name):
+def test_with_a_dual_clip_a_token_recorded_far_too_low_does_not_outweigh_others(name):
     """Its ratio is e^15; without the bound its gradient is a million times that of the others."""
     poisoned = [[at_ratio(math.exp(15.0), -1.0), at_ratio(1.0, -1.0)]]
     far, near = evaluate(name, poisoned).gradient
@@ -134,7 +134,7 @@ def test_one_token_recorded_far_too_low_outweighs_nothing_with_a_dual_clip(name)
         assert bounded == evaluate(name, [[at_ratio(ratio, advantage)]]).gradient[0]
 
 
-def test_a_dual_clip_that_would_silence_what_did_not_move_is_refused():
+def test_a_dual_clip_that_would_clip_unchanged_tokens_is_refused():
     with pytest.raises(ValueError, match="dual_clip is 1"):
         LossSettings(dual_clip=1.0)
 
@@ -148,7 +148,7 @@ def test_kimis_mask_is_the_same_for_either_sign(ratio, advantage, inside):
 
 @pytest.mark.parametrize("ratio", [10.0, 0.01])
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_outside_the_clip_cispo_still_teaches_and_grpo_does_not(ratio, advantage):
+def test_outside_the_clip_cispo_has_a_gradient_and_grpo_does_not(ratio, advantage):
     (kept,) = evaluate("cispo", [[at_ratio(ratio, advantage)]]).gradient
     (clipped,) = evaluate("grpo", [[at_ratio(ratio, advantage)]]).gradient
     assert kept != 0
@@ -158,7 +158,7 @@ def test_outside_the_clip_cispo_still_teaches_and_grpo_does_not(ratio, advantage
 @pytest.mark.parametrize("name", NAMES)
 @few
 @given(trajectories=TRAJECTORIES, data=st.data())
-def test_however_an_update_is_divided_into_passes_its_gradient_is_the_same(name, trajectories, data):
+def test_the_gradient_does_not_depend_on_the_division_into_passes(name, trajectories, data):
     whole_trajectories = name == "gspo"  # its ratio is of the trajectory; the others' are of single tokens
     assert loss_named(name).whole_trajectories == whole_trajectories
     segments = [data.draw(st.integers(1, 3)) for _ in trajectories]
@@ -197,7 +197,7 @@ def test_the_order_of_trajectories_does_not_matter(name, trajectories, order):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_ratio_that_overflows_leaves_numbers(name):
+def test_an_overflowing_ratio_gives_finite_values(name):
     far = [[Token(0.0, -500.0, advantage, -250.0), Token(-500.0, 0.0, advantage, -250.0)] for advantage in (1.0, -1.0)]
     found = evaluate(name, far, dtype=np.float32)
     assert all(map(math.isfinite, [found.loss, *found.gradient]))
@@ -220,7 +220,7 @@ def test_a_loss_has_the_settings_it_was_published_with(name):
     assert (changed.normaliser, changed.advantage_scale) == (Normaliser.TOKEN_MEAN, AdvantageScale.NONE)
 
 
-def test_an_unknown_loss_is_answered_with_the_known_ones():
+def test_the_error_for_an_unknown_loss_lists_the_known_ones():
     with pytest.raises(ValueError, match="cispo, dapo, decoupled, dr_grpo, grpo, gspo, kimi"):
         loss_named("ppo")
 
@@ -233,6 +233,6 @@ def test_a_setting_that_the_loss_does_not_know_is_refused(name, bound):
         loss_named(name, LossSettings(**{bound: 0.0}))
 
 
-def test_decoupled_and_an_importance_correction_would_weigh_twice():
+def test_decoupled_with_an_importance_correction_is_refused():
     with pytest.raises(ValueError, match="importance is truncate and the loss decoupled"):
         loss_named("decoupled", correction=CorrectionSettings(importance="truncate"))

@@ -45,7 +45,7 @@ def test_packed_logprobs_and_gradients_are_the_plain_models(directory):
         torch.testing.assert_close(ours.grad, theirs.grad, atol=2e-3, rtol=1e-3, msg=name)
 
 
-def test_what_comes_in_goes_out_and_loads_in_plain_transformers(directory, tmp_path):
+def test_a_saved_model_loads_in_plain_transformers(directory, tmp_path):
     save_model(load_model(directory), tmp_path / "same")
     assert file_sha256(tmp_path / "same" / "model.safetensors") == file_sha256(directory / "model.safetensors")
 
@@ -66,7 +66,7 @@ def _with_plain_attention(model):
     return model
 
 
-def test_a_tested_architecture_is_not_warned_of(directory, caplog):
+def test_a_tested_architecture_logs_no_warning(directory, caplog):
     with caplog.at_level(logging.WARNING):
         load_model(directory)
     assert not caplog.records
@@ -81,7 +81,7 @@ def test_head_and_embedding_stay_tied_or_apart(tmp_path, tied):
     assert file_sha256(tmp_path / "out" / "model.safetensors") == file_sha256(directory / "model.safetensors")
 
 
-def test_an_untested_architecture_that_agrees_is_warned_of(tmp_path, caplog):
+def test_an_untested_architecture_that_agrees_logs_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         load_model(write_model(tmp_path, "olmo3"))
     assert "olmo3" in caplog.text
@@ -105,12 +105,12 @@ def test_an_untested_architecture_that_agrees_is_warned_of(tmp_path, caplog):
         ("bert", {}, "log-probabilities"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_with_its_reason(tmp_path, model_type, changes, why):
+def test_unsupported_models_are_refused_with_their_reason(tmp_path, model_type, changes, why):
     with pytest.raises(UnsupportedModel, match=f"model_dir .*{model_type}.* cannot be trained: .*{why}"):
         load_model(write_model(tmp_path, model_type, **changes))
 
 
-def test_an_obstacle_that_the_table_does_not_know_fails_the_trial(tmp_path, monkeypatch):
+def test_an_unknown_obstacle_fails_the_trial(tmp_path, monkeypatch):
     # Without the sentence about soft caps the model is loaded, and its own numbers speak.
     monkeypatch.setattr("headrace.trainer.model.load.obstacles", lambda config: [])
     with pytest.raises(UnsupportedModel, match="soft caps"):
@@ -119,7 +119,7 @@ def test_an_obstacle_that_the_table_does_not_know_fails_the_trial(tmp_path, monk
         load_model(write_model(tmp_path / "b", "gemma2", attn_logit_softcapping=None, final_logit_softcapping=1.0))
 
 
-def test_weights_that_are_no_numbers_are_named(tmp_path):
+def test_weights_that_are_not_finite_are_named(tmp_path):
     model = load_model(write_model(tmp_path / "in", "llama"))
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
@@ -128,7 +128,7 @@ def test_weights_that_are_no_numbers_are_named(tmp_path):
         load_model(tmp_path / "out")
 
 
-def test_a_window_bounds_the_sequences_and_is_said(tmp_path, caplog):
+def test_a_window_bounds_the_sequences_and_is_logged(tmp_path, caplog):
     model = load_model(write_model(tmp_path, "mistral", sliding_window=20))
     assert longest_sequence(model) == 20
     assert "windows" in caplog.text

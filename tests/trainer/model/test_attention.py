@@ -42,7 +42,7 @@ def test_the_gpus_variable_length_kernel_does_the_same():
     torch.testing.assert_close(found, each_alone(packed, *heads), atol=2e-2, rtol=2e-2)
 
 
-def test_without_a_layout_or_with_a_short_window_it_refuses():
+def test_a_missing_layout_or_a_short_window_is_refused():
     packed = pack([([1, 2, 3], [0, 0, 1])])
     heads = random_heads(3)
     with pytest.raises(ValueError, match="layout"):

@@ -102,7 +102,7 @@ def test_logits_of_all_tokens_never_exist():
     assert memory.peak < tokens * vocabulary * 4 / 10
 
 
-def test_the_measure_of_memory_sees_logits_where_they_are():
+def test_the_memory_measurement_detects_full_logits():
     hidden, labels, weight, _, upstream = head(64, 16, 10_000)
     with Memory() as memory:
         logits = hidden @ weight.t()
@@ -111,7 +111,7 @@ def test_the_measure_of_memory_sees_logits_where_they_are():
     assert memory.peak > 3 * 64 * 10_000 * 4
 
 
-def test_a_certain_distribution_has_no_entropy():
+def test_a_deterministic_distribution_has_no_entropy():
     weight = torch.tensor([[100.0], [-100.0]])
     logprobs, entropy = head_logprobs(torch.ones(1, 1), torch.tensor([0]), weight, max_logits=2)
     assert (logprobs.item(), entropy.item()) == (0.0, 0.0)
@@ -145,7 +145,7 @@ def test_each_row_has_its_temperature_forward_and_backward(rows, bias):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_at_temperature_one_the_bits_are_those_without():
+def test_temperature_one_is_bit_identical_to_none():
     hidden, labels, weight, _, _ = head(7, 8, 30)
     plain, at_one = (head_logprobs(hidden, labels, weight, None, t, max_logits=90) for t in (None, torch.ones(7)))
     assert all(torch.equal(a, b) for a, b in zip(plain, at_one, strict=True))

@@ -56,7 +56,7 @@ def numbers_of(model, sequences, watched, *, max_logits):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @settings(max_examples=15, deadline=None)
 @given(pack=perturbed_packs())
-def test_changing_a_neighbour_changes_no_bit_of_this_sequences_logprobs_and_gradients(
+def test_changing_a_neighbour_changes_no_bit_of_a_sequences_logprobs_and_gradients(
     models, dtype, kernel, max_logits, pack
 ):
     before, after, watched = pack
@@ -70,7 +70,7 @@ def test_changing_a_neighbour_changes_no_bit_of_this_sequences_logprobs_and_grad
     assert any(gradient.abs().max() > 0 for gradient in first[2])
 
 
-def test_changing_a_token_of_its_own_changes_them(models):
+def test_changing_an_own_token_changes_them(models):
     before, after = [np.arange(9), np.arange(12)], [np.arange(9), np.arange(12)]
     after[1][3] = 40
     first, second = (numbers_of(models["float32"], sequences, 1, max_logits=10**6) for sequences in (before, after))

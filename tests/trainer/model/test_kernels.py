@@ -78,7 +78,7 @@ def test_a_compiled_layer_is_one_graph_with_its_attention_in_it(tmp_path, flash_
         (LayerSettings(liger=True), "layers.liger needs a GPU"),
     ],
 )
-def test_kernels_that_want_a_gpu_are_refused_without_one(tmp_path, settings, message):
+def test_kernels_that_need_a_gpu_are_refused_without_one(tmp_path, settings, message):
     with pytest.raises(ValueError, match=message):
         prepare_layers(load_model(write_model(tmp_path, "qwen3")), settings)
 

@@ -44,7 +44,7 @@ def test_checkpointed_activations_keep_less_compute_again_and_give_the_same_bits
     assert products_again > products
 
 
-def test_names_and_layers_stay_as_they_were(tmp_path):
+def test_names_and_layers_do_not_change(tmp_path):
     directory = write_model(tmp_path, "qwen3")
     plain, prepared = load_model(directory), load_model(directory)
     prepare_layers(prepared, LayerSettings(activation_checkpointing=True))
@@ -52,7 +52,7 @@ def test_names_and_layers_stay_as_they_were(tmp_path):
     assert decoder_layers(prepared) == list(prepared.model.layers)
 
 
-def test_a_model_that_does_not_say_which_its_layers_are_is_refused():
+def test_a_model_without_marked_layers_is_refused():
     with pytest.raises(ValueError, match="layers"):
         prepare_layers(nn.Linear(2, 2), LayerSettings(activation_checkpointing=True))
     prepare_layers(nn.Linear(2, 2), LayerSettings())

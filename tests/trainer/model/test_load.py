@@ -99,7 +99,7 @@ def test_a_saved_model_is_the_same_model_and_the_same_bytes(model, tmp_path):
         assert torch.equal(one, other)
 
 
-def test_the_tokenizer_comes_along(model, tmp_path):
+def test_the_tokenizer_is_copied(model, tmp_path):
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "tokenizer.json").write_text("{}")
     save_model(model, tmp_path / "out", tokenizer_from=tmp_path / "base")

@@ -48,7 +48,7 @@ def plain_logprobs(path, sequences):
 
 
 @pytest.mark.parametrize("model_type", sorted(TESTED))
-def test_what_is_published_is_the_base_at_first_and_then_what_the_adapters_make_of_it(tmp_path, model_type):
+def test_the_published_model_is_the_base_at_first_and_then_the_merged_one(tmp_path, model_type):
     directory = write_model(tmp_path / "base", model_type)
     model = adapted(directory)
     first = published(model, tmp_path / "first")
@@ -99,7 +99,7 @@ def test_targets_choose_matrices_and_an_unknown_one_is_named(tmp_path):
         adapted(directory, LoraSettings(rank=2, targets=("query",)))
 
 
-def test_adapters_follow_from_the_seed_alone(tmp_path):
+def test_adapters_depend_on_the_seed_alone(tmp_path):
     directory = write_model(tmp_path / "base", "llama")
     torch.manual_seed(5)
     expected = torch.rand(2)
@@ -111,7 +111,7 @@ def test_adapters_follow_from_the_seed_alone(tmp_path):
     assert not any(torch.equal(parameter, trainable(other)[name]) for name, parameter in first.items())
 
 
-def test_beside_frozen_bfloat16_weights_adapters_are_float32(tmp_path):
+def test_adapters_of_frozen_bfloat16_weights_are_float32(tmp_path):
     directory = write_model(tmp_path / "base", "llama", dtype=torch.bfloat16)
     model = adapted(directory, dtype="bfloat16")
     assert {parameter.dtype for parameter in trainable(model).values()} == {torch.float32}
@@ -153,7 +153,7 @@ def test_only_one_layer_is_merged_at_a_time(tmp_path):
     assert seen == [[True, False], [False, True], [False, False]]
 
 
-def test_the_weights_come_back_where_a_layer_fails(tmp_path):
+def test_the_weights_are_restored_if_a_layer_fails(tmp_path):
     model = adapted(write_model(tmp_path / "base", "llama"))
     before = list(model.parameters())
 
@@ -170,6 +170,6 @@ def test_the_weights_come_back_where_a_layer_fails(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "named"), [({"rank": -1}, "rank"), ({"alpha": 0.0}, "alpha"), ({"targets": ()}, "targets")]
 )
-def test_a_setting_that_cannot_work_is_named(settings, named):
+def test_an_invalid_setting_is_named(settings, named):
     with pytest.raises(ValueError, match=named):
         LoraSettings(**settings)

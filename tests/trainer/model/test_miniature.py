@@ -10,7 +10,7 @@ def weights(seed: int) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def test_weights_follow_from_the_seed_alone() -> None:
+def test_weights_depend_on_the_seed_alone() -> None:
     assert torch.equal(weights(1), weights(1))
     assert not torch.equal(weights(1), weights(2))
 
@@ -25,7 +25,7 @@ def test_a_tied_one_shares_its_embedding_with_the_head() -> None:
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def test_the_global_generator_is_left_alone() -> None:
+def test_the_global_generator_is_unchanged() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)

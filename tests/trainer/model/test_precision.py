@@ -67,7 +67,7 @@ def test_checkpointed_activations_are_computed_again_with_the_same_copies(direct
     assert torch.equal(gradient(plain), gradient(checkpointed))
 
 
-def test_the_weights_come_back_whatever_happens_inside(directory):
+def test_the_weights_are_restored_after_an_error(directory):
     model = load_model(directory)
     before = list(model.parameters())
 
@@ -81,7 +81,7 @@ def test_the_weights_come_back_whatever_happens_inside(directory):
     assert all(one is other for one, other in zip(before, model.parameters(), strict=True))
 
 
-def test_small_steps_move_float32_weights_where_bfloat16_ones_stand_still(directory):
+def test_small_steps_change_float32_weights_but_not_bfloat16_ones(directory):
     """At a learning rate of 1e-6, as in reinforcement learning, 40 steps of one sign."""
     pure, trained = load_model(directory, dtype="bfloat16"), load_model(directory)
     start = published_tensors(trained, BF16)
@@ -101,7 +101,7 @@ def test_small_steps_move_float32_weights_where_bfloat16_ones_stand_still(direct
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_a_bfloat16_model_comes_in_and_goes_out_the_same(tmp_path, tied):
+def test_a_bfloat16_model_is_saved_unchanged(tmp_path, tied):
     directory = write_model(tmp_path / "in", "llama", dtype=BF16, tie_word_embeddings=tied)
     model = load_model(directory)
     assert model.dtype == torch.float32
@@ -111,7 +111,7 @@ def test_a_bfloat16_model_comes_in_and_goes_out_the_same(tmp_path, tied):
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == BF16
 
 
-def test_in_float32_nothing_is_copied_and_all_of_it_is_published(directory):
+def test_in_float32_no_weights_are_copied_and_all_are_published(directory):
     model = load_model(directory)
     assert weight_copies(model, torch.float32) == {}
     assert all(

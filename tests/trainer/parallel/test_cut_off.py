@@ -30,7 +30,7 @@ async def said(kafka, run):
     )
 
 
-async def test_all_ranks_go_on_to_the_bit_once_the_broker_is_back(running_kafka, kafka, tmp_path):
+async def test_all_ranks_resume_bit_identically_once_the_broker_is_back(running_kafka, kafka, tmp_path):
     tiny_model(tmp_path / "base")
     for run in cut_off.RUNS:
         await feed_groups(kafka, ["a", "b", "c"], run=run, story="story")

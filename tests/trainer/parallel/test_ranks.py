@@ -99,12 +99,12 @@ def test_several_ranks_learn_what_one_learns(folder, found, case, count):
 
 
 @pytest.mark.parametrize(("case", "count"), list(product(IDLE, (2, 4))))
-def test_a_rank_that_gives_nothing_is_seen_by_the_same_comparison(folder, case, count):
+def test_the_comparison_detects_a_rank_without_gradients(folder, case, count):
     assert astray(folder, case, f"{case} on {count}, idle") > 5 * ASTRAY
 
 
 @pytest.mark.parametrize(("case", "count"), list(product(CASES, (1, 2, 4))))
-def test_canaries_are_what_the_published_directory_says_when_it_is_loaded_afresh(folder, found, case, count):
+def test_canaries_equal_the_log_probabilities_of_the_published_directory(folder, found, case, count):
     """To the last bits of float32, whatever type is served and however adapters were merged."""
     canaries = found[count][f"{case}: canaries"]
     dtype = CASES[case].get("dtype", "float32")
@@ -118,7 +118,7 @@ def test_canaries_are_what_the_published_directory_says_when_it_is_loaded_afresh
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (1, 4), (4, 2), (4, 1), (2, 1)])
-def test_a_checkpoint_goes_on_on_another_number_of_ranks(folder, before, after):
+def test_a_checkpoint_resumes_on_another_number_of_ranks(folder, before, after):
     uninterrupted = weights(folder, "uninterrupted")
     assert largest_difference(uninterrupted, weights(folder, f"from {before} to {after}")) < WEIGHTS
     assert largest_difference(uninterrupted, weights(folder, f"begun on {before}")) > 1e-3
@@ -142,7 +142,7 @@ def test_each_rank_writes_its_shard_and_no_pickle_is_on_disk(folder):
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_all_ranks_meet_the_same_trouble_and_go_on(found, count):
+def test_all_ranks_raise_the_same_error_and_continue(found, count):
     trouble = found[count]
     assert trouble["nan"].startswith("loss nan")
     assert "above 1e-09" in trouble["norm"]
@@ -152,7 +152,7 @@ def test_all_ranks_meet_the_same_trouble_and_go_on(found, count):
 
 
 @pytest.mark.parametrize(("count", "substeps"), list(product([1, 2, 4], [1, 2])))
-def test_all_ranks_disbelieve_the_same_records_and_go_on(found, count, substeps):
+def test_all_ranks_reject_the_same_records_and_continue(found, count, substeps):
     doubted = found[count][f"not believed, {substeps}"]
     assert doubted == found[1][f"not believed, {substeps}"]
     assert 0 < len(doubted) < 8
@@ -162,7 +162,7 @@ def test_all_ranks_disbelieve_the_same_records_and_go_on(found, count, substeps)
 
 
 @pytest.mark.parametrize("trouble", ["ended", "silent"])
-def test_a_rank_that_is_gone_or_silent_ends_the_job_with_a_clear_message(folder, trouble):
+def test_a_lost_or_silent_rank_ends_the_job_with_a_clear_message(folder, trouble):
     message = (folder / f"{trouble}.txt").read_text()
     assert f"another rank ended or did not answer within {LOST_S:.0f} s" in message
     assert "resumes from its newest checkpoint" in message

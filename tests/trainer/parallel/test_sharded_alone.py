@@ -68,7 +68,7 @@ def test_a_sharded_policy_alone_learns_what_a_whole_one_learns(tmp_path, dtype, 
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < tolerance
 
 
-def test_a_checkpoint_of_either_goes_on_as_the_other(tmp_path):
+def test_a_checkpoint_of_either_resumes_as_the_other(tmp_path):
     tiny_model(tmp_path / "base")
     weights = {}
     for before in (False, True):

@@ -95,14 +95,14 @@ def held(folder, run):
 
 
 @pytest.mark.parametrize("run", ["muon-planted", "muon-spoiled", "adapters-planted"])
-def test_all_ranks_go_on_to_the_bit_as_if_the_step_had_never_been(folder, run):
+def test_after_a_rollback_all_ranks_continue_bit_identically(folder, run):
     for mine, calm in zip(held(folder, run), held(folder, run.partition("-")[0] + "-calm"), strict=True):
         assert mine.keys() == calm.keys()
         assert [name for name in mine if not torch.equal(mine[name], calm[name])] == []
 
 
 @pytest.mark.parametrize(("alone", "run"), ALONE.items())
-def test_they_have_the_weights_and_the_optimizer_that_one_process_has(folder, alone, run):
+def test_weights_and_optimizer_equal_those_of_one_process(folder, alone, run):
     one, two = newest(folder, alone), newest(folder, run)
     states = [(load_file(each.weights), read_state(each.optimizer_dir, {})) for each in (one, two)]
     for mine, theirs in zip(*states, strict=True):
@@ -113,7 +113,7 @@ def test_they_have_the_weights_and_the_optimizer_that_one_process_has(folder, al
 
 
 @pytest.mark.parametrize(("run", "why"), [("muon-planted", "loss "), ("adapters-planted", "gradient norm")])
-async def test_the_groups_members_are_rejected_an_alert_says_so_and_training_goes_on(folder, kafka, run, why):
+async def test_the_groups_members_are_rejected_with_an_alert_and_training_continues(folder, kafka, run, why):
     rejected = payloads(await records(kafka, REJECTED, run))
     assert sorted(each.trajectory_id for each in rejected) == [f"{run}/bad/{number}" for number in range(4)]
     assert {(each.stage, each.reason, each.policy_version) for each in rejected} == {
@@ -128,7 +128,7 @@ async def test_the_groups_members_are_rejected_an_alert_says_so_and_training_goe
     assert [each.version for each in payloads(await records(kafka, WEIGHTS, run))] == [0, 1, 2, 3]
 
 
-async def test_what_only_one_ranks_weights_show_is_taken_back_by_all_and_tried_again(folder, kafka):
+async def test_broken_weights_on_one_rank_roll_back_all_ranks_and_the_step_is_retried(folder, kafka):
     """Nothing was wrong with the group: the second attempt stands, and nobody is bothered."""
     said = (folder / "said").read_text()
     assert said.count("holds values that are not finite; the step is rolled back") == 1

@@ -26,7 +26,7 @@ from tests.trainer.parallel.torchrun import start_torchrun
 
 
 @pytest.mark.kafka
-async def test_two_ranks_train_from_the_log_end_together_and_one_process_goes_on(kafka, tmp_path):
+async def test_two_ranks_train_from_the_log_stop_together_and_one_process_resumes(kafka, tmp_path):
     groups = await feed_groups(kafka, list("abcdef"), run="ranks")
     file = tmp_path / "run.toml"
     file.write_text(

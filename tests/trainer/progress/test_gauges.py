@@ -30,7 +30,7 @@ def values(text):
     return {line.split("{")[0]: float(line.split()[-1]) for line in lines}
 
 
-def test_every_metric_is_read_under_its_own_name_with_its_sentence(scraped):
+def test_every_metric_is_exported_with_its_name_and_description(scraped):
     progress, scrape = scraped
     progress.begin(3, 16)
     progress.enter(Phase.WAITING)
@@ -49,7 +49,7 @@ def test_every_metric_is_read_under_its_own_name_with_its_sentence(scraped):
     assert f"HELP headrace_trainer_chi2 {METRICS['chi2'].about}" in text
 
 
-def test_before_the_first_step_there_is_no_loss_to_read(scraped):
+def test_before_the_first_step_no_loss_is_exported(scraped):
     progress, scrape = scraped
     progress.begin(3, 16)
     assert "headrace_trainer_loss" not in values(scrape())

@@ -31,11 +31,11 @@ def test_the_newest_steps_count_most():
         (Phase.DONE, 1.0, 0, None),
     ],
 )
-def test_the_next_weights_come_when_what_is_left_has_been_done(phase, since_s, groups, expected):
+def test_the_next_weights_are_estimated_from_the_remaining_work(phase, since_s, groups, expected):
     assert USUAL.next_weights_s(phase, since_s, groups, 16) == (None if expected is None else pytest.approx(expected))
 
 
-def test_before_the_first_step_nothing_is_guessed():
+def test_before_the_first_step_nothing_is_estimated():
     assert StepPace().next_weights_s(Phase.WAITING, 1.0, 4, 16) is None
     assert StepPace().verdict() == ""
 
@@ -50,12 +50,12 @@ def test_before_the_first_step_nothing_is_guessed():
         ((1, 1, 1, 1), "balanced"),
     ],
 )
-def test_a_person_sees_whether_it_starves_or_is_slow(seconds, said):
+def test_the_verdict_names_the_bottleneck(seconds, said):
     assert StepPace().after(dict(zip(STEP, seconds, strict=True))).verdict().startswith(said)
 
 
 @given(st.lists(st.tuples(*[st.floats(0, 1e6)] * 4), min_size=1))
-def test_shares_of_the_time_add_up(steps):
+def test_shares_of_the_time_sum_to_1(steps):
     pace = StepPace()
     for step in steps:
         pace = pace.after(dict(zip(STEP, step, strict=True)))

@@ -56,7 +56,7 @@ def test_each_phase_is_timed_and_a_new_step_begins_with_no_groups(clock):
     assert progress.next_weights_s == pytest.approx(2 / 4 * 12 + 7)
 
 
-def test_a_step_that_is_tried_again_has_the_seconds_of_all_its_attempts(clock):
+def test_a_retried_step_has_the_seconds_of_all_its_attempts(clock):
     progress = Progress(clock=clock)
     clock.now += 60  # loading the model is no part of a step
     progress.begin(0, 16)
@@ -69,7 +69,7 @@ def test_a_step_that_is_tried_again_has_the_seconds_of_all_its_attempts(clock):
     assert progress.since_step_s == 0.0
 
 
-def test_a_watcher_that_fails_is_told_once_and_stops_nobody(clock, caplog):
+def test_a_failing_watcher_is_reported_once_and_stops_no_other(clock, caplog):
     calls = []
 
     class Broken:
@@ -98,7 +98,7 @@ def test_a_watcher_that_fails_is_told_once_and_stops_nobody(clock, caplog):
     assert "terminal is gone" in caplog.text
 
 
-def test_a_step_is_a_line_with_what_was_learnt_and_where_the_time_went(clock, caplog):
+def test_a_step_is_a_line_with_its_metrics_and_times(clock, caplog):
     caplog.set_level(logging.INFO, "headrace.trainer")
     run_step(Progress([Lines()], clock=clock), clock, 42)
     assert caplog.messages == [
@@ -107,7 +107,7 @@ def test_a_step_is_a_line_with_what_was_learnt_and_where_the_time_went(clock, ca
     ]
 
 
-def test_waiting_long_is_said_now_and_then(clock, caplog):
+def test_a_long_wait_is_logged_at_intervals(clock, caplog):
     caplog.set_level(logging.INFO, "headrace.trainer")
     progress = Progress([Lines()], clock=clock)
     progress.begin(7, 16)
@@ -146,7 +146,7 @@ def drawn(progress):
     return console.file.getvalue()
 
 
-def test_the_panel_shows_what_is_awaited_and_what_holds_it_up(clock):
+def test_the_panel_shows_missing_groups_and_the_bottleneck(clock):
     progress = Progress(clock=clock)
     progress.begin(0, 16)
     progress.enter(Phase.WAITING)
@@ -161,7 +161,7 @@ def test_the_panel_shows_what_is_awaited_and_what_holds_it_up(clock):
         assert said in shown
 
 
-def test_the_panel_shows_what_is_out_of_reach_and_since_when(clock):
+def test_the_panel_shows_an_outage_and_its_duration(clock):
     progress = Progress(clock=clock)
     progress.outage_lasts("Kafka is unavailable", 30.0)
     clock.now += 12.0
@@ -170,7 +170,7 @@ def test_the_panel_shows_what_is_out_of_reach_and_since_when(clock):
     assert "unavailable" not in drawn(progress)
 
 
-def test_the_panel_lives_on_a_terminal(clock):
+def test_the_panel_is_drawn_on_a_terminal(clock):
     console = Console(width=100, force_terminal=True, file=io.StringIO())
     with LivePanel(console, "run r") as panel:
         progress = Progress([panel], clock=clock)

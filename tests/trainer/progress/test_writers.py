@@ -14,13 +14,13 @@ from headrace.trainer.progress.writers import Aside, grouped, open_writers
 STEPS = [(step, {"loss": 0.5 / step, "kl_k3": 0.01 * step}) for step in (1, 2, 3)]
 
 
-def test_metrics_are_grouped_by_what_they_are_about():
+def test_metrics_are_grouped_by_subject():
     assert grouped({"loss": 1.0, "kl_k3": 2.0, "mine": 3.0}) == {
         "learning/loss": 1.0, "off-policy/kl_k3": 2.0, "other/mine": 3.0,
     }  # fmt: skip
 
 
-def test_nothing_is_opened_that_nobody_asked_for():
+def test_only_configured_writers_are_opened():
     with open_writers(WriterSettings(), "r", {}) as writers:
         assert writers == []
 
@@ -70,7 +70,7 @@ def test_wandb_keeps_a_run_offline(tmp_path):
     ]
 
 
-def test_a_writer_that_cannot_be_opened_or_fails_is_reported_and_stops_nobody(caplog):
+def test_a_failing_writer_is_reported_and_stops_no_other(caplog):
     class Full:
         def write(self, step, metrics):
             raise OSError(28, "No space left on device")
@@ -94,7 +94,7 @@ def test_a_writer_that_cannot_be_opened_or_fails_is_reported_and_stops_nobody(ca
     assert "full could not be closed" in caplog.text
 
 
-def test_a_writer_that_hangs_holds_nothing_up_and_what_waits_is_bounded(caplog):
+def test_a_hanging_writer_blocks_nothing_and_its_queue_is_bounded(caplog):
     going_on, written = threading.Event(), []
 
     class Slow:

@@ -21,7 +21,7 @@ def rebuilt():
     return rebuild(step, StepRecords(history.groups, history.trajectories))
 
 
-def test_its_arrays_and_what_they_are(rebuilt, tmp_path):
+def test_its_arrays_and_their_description(rebuilt, tmp_path):
     path = tmp_path / "step.safetensors"
     beside = write_batch(rebuilt, path)
     found, told = load_file(path), json.loads(beside.read_text())
@@ -41,7 +41,7 @@ def test_its_arrays_and_what_they_are(rebuilt, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step.json", "step.safetensors"]
 
 
-def test_what_could_not_be_rebuilt_is_not_written(rebuilt, tmp_path):
+def test_a_step_that_could_not_be_rebuilt_is_not_written(rebuilt, tmp_path):
     with pytest.raises(ValueError, match=r"must end in \.safetensors"):
         write_batch(rebuilt, tmp_path / "step.npz")
     nothing = rebuild(rebuilt.step, StepRecords({}, {}, [absent("training", (0, 1), "g", None)]))

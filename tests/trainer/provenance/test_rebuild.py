@@ -34,7 +34,7 @@ def history():
 
 
 @given(seed=st.integers(0, 1000), recipe=RECIPES)
-def test_whatever_the_recipe_the_batch_comes_out_the_same(seed, recipe):
+def test_the_batch_is_rebuilt_identically_for_every_recipe(seed, recipe):
     history = History()
     rng = random.Random(seed)
     steps = [history.train(rng, groups=rng.randint(1, 4), recipe=recipe) for _ in range(3)]
@@ -49,7 +49,7 @@ def place_in(step, group, number):
     return reference.partition, reference.offset
 
 
-def test_what_differs_is_named(history):
+def test_differing_arrays_are_named(history):
     step = history.steps[1]
     place = place_in(step, 0, 0)
     was = history.trajectories[place]
@@ -66,7 +66,7 @@ def test_another_scale_changes_the_advantages_alone(history):
     assert rebuild(step, evidence(history)).differing == ("advantages",)
 
 
-def test_a_record_that_makes_no_batch_is_a_difference_with_its_reason(history):
+def test_records_that_make_no_batch_differ_with_a_reason(history):
     step = history.steps[0]
     was = history.trajectories[place_in(step, 0, 0)]
     bare = [each.model_copy(update={"logprobs": None}) for each in was.segments]
@@ -76,7 +76,7 @@ def test_a_record_that_makes_no_batch_is_a_difference_with_its_reason(history):
     assert "lacks log-probabilities" in made.problem
 
 
-def test_expired_evidence_is_said_and_nothing_is_guessed(history):
+def test_expired_records_are_reported_and_not_guessed(history):
     step = history.steps[0]
     gone = place_in(step, 0, 0)
     lost = absent("trajectories", gone, step.groups[0].trajectory_ids[0], Bounds(gone[1] + 1, 10_000))
@@ -85,7 +85,7 @@ def test_expired_evidence_is_said_and_nothing_is_guessed(history):
     assert (made.verdict, made.batch, made.missing) == (RebuildResult.INCOMPLETE, None, (lost,))
 
 
-def test_a_record_about_something_else_is_missing_evidence_and_no_difference(history):
+def test_a_record_about_another_subject_counts_as_missing(history):
     step = history.steps[0]
     at = place_in(step, 0, 0)
     history.trajectories[at] = history.trajectories[at].model_copy(update={"trajectory_id": "stranger"})
@@ -102,7 +102,7 @@ def test_a_record_about_something_else_is_missing_evidence_and_no_difference(his
 
 
 @pytest.mark.parametrize("scale", ["none", "group_std"])
-def test_a_step_from_before_recipes_is_tried_with_each_scale(scale):
+def test_a_step_without_a_recipe_is_tried_with_each_scale(scale):
     history = History()
     step = history.train(random.Random(1), recipe=BatchRecipe(advantage_scale=scale))
     old = step.model_copy(update={"recipe": None, "array_sha256": {}})
@@ -110,14 +110,14 @@ def test_a_step_from_before_recipes_is_tried_with_each_scale(scale):
     assert (made.verdict, made.assumed) == (RebuildResult.MATCHES, BatchRecipe(advantage_scale=scale))
 
 
-def test_a_recipe_of_another_release_is_said_to_be_one(history):
+def test_a_recipe_of_another_release_is_reported_as_unknown(history):
     step = history.steps[0].model_copy(update={"recipe": BatchRecipe(format=99)})
     made = rebuild(step, evidence(history))
     assert made.verdict is RebuildResult.UNKNOWN_RECIPE
     assert "format 99" in made.problem
 
 
-def test_why_a_record_is_absent_follows_from_what_the_partition_holds():
+def test_the_reason_of_an_absence_depends_on_the_partitions_bounds():
     def why(bounds):
         return absent("trajectories", (2, 50), "t", bounds).absence
 

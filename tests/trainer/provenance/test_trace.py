@@ -37,7 +37,7 @@ def found(trace, history, name):
     return trace
 
 
-def test_it_touches_the_version_of_its_step_and_all_that_came_of_it(history):
+def test_it_touches_the_version_of_its_step_and_its_descendants(history):
     for step in history.steps:
         for name in (name for group in step.groups for name in group.trajectory_ids):
             trace = found(Trace(name), history, name)
@@ -47,7 +47,7 @@ def test_it_touches_the_version_of_its_step_and_all_that_came_of_it(history):
             assert trace.member.trajectory_id == name
 
 
-def test_its_fate_is_how_far_it_got(history):
+def test_its_fate_depends_on_its_last_record(history):
     name = "t"
     reward = Reward(
         trajectory_id=name, trajectory=Reference(partition=0, offset=1), spec="search@1", total=1.0, ended_ms=0
@@ -75,7 +75,7 @@ def test_a_step_without_it_did_not_train_it(history):
     assert trained_in(Found(AT, history.steps[0]), "stranger", graph) is None
 
 
-def test_how_much_of_its_events_is_left_follows_from_where_the_partition_begins():
+def test_the_state_of_its_events_depends_on_the_partitions_first_offset():
     assert EventsLeft(0, 10, 20, begin=10).state == "there"
     assert EventsLeft(0, 10, 20, begin=11).state == "partly expired"
     assert EventsLeft(0, 10, 20, begin=20).state == "partly expired"

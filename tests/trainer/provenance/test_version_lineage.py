@@ -42,7 +42,7 @@ def lineage_of(history, version, groups=None, trajectories=None):
 
 
 @given(seed=st.integers(0, 500), version=st.integers(1, 4), lost=st.floats(0, 1))
-def test_in_every_dimension_shares_sum_up_to_1_whatever_is_gone(seed, version, lost):
+def test_in_every_dimension_shares_sum_to_1_whatever_is_missing(seed, version, lost):
     history, rng = history_of(seed), random.Random(seed)
     groups = {place: each for place, each in history.groups.items() if rng.random() >= lost}
     found = {place: each for place, each in labels(history).items() if rng.random() >= lost}
@@ -70,7 +70,7 @@ def test_a_version_has_exactly_the_trajectories_that_lead_to_it(seed):
             assert {version for version, names in of_version.items() if trajectory_id in names} == touched
 
 
-def test_what_expired_is_said_and_what_the_group_still_knows_is_kept():
+def test_expired_records_are_reported_and_labels_of_the_group_are_kept():
     history = history_of(3)
     lineage, given = lineage_of(history, 4, trajectories={})
     assert {each.labels[Dimension.TENANT] for each in given} == {GONE}
@@ -79,7 +79,7 @@ def test_what_expired_is_said_and_what_the_group_still_knows_is_kept():
     assert all(each.tokens for each in given)
 
 
-def test_a_record_about_something_else_tells_nothing():
+def test_a_record_about_another_subject_gives_no_labels():
     history = history_of(3, steps=1)
     strangers = {
         place: each.model_copy(update={"trajectory_id": "stranger"}) for place, each in labels(history).items()
@@ -114,7 +114,7 @@ def test_versions_branch_after_a_rollback():
     assert graph.descendants(3) == []
 
 
-def test_a_parent_that_the_log_does_not_know_ends_the_line():
+def test_a_parent_missing_in_the_log_ends_the_line():
     ancestry = VersionGraph({4: 3, 5: 4}).ancestry(5)
     assert (ancestry.versions, ancestry.lost_at) == ((5, 4), 3)
     with pytest.raises(KeyError):
@@ -128,7 +128,7 @@ def test_a_parent_is_older_than_its_child():
         version_graph(history.weights, "run")
 
 
-def test_tokens_of_a_step_without_figures_are_not_made_up():
+def test_unknown_tokens_of_a_step_count_as_0():
     history = history_of(2, steps=1)
     step = history.steps[0].model_copy(update={"metrics": {}})
     shares = Shares()
@@ -136,6 +136,6 @@ def test_tokens_of_a_step_without_figures_are_not_made_up():
     assert {row.key for row in shares.table(Dimension.TASK)} == {GONE}
 
 
-def test_many_numbers_are_written_as_people_write_them():
+def test_numbers_are_shown_as_ranges():
     assert spans([9, 3, 5, 6, 7, 12, 6]) == "3, 5–7, 9, 12"
     assert spans([]) == ""

@@ -58,21 +58,21 @@ def retrier(progress):
     return _retrier
 
 
-async def test_progress_shows_an_outage_while_it_lasts_and_no_longer(retrier, progress):
+async def test_progress_shows_an_outage_only_while_it_lasts(retrier, progress):
     work = Fails(StoreUnavailable("no store"), 2, progress)
     assert await retrier(Announcer()).for_store(work, 3) == "done"
     assert work.seen == ["", "no store", "no store"]
     assert (progress.outage, progress.outage_s) == ("", 0.0)
 
 
-async def test_a_store_that_is_away_is_told_once_and_at_once(retrier, progress):
+async def test_an_unavailable_store_raises_one_alert_immediately(retrier, progress):
     announcer = Announcer()
     await retrier(announcer).for_store(Fails(StoreUnavailable("no store"), 5, progress), 3)
     (alert,) = announcer.published
     assert (alert["kind"], alert["message"]) == ("object_store_unavailable", "version 3 waits: no store")
 
 
-async def test_with_the_log_away_too_the_alert_waits_for_it_and_ends_nothing(retrier, progress):
+async def test_without_the_log_the_alert_waits_and_retries_continue(retrier, progress):
     announcer = Announcer(away=1)
     retries = retrier(announcer)
     await retries.for_store(Fails(StoreUnavailable("no store"), 5, progress), 3)
@@ -81,7 +81,7 @@ async def test_with_the_log_away_too_the_alert_waits_for_it_and_ends_nothing(ret
     assert announcer.kinds == ["object_store_unavailable"]
 
 
-async def test_of_the_log_a_person_hears_once_it_is_back(retrier, progress):
+async def test_an_outage_of_the_log_raises_an_alert_once_it_is_over(retrier, progress):
     announcer = Announcer()
     await retrier(announcer).for_log(Fails(LogUnavailable("no log"), 5, progress))
     (alert,) = announcer.published
@@ -89,14 +89,14 @@ async def test_of_the_log_a_person_hears_once_it_is_back(retrier, progress):
     assert "Kafka was unavailable for 0 s from" in alert["message"]
 
 
-async def test_calls_that_met_the_same_outage_tell_of_it_once(retrier, progress):
+async def test_calls_in_the_same_outage_raise_one_alert(retrier, progress):
     announcer = Announcer()
     retries = retrier(announcer)
     await asyncio.gather(*(retries.for_log(Fails(LogUnavailable("no log"), 5, progress)) for _ in range(3)))
     assert announcer.kinds == ["log_unavailable"]
 
 
-async def test_a_short_outage_of_the_log_tells_nobody(retrier, progress):
+async def test_a_short_outage_of_the_log_raises_no_alert(retrier, progress):
     announcer = Announcer()
     retries = retrier(announcer, OutageSettings(0.001, 0.002, alert_after_s=60.0))
     await retries.for_log(Fails(LogUnavailable("no log"), 3, progress))

@@ -44,12 +44,12 @@ async def ride(work, settings=QUICK, stop=None):
     return await retry(work, Away, settings, stop or asyncio.Event(), told), told
 
 
-async def test_of_what_works_at_once_nobody_hears():
+async def test_a_success_notifies_no_listener():
     result, told = await ride(Work(0))
     assert (result, told.waits_for, told.ends) == ("done", [], [])
 
 
-async def test_an_outage_is_waited_for_with_its_length_and_ends_once():
+async def test_an_outage_is_reported_with_its_duration_and_ends_once():
     work = Work(20)
     result, told = await ride(work)
     assert (result, work.calls) == ("done", 21)
@@ -59,7 +59,7 @@ async def test_an_outage_is_waited_for_with_its_length_and_ends_once():
     assert lasted_s >= told.seconds[-1] > 0
 
 
-async def test_no_patience_is_one_try():
+async def test_a_retry_limit_of_0_is_one_attempt():
     work = Work(1)
     with pytest.raises(Away):
         await ride(work, OutageSettings(patience_s=0.0))
@@ -74,13 +74,13 @@ async def test_a_call_that_hangs_is_cancelled_some_time_after_a_stop(monkeypatch
         await asyncio.wait_for(unless_stopped(hangs.wait, stop), 30)
 
 
-async def test_what_was_under_way_at_a_stop_may_still_end():
+async def test_a_call_in_progress_at_a_stop_may_still_end():
     stop = asyncio.Event()
     stop.set()
     assert await unless_stopped(Work(0), stop) == "done"
 
 
-async def test_patience_ends_with_the_trouble_itself():
+async def test_after_the_retry_limit_the_error_is_raised():
     with pytest.raises(Away, match="not there"):
         await ride(Work(10**9), OutageSettings(0.001, 0.002, 0.0, patience_s=0.05))
 
@@ -92,7 +92,7 @@ async def test_another_error_is_no_outage():
     assert work.calls == 1
 
 
-async def test_a_stop_ends_the_waiting_at_once():
+async def test_a_stop_ends_the_retries_immediately():
     stop = asyncio.Event()
     asyncio.get_running_loop().call_later(0.05, stop.set)
     with pytest.raises(Interrupted, match="not there"):

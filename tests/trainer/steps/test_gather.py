@@ -86,7 +86,7 @@ async def settle():
         await asyncio.sleep(0)
 
 
-async def test_what_was_looked_at_ahead_is_the_next_steps_and_nothing_is_taken_beyond_it():
+async def test_prefetched_groups_are_used_by_the_next_step_and_no_more_are_read():
     log, stop = Log(), asyncio.Event()
     for name in "abcde":
         log.write(name, version=0)
@@ -103,7 +103,7 @@ async def test_what_was_looked_at_ahead_is_the_next_steps_and_nothing_is_taken_b
     assert second.admitted_ages == [1, 1]
 
 
-async def test_a_group_that_aged_while_a_step_was_trained_is_turned_away_with_its_reason_and_replaced():
+async def test_a_group_that_became_stale_during_a_step_is_rejected_and_replaced():
     log, settled, stop = Log(), Settled(), asyncio.Event()
     for name, version in (("a", 0), ("b", 0), ("old", 0), ("new", 1)):
         log.write(name, version=version)
@@ -120,7 +120,7 @@ async def test_a_group_that_aged_while_a_step_was_trained_is_turned_away_with_it
     assert (metrics["rejected"], metrics["rejected_age_1"], metrics["admitted_age_0"]) == (1.0, 1.0, 2.0)
 
 
-async def test_groups_that_were_pending_at_a_restart_come_first_and_are_judged_again():
+async def test_pending_groups_come_first_after_a_restart_and_are_admitted_again():
     log, settled, stop = Log(), Settled(), asyncio.Event()
     for name, version in (("a", 1), ("b", 0)):
         log.write(name, version=version)
@@ -132,7 +132,7 @@ async def test_groups_that_were_pending_at_a_restart_come_first_and_are_judged_a
     assert turned_away(settled.announcements) == {"b": Reason.STALE}
 
 
-async def test_tokens_of_a_version_yet_to_come_are_counted_under_no_age():
+async def test_tokens_of_a_future_version_are_of_unknown_age():
     log, settled, stop = Log(), Settled(), asyncio.Event()
     for name, version in (("a", 0), ("other engine's", 57), ("b", 0)):
         log.write(name, version=version)
@@ -143,7 +143,7 @@ async def test_tokens_of_a_version_yet_to_come_are_counted_under_no_age():
     assert metrics["rejected_age_unknown"] == 1.0
 
 
-async def test_what_goes_wrong_ahead_is_raised_when_it_is_taken_over():
+async def test_an_error_of_the_prefetch_is_raised_by_the_next_gather():
     log, stop = Log(), asyncio.Event()
     log.fault = OSError("the broker is gone")
     gatherer = gatherer_of(log, Settled())
@@ -153,7 +153,7 @@ async def test_what_goes_wrong_ahead_is_raised_when_it_is_taken_over():
         await gatherer.gather(BEGINNING, stop)
 
 
-async def test_at_the_end_what_was_looked_at_ahead_is_given_up_and_nothing_of_it_was_told():
+async def test_prefetched_groups_are_dropped_at_the_end_and_never_published():
     log, settled, stop = Log(), Settled(), asyncio.Event()
     for name in ("a", "b", "c"):
         log.write(name, version=0)
@@ -166,7 +166,7 @@ async def test_at_the_end_what_was_looked_at_ahead_is_given_up_and_nothing_of_it
     assert first.offsets == {0: 2}
 
 
-async def test_what_was_gone_before_it_was_read_is_told_counted_and_not_looked_for_again():
+async def test_records_deleted_before_they_were_read_are_reported_and_counted_once():
     log, settled = Log(), Settled()
     log.coming.append(TrainingRecord(Reference(partition=0, offset=41), None, lost=40))
     for name in "ab":
@@ -194,7 +194,7 @@ def rollout_metrics_of(gathered):
     return tuple(metrics.get(name) for name in names)
 
 
-async def test_a_step_counts_the_rollouts_that_its_groups_tell_of_those_turned_away_included():
+async def test_a_step_counts_the_rollouts_of_its_groups_including_rejected_ones():
     log, settled, stop = Log(), Settled(), asyncio.Event()
     for name, version, successes in (("a", 0, 3), ("ahead", 7, 1), ("b", 0, 0), ("c", 0, 4), ("d", 0, None)):
         log.write(name, version=version, rollouts=None if successes is None else rollouts(successes))
@@ -237,7 +237,7 @@ async def test_a_restart_anywhere_counts_the_same_rollouts():
         assert rollout_metrics_of(disturbed) == rollout_metrics_of(undisturbed), cuts
 
 
-async def test_the_position_of_a_trainer_from_before_rollouts_were_counted_is_read():
+async def test_a_position_without_rollouts_is_read():
     old = Position.model_validate_json('{"version": 0, "offsets": {"0": 1}, "pending": []}')
     log = Log()
     for name, counts in (("gone", None), ("a", rollouts(1)), ("b", None)):

@@ -27,7 +27,7 @@ def decided(attempts: list[ScoredTrajectory], **settings: float) -> dict[str, st
         ((0.5, 0.0), "low_recall"),  # drawn or not: the same word on both sides
     ],
 )
-def test_recalls_decide(recalls: tuple[float, float], becomes: str) -> None:
+def test_recalls_decide_what_is_kept(recalls: tuple[float, float], becomes: str) -> None:
     assert decided([attempt("a", recalls=recalls)]) == {"a": becomes}
 
 
@@ -40,15 +40,15 @@ def test_recalls_decide(recalls: tuple[float, float], becomes: str) -> None:
         {"form": form(unfinished_calls=1)},
     ],
 )
-def test_what_is_malformed_is_dropped_however_good_its_recall(broken: dict[str, object]) -> None:
+def test_a_malformed_attempt_is_excluded_whatever_its_recall(broken: dict[str, object]) -> None:
     assert decided([attempt("a", recalls=(1, 1), **broken)]) == {"a": "malformed"}
 
 
-def test_an_attempt_without_recalls_is_labelled_and_not_guessed_at() -> None:
+def test_an_attempt_without_recalls_is_excluded_by_a_rule_of_its_own() -> None:
     assert decided([attempt("a")]) == {"a": "no_recall"}
 
 
-def test_the_rate_diminishes_towards_no_recall() -> None:
+def test_the_rate_decreases_towards_no_recall() -> None:
     rules = Context1Filter()
     rates = [rules.rate(share * 0.5, share * 0.4) for share in (1.0, 0.75, 0.5, 0.25, 0.0)]
     assert rates == pytest.approx([1.0, 0.5625, 0.25, 0.0625, 0.0])
@@ -70,7 +70,7 @@ def test_of_a_task_the_best_is_kept() -> None:
     assert decided(attempts) == {"best": "full", "worse": "another_of_its_task", "none": "another_of_its_task"}
 
 
-def test_negatives_are_at_most_a_twentieth_of_what_is_kept() -> None:
+def test_negatives_are_at_most_a_twentieth_of_the_kept_attempts() -> None:
     attempts = [attempt(f"n{i}", recalls=(0, 0)) for i in range(50)]
     attempts += [attempt(f"f{i}", recalls=(1, 1)) for i in range(95)]
     counts = Context1Filter().select(attempts).counts()
@@ -103,6 +103,6 @@ def test_everything_is_kept_or_excluded_once_within_the_bounds_in_any_order(
     "wrong",
     [{"trajectory_recall": 1.0}, {"output_recall": 0}, {"negative_share": 1}, {"low_power": 0}, {"per_task": 0}],
 )
-def test_a_bound_that_cannot_be_is_refused_by_name(wrong: dict[str, float]) -> None:
+def test_an_invalid_bound_is_refused_by_name(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Context1Filter(**wrong)  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def test_the_loss_is_the_mean_negative_log_probability_of_imitated_tokens() -> N
     assert held_out_loss(model, [example]) == pytest.approx(-logprobs[0, 1, 3].item(), rel=1e-5)
 
 
-def test_the_same_seed_gives_the_same_weights_to_the_bit() -> None:
+def test_the_same_seed_gives_bit_identical_weights() -> None:
     first, second = fresh_model(), fresh_model()
     train(first, counting(range(12)), seed=3, steps=10)
     train(second, counting(range(12)), seed=3, steps=10)
@@ -125,7 +125,7 @@ def test_a_model_that_asks_for_dropout_gets_the_same_weights_too_also_where_acti
         assert torch.equal(one, three)
 
 
-def test_a_gradient_that_is_not_finite_stops_loudly() -> None:
+def test_a_gradient_that_is_not_finite_is_an_error() -> None:
     model = fresh_model()
     model.lm_head.weight.register_hook(lambda gradient: gradient * float("inf"))
     with pytest.raises(FloatingPointError, match="gradient's norm is"):
@@ -162,7 +162,7 @@ def test_examples_without_a_token_to_imitate_are_refused() -> None:
         TuningExample([1, 2], [0, 0])
 
 
-def test_a_loss_that_is_not_finite_stops_loudly() -> None:
+def test_a_loss_that_is_not_finite_is_an_error() -> None:
     model = fresh_model()
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))

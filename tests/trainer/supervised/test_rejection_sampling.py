@@ -23,7 +23,7 @@ def test_a_reward_counts_as_a_share_of_the_largest_possible() -> None:
     assert decided(attempts) == {"a": "success", "b": "below_reward", "c": "success"}
 
 
-def test_what_did_not_end_by_itself_is_no_success() -> None:
+def test_an_attempt_that_did_not_complete_is_no_success() -> None:
     assert decided([attempt("a", status=EndStatus.BUDGET_EXHAUSTED)]) == {"a": "malformed"}
 
 
@@ -37,7 +37,7 @@ def test_a_group_in_which_all_succeed_teaches_nothing() -> None:
     assert decided(same, RejectionSampling(above_group=False)) == {"s0": "success", "s1": "success"}
 
 
-def test_the_mean_of_a_group_is_of_all_its_scored_members_whatever_else_keeps_them_out() -> None:
+def test_a_groups_mean_covers_all_its_scored_members() -> None:
     group = [
         attempt("best", group_id="g", total=1.0),
         attempt("good", group_id="g", total=0.9),

@@ -27,7 +27,7 @@ from tests.trainer.supervised.attempts import attempt, form
         ({"total": None}, "unscored"),
     ],
 )
-def test_what_a_reward_tells_of_being_imitated(changes: dict[str, object], rule: str | None) -> None:
+def test_the_reward_decides_whether_an_attempt_can_be_imitated(changes: dict[str, object], rule: str | None) -> None:
     assert unusable(attempt("a", **changes)) == rule
 
 
@@ -42,7 +42,7 @@ def test_what_a_reward_tells_of_being_imitated(changes: dict[str, object], rule:
         (None, "unresolved"),
     ],
 )
-def test_what_a_record_tells_of_being_imitated(found: object, rule: str | None) -> None:
+def test_the_record_decides_whether_an_attempt_can_be_imitated(found: object, rule: str | None) -> None:
     assert unfit(attempt("a", form=found), max_positions=64, vocabulary_size=100) == rule
 
 
@@ -73,6 +73,6 @@ def test_the_share_of_tasks_is_held_out_and_a_larger_one_holds_the_smaller() -> 
     assert small < large
 
 
-def test_draws_follow_from_their_arguments_alone() -> None:
+def test_draws_depend_on_their_arguments_alone() -> None:
     assert draw(1, "low", "a") == draw(1, "low", "a")
     assert len({draw(seed, kind, "a") for seed in (0, 1) for kind in ("low", "negative")}) == 4

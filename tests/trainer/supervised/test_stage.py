@@ -190,7 +190,7 @@ def test_a_stage_that_is_killed_ends_with_the_same_weights(log: str, model: Path
         (("--set", "context1.per_tsk=1"), "context1.per_tsk.*per_task"),
     ],
 )
-def test_what_cannot_be_is_said_in_words(
+def test_errors_are_reported_in_words(
     log: str, model: Path, tmp_path: Path, given: tuple[str, ...], message: str
 ) -> None:
     shown = CliRunner().invoke(cli, [*arguments("sft", log, model, tmp_path / "out"), *given])
@@ -198,7 +198,7 @@ def test_what_cannot_be_is_said_in_words(
     assert re.search(message, shown.output), shown.output
 
 
-def test_a_filter_that_leaves_nothing_says_where_to_look(log: str, model: Path, tmp_path: Path) -> None:
+def test_a_filter_that_leaves_nothing_names_its_file(log: str, model: Path, tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, arguments("rft", log, model, tmp_path / "out", **{"successes.min_reward": 2}))
     assert shown.exit_code == 1
     assert "none to train on" in shown.output

@@ -29,7 +29,7 @@ def key():
     return SigningKey(Ed25519PrivateKey.generate())
 
 
-def test_a_key_is_made_once_with_a_mode_that_keeps_others_out_and_is_the_same_ever_after(tmp_path):
+def test_a_key_is_created_once_with_a_private_mode_and_stays_the_same(tmp_path):
     before = os.umask(0)
     try:
         made = load_or_create_key(tmp_path / "keys" / "trainer.pem")
@@ -42,13 +42,13 @@ def test_a_key_is_made_once_with_a_mode_that_keeps_others_out_and_is_the_same_ev
     require_public_key(made.public)
 
 
-def test_of_many_that_make_a_key_at_once_all_have_the_same(tmp_path):
+def test_processes_that_create_a_key_together_all_have_the_same(tmp_path):
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(load_or_create_key, [tmp_path / "keys" / "trainer.pem"] * 64))
     assert len({key.public for key in made}) == 1
 
 
-def test_a_file_that_is_no_such_key_is_refused_and_stays(tmp_path):
+def test_an_invalid_key_file_is_refused_and_kept(tmp_path):
     file = tmp_path / "key.pem"
     file.write_text("nothing")
     file.chmod(0o600)
@@ -61,7 +61,7 @@ def test_a_file_that_is_no_such_key_is_refused_and_stays(tmp_path):
         load_or_create_key(file)
 
 
-def test_a_folder_that_takes_no_key_is_named(tmp_path):
+def test_a_folder_that_is_not_writable_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SigningKeyError, match="signing_key"):
         load_or_create_key(tmp_path / "file" / "key.pem")
@@ -78,7 +78,7 @@ def test_a_key_that_others_can_read_or_write_is_refused(tmp_path, mode):
     assert load_or_create_key(file).public == made.public
 
 
-def test_a_signature_is_good_for_its_key_alone(key):
+def test_a_signature_is_valid_for_its_key_alone(key):
     signed = key.sign(POINTER)
     assert is_signed_by(signed, key.public)
     assert not is_signed_by(signed, SigningKey(Ed25519PrivateKey.generate()).public)
@@ -102,11 +102,11 @@ def test_a_signature_is_good_for_its_key_alone(key):
         {"step": 4},
     ],
 )
-def test_a_signature_is_good_for_nothing_but_what_was_signed(key, changed):
+def test_a_signature_is_valid_only_for_the_signed_record(key, changed):
     assert not is_signed_by(key.sign(POINTER).model_copy(update=changed), key.public)
 
 
-def test_what_is_signed_leaves_out_only_where_the_manifest_stands_and_the_signature():
+def test_the_signed_statement_omits_only_the_manifests_address_and_the_signature():
     fields = set(Weights.model_fields) - {"manifest_uri", "signature", "signed_by"}
     for name in fields:
         changed = POINTER.model_copy(update={name: "else" if isinstance(getattr(POINTER, name), str) else 99})

@@ -27,7 +27,7 @@ def store(tmp_path):
     return ObjectStore(f"file://{tmp_path}/objects")
 
 
-async def test_an_object_comes_back_verified(store):
+async def test_an_object_is_fetched_and_verified(store):
     await store.create("a/b", b"weights")
     assert await store.fetch("a/b", sha256=sha256(b"weights")) == b"weights"
 
@@ -48,7 +48,7 @@ async def test_an_object_is_never_replaced_by_another(store, tmp_path):
     assert await store.fetch("a", sha256=sha256(b"first")) == b"first"
 
 
-async def test_a_changed_object_is_not_believed(store, tmp_path):
+async def test_a_changed_object_is_refused(store, tmp_path):
     await store.create("a", b"good")
     (tmp_path / "objects" / "a").write_bytes(b"evil")
     with pytest.raises(ObjectMismatch, match="sha256"):
@@ -67,7 +67,7 @@ async def test_a_download_of_another_size_is_refused_before_it_is_read(store, tm
         await store.fetch("a", sha256=sha256(b"12345"), max_bytes=4)
 
 
-async def test_a_download_appears_whole(store, tmp_path):
+async def test_a_download_is_atomic(store, tmp_path):
     data = bytes(range(256)) * 100_000
     await store.create("big", data)
     await store.download("big", tmp_path / "to" / "file", sha256=sha256(data), size=len(data))
@@ -87,7 +87,7 @@ def test_a_store_url_of_another_form_is_refused(url):
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 8, 9, 1000])
-async def test_what_is_larger_than_a_request_is_claimed_and_the_rest_is_not(tmp_path, size):
+async def test_only_objects_larger_than_a_request_are_claimed(tmp_path, size):
     store = ObjectStore(f"file://{tmp_path}/objects", request_bytes=4)
     data = bytes(range(256))[:size] * 5
     data = data[:size]
@@ -100,7 +100,7 @@ async def test_what_is_larger_than_a_request_is_claimed_and_the_rest_is_not(tmp_
         await store.create("a", data + b"more")
 
 
-async def test_of_a_large_object_no_other_content_is_sent_once_one_is_claimed(tmp_path):
+async def test_other_content_of_a_claimed_object_is_never_sent(tmp_path):
     store = ObjectStore(f"file://{tmp_path}/objects", request_bytes=4)
     await store.create("a", b"claimed")
     (tmp_path / "objects" / "a").unlink()
@@ -109,7 +109,7 @@ async def test_of_a_large_object_no_other_content_is_sent_once_one_is_claimed(tm
     assert not (tmp_path / "objects" / "a").exists()
 
 
-async def test_an_object_that_stood_before_claims_were_made_is_not_replaced(tmp_path):
+async def test_an_existing_object_without_a_claim_is_not_replaced(tmp_path):
     await ObjectStore(f"file://{tmp_path}/objects").create("a", b"from before")
     store = ObjectStore(f"file://{tmp_path}/objects", request_bytes=4)
     with pytest.raises(ObjectConflict, match="choose another run"):
@@ -176,7 +176,7 @@ def test_the_canary_error_is_the_largest_difference():
     assert max_error(canaries, [[-1.5, -2.0], [-2.0]]) == 1.0
 
 
-def test_what_was_not_compared_does_not_agree():
+def test_a_missing_comparison_is_an_infinite_error():
     canary = Canary(token_ids=[1, 2], logprobs=[-1.0])
     assert max_error([], []) == float("inf")
     assert max_error([canary], [[float("nan")]]) == float("inf")

@@ -60,7 +60,7 @@ async def test_an_object_is_never_replaced_by_another(store, tmp_path, first, se
 
 
 @pytest.mark.parametrize("size", [1000, REQUEST_BYTES + 1], ids=["one request", "two parts"])
-async def test_of_writers_that_race_exactly_one_wins(store, size):
+async def test_of_racing_writers_exactly_one_wins(store, size):
     contents = [os.urandom(size) for _ in range(4)]
 
     async def write(data):
@@ -93,7 +93,7 @@ async def test_a_claim_is_what_sha256sum_checks(store, stored, tmp_path):
     assert said == b"model.safetensors: OK\n"
 
 
-async def test_an_upload_that_broke_off_is_finished_by_whoever_has_the_claimed_content(store, stored):
+async def test_an_interrupted_upload_is_completed_by_any_writer_of_the_claimed_content(store, stored):
     await store.create("a", LARGE)
     stored("a").unlink()  # as if the writer had died after its claim
     with pytest.raises(ObjectConflict):
@@ -102,7 +102,7 @@ async def test_an_upload_that_broke_off_is_finished_by_whoever_has_the_claimed_c
     assert await store.fetch("a", sha256=sha256(LARGE)) == LARGE
 
 
-async def test_an_upload_in_which_the_server_goes_down_is_an_outage_and_succeeds_later(s3, store, stored):
+async def test_a_server_failure_during_an_upload_is_an_outage_and_a_retry_succeeds(s3, store, stored):
     data = LARGE * 4
     writing = asyncio.create_task(store.create("a", data))
     while not stored("a.sha256").exists():  # noqa: ASYNC110  the server tells nobody
@@ -117,7 +117,7 @@ async def test_an_upload_in_which_the_server_goes_down_is_an_outage_and_succeeds
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["one request", "three parts"])
-async def test_a_changed_object_is_not_believed(store, stored, tmp_path, data):
+async def test_a_changed_object_is_refused(store, stored, tmp_path, data):
     await store.create("a", data)
     with stored("a").open("r+b") as file:
         file.seek(len(data) - 1)

@@ -20,13 +20,13 @@ from headrace.trainer.weights.unavailable import StoreUnavailable, StoreUnsuitab
         ("az://c/p", GenericError("error sending request"), "AZURE_STORAGE_ACCOUNT_NAME"),
     ],
 )
-def test_what_a_store_refuses_names_the_setting_and_what_to_do(url, error, remedy):
+def test_a_stores_error_names_the_setting_and_the_remedy(url, error, remedy):
     said = str(unavailable(url, error))
     assert said.startswith(f"store_url {url} cannot be used: {error}; ")
     assert remedy in said
 
 
-def test_what_a_store_says_is_cut_short():
+def test_a_stores_message_is_truncated():
     said = str(unavailable("s3://b/p", GenericError("x" * 10_000 + "\n\nDebug source: y")))
     assert len(said) < 1000
     assert "Debug source" not in str(unavailable("s3://b/p", GenericError("down\n\nDebug source:\nGeneric {}")))
@@ -44,7 +44,7 @@ def s3_at(monkeypatch):
     return _s3_at
 
 
-async def test_an_s3_that_nobody_serves_is_out_of_reach(s3_at, tmp_path):
+async def test_an_s3_without_a_server_is_unavailable(s3_at, tmp_path):
     s3_at("127.0.0.1", 9)
     store = ObjectStore("s3://bucket/prefix")
     for attempt in (
@@ -78,7 +78,7 @@ async def overlooking():
         yield server.sockets[0].getsockname()
 
 
-async def test_a_service_that_overlooks_the_condition_is_found_out_before_it_replaces_anything(s3_at):
+async def test_a_service_that_ignores_the_condition_is_detected_before_it_overwrites_anything(s3_at):
     async with overlooking() as address:
         s3_at(*address)
         with pytest.raises(StoreUnsuitable, match="store_url s3://bucket/prefix overwrites existing objects"):
