@@ -34,7 +34,7 @@ from headrace.trainer.retries.retry import OutageSettings
 from headrace.trainer.weights.canary import MAX_CANARY_TOKENS
 from headrace.trainer.weights.store_url import scheme_of
 
-_ELSEWHERE = frozenset(
+_NOT_HASHED = frozenset(
     {
         "bootstrap",
         "model_dir",
@@ -262,5 +262,5 @@ class TrainerConfig:
 
     def sha256(self) -> str:
         """Returns the hash (hex) of the settings that decide what is learnt, as canonical JSON."""
-        settings = {name: value for name, value in asdict(self).items() if name not in _ELSEWHERE}
+        settings = {name: value for name, value in asdict(self).items() if name not in _NOT_HASHED}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

@@ -103,8 +103,10 @@ async def run_trainer(
                 published = await retrier.for_log(
                     lambda: newest_published(config.bootstrap, config.run, believed=believed, takes_over=False)
                 )
-                require_together(checkpoint, published, config)
-                await retrier.for_log(lambda: announcer.open(lambda known: require_together(checkpoint, known, config)))
+                require_consistent(checkpoint, published, config)
+                await retrier.for_log(
+                    lambda: announcer.open(lambda known: require_consistent(checkpoint, known, config))
+                )
                 intake = await retrier.for_log(
                     lambda: stack.enter_async_context(
                         open_intake(
@@ -133,7 +135,9 @@ async def run_trainer(
                     await trainer.close()
 
 
-def require_together(checkpoint: Checkpoint | None, published: PublishedPosition | None, config: TrainerConfig) -> None:
+def require_consistent(
+    checkpoint: Checkpoint | None, published: PublishedPosition | None, config: TrainerConfig
+) -> None:
     """Raises :class:`CheckpointError` if the newest ``checkpoint`` does not belong to the run whose last published
     position is ``published``: it is missing, or older, or newer by more than one version."""
     if checkpoint is None:
@@ -211,7 +215,7 @@ class Trainer:
     async def resume(self, checkpoint: Checkpoint | None, published: PublishedPosition | None) -> None:
         """Resume from ``checkpoint``, or begin with version 0, and publish what the log, at ``published``, lacks."""
         config = self._config
-        require_together(checkpoint, published, config)
+        require_consistent(checkpoint, published, config)
         if checkpoint is None:
             checkpoint = await self._save_base()
         ahead = checkpoint.state.version - (-1 if published is None else published.version)
@@ -248,7 +252,7 @@ class Trainer:
             await self._skip(gathered, Reason.CRASHED, why)
             return
         if self.version + 1 != self._config.steps:
-            self._gatherer.look_ahead(self.version)
+            self._gatherer.prefetch(self.version)
         while isinstance(made := await self._train(gathered), TrainingDiverged):
             tries += 1
             _log.warning("%s; the step is rolled back", made)

@@ -25,7 +25,7 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.rollouts import RolloutCounts, rollouts_in
 from headrace.schemas.topics import TRAINING, TRAJECTORIES
 from headrace.schemas.wire import UnreadableRecord, decode
-from headrace.trainer.retries.broker import log_trouble
+from headrace.trainer.retries.broker import broker_errors
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class Intake:
 
     async def _reading(self, call: Callable[[], Awaitable[T]]) -> T:
         async def once() -> T:
-            with log_trouble(self._bootstrap, "read groups"):
+            with broker_errors(self._bootstrap, "read groups"):
                 return await call()
 
         return await self._retry(once)
@@ -228,7 +228,7 @@ async def open_intake(
     """
     options: dict[str, Any] = {"request_timeout_ms": round(answer_s * 1000)}
     async with AsyncExitStack() as stack:
-        with log_trouble(bootstrap, "read groups"):
+        with broker_errors(bootstrap, "read groups"):
             groups = await stack.enter_async_context(open_consumer(bootstrap, **options))
             trajectories = await stack.enter_async_context(
                 open_consumer(bootstrap, fetch_max_wait_ms=FETCH_WAIT_MS, **options)

@@ -25,7 +25,7 @@ def sequence_costs(lengths_S: Ints, crossover: float) -> NDArray[np.float64]:
     return lengths_S * (1 + lengths_S / crossover)
 
 
-def share_out(costs: Sequence[float] | NDArray[np.float64], ranks: int) -> list[list[int]]:
+def assign_items(costs: Sequence[float] | NDArray[np.float64], ranks: int) -> list[list[int]]:
     """Returns the items of each of ``ranks`` ranks, ascending.
 
     Longest processing time first (Graham 1969): the costliest item goes first, each to the rank with the least load.
@@ -58,7 +58,7 @@ def plan_ranks(
         units = [np.flatnonzero(owner_S == number).tolist() for number in range(len(numbers))]
         costs = np.bincount(owner_S, weights=costs, minlength=len(numbers))
     planned = []
-    for share in share_out(costs, ranks):
+    for share in assign_items(costs, ranks):
         mine = np.asarray([sequence for unit in share for sequence in units[unit]], np.int64)
         passes = plan_passes(lengths_S[mine], max_tokens, None if owners is None else owners[mine])
         planned.append([mine[chosen].tolist() for chosen in passes])

@@ -118,7 +118,7 @@ class CheckpointWriter:
         self._folder = folder
         self._target = folder / f"{version:08d}"
         self._on_effect = on_effect
-        with disk_trouble(folder):
+        with disk_errors(folder):
             for leftover in folder.glob(f"{_WRITING}*"):
                 shutil.rmtree(leftover)
             self.partial.mkdir(parents=True)
@@ -128,7 +128,7 @@ class CheckpointWriter:
 
         Raises :class:`CheckpointNotWritten` if it cannot be written.
         """
-        with disk_trouble(self._folder):
+        with disk_errors(self._folder):
             (self.partial / _STATE_FILE).write_text(state.model_dump_json())
             sums = "".join(f"{file_sha256(self.partial / name)}  {name}\n" for name in _files(self.partial))
             (self.partial / _SUMS_FILE).write_text(sums)
@@ -146,7 +146,7 @@ class CheckpointWriter:
 
 
 @contextlib.contextmanager
-def disk_trouble(folder: Path) -> Iterator[None]:
+def disk_errors(folder: Path) -> Iterator[None]:
     """Turn disk errors raised inside into :class:`CheckpointNotWritten`, which names ``folder``."""
     try:
         yield

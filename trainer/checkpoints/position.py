@@ -24,7 +24,7 @@ from headrace.trainer.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointError,
     CheckpointState,
-    disk_trouble,
+    disk_errors,
     sync,
 )
 
@@ -74,7 +74,7 @@ def write_position(checkpoint: Checkpoint, position: Position) -> None:
     """
     content = position.model_dump_json()
     partial = checkpoint.path / POSITION_PARTIAL
-    with disk_trouble(checkpoint.path.parent):
+    with disk_errors(checkpoint.path.parent):
         with partial.open("w") as file:
             file.write(f"{hashlib.sha256(content.encode()).hexdigest()}\n{content}\n")
             file.flush()

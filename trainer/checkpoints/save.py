@@ -10,7 +10,7 @@ from headrace.trainer.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointState,
     CheckpointWriter,
-    disk_trouble,
+    disk_errors,
 )
 from headrace.trainer.checkpoints.settings import CheckpointSettings
 from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
@@ -46,7 +46,7 @@ def save_checkpoint(
     # The same tokens throughout a run: this version's log-probabilities of them are compared with the next one's.
     canaries = with_parent(learner.canaries(seed=settings.canary_seed), parent.canaries if parent else ())
     writer = CheckpointWriter(settings.folder, version, on_effect)
-    with disk_trouble(settings.folder):
+    with disk_errors(settings.folder):
         learner.write_model(writer.partial / MODEL_FOLDER)
         on_effect(Effect.MODEL_WRITTEN)
         learner.write_optimizer(writer.partial / OPTIMIZER_FOLDER)

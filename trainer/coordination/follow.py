@@ -35,7 +35,7 @@ def _execute(learner: Learner, ranks: Ranks, order: Order, number: int, text: st
     try:
         match order:
             case Order.STEP:
-                limit = ranks.from_leader(np.zeros(1))
+                limit = ranks.broadcast(np.zeros(1))
                 learner.step(broadcast_batch(None, ranks), number, norm_limit=float(limit[0]))
             case Order.CANARIES:
                 learner.canaries(number)

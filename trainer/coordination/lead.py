@@ -111,7 +111,7 @@ class LeadingLearner(Learner):
     def step(self, batch: Batch, version: int, *, norm_limit: float = math.inf) -> dict[str, float]:
         """As :meth:`Learner.step`, on all ranks; also raises :class:`RankLost`."""
         with self._leader.ordered(Order.STEP, version):
-            limit = self._ranks.from_leader(np.array([norm_limit]))
+            limit = self._ranks.broadcast(np.array([norm_limit]))
             batch = broadcast_batch(batch, self._ranks)
             return super().step(batch, version, norm_limit=float(limit[0]))
 

@@ -49,15 +49,15 @@ def send_order(ranks: Ranks, order: Order, number: int = 0, text: str = "") -> N
         raise ValueError(
             f"an order's text has {len(encoded)} bytes, at most {MAX_TEXT} are sent: choose a shorter path"
         )
-    ranks.from_leader(np.array([order, number, len(encoded)], np.int64))
+    ranks.broadcast(np.array([order, number, len(encoded)], np.int64))
     if encoded:
-        ranks.from_leader(np.frombuffer(encoded, np.uint8).copy())
+        ranks.broadcast(np.frombuffer(encoded, np.uint8).copy())
 
 
 def receive_order(ranks: Ranks) -> tuple[Order, int, str]:
     """Wait for the next order; returns it with its number and text. Called on every rank except 0."""
-    order, number, length = ranks.from_leader(np.zeros(3, np.int64)).tolist()
-    text = ranks.from_leader(np.zeros(min(length, MAX_TEXT), np.uint8)).tobytes().decode() if length else ""
+    order, number, length = ranks.broadcast(np.zeros(3, np.int64)).tolist()
+    text = ranks.broadcast(np.zeros(min(length, MAX_TEXT), np.uint8)).tobytes().decode() if length else ""
     return Order(order), number, text
 
 
@@ -75,9 +75,9 @@ def broadcast_batch(batch: Batch | None, ranks: Ranks) -> Batch:
             if array.dtype not in _TYPES:
                 raise ValueError(f"{name} is {array.dtype}: only int64 and float32 can be sent")
         header[:] = [(len(sent[name]), _TYPES.index(sent[name].dtype)) for name in names]
-    header = ranks.from_leader(header)
+    header = ranks.broadcast(header)
     arrays = {
-        name: ranks.from_leader(sent[name] if sent is not None else np.empty(length, _TYPES[type_]))
+        name: ranks.broadcast(sent[name] if sent is not None else np.empty(length, _TYPES[type_]))
         for name, (length, type_) in zip(names, header.tolist(), strict=True)
     }
     packed: dict[str, Any] = {name.partition(".")[2]: arrays.pop(name) for name in names if name.startswith("packed.")}

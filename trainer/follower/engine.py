@@ -96,7 +96,7 @@ class VllmEngine:
         """Put ``stamp`` on tokens from now on, whatever the weights are."""
         await self._repeat("POST", "/update_weight_version", json={"new_version": stamp})
 
-    async def forget_prefixes(self) -> None:
+    async def reset_prefix_cache(self) -> None:
         """Drop all cached keys and values, also those of running requests, which are computed again.
 
         The engine must be paused. Raises :class:`EngineRefused` if blocks could not be freed.

@@ -71,7 +71,7 @@ async def consider(follower: Follower, record: KafkaRecord) -> None:
         _, pointer = decode(record.headers, record.value)
     except UnreadableRecord as error:
         if record.key == follower.config.run.encode():
-            await follower.distrust(place, f"it cannot be read: {error}")
+            await follower.report_untrusted(place, f"it cannot be read: {error}")
         return
     if isinstance(pointer, Weights) and pointer.run == follower.config.run:
         await follower.consider(pointer, place)

@@ -25,10 +25,17 @@ from headrace.schemas.stamp import RUN_NAME, Stamp, read_stamp, unverified_stamp
 from headrace.schemas.topics import ALERTS, APPLIED, Topic
 from headrace.trainer.follower.engine import VersionRefused, VllmEngine, VllmEngineError
 from headrace.trainer.follower.memory import write_memory
-from headrace.trainer.follower.swap import ask, release_unverified, swap
+from headrace.trainer.follower.swap import release_unverified, score_canaries, swap
 from headrace.trainer.follower.trust import leaves_a_gap, problem_with
 from headrace.trainer.follower.verdict import LogprobRows, SwapEvidence, SwapVerdict, judge_swap, rms, rows_of
-from headrace.trainer.follower.versions import KnownVersions, fetch, give_up, learn, refuse, target
+from headrace.trainer.follower.versions import (
+    KnownVersions,
+    add_version,
+    mark_absent,
+    mark_fetched,
+    refuse,
+    target_version,
+)
 from headrace.trainer.follower.weight_cache import LocalWeights, drop_old, fetch_weights
 from headrace.trainer.weights.signing import require_public_key
 from headrace.trainer.weights.store import ObjectMismatch, ObjectStore
@@ -183,7 +190,7 @@ class Follower:
         """Add ``pointer``, the record at ``place`` of the log, to the known versions if it is trusted; else alert."""
         problem = problem_with(pointer, self.versions, store_url=self.config.store_url, trust=self.config.trust)
         if problem is not None:
-            await self.distrust(place, problem)
+            await self.report_untrusted(place, problem)
             return
         if pointer.sha256 in self.versions.absent:
             logger.info("version %d at %s was missing in the store before: it is skipped", pointer.version, place)
@@ -192,9 +199,9 @@ class Follower:
             newest = self.versions.known[-1].version
             message = f"Version {pointer.version} follows version {newest}: the records between are missing in the log."
             await self._alert(WEIGHTS_GAP, Severity.WARNING, message, id=_alert_id(WEIGHTS_GAP, self.config, place))
-        self.versions = learn(self.versions, pointer)
+        self.versions = add_version(self.versions, pointer)
 
-    async def distrust(self, place: str, problem: str) -> None:
+    async def report_untrusted(self, place: str, problem: str) -> None:
         """Report that the record at ``place`` of the log is ignored as untrusted."""
         self.untrusted += 1
         message = f"The record at {place} is not followed: {problem}. Find out who wrote it."
@@ -236,9 +243,11 @@ class Follower:
         # A version stamped without a run is no known version.
         served = stamp.version if stamp.run == self.config.run else None
         # Available versions come first; only then are missing ones tried again.
-        pointer = target(self.versions, self.missing)
+        pointer = target_version(self.versions, self.missing)
         if pointer is None or (served == pointer.version and self.verified == pointer.sha256):
-            pointer = target(self.versions, [sha256 for sha256, each in self.missing.items() if each.retry_at > now])
+            pointer = target_version(
+                self.versions, [sha256 for sha256, each in self.missing.items() if each.retry_at > now]
+            )
         if pointer is not None and served == pointer.version and self.verified == pointer.sha256:
             return True
         if is_foreign and pointer is None:
@@ -255,11 +264,11 @@ class Follower:
         try:
             local = await self._fetch(pointer)
         except FileNotFoundError as error:
-            return await self._miss(pointer, error)
+            return await self._postpone(pointer, error)
         except (ObjectMismatch, ValueError) as error:
             return await self._refuse(pointer, WEIGHTS_UNUSABLE, f"the weights cannot be used: {error}")
         self.missing.pop(pointer.sha256, None)
-        self.versions = fetch(self.versions, pointer)
+        self.versions = mark_fetched(self.versions, pointer)
         self.verified = None
         if stamp.run != self.config.run:
             # Claims the engine for this run: other runs' followers leave it alone. Tokens name no version yet.
@@ -275,7 +284,7 @@ class Follower:
         new = rows_of([canary.logprobs for canary in canaries])
         tolerance, noise = self.config.canary_bounds(local.manifest.dtype)
         old = self._reference(local, served)
-        before = await ask(self.engine, canaries, 1 if old is None else 2)
+        before = await score_canaries(self.engine, canaries, 1 if old is None else 2)
         if old is not None and max(rms(each - old) for each in before) > tolerance:
             old = None  # the engine serves other weights than its stamp claims
         if served == pointer.version and rms(before[0] - new) <= noise:
@@ -287,7 +296,7 @@ class Follower:
             self.usual = None  # the engine was restarted, perhaps with other settings
         swap_s = await swap(self.engine, pointer.run, pointer.version, local.file, local.sha256)
         try:
-            after = await ask(self.engine, canaries, len(before))
+            after = await score_canaries(self.engine, canaries, len(before))
         except VllmEngineError:
             # The engine may keep sampling from unverified weights.
             with suppress(VllmEngineError):
@@ -370,7 +379,7 @@ class Follower:
         if self.store is None:
             self.store = ObjectStore(self.config.store_url)
         async for attempt in AsyncRetrying(
-            # Missing objects are retried by `_miss`, while another version is served.
+            # Missing objects are retried by `_postpone`, while another version is served.
             retry=retry_if_exception(
                 lambda error: (
                     isinstance(error, ObjectMismatch | StoreUnavailable | OSError)
@@ -385,7 +394,7 @@ class Follower:
                 return await fetch_weights(pointer, self.store, self.config.cache_dir)
         raise AssertionError("tenacity gives a value or raises")
 
-    async def _miss(self, pointer: Weights, error: FileNotFoundError) -> bool:
+    async def _postpone(self, pointer: Weights, error: FileNotFoundError) -> bool:
         """Postpone a version with missing objects, or refuse it after ``fetch_patience_s``; returns ``False``."""
         now = time.monotonic()
         before = self.missing.get(pointer.sha256)
@@ -393,7 +402,7 @@ class Follower:
         if now - since >= self.config.fetch_patience_s:
             del self.missing[pointer.sha256]
             problem = f"the weights were missing for {now - since:.0f} s: {error}"
-            return await self._refuse(pointer, WEIGHTS_UNUSABLE, problem, refused=give_up)
+            return await self._refuse(pointer, WEIGHTS_UNUSABLE, problem, refused=mark_absent)
         wait_s = min(2 * before.wait_s, _LONGEST_RETRY_S) if before else _FIRST_RETRY_S
         self.missing[pointer.sha256] = MissingObjects(since, wait_s, now + wait_s)
         logger.warning("version %d: %s; missing for %.0f s, trying again", pointer.version, error, now - since)
@@ -419,7 +428,7 @@ class Follower:
         if await self._is_stamped(pointer):
             await self.engine.label(unverified_stamp(pointer.run))
         self.versions = refused(self.versions, pointer)
-        instead = target(self.versions)
+        instead = target_version(self.versions)
         remedy = "no version is left to serve" if instead is None else f"version {instead.version} is served instead"
         alert = Alert(
             run=pointer.run,

@@ -35,7 +35,7 @@ async def swap(engine: VllmEngine, run: str, version: int, file: Path, sha256: s
         await _start_update(engine)
         await engine.load(file, sha256)
         await engine.finish_update(stamp_of(run, version))
-        await engine.forget_prefixes()
+        await engine.reset_prefix_cache()
     except (VllmEngineError, asyncio.CancelledError):
         await release_unverified(engine, run)
         raise
@@ -49,7 +49,7 @@ async def release_unverified(engine: VllmEngine, run: str) -> None:
     await engine.resume()
 
 
-async def ask(engine: VllmEngine, canaries: Sequence[Canary], times: int) -> list[LogprobRows]:
+async def score_canaries(engine: VllmEngine, canaries: Sequence[Canary], times: int) -> list[LogprobRows]:
     """Returns the engine's log-probabilities of ``canaries``, scored ``times`` times in sequence."""
     return [rows_of(await score_all(engine, [canary.token_ids for canary in canaries])) for _ in range(times)]
 

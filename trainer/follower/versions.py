@@ -31,7 +31,7 @@ def is_known(versions: KnownVersions, pointer: Weights) -> bool:
     return any((pointer.version, pointer.sha256) == (other.version, other.sha256) for other in versions.known)
 
 
-def learn(versions: KnownVersions, pointer: Weights) -> KnownVersions:
+def add_version(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     """Returns ``versions`` with the trusted ``pointer`` added."""
     if pointer.sha256 in versions.absent or is_known(versions, pointer):
         return versions
@@ -46,25 +46,24 @@ def refuse(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     return replace(versions, refused=versions.refused | {pointer.sha256})
 
 
-def give_up(versions: KnownVersions, pointer: Weights) -> KnownVersions:
+def mark_absent(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     """Returns ``versions`` without ``pointer``, whose objects never appeared."""
     known = tuple(other for other in versions.known if other.sha256 != pointer.sha256)
     return replace(versions, known=known, absent=versions.absent | {pointer.sha256})
 
 
-def fetch(versions: KnownVersions, pointer: Weights) -> KnownVersions:
+def mark_fetched(versions: KnownVersions, pointer: Weights) -> KnownVersions:
     """Returns ``versions`` with the objects of ``pointer`` marked as fetched and verified."""
     return replace(versions, fetched=versions.fetched | {pointer.sha256})
 
 
-def target(versions: KnownVersions, not_now: Collection[str] = ()) -> Weights | None:
+def target_version(versions: KnownVersions, unavailable: Collection[str] = ()) -> Weights | None:
     """Returns the version to serve; ``None`` if there is none.
 
     It is the newest version. If that was refused, it is the last good one: a version between the two was never
-    verified, and may have the defect of the newest. Without a good one, it is the newest of the others. ``not_now`` are
-    manifest hashes of versions whose objects are missing, which are ignored.
+    verified, and may have the defect of the newest. Without a good one, it is the newest of the others. Versions with manifest hashes in ``unavailable`` lack objects, and are ignored.
     """
-    there = [pointer for pointer in versions.known if pointer.sha256 not in not_now]
+    there = [pointer for pointer in versions.known if pointer.sha256 not in unavailable]
     candidates = [pointer for pointer in there if pointer.sha256 not in versions.refused]
     if candidates and candidates[-1].version == there[-1].version:
         return candidates[-1]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from headrace.schemas.records.alert import Alert, Severity
 from headrace.trainer.learning.metric_registry import METRICS
 
-Open = Mapping[str, int]
+RaisedAlarms = Mapping[str, int]
 """Kinds of the raised alarms → consecutive steps inside the bound since."""
 
 _OFF_POLICY = "lower max_staleness or the learning rate, or give the correction an importance"
@@ -69,7 +69,7 @@ class AlarmSettings:
 
 
 def watch(
-    metrics: Mapping[str, float], raised: Open, settings: AlarmSettings, *, run: str, step: int
+    metrics: Mapping[str, float], raised: RaisedAlarms, settings: AlarmSettings, *, run: str, step: int
 ) -> tuple[list[Alert], dict[str, int]]:
     """Returns the alerts of the episodes that begin with ``step``, and the raised alarms after it.
 

@@ -49,7 +49,7 @@ class _Evaluation:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _BatchTotals:
     """Totals of a batch's updates, over all ranks; their concatenated tokens are the batch's."""
 
     sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(_SUMS)))
@@ -102,7 +102,7 @@ class Learner:
         ``norm_limit``: before that update, but after earlier updates. Raises :class:`ImplausibleLogprobs` if recorded
         log-probabilities are implausible, before the first update.
         """
-        tally = _Tally()
+        totals = _BatchTotals()
         learning_rate = self._optimizer.set_rate(rate_share(self._settings.schedule, version))
         several = min(self._settings.substeps, len(batch.rewards)) > 1
         # A single update evaluates the policy before the step in its own pass.
@@ -120,18 +120,18 @@ class Learner:
         whole = Update(batch, prox, corrected.weights.numpy())
         for part in whole.parts(self._settings.substeps):
             update = part.normalised(self._loss, self._settings.constant_length)
-            self._update(update, version, tally, norm_limit, check_record=known is None)
-        trained = tally.evaluation()
+            self._update(update, version, totals, norm_limit, check_record=known is None)
+        trained = totals.evaluation()
         before = trained if known is None else known
         tokens = len(batch.packed.targets)
-        loss, clipped_low, clipped_high = tally.sums.tolist()
+        loss, clipped_low, clipped_high = totals.sums.tolist()
         kept = max(corrected.metrics["tokens_kept"], 1)
         metrics = {
-            "loss": loss / len(tally.grad_norms),
+            "loss": loss / len(totals.grad_norms),
             "reward_mean": float(batch.rewards.mean()),
             "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
             "entropy": float(before.entropy.mean(dtype=np.float64)),
-            "grad_norm": max(tally.grad_norms),
+            "grad_norm": max(totals.grad_norms),
             "learning_rate": learning_rate,
             "clip_fraction_low": clipped_low / kept,
             "clip_fraction_high": clipped_high / kept,
@@ -146,10 +146,12 @@ class Learner:
         if several:
             metrics |= substep_metrics(before.logprobs, trained.logprobs)
         if self._settings.kl.coefficient:
-            metrics |= reference_kl(before.logprobs, batch.behaviour_logprobs, np.concatenate(tally.reference))
+            metrics |= reference_kl(before.logprobs, batch.behaviour_logprobs, np.concatenate(totals.reference))
         return metrics
 
-    def _update(self, update: Update, version: int, tally: _Tally, norm_limit: float, *, check_record: bool) -> None:
+    def _update(
+        self, update: Update, version: int, totals: _BatchTotals, norm_limit: float, *, check_record: bool
+    ) -> None:
         """Make one optimiser update, pass by pass. ``check_record``: check first that the record is plausible."""
         self._optimizer.zero_grad()
         loss, whole = self._loss, dict[str, float]()
@@ -182,11 +184,11 @@ class Learner:
         norm = self._optimizer.clip(self._settings.max_grad_norm)
         check_numbers(sums[0], norm, limit=norm_limit, version=version)
         self._optimizer.step()
-        tally.sums += sums
-        tally.evaluations.append(evaluation)
+        totals.sums += sums
+        totals.evaluations.append(evaluation)
         if self._settings.kl.coefficient:
-            tally.reference.append(self._ranks.sum(reference))
-        tally.grad_norms.append(norm)
+            totals.reference.append(self._ranks.sum(reference))
+        totals.grad_norms.append(norm)
 
     def _check_plausible(self, batch: Batch, version: int, before: _Evaluation) -> None:
         """Raises :class:`ImplausibleLogprobs`, on all ranks alike: their evaluations are bit-identical."""

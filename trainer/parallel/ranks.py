@@ -58,7 +58,7 @@ class Ranks:
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.control)
         return int(largest.item())
 
-    def from_leader(self, values: NDArray[Values]) -> NDArray[Values]:
+    def broadcast(self, values: NDArray[Values]) -> NDArray[Values]:
         """Returns rank 0's ``values`` on every rank; the others pass an array of the same shape and type."""
         if self.count == 1:
             return values

@@ -15,7 +15,7 @@ from headrace.trainer.progress.progress import Progress
 
 METER = "headrace.trainer"
 
-Samples = Callable[[], Iterable[tuple[float, Mapping[str, str]]]]
+GaugeSamples = Callable[[], Iterable[tuple[float, Mapping[str, str]]]]
 
 
 def instrument_name(metric: Metric) -> str:
@@ -70,7 +70,7 @@ def _values(progress: Progress, metric: Metric) -> Iterable[tuple[float, Mapping
     ]
 
 
-def _gauge(meter: Meter, name: str, unit: str, about: str, samples: Samples) -> None:
+def _gauge(meter: Meter, name: str, unit: str, about: str, samples: GaugeSamples) -> None:
     def read(_: CallbackOptions) -> Iterable[Observation]:
         return [Observation(value, dict(labels)) for value, labels in samples()]
 

@@ -38,7 +38,7 @@ def grouped(metrics: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-class Aside:
+class BackgroundWriter:
     """A watcher that runs a writer on a thread of its own; a slow or failing writer does not affect training."""
 
     def __init__(self, name: str, make: Callable[[], Writer]) -> None:
@@ -92,19 +92,21 @@ class Aside:
 
 
 @contextmanager
-def open_writers(settings: WriterSettings, run: str, configuration: Mapping[str, Any]) -> Iterator[list[Aside]]:
+def open_writers(
+    settings: WriterSettings, run: str, configuration: Mapping[str, Any]
+) -> Iterator[list[BackgroundWriter]]:
     """Open the writers of ``settings``, and close them at the end. Raises ``ModuleNotFoundError`` for an extra that is
     not installed; all other errors of writers are only logged."""
-    writers: list[Aside] = []
+    writers: list[BackgroundWriter] = []
     if settings.tensorboard_dir is not None:
         from headrace.trainer.progress.tensorboard_writer import TensorboardWriter
 
         folder = settings.tensorboard_dir.expanduser() / run
-        writers.append(Aside("tensorboard", lambda: TensorboardWriter(folder)))
+        writers.append(BackgroundWriter("tensorboard", lambda: TensorboardWriter(folder)))
     if settings.wandb_project is not None:
         from headrace.trainer.progress.wandb_writer import WandbWriter
 
-        writers.append(Aside("wandb", lambda: WandbWriter(settings, run, configuration)))
+        writers.append(BackgroundWriter("wandb", lambda: WandbWriter(settings, run, configuration)))
     try:
         yield writers
     finally:

@@ -50,7 +50,7 @@ async def find_event(log: LogReader, event_id: str, trajectory_id: str | None, p
     envelope: then it is part of no trajectory.
     """
     bounds, time_ms = await log.bounds(EVENTS), _made_at(event_id)
-    start = {} if time_ms is None else await log.since(EVENTS, max(0, time_ms - _CLOCK_SKEW_MS))
+    start = {} if time_ms is None else await log.offsets_since(EVENTS, max(0, time_ms - _CLOCK_SKEW_MS))
     wanted = event_id.encode()
     record = await find_first(log, EVENTS, trajectory_id, lambda each: _header(each, ID) == wanted, progress, start)
     if record is None and any(offset > bounds[partition].begin for partition, offset in start.items()):
@@ -62,12 +62,12 @@ async def find_first(
     log: LogReader,
     topic: Topic,
     key: str | None,
-    is_it: Callable[[KafkaRecord], bool],
+    matches: Callable[[KafkaRecord], bool],
     progress: SearchProgress,
     start: Mapping[int, int] | None = None,
 ) -> "KafkaRecord | None":
-    """Returns the first record that satisfies ``is_it``: in the partition of ``key``, else in the others."""
-    found = await find_all(log, topic, key, is_it, progress, start, at_most=1)
+    """Returns the first record that satisfies ``matches``: in the partition of ``key``, else in the others."""
+    found = await find_all(log, topic, key, matches, progress, start, at_most=1)
     return found[0] if found else None
 
 
@@ -75,26 +75,26 @@ async def find_all(
     log: LogReader,
     topic: Topic,
     key: str | None,
-    is_it: Callable[[KafkaRecord], bool],
+    matches: Callable[[KafkaRecord], bool],
     progress: SearchProgress,
     start: Mapping[int, int] | None = None,
     *,
     at_most: int = 1000,
 ) -> list[KafkaRecord]:
-    """Returns the records that satisfy ``is_it`` in the partition of ``key``, or if there is none, in the others.
+    """Returns the records that satisfy ``matches`` in the partition of ``key``, or if there is none, in the others.
 
     A key is in another partition if its producer uses another partitioner, or if partitions were added since.
     """
-    home = None if key is None else log.home(topic, key)
+    home = None if key is None else log.partition_of(topic, key)
     found: list[KafkaRecord] = []
     read = 0
-    for partitions in (None,) if home is None else ((home,), tuple(log.others(topic, home))):
+    for partitions in (None,) if home is None else ((home,), tuple(log.other_partitions(topic, home))):
         async with aclosing(log.scan(topic, start, partitions=partitions)) as records:
             async for record in records:
                 read += 1
                 if read % _REPORT_EVERY == 0:
                     progress(topic.name, read)
-                if is_it(record):
+                if matches(record):
                     found.append(record)
                     if len(found) >= at_most:
                         return found
@@ -103,13 +103,13 @@ async def find_all(
     return found
 
 
-def about(trajectory_id: str) -> Callable[[KafkaRecord], bool]:
+def has_subject(trajectory_id: str) -> Callable[[KafkaRecord], bool]:
     """Returns a test whether a record's subject is this trajectory, by its header alone."""
     wanted = trajectory_id.encode()
     return lambda record: _header(record, SUBJECT) == wanted
 
 
-def naming(trajectory_id: str) -> Callable[[KafkaRecord], bool]:
+def mentions(trajectory_id: str) -> Callable[[KafkaRecord], bool]:
     """Returns a test whether a record's JSON may name this trajectory, without decoding."""
     spellings = {json.dumps(trajectory_id, ensure_ascii=ascii).encode() for ascii in (True, False)}
     return lambda record: record.value is not None and any(each in record.value for each in spellings)

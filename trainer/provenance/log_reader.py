@@ -46,7 +46,7 @@ class LogReader:
         ends = await self._consumer.end_offsets(partitions)
         return {each.partition: Bounds(begins[each], ends[each]) for each in partitions}
 
-    async def at(
+    async def read_at(
         self, topic: Topic, places: Mapping[Place, str]
     ) -> tuple[dict[Place, KafkaRecord], list[MissingRecord]]:
         """Returns the committed records at ``places`` (place → expected subject), and those that are missing."""
@@ -59,20 +59,20 @@ class LogReader:
         bounds = await self.bounds(topic) if lost else {}
         return found, [absent(topic.name, place, places[place], bounds.get(place[0])) for place in lost]
 
-    async def since(self, topic: Topic, time_ms: int) -> dict[int, int]:
+    async def offsets_since(self, topic: Topic, time_ms: int) -> dict[int, int]:
         """Returns partition → first offset written at ``time_ms`` (Unix) or later; the end offset if there is none."""
         partitions = self._partitions[topic.name]
         found = await self._consumer.offsets_for_times(dict.fromkeys(partitions, time_ms))
         ends = await self._consumer.end_offsets(partitions)
         return {each.partition: place.offset if (place := found.get(each)) else ends[each] for each in partitions}
 
-    def home(self, topic: Topic, key: str) -> int:
+    def partition_of(self, topic: Topic, key: str) -> int:
         """Returns the partition of this key, by Kafka's default partitioner."""
         numbers = [each.partition for each in self._partitions[topic.name]]
         chosen: int = _PARTITIONER(key.encode(), numbers, numbers)
         return chosen
 
-    def others(self, topic: Topic, partition: int) -> list[int]:
+    def other_partitions(self, topic: Topic, partition: int) -> list[int]:
         """Returns the topic's other partitions."""
         return [each.partition for each in self._partitions[topic.name] if each.partition != partition]
 

@@ -13,7 +13,7 @@ from headrace.schemas.records.trajectory import Trajectory
 from headrace.schemas.topics import EVENTS, REJECTED, REWARDS, STEPS, TRAINING, TRAJECTORIES, Topic
 from headrace.trainer.admission.admission import place_of
 from headrace.trainer.provenance.evidence import Absence, Found, MissingRecord, R, read_as
-from headrace.trainer.provenance.find import SearchProgress, about, find_all, find_first, naming
+from headrace.trainer.provenance.find import SearchProgress, find_all, find_first, has_subject, mentions
 from headrace.trainer.provenance.log_reader import LogReader
 from headrace.trainer.provenance.read_version import read_graph
 from headrace.trainer.provenance.trace import EventFound, EventsLeft, Trace, TrainedIn, trained_in
@@ -29,12 +29,12 @@ async def read_trace(
     trace = Trace(trajectory_id, event)
     trace.steps = await _steps(log, trajectory_id, progress)
     trace.rejections = _readable(
-        await find_all(log, REJECTED, trajectory_id, about(trajectory_id), progress), trajectory_id, Rejection
+        await find_all(log, REJECTED, trajectory_id, has_subject(trajectory_id), progress), trajectory_id, Rejection
     )
     trace.groups = await _groups(log, trace, progress)
     group_id = _group_id(trace)
     trace.rewards = _readable(
-        await find_all(log, REWARDS, group_id, about(trajectory_id), progress), trajectory_id, Reward
+        await find_all(log, REWARDS, group_id, has_subject(trajectory_id), progress), trajectory_id, Reward
     )
     trace.trajectory = await _trajectory(log, trace, progress)
     if isinstance(trace.trajectory, Found):
@@ -49,7 +49,7 @@ async def read_trace(
 
 async def _steps(log: LogReader, trajectory_id: str, progress: SearchProgress) -> list[TrainedIn]:
     found = []
-    records = await find_all(log, STEPS, None, naming(trajectory_id), progress)
+    records = await find_all(log, STEPS, None, mentions(trajectory_id), progress)
     for step in _readable(records, trajectory_id, Step):
         graph = await read_graph(log, step.record.run)
         if (trained := trained_in(step, trajectory_id, graph)) is not None:
@@ -66,12 +66,12 @@ async def _groups(log: LogReader, trace: Trace, progress: SearchProgress) -> lis
         if group.group_id == trained.group_id
     }
     if places:
-        records, missing = await log.at(TRAINING, places)
+        records, missing = await log.read_at(TRAINING, places)
         return [*(_read(record, places[place], TrainingGroup) for place, record in records.items()), *missing]
     if any(each.record.stage is Stage.GROUP for each in trace.rejections):
         return []  # rejected before there was a group to train
     found = _readable(
-        await find_all(log, TRAINING, _group_id(trace), naming(trace.trajectory_id), progress),
+        await find_all(log, TRAINING, _group_id(trace), mentions(trace.trajectory_id), progress),
         trace.trajectory_id,
         TrainingGroup,
     )
@@ -84,9 +84,9 @@ async def _trajectory(
     """Read the trajectory's record: at the place that others name, else by a scan; ``None``: not assembled yet."""
     trajectory_id = trace.trajectory_id
     if (reference := _reference(trace)) is not None:
-        records, missing = await log.at(TRAJECTORIES, {place_of(reference): trajectory_id})
+        records, missing = await log.read_at(TRAJECTORIES, {place_of(reference): trajectory_id})
         return _read(records[place_of(reference)], trajectory_id, Trajectory) if records else missing[0]
-    record = await find_first(log, TRAJECTORIES, trajectory_id, about(trajectory_id), progress)
+    record = await find_first(log, TRAJECTORIES, trajectory_id, has_subject(trajectory_id), progress)
     if record is not None:
         return _read(record, trajectory_id, Trajectory)
     return await _perhaps_expired(log, TRAJECTORIES, trajectory_id)
@@ -94,7 +94,7 @@ async def _trajectory(
 
 async def _perhaps_expired(log: LogReader, topic: Topic, trajectory_id: str) -> MissingRecord | None:
     """Returns that a record may have expired; ``None`` if its partition is complete."""
-    partition = log.home(topic, trajectory_id)
+    partition = log.partition_of(topic, trajectory_id)
     begin = (await log.bounds(topic))[partition].begin
     if not begin:
         return None

@@ -72,8 +72,8 @@ async def _resolve(
     """Returns each step with its contributions, and with the missing records that it names."""
     group_places = {place_of(group.group): group.group_id for step in portion for group in step.groups}
     places = trajectory_places(portion)
-    found_groups, no_groups = await log.at(TRAINING, group_places)
-    found, no_trajectories = await log.at(TRAJECTORIES, places)
+    found_groups, no_groups = await log.read_at(TRAINING, group_places)
+    found, no_trajectories = await log.read_at(TRAJECTORIES, places)
     groups, bad_groups = read_all(found_groups, group_places, partial(read_as, model=TrainingGroup))
     labels, bad_trajectories = read_all(found, places, labels_of)
     lost = {

@@ -49,8 +49,8 @@ async def evidence_for(log: LogReader, step: Step) -> StepRecords:
     """Read all records that ``step`` names into memory: as much as its trainer held."""
     group_places = {place_of(group.group): group.group_id for group in step.groups}
     places = trajectory_places([step])
-    groups, no_groups = await log.at(TRAINING, group_places)
-    trajectories, no_trajectories = await log.at(TRAJECTORIES, places)
+    groups, no_groups = await log.read_at(TRAINING, group_places)
+    trajectories, no_trajectories = await log.read_at(TRAJECTORIES, places)
     read_groups, bad_groups = read_all(groups, group_places, partial(read_as, model=TrainingGroup))
     read_trajectories, bad_trajectories = read_all(trajectories, places, partial(read_as, model=Trajectory))
     missing = (*no_groups, *no_trajectories, *bad_groups, *bad_trajectories)

@@ -28,7 +28,7 @@ from headrace.schemas.topics import ALERTS, BUDGET, REJECTED, STEPS, TRAINING, W
 from headrace.schemas.wire import UnreadableRecord, decode
 from headrace.trainer.announcements.announcement import Announcement, PublishedPosition
 from headrace.trainer.effects import Effect, EffectCallback, ignore_effect
-from headrace.trainer.retries.broker import log_trouble
+from headrace.trainer.retries.broker import broker_errors
 
 _TOPICS = (STEPS, WEIGHTS, BUDGET, REJECTED, ALERTS)
 """Where announcements go."""
@@ -113,7 +113,7 @@ class Announcer:
                 await self._connect()
             assert self._producer is not None
             try:
-                with log_trouble(self._bootstrap, what):
+                with broker_errors(self._bootstrap, what):
                     async with asyncio.timeout(self._answer_s):
                         yield self._producer
             except BaseException:
@@ -148,7 +148,7 @@ class Announcer:
         )
 
     async def _connect(self) -> None:
-        with log_trouble(self._bootstrap, "take up a transactional id"):
+        with broker_errors(self._bootstrap, "take up a transactional id"):
             async with asyncio.timeout(self._answer_s):
                 if self._claimed:
                     await self._require_claim()  # before a successor is fenced
@@ -236,7 +236,7 @@ async def newest_published(
     is 0 then, and what is published again has the same IDs. Only in that case are other runs' open transactions waited
     for, and only by a trainer that ``takes_over``: before that, the run's own may be open. Raises ``LogUnavailable``.
     """
-    with log_trouble(bootstrap, "read what was announced"):
+    with broker_errors(bootstrap, "read what was announced"):
         async with open_consumer(bootstrap) as consumer:
             partitions = await partitions_of(consumer, TRAINING)
         commits = await committed_offsets(bootstrap, _group(run), partitions)

@@ -11,7 +11,7 @@ class LogUnavailable(RuntimeError):
 
 
 @contextmanager
-def log_trouble(bootstrap: str, what: str) -> Iterator[None]:
+def broker_errors(bootstrap: str, what: str) -> Iterator[None]:
     """Turn the client's errors while it tries to ``what`` into :class:`LogUnavailable`."""
     try:
         yield

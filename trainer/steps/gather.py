@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.2
 _MANY_REJECTIONS = 1000
 """Number of rejections that are committed before the groups are complete."""
-_MOST_AHEAD = 10_000
+_MOST_PREFETCHED = 10_000
 """Largest number of prefetched records of ``training``, including those of other runs and unreadable ones."""
 
 CommitPosition = Callable[[Position], Awaitable[None]]
@@ -95,10 +95,10 @@ class Gatherer:
         self._commit_position = commit
         self._progress = progress
         self._groups_per_step = groups_per_step
-        self._ahead: asyncio.Task[list[_Fetched]] | None = None
-        self._held: list[_Fetched] = []
+        self._prefetching: asyncio.Task[list[_Fetched]] | None = None
+        self._left_over: list[_Fetched] = []
         """Prefetched for a step that needed fewer, because members of the previous one were pending again."""
-        self._taken_over = asyncio.Event()
+        self._prefetch_ended = asyncio.Event()
 
     async def gather(self, position: Position, stop: asyncio.Event) -> Gathered | None:
         """Gather enough groups to train policy ``position.version`` on; returns ``None`` if ``stop`` is set first.
@@ -111,11 +111,11 @@ class Gatherer:
         if position.pending:
             await self._readmit(gathered)
         started = time.monotonic()
-        ahead = await self._take_over()
+        ahead = await self._prefetched()
         while ahead and len(gathered.groups) < self._groups_per_step:
             rest = self._admit(ahead.pop(0), gathered, version)
             ahead = [rest, *ahead] if rest.arrivals else ahead
-        self._held = ahead
+        self._left_over = ahead
         gathered.resolve_s += time.monotonic() - started
         self._progress.gathered(len(gathered.groups))
         while (missing := self._groups_per_step - len(gathered.groups)) > 0:
@@ -150,38 +150,38 @@ class Gatherer:
         await self._commit_position(gathered.position)
         gathered.unpublished.clear()
 
-    def look_ahead(self, version: int) -> None:
+    def prefetch(self, version: int) -> None:
         """Start to prefetch the next step's groups while policy ``version`` is trained.
 
         The next :meth:`gather` uses the groups read by then, and raises the errors that occurred.
         """
-        self._taken_over.clear()
-        self._ahead = asyncio.create_task(self._look_ahead(version))
+        self._prefetch_ended.clear()
+        self._prefetching = asyncio.create_task(self._prefetch(version))
 
     async def close(self) -> None:
         """Drop the prefetched groups: nothing of them was published, and a restarted trainer reads them again."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.gather(self._ahead, return_exceptions=True)
+        if self._prefetching is not None:
+            self._prefetching.cancel()
+            await asyncio.gather(self._prefetching, return_exceptions=True)
 
-    async def _look_ahead(self, version: int) -> list[_Fetched]:
+    async def _prefetch(self, version: int) -> list[_Fetched]:
         found: list[_Fetched] = []
-        groups = sum(arrival.group is not None for fetched in self._held for arrival in fetched.arrivals)
+        groups = sum(arrival.group is not None for fetched in self._left_over for arrival in fetched.arrivals)
         records = 0
-        while groups < self._groups_per_step and records < _MOST_AHEAD and not self._taken_over.is_set():
+        while groups < self._groups_per_step and records < _MOST_PREFETCHED and not self._prefetch_ended.is_set():
             fetched = await self._fetch(self._groups_per_step - groups, version)
             groups += sum(arrival.group is not None for arrival in fetched.arrivals)
             records += len(fetched.arrivals)
             found.append(fetched)
         return found
 
-    async def _take_over(self) -> list[_Fetched]:
+    async def _prefetched(self) -> list[_Fetched]:
         """Returns the prefetched records, and ends the prefetching."""
-        held, self._held = self._held, []
-        if self._ahead is None:
+        held, self._left_over = self._left_over, []
+        if self._prefetching is None:
             return held
-        ahead, self._ahead = self._ahead, None
-        self._taken_over.set()
+        ahead, self._prefetching = self._prefetching, None
+        self._prefetch_ended.set()
         return [*held, *await ahead]
 
     async def _fetch(self, at_most: int, version: int) -> _Fetched:
@@ -248,7 +248,7 @@ class Gatherer:
         for each in pending:
             place = place_of(each.group)
             if place not in narrowed:
-                self._add(gathered, None, _vanished(each, self._rules.run))
+                self._add(gathered, None, _rejections_of_expired(each, self._rules.run))
                 continue
             admitted, rejections = admit(narrowed[place], each.group, trajectories, self._rules, version)
             if admitted is not None:
@@ -268,7 +268,7 @@ class Gatherer:
             gathered.admitted_ages += [version - resolved.member.oldest_version for resolved in admitted.members]
 
 
-def _vanished(group: TrainedGroup, run: str) -> list[Rejection]:
+def _rejections_of_expired(group: TrainedGroup, run: str) -> list[Rejection]:
     """Returns the rejections of the members of a group whose record has expired."""
     return [
         Rejection(

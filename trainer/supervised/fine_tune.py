@@ -117,7 +117,7 @@ class TuningProgress:
         return self.seconds / self.taken * (self.steps - self.step)
 
 
-Keep = Callable[[int, Optimizer], None]
+KeepCheckpoint = Callable[[int, Optimizer], None]
 """Called with the number of steps taken and the optimiser, to store a checkpoint of both and the model."""
 
 
@@ -130,7 +130,7 @@ def fine_tune(
     *,
     start: int = 0,
     optimizer_state: Mapping[str, Tensor] | None = None,
-    keep: Keep | None = None,
+    keep: KeepCheckpoint | None = None,
 ) -> TuningProgress:
     """Train ``model``, a causal language model, in place; returns the last report.
 

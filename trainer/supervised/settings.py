@@ -12,7 +12,7 @@ from headrace.trainer.supervised.fine_tune import SupervisedConfig
 from headrace.trainer.supervised.reading import Source
 from headrace.trainer.supervised.rejection_sampling import RejectionSampling
 
-_ELSEWHERE = frozenset({"bootstrap", "out", "threads"})
+_NOT_HASHED = frozenset({"bootstrap", "out", "threads"})
 """Settings of where to run, not of what is learnt: excluded from the hash."""
 
 
@@ -69,5 +69,5 @@ class StageConfig:
 
     def sha256(self) -> str:
         """Returns the hash (hex) of the settings that decide what is learnt, as canonical JSON."""
-        settings = {name: value for name, value in asdict(self).items() if name not in _ELSEWHERE}
+        settings = {name: value for name, value in asdict(self).items() if name not in _NOT_HASHED}
         return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()

@@ -3,21 +3,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.trainer.batches.balance import plan_ranks, sequence_costs, share_out
+from headrace.trainer.batches.balance import assign_items, plan_ranks, sequence_costs
 
 lengths = st.lists(st.integers(1, 300), min_size=1, max_size=40).map(lambda values: np.array(values, np.int64))
 ranks = st.integers(1, 9)
 
 
 def test_the_costliest_items_go_first_each_to_the_least_loaded_rank():
-    assert share_out([9, 7, 6, 5, 4], 2) == [[0, 3], [1, 2, 4]]
-    assert share_out([1, 1, 1], 2) == [[0, 2], [1]]
-    assert share_out([], 2) == [[], []]
+    assert assign_items([9, 7, 6, 5, 4], 2) == [[0, 3], [1, 2, 4]]
+    assert assign_items([1, 1, 1], 2) == [[0, 2], [1]]
+    assert assign_items([], 2) == [[], []]
 
 
 @given(lengths, ranks)
 def test_every_item_is_assigned_once_and_no_load_exceeds_the_mean_by_an_item(lengths_S, count):
-    shares = share_out(lengths_S, count)
+    shares = assign_items(lengths_S, count)
     assert sorted(item for share in shares for item in share) == list(range(len(lengths_S)))
     loads = [lengths_S[share].sum() for share in shares]
     assert max(loads) < lengths_S.sum() / count + lengths_S.max()

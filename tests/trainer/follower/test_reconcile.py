@@ -23,7 +23,7 @@ from headrace.trainer.follower.reconcile import (
     Follower,
     FollowerConfig,
 )
-from headrace.trainer.follower.versions import KnownVersions, learn
+from headrace.trainer.follower.versions import KnownVersions, add_version
 from headrace.trainer.weights.publish import make_manifest, make_pointer, manifest_path, upload
 from headrace.trainer.weights.signing import SigningKey
 from headrace.trainer.weights.store import ObjectStore
@@ -79,7 +79,7 @@ class Scene:
         await upload(self.store, manifest, file)
         pointer = make_pointer(self.store, manifest, step=version, key=KEY)
         if learnt:
-            self.follower.versions = learn(self.follower.versions, pointer)
+            self.follower.versions = add_version(self.follower.versions, pointer)
         return pointer
 
     def applied(self):

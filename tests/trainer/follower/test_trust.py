@@ -9,7 +9,7 @@ from headrace.schemas.records.alert import Alert, Severity
 from headrace.schemas.records.weights import Weights
 from headrace.trainer.follower.reconcile import WEIGHTS_GAP, WEIGHTS_UNTRUSTED, Follower, FollowerConfig
 from headrace.trainer.follower.trust import MAX_VERSION, problem_with
-from headrace.trainer.follower.versions import KnownVersions, fetch, learn
+from headrace.trainer.follower.versions import KnownVersions, add_version, mark_fetched
 from headrace.trainer.weights.signing import SigningKey
 from tests.trainer.fake_engine import FakeEngine
 
@@ -35,7 +35,7 @@ def knowing(*versions):
     """Versions that were fetched."""
     known = KnownVersions()
     for version in versions:
-        known = fetch(learn(known, honest(version)), honest(version))
+        known = mark_fetched(add_version(known, honest(version)), honest(version))
     return known
 
 
@@ -133,10 +133,10 @@ def test_another_manifest_of_a_known_version_and_late_versions_are_refused():
 
 def test_a_version_that_was_not_fetched_outranks_nothing():
     # Signed in an earlier life of the run, under the same key, and replayed.
-    replayed = learn(knowing(0, 1, 2), honest(500, content="b"))
+    replayed = add_version(knowing(0, 1, 2), honest(500, content="b"))
     assert problem(honest(3, content="c"), replayed) is None
     assert problem(honest(500, content="c"), replayed) is None
-    assert "comes after version 2" in problem(honest(1, content="c"), learn(knowing(2), honest(500, content="b")))
+    assert "comes after version 2" in problem(honest(1, content="c"), add_version(knowing(2), honest(500, content="b")))
 
 
 @given(st.data())

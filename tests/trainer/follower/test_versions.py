@@ -1,5 +1,12 @@
 from headrace.schemas.records.weights import Weights
-from headrace.trainer.follower.versions import MAX_KNOWN, KnownVersions, give_up, learn, refuse, target
+from headrace.trainer.follower.versions import (
+    MAX_KNOWN,
+    KnownVersions,
+    add_version,
+    mark_absent,
+    refuse,
+    target_version,
+)
 
 
 def pointer(version, sha256=None):
@@ -18,12 +25,12 @@ def pointer(version, sha256=None):
 def knowing(*versions, good=None):
     known = KnownVersions(good=good)
     for version in versions:
-        known = learn(known, pointer(version))
+        known = add_version(known, pointer(version))
     return known
 
 
 def served(versions):
-    found = target(versions)
+    found = target_version(versions)
     return None if found is None else found.version
 
 
@@ -47,30 +54,30 @@ def test_a_refused_good_version_is_not_served_either():
 
 
 def test_a_newer_version_ends_a_fallback():
-    assert served(learn(refuse(knowing(0, 1, good=0), pointer(1)), pointer(2))) == 2
+    assert served(add_version(refuse(knowing(0, 1, good=0), pointer(1)), pointer(2))) == 2
 
 
 def test_of_two_manifests_of_a_version_the_available_one_is_served():
-    again = learn(knowing(0, 1), pointer(1, sha256="other"))
-    assert target(again, ["other"]).sha256 == "sha-1"
-    assert target(again, ["sha-1"]).sha256 == "other"
-    assert target(refuse(again, pointer(1, sha256="other"))).sha256 == "sha-1"
-    assert learn(again, pointer(1)) == again
+    again = add_version(knowing(0, 1), pointer(1, sha256="other"))
+    assert target_version(again, ["other"]).sha256 == "sha-1"
+    assert target_version(again, ["sha-1"]).sha256 == "other"
+    assert target_version(refuse(again, pointer(1, sha256="other"))).sha256 == "sha-1"
+    assert add_version(again, pointer(1)) == again
 
 
 def test_missing_versions_outrank_none_and_absent_ones_are_forgotten():
     versions = knowing(0, 1, 2, 500, good=0)
-    assert target(versions, ["sha-500"]).version == 2
-    versions = give_up(versions, pointer(500))
+    assert target_version(versions, ["sha-500"]).version == 2
+    versions = mark_absent(versions, pointer(500))
     assert served(versions) == 2
-    assert learn(versions, pointer(500)) == versions
-    assert served(learn(versions, pointer(3))) == 3
+    assert add_version(versions, pointer(500)) == versions
+    assert served(add_version(versions, pointer(3))) == 3
 
 
 def test_an_unavailable_version_is_skipped_until_it_is_available():
     versions = knowing(0, 1, good=0)
-    assert target(versions, ["sha-1"]).version == 0
-    assert target(versions).version == 1
+    assert target_version(versions, ["sha-1"]).version == 0
+    assert target_version(versions).version == 1
 
 
 def test_only_the_newest_pointers_and_the_good_one_are_remembered():

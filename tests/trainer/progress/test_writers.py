@@ -9,7 +9,7 @@ import pytest
 
 from headrace.trainer.progress.progress import Progress
 from headrace.trainer.progress.settings import WandbMode, WriterSettings
-from headrace.trainer.progress.writers import Aside, grouped, open_writers
+from headrace.trainer.progress.writers import BackgroundWriter, grouped, open_writers
 
 STEPS = [(step, {"loss": 0.5 / step, "kl_k3": 0.01 * step}) for step in (1, 2, 3)]
 
@@ -81,7 +81,7 @@ def test_a_failing_writer_is_reported_and_stops_no_other(caplog):
     def unreachable():
         raise ConnectionError("nobody there")
 
-    writers = [Aside("full", Full), Aside("unreachable", unreachable)]
+    writers = [BackgroundWriter("full", Full), BackgroundWriter("unreachable", unreachable)]
     progress = Progress(writers)
     for step, metrics in STEPS:
         progress.stepped(step, metrics)
@@ -105,7 +105,7 @@ def test_a_hanging_writer_blocks_nothing_and_its_queue_is_bounded(caplog):
         def close(self):
             written.append("closed")
 
-    writer = Aside("slow", Slow)
+    writer = BackgroundWriter("slow", Slow)
     progress = Progress([writer])
     for step in range(1200):
         progress.stepped(step, {"loss": 1.0})

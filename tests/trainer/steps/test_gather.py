@@ -92,7 +92,7 @@ async def test_prefetched_groups_are_used_by_the_next_step_and_no_more_are_read(
         log.write(name, version=0)
     gatherer = gatherer_of(log, Settled(), max_staleness=9)
     first = await gatherer.gather(BEGINNING, stop)
-    gatherer.look_ahead(0)
+    gatherer.prefetch(0)
     await settle()
     assert len(log.coming) == 1, "two for this step, two for the next"
     read = len(log.read)
@@ -109,7 +109,7 @@ async def test_a_group_that_became_stale_during_a_step_is_rejected_and_replaced(
         log.write(name, version=version)
     gatherer = gatherer_of(log, settled)
     first = await gatherer.gather(BEGINNING, stop)
-    gatherer.look_ahead(0)
+    gatherer.prefetch(0)
     await settle()
     assert not log.coming, "both were looked at ahead"
     log.write("newer", version=1)
@@ -147,7 +147,7 @@ async def test_an_error_of_the_prefetch_is_raised_by_the_next_gather():
     log, stop = Log(), asyncio.Event()
     log.fault = OSError("the broker is gone")
     gatherer = gatherer_of(log, Settled())
-    gatherer.look_ahead(0)
+    gatherer.prefetch(0)
     await settle()
     with pytest.raises(OSError, match="gone"):
         await gatherer.gather(BEGINNING, stop)
@@ -159,7 +159,7 @@ async def test_prefetched_groups_are_dropped_at_the_end_and_never_published():
         log.write(name, version=0)
     gatherer = gatherer_of(log, settled)
     first = await gatherer.gather(BEGINNING, stop)
-    gatherer.look_ahead(5)  # stale at once
+    gatherer.prefetch(5)  # stale at once
     await settle()
     await gatherer.close()
     assert settled.announcements == []
@@ -200,7 +200,7 @@ async def test_a_step_counts_the_rollouts_of_its_groups_including_rejected_ones(
         log.write(name, version=version, rollouts=None if successes is None else rollouts(successes))
     gatherer = gatherer_of(log, settled, max_staleness=9)
     first = await gatherer.gather(BEGINNING, stop)
-    gatherer.look_ahead(0)
+    gatherer.prefetch(0)
     await settle()
     assert names(first) == ["a", "b"]
     assert rollout_metrics_of(first) == (14, 7, 11 / 14, 4 / 7, 4 / 7)
